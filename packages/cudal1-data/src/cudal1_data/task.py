@@ -1,0 +1,174 @@
+"""The task model: a reference program in KernelBench's form, with what is known about it.
+
+Nothing here imports torch or executes a program: source text is data.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cudal1_data.errors import BrokenTaskError
+
+Size = dict[str, int]
+"""Values for a task's module-level integer constants, by name: one member of its shape family."""
+
+Device = Literal["cpu", "cuda"]
+Split = Literal["train", "test"]
+
+REQUIRED_NAMES = ("Model", "get_inputs", "get_init_inputs")
+
+
+class Variant(BaseModel):
+    """A program known to be right for its task: what stage 1 learns from."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    """File name without its ending, unique within the task."""
+    source: str
+    """Program text that defines `ModelNew`."""
+    techniques: tuple[str, ...] = ()
+    """What makes it fast, as tags (`algebra`, `fusion`, `in-place`, `c`, ...)."""
+    needs: tuple[str, ...] = ()
+    """What a machine must have for it to build: `compiler`, `cuda`, `triton`."""
+    devices: tuple[Device, ...] = ("cpu", "cuda")
+    """Devices on which it runs."""
+
+
+class SizeFamily(BaseModel):
+    """The sizes of a task on one device."""
+
+    model_config = ConfigDict(frozen=True)
+
+    default: Size = Field(default_factory=dict[str, int])
+    """The size that is trained and reported on."""
+    held_out: tuple[Size, ...] = ()
+    """Sizes never trained on."""
+
+
+class Task(BaseModel):
+    """A reference program with its id, level, origin, split, tags and shape family."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    """`suite/name`, with `@N=512,M=64` behind it at a size that is not the default."""
+    source: str
+    """Program text that defines `Model`, `get_inputs` and `get_init_inputs`."""
+    name: str
+    """Human name."""
+    level: int = Field(ge=1)
+    """KernelBench's difficulty level (1 single operator, 2 fusion, 3 network)."""
+    origin: str
+    """Where it came from: `starter`, `kernelbench`, `cuda-l1`, `file`."""
+    split: Split = "test"
+    """Whether training may use it."""
+    category: str = ""
+    """Kind of operation (`matmul`, `reduction`, ...)."""
+    tags: tuple[str, ...] = ()
+    """Free tags; `random` marks a reference whose output is not a function of its inputs."""
+    overlaps: str | None = None
+    """Id of the KernelBench task that has the same operator graph, if one has."""
+    sizes: dict[Device, SizeFamily] = Field(default_factory=dict[Device, SizeFamily])
+    """The shape family by device; empty when the program has one size only."""
+    variants: tuple[Variant, ...] = ()
+    """Programs known to be right."""
+
+    def at(self, size: Mapping[str, int], *, tag: bool = True) -> Task:
+        """Return this task with its module-level constants set to `size`.
+
+        Args:
+            size: New values by constant name; every name must be assigned an integer literal at the top
+                level of the source.
+            tag: Write the size behind the id.
+
+        Raises:
+            BrokenTaskError: A name is not a top-level integer constant of the source.
+        """
+        suffix = "@" + ",".join(f"{name}={value}" for name, value in size.items()) if tag and size else ""
+        return self.model_copy(
+            update={"source": with_constants(self.source, size, where=self.id), "id": self.id + suffix}
+        )
+
+    def on(self, device: Device) -> Task:
+        """Return this task at its default size for `device` (itself when it declares none)."""
+        family = self.sizes.get(device)
+        return self.at(family.default, tag=False) if family else self
+
+    def held_out(self, device: Device) -> tuple[Task, ...]:
+        """Return this task at each of its held-out sizes for `device`."""
+        family = self.sizes.get(device)
+        return tuple(self.at(size) for size in family.held_out) if family else ()
+
+
+def with_constants(source: str, size: Mapping[str, int], *, where: str) -> str:
+    """Return `source` with top-level integer constants replaced; everything else stays to the letter.
+
+    Args:
+        source: Program text.
+        size: New values by constant name.
+        where: What to call the program in an error.
+
+    Raises:
+        BrokenTaskError: A name is not a top-level integer constant of the source.
+    """
+    lines = source.splitlines(keepends=True)
+    left = dict(size)
+    for node in parse(source, where=where).body:
+        if not (isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)):
+            continue
+        name, value = node.targets[0].id, node.value
+        if name in left and isinstance(value, ast.Constant) and isinstance(value.value, int):
+            row = lines[value.lineno - 1]
+            # ast counts columns in UTF-8 bytes.
+            raw = row.encode()
+            new = raw[: value.col_offset] + str(left.pop(name)).encode() + raw[value.end_col_offset :]
+            lines[value.lineno - 1] = new.decode()
+    if left:
+        raise BrokenTaskError(
+            f"{where}: expected a top-level integer constant for each of {sorted(size)}, "
+            f"found none for {sorted(left)}; write e.g. `{next(iter(left))} = 1024` at the top level"
+        )
+    return "".join(lines)
+
+
+def parse(source: str, *, where: str) -> ast.Module:
+    """Parse a program without running it.
+
+    Raises:
+        BrokenTaskError: The text is no Python.
+    """
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        raise BrokenTaskError(f"{where}: expected Python, came to a syntax error in line {line}: {error}") from error
+
+
+def check_reference(source: str, *, where: str) -> None:
+    """Check that a reference program defines what KernelBench's form asks for.
+
+    Args:
+        source: Program text.
+        where: File or id to name in the error.
+
+    Raises:
+        BrokenTaskError: The text is no Python, or a name is missing; the message lists which.
+    """
+    defined: set[str] = set()
+    for node in parse(source, where=where).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.Assign):
+            defined.update(target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.ImportFrom):
+            defined.update(alias.asname or alias.name for alias in node.names)
+    missing = [name for name in REQUIRED_NAMES if name not in defined]
+    if missing:
+        raise BrokenTaskError(
+            f"{where}: expected a KernelBench task that defines {', '.join(REQUIRED_NAMES)}; missing: {', '.join(missing)}"
+        )

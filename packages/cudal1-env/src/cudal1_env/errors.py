@@ -1,0 +1,42 @@
+"""Every exception that cudal1_env raises. A bad candidate is none of them: it is a record with a status.
+
+```
+EnvError                      anything below
+|- TaskError (ValueError)     the reference cannot be used: it fails, or its output is random
+|- SettingsError (ValueError) settings that contradict each other or this machine
+|- MachineError               this machine broke or lacks something: retry elsewhere
+|  |- SandboxError            a sandbox layer that was demanded is missing
+|  `- WorkerLostError         a worker died for a reason that is not the candidate's
+`- RecordError (ValueError)   a record that cannot be read or replayed
+```
+"""
+
+from __future__ import annotations
+
+
+class EnvError(Exception):
+    """Base of all errors of this package."""
+
+
+class TaskError(EnvError, ValueError):
+    """A reference program that cannot be judged against."""
+
+
+class SettingsError(EnvError, ValueError):
+    """Settings that contradict each other or the machine."""
+
+
+class MachineError(EnvError):
+    """The machine's fault, never the candidate's."""
+
+
+class SandboxError(MachineError):
+    """A sandbox layer that the settings demand is not to be had here."""
+
+
+class WorkerLostError(MachineError):
+    """A trusted process (zygote, oracle, reference arm) died."""
+
+
+class RecordError(EnvError, ValueError):
+    """A record that cannot be read or replayed."""

@@ -1,0 +1,229 @@
+"""The frozen record of a verdict, and the parts that it is made of.
+
+`Evaluation` is what the judge returns, the archive keeps and the commands print. Its JSON schema is
+`Evaluation.model_json_schema()`; each field is documented under its declaration.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+PROTOCOL_VERSION = "1"
+"""Changes whenever two records stop being comparable."""
+
+Device = Literal["cpu", "cuda"]
+Precision = Literal["training", "report"]
+
+Positive = Annotated[float, Field(gt=0.0, lt=math.inf, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0.0, lt=math.inf, allow_inf_nan=False)]
+
+
+class Status(StrEnum):
+    """What became of a candidate."""
+
+    CORRECT = "CORRECT"
+    """Every output that was looked at was right; `speedup` says how fast."""
+    NO_CODE = "NO_CODE"
+    """The answer holds no program, or the program defines no `ModelNew`."""
+    SYNTAX_ERROR = "SYNTAX_ERROR"
+    """The program is no Python."""
+    BUILD_ERROR = "BUILD_ERROR"
+    """Importing the program, or compiling what it compiles, failed."""
+    RUNTIME_ERROR = "RUNTIME_ERROR"
+    """`ModelNew(...)` or a call raised an exception."""
+    WRONG_OUTPUT = "WRONG_OUTPUT"
+    """An output differs from the float64 answer by more than rounding explains."""
+    WRONG_CONTRACT = "WRONG_CONTRACT"
+    """Shape, dtype, device, number or aliasing of the outputs is not the reference's."""
+    TIMEOUT = "TIMEOUT"
+    """A phase outlasted its limit."""
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    """The program asked for more memory than its limit."""
+    CRASH = "CRASH"
+    """The worker died (signal, `os._exit`) without an exception."""
+    TAMPERING = "TAMPERING"
+    """The program attacked the judge, or slowed the reference."""
+    IMPOSSIBLE = "IMPOSSIBLE"
+    """Faster than the bytes of the task can move."""
+    UNSTABLE = "UNSTABLE"
+    """Two processes disagree by more than 10 %."""
+
+
+class Speedup(BaseModel):
+    """Reference latency over candidate latency, with a 95 % interval. 2.0 is twice as fast."""
+
+    model_config = ConfigDict(frozen=True)
+
+    low: Positive
+    """Lower end of the interval."""
+    point: Positive
+    """Best estimate."""
+    high: Positive
+    """Upper end of the interval."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.low <= self.point <= self.high:
+            raise ValueError(f"expected low <= point <= high, got {self.low}, {self.point}, {self.high}")
+        return self
+
+
+class Latency(BaseModel):
+    """Milliseconds of one call, over the turns that were measured."""
+
+    model_config = ConfigDict(frozen=True)
+
+    median_ms: Positive
+    """Median over turns."""
+    low_ms: Positive
+    """25 % quantile over turns."""
+    high_ms: Positive
+    """75 % quantile over turns."""
+    turns: int = Field(ge=1)
+    """How many turns."""
+
+
+class OutputError(BaseModel):
+    """The largest error seen in one output tensor, next to what was allowed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    output: int = Field(ge=0)
+    """Position among the outputs."""
+    error: float
+    """Largest absolute difference from the float64 answer, over the answer's scale; NaN where finite masks differ."""
+    tolerance: NonNegative
+    """What was allowed, on the same scale."""
+    reference_error: NonNegative
+    """The reference's own error on the same scale."""
+
+
+class Seconds(BaseModel):
+    """Where the time of one evaluation went, in seconds."""
+
+    model_config = ConfigDict(frozen=True)
+
+    total_s: NonNegative = 0.0
+    """Wall time of the whole evaluation."""
+    start_s: NonNegative = 0.0
+    """Forking workers and entering sandboxes."""
+    build_s: NonNegative = 0.0
+    """Importing the candidate, compilation included."""
+    wait_s: NonNegative = 0.0
+    """Waiting for the device's lease."""
+    oracle_s: NonNegative = 0.0
+    """Making inputs and float64 answers that this evaluation had to wait for."""
+    warmup_s: NonNegative = 0.0
+    """Constructors, weights and first calls."""
+    measure_s: NonNegative = 0.0
+    """Timed turns and their full comparison."""
+
+
+class Machine(BaseModel):
+    """What the evaluation ran on."""
+
+    model_config = ConfigDict(frozen=True)
+
+    device: Device
+    """Kind of device."""
+    name: str
+    """CPU or GPU model."""
+    cores: int = Field(ge=1)
+    """CPU cores that the judge may use."""
+    core: int | None = None
+    """Core to which both arms were held; None where it could not be done."""
+    kernel: str
+    """Operating system kernel."""
+    python: str
+    """Python version of judge and workers."""
+    torch: str
+    """torch version of the workers."""
+    driver: str | None = None
+    """GPU driver version."""
+    cuda: str | None = None
+    """CUDA version of torch."""
+
+
+class Evaluation(BaseModel):
+    """The verdict on one candidate for one task."""
+
+    model_config = ConfigDict(frozen=True)
+
+    protocol: str = PROTOCOL_VERSION
+    """Version of the protocol that made this record."""
+    id: str
+    """Unique id of this evaluation."""
+    created_at: str
+    """UTC time at which it ended, ISO 8601."""
+    task: str
+    """Task id."""
+    task_sha256: str
+    """Hash of the reference program."""
+    task_source: str
+    """The reference program at the size that was judged."""
+    source: str
+    """The candidate's program."""
+    source_sha256: str
+    """Hash of the candidate's program."""
+    status: Status
+    """What became of it."""
+    message: str
+    """One human sentence: what was expected, what came, what to do."""
+    speedup: Speedup | None = None
+    """Against `eager`; None unless CORRECT (or UNSTABLE, IMPOSSIBLE, where it is evidence)."""
+    speedups: dict[str, Speedup] = Field(default_factory=dict[str, Speedup])
+    """Against each other baseline that was measured."""
+    reference: Latency | None = None
+    """Latency of the reference."""
+    candidate: Latency | None = None
+    """Latency of the candidate."""
+    floor_ms: Positive | None = None
+    """Speed-of-light floor of the task on this device; None where none is known (CPU)."""
+    floor_fraction: NonNegative | None = None
+    """Floor over the candidate's latency: 1.0 is the speed of light."""
+    errors: tuple[OutputError, ...] = ()
+    """Largest error seen for each output tensor."""
+    weights: Literal["loaded", "seeded"] | None = None
+    """`loaded`: non-default values were loaded into both arms; `seeded`: the state names differ, so both kept the seed's."""
+    precision: Precision
+    """How narrow the interval had to be."""
+    launches: int = Field(default=0, ge=0)
+    """Launches (fresh worker pairs) that were measured."""
+    rounds: int = Field(default=0, ge=0)
+    """Pairs of turns that were measured."""
+    calls: int = Field(default=0, ge=0)
+    """Timed calls of the candidate, each checked on a secret sample."""
+    full_checks: int = Field(default=0, ge=0)
+    """Timed calls of the candidate whose whole outputs were compared."""
+    seconds: Seconds = Field(default_factory=Seconds)
+    """Where the time went."""
+    machine: Machine | None = None
+    """What it ran on; None when the candidate never got that far."""
+    sandbox: tuple[str, ...] = ()
+    """Sandbox layers that were active."""
+    sandbox_missing: tuple[str, ...] = ()
+    """Sandbox layers that this machine does not offer."""
+    seed_commitment: str | None = None
+    """SHA-256 of the seed."""
+    seed: str | None = None
+    """The seed (hex), once it will never be used again; see `Judge.retire`."""
+    stderr: str = ""
+    """The end of what the candidate wrote to its error stream (untrusted text)."""
+
+    @model_validator(mode="after")
+    def _status_fits(self) -> Self:
+        if self.status is Status.CORRECT and (self.speedup is None or self.reference is None or self.candidate is None):
+            raise ValueError("expected speedup and both latencies with CORRECT")
+        evidence = (Status.CORRECT, Status.IMPOSSIBLE, Status.UNSTABLE, Status.TAMPERING)
+        if self.status not in evidence and (self.speedup is not None or self.speedups):
+            raise ValueError(f"expected no speedup with {self.status}")
+        return self
+
+    @property
+    def correct(self) -> bool:
+        """Whether the status is `CORRECT`."""
+        return self.status is Status.CORRECT
