@@ -170,5 +170,6 @@ def check_reference(source: str, *, where: str) -> None:
     missing = [name for name in REQUIRED_NAMES if name not in defined]
     if missing:
         raise BrokenTaskError(
-            f"{where}: expected a KernelBench task that defines {', '.join(REQUIRED_NAMES)}; missing: {', '.join(missing)}"
+            f"{where}: expected a KernelBench task that defines {', '.join(REQUIRED_NAMES)}; "
+            f"missing: {', '.join(missing)}"
         )

@@ -1,0 +1,169 @@
+"""A suite: an ordered, immutable collection of tasks."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import overload
+
+from cudal1_data.errors import BrokenTaskError, UnknownTaskError
+from cudal1_data.task import Split, Task
+
+Programs = Mapping[str, Mapping[str, str]]
+"""Published programs by task id and column name. Untrusted text: nothing here runs it."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A task file that was left out of its suite."""
+
+    path: Path
+    """The file, or the table that holds the row."""
+    error: BrokenTaskError
+    """What is wrong with it."""
+
+    def __iter__(self) -> Iterator[Path | BrokenTaskError]:
+        """Unpack as `path, error`."""
+        return iter((self.path, self.error))
+
+
+class Suite(Sequence[Task]):
+    """Tasks in order, by position or by id.
+
+    ```
+    >>> from cudal1_data import load_suite
+    >>> suite = load_suite("starter")
+    >>> suite["starter/diag_matmul"].level
+    1
+    >>> suite["diag_matmul"] in suite.train
+    True
+
+    ```
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tasks: Iterable[Task],
+        *,
+        broken: Iterable[Broken] = (),
+        programs: Programs | None = None,
+    ) -> None:
+        """Collect tasks under a name.
+
+        Args:
+            name: What the suite was loaded as.
+            tasks: Its tasks, in order. A second task of the same id goes to `broken`.
+            broken: Files that could not be used.
+            programs: Published programs by task id and column.
+        """
+        self.name = name
+        known: dict[str, Task] = {}
+        faults = list(broken)
+        for task in tasks:
+            if task.id in known:
+                error = BrokenTaskError(
+                    f"{name}: expected each task id once, got {task.id} twice; the first one counts"
+                )
+                faults.append(Broken(Path(name), error))
+            else:
+                known[task.id] = task
+        self._by_id = known
+        self._tasks = tuple(known.values())
+        self.broken: tuple[Broken, ...] = tuple(faults)
+        self.programs: Programs = MappingProxyType(dict(programs or {}))
+
+    @overload
+    def __getitem__(self, key: int | str) -> Task: ...
+    @overload
+    def __getitem__(self, key: slice) -> Suite: ...
+    def __getitem__(self, key: int | str | slice) -> Task | Suite:
+        """Return the task at a position or with an id, or a slice as a suite.
+
+        Raises:
+            UnknownTaskError: No task has that id; the message offers the nearest.
+            IndexError: No task has that position.
+        """
+        if isinstance(key, str):
+            return self._by_id[self.find(key)]
+        if isinstance(key, slice):
+            return self._part(self._tasks[key])
+        return self._tasks[key]
+
+    def __len__(self) -> int:
+        """Count the tasks."""
+        return len(self._tasks)
+
+    def __repr__(self) -> str:
+        """Show name and size."""
+        left_out = f", {len(self.broken)} broken" if self.broken else ""
+        return f"Suite({self.name!r}, {len(self)} tasks{left_out})"
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Task ids in order."""
+        return tuple(self._by_id)
+
+    @property
+    def train(self) -> Suite:
+        """The tasks that training may use."""
+        return self._split("train")
+
+    @property
+    def test(self) -> Suite:
+        """The tasks that are held out."""
+        return self._split("test")
+
+    def find(self, key: str) -> str:
+        """Return the full id of a task named by its id or by the end of it (`diag_matmul`, `level1/12`).
+
+        Raises:
+            UnknownTaskError: No task goes by that name, or more than one; the message offers the nearest.
+        """
+        if key in self._by_id:
+            return key
+        ends = [task_id for task_id in self._by_id if task_id.endswith("/" + key)]
+        if len(ends) == 1:
+            return ends[0]
+        near = ends or nearest(key, self._by_id)
+        reason = "that is the end of several ids" if ends else "there is none"
+        raise UnknownTaskError(
+            f"expected the id of a task of {self.name}, got {key!r}: {reason}; "
+            + (f"did you mean {', '.join(near)}?" if near else f"`cudal1-data list {self.name}` lists them")
+        )
+
+    def where(self, keep: Callable[[Task], bool]) -> Suite:
+        """Return the tasks for which `keep` holds, as a suite of the same name."""
+        return self._part(task for task in self._tasks if keep(task))
+
+    def _split(self, split: Split) -> Suite:
+        return self.where(lambda task: task.split == split)
+
+    def _part(self, tasks: Iterable[Task]) -> Suite:
+        kept = tuple(tasks)
+        programs = {task.id: self.programs[task.id] for task in kept if task.id in self.programs}
+        return Suite(self.name, kept, broken=self.broken, programs=programs)
+
+
+def nearest(key: str, names: Iterable[str], *, count: int = 3) -> list[str]:
+    """Return the names most like `key`, best first, comparing whole names and what follows their last slash.
+
+    >>> nearest("starter/diag_matmull", ["starter/diag_matmul", "starter/softmax"])
+    ['starter/diag_matmul']
+    >>> nearest("softmx", ["starter/diag_matmul", "starter/softmax"])
+    ['starter/softmax']
+    """
+    tails: dict[str, str] = {}
+    for name in names:
+        tails.setdefault(name.lower(), name)
+        tails.setdefault(name.rsplit("/", 1)[-1].lower(), name)
+    found: list[str] = []
+    for match in difflib.get_close_matches(key.lower(), tails, n=2 * count, cutoff=0.6):
+        if tails[match] not in found:
+            found.append(tails[match])
+    if not found and "/" in key:
+        return nearest(key.rsplit("/", 1)[-1], names, count=count)
+    return found[:count]

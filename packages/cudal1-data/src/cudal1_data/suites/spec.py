@@ -1,0 +1,175 @@
+"""What a user types for a suite or a task, and what it stands for.
+
+| form | stands for |
+| --- | --- |
+| `starter` | the bundled suite at its default sizes |
+| `kernelbench` | KernelBench from the Hugging Face hub |
+| `path/to/folder` | a KernelBench checkout |
+| `path/to/file.jsonl`, `.parquet` | a table with KernelBench's or CUDA-L1's columns |
+| `path/to/file.py` | one task file |
+| `FORM:level1`, `FORM:level1,level2` | its tasks of these levels |
+| `FORM:level1/12`, `starter:diag_matmul` | one of its tasks |
+| `starter/diag_matmul`, `kernelbench/level1/12` | the same, as a task id |
+| `starter/diag_matmul@N=384,M=3000` | a task at another size |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from cudal1_data.errors import UnknownSuiteError, UnknownTaskError
+from cudal1_data.suite import Suite, nearest
+from cudal1_data.suites.folder import load_file, load_folder
+from cudal1_data.suites.hub import load_hub
+from cudal1_data.suites.starter import load_starter
+from cudal1_data.suites.table import load_table
+from cudal1_data.task import Device, Size, Task
+
+NAMED_SUITES = ("starter", "kernelbench")
+TABLE_SUFFIXES = (".jsonl", ".parquet")
+LEVEL = re.compile(r"level([1-9]\d*)")
+SIZE = re.compile(r"@(?P<size>[A-Za-z_]\w*=\d+(,[A-Za-z_]\w*=\d+)*)$")
+
+
+def load_suite(
+    spec: str | Path,
+    *,
+    device: Device = "cpu",
+    levels: Iterable[int] | None = None,
+    ids: Iterable[str] | None = None,
+    cache_dir: Path | None = None,
+) -> Suite:
+    """Load a suite.
+
+    Args:
+        spec: Name, folder or file, with a selection behind a colon if any (see the module's table).
+        device: Whose default sizes to use, for tasks that declare sizes.
+        levels: Keep these levels only.
+        ids: Keep these tasks only, by id or by the end of it, in this order.
+        cache_dir: Cache folder of the Hugging Face hub, for `kernelbench`.
+
+    Raises:
+        UnknownSuiteError: Nothing goes by that name; the message offers the nearest names.
+        UnknownTaskError: The suite has no such task; the message offers the nearest ids.
+        BrokenTaskError: A single task file, or a whole table, cannot be used. In a folder or table with other
+            tasks, what is broken is listed in `Suite.broken` instead.
+
+    >>> load_suite("starter/diag_matmul").ids
+    ('starter/diag_matmul',)
+    """
+    text = str(spec)
+    source, selection = _divide(text)
+    level_choice = {int(match[1]) for item in selection if (match := LEVEL.fullmatch(item))}
+    mentioned = {int(match[1]) for item in selection if (match := LEVEL.match(item))}
+    levels = None if levels is None else set(levels)
+    suite = _load(source, device, mentioned or levels, cache_dir)
+    if level_choice:
+        suite = suite.where(lambda task: task.level in level_choice)
+    if levels is not None:
+        suite = suite.where(lambda task: task.level in levels)
+    if names := [item for item in selection if not LEVEL.fullmatch(item)]:
+        suite = _chosen(suite, names)
+    if ids is not None:
+        suite = _chosen(suite, ids)
+    if not suite and not suite.broken:
+        raise UnknownTaskError(f"expected at least one task in {text!r}, its selection leaves none")
+    return suite
+
+
+def load_task(spec: str | Path, *, device: Device = "cpu", cache_dir: Path | None = None) -> Task:
+    """Load one task: a task file, or a suite form that selects one task.
+
+    Args:
+        spec: See the module's table.
+        device: Whose default size to use, unless the id names a size.
+        cache_dir: Cache folder of the Hugging Face hub.
+
+    Raises:
+        UnknownSuiteError: Nothing goes by that name.
+        UnknownTaskError: No task, or more than one, goes by that name.
+        BrokenTaskError: The task's file cannot be used.
+
+    >>> load_task("starter/diag_matmul@N=8,M=4").id
+    'starter/diag_matmul@N=8,M=4'
+    """
+    suite = load_suite(spec, device=device, cache_dir=cache_dir)
+    if len(suite) == 1:
+        return suite[0]
+    if suite.broken:
+        raise suite.broken[0].error
+    raise UnknownTaskError(
+        f"expected one task, got the suite {spec} with {len(suite)}; "
+        f"name one, e.g. {str(spec).partition(':')[0]}:{suite.ids[0].split('/', 1)[-1]}"
+    )
+
+
+def parse_size(text: str) -> Size:
+    """Read a size as it stands behind a task id.
+
+    Raises:
+        UnknownTaskError: The text is no list of `NAME=integer`.
+
+    >>> parse_size("N=384,M=3000")
+    {'N': 384, 'M': 3000}
+    """
+    if not SIZE.fullmatch("@" + text):
+        raise UnknownTaskError(f"expected a size such as N=384,M=3000, got {text!r}")
+    return {name: int(value) for name, value in (item.split("=") for item in text.split(","))}
+
+
+def _divide(text: str) -> tuple[str, tuple[str, ...]]:
+    """Split a form into what to load and which of it: `starter:level1` into `starter` and `level1`."""
+    named = text.partition(":")[0].partition("/")[0] in NAMED_SUITES
+    if not named and Path(text).exists():
+        return text, ()
+    size = SIZE.search(text)
+    head, sized = (text[: size.start()], size["size"]) if size else (text, "")
+    source, colon, selection = head.partition(":")
+    if not colon and (slash := head.partition("/"))[0] in NAMED_SUITES:
+        source, _, selection = slash
+    if sized:
+        return source, (f"{selection}@{sized}",)
+    return source, tuple(item.strip() for item in selection.split(",") if item.strip())
+
+
+def _load(source: str, device: Device, levels: set[int] | None, cache_dir: Path | None) -> Suite:
+    if source == "starter":
+        return load_starter(device)
+    if source == "kernelbench":
+        return load_hub(levels, cache_dir=cache_dir)
+    path = Path(source)
+    if path.is_dir():
+        return load_folder(path)
+    if path.is_file() and path.suffix in TABLE_SUFFIXES:
+        return load_table(path)
+    if path.is_file() and path.suffix == ".py":
+        task = load_file(path)
+        return Suite(source, [task])
+    raise _unknown(source, path)
+
+
+def _unknown(source: str, path: Path) -> UnknownSuiteError:
+    if path.is_file():
+        return UnknownSuiteError(f"expected a .jsonl, .parquet or .py file, got {source}")
+    siblings: list[str] = []
+    if path.parent.is_dir() and path.parent != path:
+        kinds = (*TABLE_SUFFIXES, ".py")
+        siblings = [str(entry) for entry in path.parent.iterdir() if entry.is_dir() or entry.suffix in kinds]
+    near = nearest(source, [*NAMED_SUITES, *siblings])
+    return UnknownSuiteError(
+        f"expected {', '.join(NAMED_SUITES)}, a folder, or a .jsonl, .parquet or .py file, got {source!r}: "
+        "there is none by that name" + (f"; did you mean {', '.join(near)}?" if near else "")
+    )
+
+
+def _chosen(suite: Suite, names: Iterable[str]) -> Suite:
+    tasks: list[Task] = []
+    for name in names:
+        match = SIZE.search(name)
+        if broken := [entry for entry in suite.broken if entry.path.stem == name.rsplit("/", 1)[-1]]:
+            raise broken[0].error
+        task = suite[name[: match.start()] if match else name]
+        tasks.append(task.at(parse_size(match["size"])) if match else task)
+    return Suite(suite.name, tasks, programs={t.id: suite.programs[t.id] for t in tasks if t.id in suite.programs})
