@@ -1,16 +1,21 @@
-"""What `pytest` collects: tests by name below tests/, doctests in modules of the data and env packages.
+"""What `pytest` collects, and what markers need.
 
-Task programs, their variants and the exploits are Python files too, but importing one means running it
-outside the sandbox, so they are never collected.
+Collected are tests by name below tests/, and doctests in the modules of the data and env packages. Task
+programs, their variants and the exploits are Python files too, but importing one means running it outside
+the sandbox, so they are never collected.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent
 TESTS = ROOT / "tests"
 STARTER = ROOT / "packages" / "cudal1-data" / "src" / "cudal1_data" / "starter"
+SHARED = ROOT.parent / "shared"
+GPU = Path("/dev/nvidiactl")
 
 
 def is_program(path: Path) -> bool:
@@ -33,3 +38,26 @@ def is_program(path: Path) -> bool:
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Keep pytest from importing programs; `None` leaves the decision to pytest."""
     return True if is_program(collection_path) else None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose marker asks for what this machine lacks."""
+    if item.get_closest_marker("gpu") and not GPU.exists():
+        pytest.skip(f"needs a CUDA GPU; {GPU} is not there")
+    if item.get_closest_marker("shared") and not SHARED.is_dir():
+        pytest.skip(f"needs the folder 'shared' beside the checkout; {SHARED} is not there")
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """Root of the checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Folder `shared/data` beside the checkout, read-only; the test is skipped where it is missing."""
+    folder = SHARED / "data"
+    if not folder.is_dir():
+        pytest.skip(f"needs the folder 'shared/data' beside the checkout; {folder} is not there")
+    return folder
