@@ -1,0 +1,132 @@
+"""The command `cudal1-data`: list, show and export tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from pydantic import BaseModel, ConfigDict
+from tyro.conf import Positional
+
+from cudal1_data.errors import DataError
+from cudal1_data.export import export
+from cudal1_data.suite import Suite
+from cudal1_data.suites import load_suite, load_task
+from cudal1_data.suites.spec import parse_size
+from cudal1_data.task import Device
+
+
+class List(BaseModel):
+    """List the tasks of a suite."""
+
+    model_config = ConfigDict(frozen=True)
+
+    spec: Positional[str] = "starter"
+    """starter, kernelbench, a folder, or a .jsonl, .parquet or .py file; `:level1` behind it selects."""
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """Print one JSON array."""
+
+    def run(self) -> None:
+        """Print the list."""
+        suite = load_suite(self.spec)
+        _report_broken(suite)
+        if self.json_:
+            print(json.dumps([_summary(suite, task_id) for task_id in suite.ids], indent=1))
+            return
+        width = max((len(task_id) for task_id in suite.ids), default=0)
+        for task in suite:
+            kind = task.category or "-"
+            print(f"{task.id:{width}}  level {task.level}  {task.split:5}  {kind:22}  {task.name}")
+
+
+class Show(BaseModel):
+    """Print a task's reference program."""
+
+    model_config = ConfigDict(frozen=True)
+
+    task: Positional[str]
+    """Task id (starter/diag_matmul), SUITE:TASK, or a task file."""
+    device: Device = "cpu"
+    """Whose default size to show."""
+    size: str | None = None
+    """Another size, e.g. N=384,M=3000."""
+    variants: bool = False
+    """Print the task's variants too."""
+
+    def run(self) -> None:
+        """Print the program, and the variants."""
+        task = load_task(self.task, device=self.device)
+        if self.size is not None:
+            task = task.at(parse_size(self.size))
+        print(f"# {task.id}: {task.name} (level {task.level}, {task.split})", file=sys.stderr)
+        print(task.source, end="" if task.source.endswith("\n") else "\n")
+        if self.variants:
+            for variant in task.variants:
+                facts = ", ".join((*variant.techniques, *(f"needs {need}" for need in variant.needs)))
+                print(f"\n# variant {variant.name} ({facts})\n{variant.source}", end="")
+
+
+class Export(BaseModel):
+    """Write the tasks of a suite to a file or folder."""
+
+    model_config = ConfigDict(frozen=True)
+
+    spec: Positional[str]
+    """What to write, as for `list`."""
+    out: Positional[Path]
+    """A .jsonl or .parquet file with KernelBench's columns, or a new folder of KernelBench's layout."""
+    device: Device = "cpu"
+    """Whose default sizes to write."""
+
+    def run(self) -> None:
+        """Write it and say where."""
+        suite = load_suite(self.spec, device=self.device)
+        _report_broken(suite)
+        export(suite, self.out)
+        print(f"{len(suite)} tasks written to {self.out}", file=sys.stderr)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: What stands behind the command's name; `sys.argv` for None.
+
+    Returns:
+        0, or 2 when the arguments or files do not serve; the reason is on stderr.
+    """
+    command: List | Show | Export = tyro.cli(
+        List | Show | Export,  # pyright: ignore[reportArgumentType]
+        prog="cudal1-data",
+        description=__doc__,
+        args=arguments,
+    )
+    try:
+        command.run()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough. Python flushes stdout once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (DataError, OSError) as error:
+        print(f"cudal1-data: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _summary(suite: Suite, task_id: str) -> dict[str, Any]:
+    task = suite[task_id]
+    facts = task.model_dump(mode="json", exclude={"source", "variants"})
+    return facts | {
+        "variants": [variant.name for variant in task.variants],
+        "programs": sorted(suite.programs.get(task_id, {})),
+    }
+
+
+def _report_broken(suite: Suite) -> None:
+    for entry in suite.broken:
+        print(f"left out: {entry.error}", file=sys.stderr)
