@@ -1,0 +1,345 @@
+"""The store of variants by task and score: every evaluation, in the order in which it came.
+
+One SQLite file in WAL mode. Several processes may write to it; each opens an `Archive` of its own (a
+connection does not survive a fork). A commit is on the disk when `add` returns, so a killed process loses
+only what it had not added. Not for network file systems: WAL needs memory that all writers share.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from cudal1_env.errors import EnvError, MachineError, RecordError
+from cudal1_env.records import Evaluation, Status
+
+BUSY_TIMEOUT_S = 30.0
+"""How long a writer waits for the others. A commit takes milliseconds; seconds mean a disk in trouble."""
+
+APPLICATION_ID = 0x43554C31
+"""Marks a SQLite file as an archive (`CUL1`)."""
+
+SCHEMA_VERSION = 1
+"""Changes with the tables below."""
+
+_SCHEMA = (
+    """
+    CREATE TABLE evaluations (
+        position INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        task TEXT NOT NULL,
+        source_sha256 TEXT NOT NULL,
+        status TEXT NOT NULL,
+        speedup_point REAL,
+        speedup_low REAL,
+        created_at TEXT NOT NULL,
+        seed_commitment TEXT,
+        record TEXT NOT NULL
+    )""",
+    "CREATE INDEX by_task ON evaluations (task, status, speedup_low)",
+    "CREATE INDEX by_source ON evaluations (task, source_sha256)",
+    """
+    CREATE TRIGGER append_only BEFORE UPDATE ON evaluations
+    BEGIN SELECT RAISE(ABORT, 'an evaluation is never changed'); END""",
+    "CREATE TABLE seeds (seed_commitment TEXT PRIMARY KEY, seed TEXT NOT NULL)",
+    """
+    CREATE TABLE set_aside (
+        position INTEGER NOT NULL,
+        id TEXT NOT NULL,
+        set_aside_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+        record TEXT NOT NULL
+    )""",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+
+_SELECT = (
+    "SELECT position, record, (SELECT seed FROM seeds WHERE seeds.seed_commitment = evaluations.seed_commitment) "
+    "FROM evaluations "
+)
+
+
+class Archive:
+    """Evaluations in order of arrival, to be searched by task, source and score.
+
+    >>> with Archive() as archive:
+    ...     archive.position(), archive.best("starter/diag_matmul")
+    (0, None)
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        """Open the archive, making it and its folder if they are not there.
+
+        Args:
+            path: The file; None keeps everything in memory, until `close`.
+
+        Raises:
+            RecordError: The file is something else, or an archive of another version.
+            MachineError: The file cannot be opened or made.
+        """
+        self.path = None if path is None else Path(path)
+        self._lock = threading.RLock()
+        try:
+            if self.path is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Autocommit: transactions begin where this file says so.
+            self._db = sqlite3.connect(
+                self.path or ":memory:", timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
+        except (OSError, sqlite3.Error) as error:
+            raise MachineError(
+                f"cannot open the archive {self._name}: {error}; check the folder's permissions"
+            ) from error
+        try:
+            with self._explained("open"):
+                self._prepare()
+        except EnvError:
+            self._db.close()
+            raise
+
+    @property
+    def _name(self) -> str:
+        return str(self.path or "(in memory)")
+
+    def add(self, evaluation: Evaluation) -> int:
+        """Append an evaluation and return its position; see `add_all`."""
+        return self.add_all([evaluation])[0]
+
+    def add_all(self, evaluations: Sequence[Evaluation]) -> list[int]:
+        """Append evaluations in one transaction and return their positions, counted from 1.
+
+        An evaluation whose id is there already is left as it is, so that one delivered twice counts once.
+
+        Raises:
+            MachineError: The disk is full or failing; nothing of this call was added, nothing before it was lost.
+        """
+        rows = [_row(evaluation) for evaluation in evaluations]
+        with self._transaction("add to"):
+            self._db.executemany(
+                "INSERT INTO evaluations (id, task, source_sha256, status, speedup_point, speedup_low, created_at, "
+                "seed_commitment, record) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+                rows,
+            )
+            return [
+                int(self._db.execute("SELECT position FROM evaluations WHERE id = ?", row[:1]).fetchone()[0])
+                for row in rows
+            ]
+
+    def variants(self, task: str, *, correct_only: bool = True) -> list[Evaluation]:
+        """Return the evaluations of a task, in order of arrival.
+
+        Args:
+            task: Task id.
+            correct_only: Leave out all that are not `CORRECT`.
+        """
+        if correct_only:
+            return self._read("WHERE task = ? AND status = ? ORDER BY position", task, Status.CORRECT.value)
+        return self._read("WHERE task = ? ORDER BY position", task)
+
+    def best(self, task: str) -> Evaluation | None:
+        """Return the correct evaluation whose interval has the highest lower end (the first of equals).
+
+        The lower end and not the point: among many noisy measurements the highest point is the luckiest.
+        """
+        found = self._read(
+            "WHERE task = ? AND status = ? ORDER BY speedup_low DESC, position LIMIT 1", task, Status.CORRECT.value
+        )
+        return found[0] if found else None
+
+    def find(self, task: str, source_sha256: str) -> Evaluation | None:
+        """Return the latest evaluation of a program for a task."""
+        found = self._read("WHERE task = ? AND source_sha256 = ? ORDER BY position DESC LIMIT 1", task, source_sha256)
+        return found[0] if found else None
+
+    def evaluations(self, *, after: int = 0) -> list[Evaluation]:
+        """Return all evaluations behind a position, in order of arrival."""
+        return self._read("WHERE position > ? ORDER BY position", after)
+
+    def counts(self) -> dict[str, dict[Status, int]]:
+        """Count the evaluations by task id and status."""
+        counts: dict[str, dict[Status, int]] = {}
+        for task, status, count in self._query("SELECT task, status, count(*) FROM evaluations GROUP BY 1, 2"):
+            counts.setdefault(task, {})[Status(status)] = count
+        return counts
+
+    def __len__(self) -> int:
+        """Count the evaluations."""
+        return int(self._query("SELECT count(*) FROM evaluations")[0][0])
+
+    def disclose(self, seed_commitment: str, seed: str) -> None:
+        """Publish a seed that will never be used again; evaluations read from now on carry it.
+
+        Args:
+            seed_commitment: The commitment in the evaluations that used the seed.
+            seed: The seed (hex).
+        """
+        with self._transaction("add a seed to"):
+            self._db.execute("INSERT OR REPLACE INTO seeds VALUES (?, ?)", (seed_commitment, seed))
+
+    def position(self) -> int:
+        """Return the position of the last evaluation, 0 when there is none: a mark for `truncate_to`."""
+        return int(self._query("SELECT coalesce(max(position), 0) FROM evaluations")[0][0])
+
+    def truncate_to(self, position: int) -> int:
+        """Go back to the state that had its last evaluation at `position`; later positions are given anew.
+
+        What came later is measured work, so it is not deleted: it moves to the table `set_aside`, which
+        no method reads. Disclosed seeds stay.
+
+        Returns:
+            How many evaluations were set aside.
+
+        Raises:
+            RecordError: The archive has not come so far: it is not the one that the mark was taken of.
+        """
+        with self._transaction("roll back"):
+            reached = self.position()
+            if not 0 <= position <= reached:
+                raise RecordError(
+                    f"expected a position from 0 to {reached} in the archive {self._name}, got {position}: "
+                    "give the archive that lay beside this checkpoint"
+                )
+            moved = self._db.execute(
+                "INSERT INTO set_aside (position, id, record) "
+                "SELECT position, id, record FROM evaluations WHERE position > ?",
+                (position,),
+            )
+            self._db.execute("DELETE FROM evaluations WHERE position > ?", (position,))
+            return moved.rowcount
+
+    def close(self) -> None:
+        """Close the file; what was added is kept, unless it lay in memory."""
+        with self._lock:
+            self._db.close()
+
+    def __enter__(self) -> Self:
+        """Return the archive."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the archive."""
+        self.close()
+
+    def _prepare(self) -> None:
+        # FULL also survives a loss of power, for one more sync a commit; an evaluation costs far more.
+        self._db.execute("PRAGMA synchronous = FULL")
+        if self.path is not None:
+            self._use_wal()
+        with self._transaction("open"):
+            if self._pragma("user_version") == 0 and not self._query("SELECT 1 FROM sqlite_master"):
+                for statement in _SCHEMA:
+                    self._db.execute(statement)
+        if self._pragma("application_id") != APPLICATION_ID:
+            raise RecordError(
+                f"expected an archive of cudal1 in {self._name}, found another SQLite file; give a new path"
+            )
+        if (version := self._pragma("user_version")) != SCHEMA_VERSION:
+            raise RecordError(
+                f"expected version {SCHEMA_VERSION} of the archive {self._name}, found {version}; "
+                "read it with the release of cudal1 that wrote it"
+            )
+
+    def _use_wal(self) -> None:
+        """Switch to write-ahead logging; SQLite does not wait by itself when two processes switch at once."""
+        deadline = time.monotonic() + BUSY_TIMEOUT_S
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+    def _pragma(self, name: str) -> int:
+        return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
+
+    def _read(self, where: str, *values: str | int) -> list[Evaluation]:
+        return [self._load(*row) for row in self._query(_SELECT + where, *values)]
+
+    def _query(self, sql: str, *values: str | int) -> list[Any]:
+        with self._lock, self._explained("read"):
+            return self._db.execute(sql, values).fetchall()
+
+    def _load(self, position: int, record: str, seed: str | None) -> Evaluation:
+        try:
+            evaluation = Evaluation.model_validate_json(record)
+        except ValidationError as error:
+            raise RecordError(f"evaluation {position} of the archive {self._name} cannot be read: {error}") from error
+        return evaluation if seed is None else evaluation.model_copy(update={"seed": seed})
+
+    @contextmanager
+    def _transaction(self, what: str) -> Generator[None, None, None]:
+        with self._lock, self._explained(what):
+            # IMMEDIATE: wait for other writers now, not in the middle, where waiting could deadlock.
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
+    @contextmanager
+    def _explained(self, what: str) -> Generator[None, None, None]:
+        """Turn SQLite's errors into ours; wrong use (a closed archive) stays what it is."""
+        try:
+            yield
+        except sqlite3.ProgrammingError:
+            raise
+        except sqlite3.Error as error:
+            raise _translate(error, what, self._name) from error
+
+
+def _row(evaluation: Evaluation) -> tuple[str | float | None, ...]:
+    speedup = evaluation.speedup
+    # "strings": JSON has no NaN, and errors of outputs may be NaN.
+    record = to_json(evaluation.model_dump(mode="json"), inf_nan_mode="strings").decode()
+    return (
+        evaluation.id,
+        evaluation.task,
+        evaluation.source_sha256,
+        evaluation.status.value,
+        speedup.point if speedup else None,
+        speedup.low if speedup else None,
+        evaluation.created_at,
+        evaluation.seed_commitment,
+        record,
+    )
+
+
+def _code(error: sqlite3.Error) -> int:
+    """Return SQLite's primary error code, -1 for errors of Python's own wrapper."""
+    extended: int = getattr(error, "sqlite_errorcode", -1)
+    return extended & 0xFF if extended >= 0 else -1
+
+
+def _translate(error: sqlite3.Error, what: str, name: str) -> EnvError:
+    kept = "what was added before is kept"
+    match _code(error):
+        case sqlite3.SQLITE_FULL:
+            return MachineError(
+                f"cannot {what} the archive {name}: the disk is full; {kept}, free some space and resume"
+            )
+        case sqlite3.SQLITE_BUSY:
+            return MachineError(
+                f"cannot {what} the archive {name}: another process held it for over {BUSY_TIMEOUT_S:.0f} s; "
+                f"{kept}, look for a hanging process that has the file open"
+            )
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+            return RecordError(
+                f"cannot {what} the archive {name}: expected a SQLite file, got: {error}; give a new path"
+            )
+        case _:
+            return MachineError(f"cannot {what} the archive {name}: {error}; {kept}, check the disk and resume")

@@ -1,0 +1,58 @@
+"""Rules that choose which variants a prompt shows: one file for each, and all of them pure.
+
+| name | rule |
+| --- | --- |
+| `bucket` | CUDA-L1's: distinct score buckets by softmax (default) |
+| `island` | one of several separate populations, then buckets |
+| `random` | uniformly |
+| `none` | no exemplars |
+
+They live here and not in the agent, because the environment's observation holds exemplars.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from cudal1_env.exemplars.base import Exemplar, Exemplars, distinct, scored
+from cudal1_env.exemplars.bucket import BucketExemplars
+from cudal1_env.exemplars.island import IslandExemplars
+from cudal1_env.exemplars.none import NoExemplars
+from cudal1_env.exemplars.random import RandomExemplars
+
+ExemplarRule = Literal["bucket", "island", "random", "none"]
+
+_RULES: dict[str, type[BucketExemplars | IslandExemplars | RandomExemplars | NoExemplars]] = {
+    "bucket": BucketExemplars,
+    "island": IslandExemplars,
+    "random": RandomExemplars,
+    "none": NoExemplars,
+}
+
+
+def exemplar_rule(name: ExemplarRule) -> Exemplars:
+    """Return the rule of that name with its default settings.
+
+    Raises:
+        ValueError: There is no such rule.
+
+    >>> exemplar_rule("bucket")
+    BucketExemplars(tau=1.0, width=0.25)
+    """
+    if name not in _RULES:
+        raise ValueError(f"expected the name of an exemplar rule ({', '.join(_RULES)}), got {name!r}")
+    return _RULES[name]()
+
+
+__all__ = [
+    "BucketExemplars",
+    "Exemplar",
+    "ExemplarRule",
+    "Exemplars",
+    "IslandExemplars",
+    "NoExemplars",
+    "RandomExemplars",
+    "distinct",
+    "exemplar_rule",
+    "scored",
+]
