@@ -1,0 +1,8 @@
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        r = (x * x).sum(1, keepdim=True).clamp_(min=1e-24).rsqrt_()
+        return x * r

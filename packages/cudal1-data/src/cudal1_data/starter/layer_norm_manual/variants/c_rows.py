@@ -1,0 +1,48 @@
+import ctypes
+import subprocess
+import tempfile
+
+import torch
+import torch.nn as nn
+
+code = """
+#include <math.h>
+
+void run(const float *x, const float *w, const float *b, float *y, long m, long n) {
+  for (long i = 0; i < m; i++, x += n, y += n) {
+    float u = 0, s = 0;
+    for (long j = 0; j < n; j++) u += x[j];
+    u /= n;
+    for (long j = 0; j < n; j++) s += (x[j] - u) * (x[j] - u);
+    s = 1.0f / sqrtf(s / n + 1e-5f);
+    for (long j = 0; j < n; j++) y[j] = (x[j] - u) * s * w[j] + b[j];
+  }
+}
+"""
+
+
+def build(code):
+    path = tempfile.mkdtemp() + "/op"
+    with open(path + ".c", "w") as file:
+        file.write(code)
+    flags = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC"]
+    subprocess.run(["gcc", *flags, path + ".c", "-o", path + ".so", "-lm"], check=True)
+    return ctypes.CDLL(path + ".so")
+
+
+lib = build(code)
+lib.run.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_long] * 2
+
+
+class ModelNew(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.bias = nn.Parameter(torch.zeros(size))
+
+    def forward(self, x):
+        x, w, b = x.contiguous(), self.weight, self.bias
+        y = torch.empty_like(x)
+        n = x.shape[-1]
+        lib.run(x.data_ptr(), w.data_ptr(), b.data_ptr(), y.data_ptr(), x.numel() // n, n)
+        return y
