@@ -1,0 +1,212 @@
+"""The workspace as a whole: wheels that work without it, and what holds for every committed file."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = {
+    "cudal1-data": ["cudal1_data"],
+    "cudal1-env": ["cudal1_env", "cudal1_worker"],
+    "cudal1-agent": ["cudal1_agent"],
+}
+MAX_LINES = 500
+MAX_FUNCTION_LINES = 80
+
+# A folder of one machine: anything below a home folder, and where this checkout lies.
+MACHINE_PATH = re.compile(r"(?<![\w.*-])/(?:home/\w+|Users/\w+|root/\w+|work/\w+)")
+# A file on a package registry, or a registry's host; brackets keep this line from finding itself.
+DOWNLOAD = re.compile(
+    r"https?://[^\s\"']*(?:/simple\b|/packages/|[.]whl|[.]tgz|[.]tar[.]gz|/debian\b)"
+    r"|[p]ythonhosted|[p]ypi[.]org|[n]pmjs[.](?:org|com)|deb[.]debian[.]org"
+)
+
+
+def tracked(*suffixes: str) -> list[Path]:
+    """Return the committed files, those of one of the suffixes or all."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("needs git and a git checkout")
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    paths = [ROOT / name for name in names.split("\0") if name]
+    return [path for path in paths if path.is_file() and (not suffixes or path.suffix in suffixes)]
+
+
+def text_of(path: Path) -> str | None:
+    """Return a file's text, or None for a file that holds none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def findings(pattern: re.Pattern[str]) -> list[str]:
+    """Return `file:line: match` for every match in a committed text file."""
+    found: list[str] = []
+    for path in tracked():
+        for number, line in enumerate((text_of(path) or "").splitlines(), start=1):
+            found += [f"{path.relative_to(ROOT)}:{number}: {match[0]}" for match in pattern.finditer(line)]
+    return found
+
+
+def uv(*words: str, cwd: Path = ROOT) -> str:
+    """Run uv; return what it printed. Skips where uv or the network is missing."""
+    program = shutil.which("uv")
+    if program is None:
+        pytest.skip("needs uv on PATH")
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT")
+    }
+    done = subprocess.run(
+        [program, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
+    if done.returncode != 0 and re.search(
+        r"dns error|error sending request|network (?:is )?unreachable", done.stderr, re.I
+    ):
+        pytest.skip(f"needs a network or a warm cache: uv {words[0]} said {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, f"uv {' '.join(words)} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheel of each package."""
+    folder = tmp_path_factory.mktemp("dist")
+    uv("build", "--quiet", "--all-packages", "--wheel", "--out-dir", str(folder))
+    return {path.name.split("-")[0].replace("_", "-"): path for path in folder.glob("*.whl")}
+
+
+def test_there_is_one_wheel_for_each_package(wheels: dict[str, Path]) -> None:
+    assert set(wheels) == set(PACKAGES)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_wheel_holds_every_file_of_its_package(wheels: dict[str, Path], name: str) -> None:
+    with zipfile.ZipFile(wheels[name]) as archive:
+        names = set(archive.namelist())
+    source = ROOT / "packages" / name / "src"
+    expected = {path.relative_to(source).as_posix() for path in tracked() if path.is_relative_to(source)}
+    assert expected
+    assert expected - names == set()
+    assert {entry.split("/")[0] for entry in names if ".dist-info/" not in entry} == set(PACKAGES[name])
+    assert any(entry.endswith(".dist-info/licenses/LICENSE") for entry in names)
+
+
+@pytest.fixture(scope="module")
+def clean(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment outside the workspace that holds the wheels; returns its folder of programs."""
+    folder = tmp_path_factory.mktemp("clean")
+    uv("venv", "--quiet", "--python", sys.executable, str(folder / "venv"), cwd=folder)
+    uv(
+        "pip", "install", "--quiet", "--python", str(folder / "venv"), "--constraint", str(ROOT / "requirements.lock"),
+        *(str(path) for path in wheels.values()), cwd=folder,
+    )  # fmt: skip
+    return folder / "venv" / "bin"
+
+
+def outside(program: Path, *words: str, cwd: Path) -> str:
+    """Run a program of the clean environment with nothing of the workspace in reach."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "UV_"))
+    }
+    done = subprocess.run(
+        [str(program), *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, f"{program.name} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_packages_are_imported_from_the_wheels(clean: Path, tmp_path: Path) -> None:
+    code = "import cudal1_agent, cudal1_data, cudal1_env, cudal1_worker as w; print(cudal1_data.__file__, w.__file__)"
+    for path in outside(clean / "python", "-c", code, cwd=tmp_path).split():
+        assert Path(path).is_relative_to(clean.parent)
+
+
+@pytest.mark.slow
+def test_the_example_agent_passes_with_the_wheels(clean: Path, tmp_path: Path) -> None:
+    example = ROOT / "examples" / "random_agent.py"
+    if not example.exists():
+        pytest.skip("examples/random_agent.py is not there yet")
+    shutil.copy(example, tmp_path)
+    assert outside(clean / "python", "random_agent.py", cwd=tmp_path).strip() != ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", PACKAGES)
+def test_the_commands_of_the_wheels_answer(clean: Path, tmp_path: Path, command: str) -> None:
+    if not (ROOT / "packages" / command / "src" / PACKAGES[command][0] / "cli.py").exists():
+        pytest.skip(f"{PACKAGES[command][0]}/cli.py is not there yet")
+    assert command in outside(clean / command, "--help", cwd=tmp_path)
+
+
+def test_all_distributions_carry_the_same_version_and_licence() -> None:
+    projects = [ROOT / "pyproject.toml", *ROOT.glob("packages/*/pyproject.toml")]
+    versions = {tomllib.loads(path.read_text())["project"]["version"] for path in projects}
+    assert len(projects) == 4
+    assert len(versions) == 1
+    assert {path.read_bytes() for path in ROOT.glob("packages/*/LICENSE")} == {(ROOT / "LICENSE").read_bytes()}
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield the name and the number of lines of every function of a module."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def modules() -> list[Path]:
+    return [path for path in tracked(".py") if path.is_relative_to(ROOT / "packages")]
+
+
+def test_no_module_and_no_function_is_too_long() -> None:
+    sizes = {path: len(path.read_text().splitlines()) for path in modules()}
+    assert [f"{path.relative_to(ROOT)}: {lines}" for path, lines in sizes.items() if lines > MAX_LINES] == []
+    assert [
+        f"{path.relative_to(ROOT)}:{name}: {lines}"
+        for path in modules()
+        for name, lines in functions(path)
+        if lines > MAX_FUNCTION_LINES
+    ] == []
+
+
+def test_code_is_ascii() -> None:
+    assert [str(path.relative_to(ROOT)) for path in tracked(".py", ".toml") if not path.read_bytes().isascii()] == []
+
+
+def test_no_path_of_one_machine_is_committed() -> None:
+    assert findings(MACHINE_PATH) == []
+
+
+def test_no_download_address_is_committed() -> None:
+    assert findings(DOWNLOAD) == []
+
+
+def test_the_patterns_find_what_they_look_for() -> None:
+    assert MACHINE_PATH.search("see /" + "home/ann/cudal1/run")
+    assert not MACHINE_PATH.search("packages/home/x and ../work/x")
+    assert DOWNLOAD.search("from https:" + "//a.b/x/y-1.0-py3-none-any.whl")
+    assert not DOWNLOAD.search("see https:" + "//a.b/docs/packages.html")
+
+
+def test_the_worker_imports_only_the_standard_library_and_torch() -> None:
+    allowed = set(sys.stdlib_module_names) | {"torch", "cudal1_worker"}
+    found: list[str] = []
+    for path in modules():
+        if "cudal1_worker" not in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
+            found += [f"{path.relative_to(ROOT)}: {name}" for name in names if name.split(".")[0] not in allowed]
+    assert found == []
