@@ -1,0 +1,115 @@
+"""The sandbox from inside: the layers that a forked worker enters before it runs anybody's program.
+
+Order of calls: the supervisor (forked from the zygote, one thread) calls `unshare_namespaces(spec)` and forks; the
+child is the worker and calls `enter(spec, report)`; from then on it may run programs. `seal()` ends its right to make
+processes. Only the standard library is imported here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+from cudal1_worker.sandbox import identity, landlock, libc, limits, mounts, namespaces, seccomp
+from cudal1_worker.sandbox.mounts import readable_paths
+from cudal1_worker.sandbox.seccomp import seal
+from cudal1_worker.sandbox.spec import BUILD_PATH, LAYERS, NOBODY, Report, SandboxFailure, Spec
+
+__all__ = [
+    "BUILD_PATH",
+    "LAYERS",
+    "NOBODY",
+    "Report",
+    "SandboxFailure",
+    "Spec",
+    "die_with_parent",
+    "enter",
+    "readable_paths",
+    "seal",
+    "unshare_namespaces",
+]
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when the thread that forked it ends.
+
+    Args:
+        parent: The expected parent's pid as seen from here (0: outside this pid namespace).
+    """
+    libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the request
+        os._exit(1)
+
+
+def unshare_namespaces(spec: Spec) -> Report:
+    """Make the namespaces of a worker. Call it in the supervisor, which has one thread; then fork once.
+
+    Orphans of the worker become the supervisor's children when there is no pid namespace, so that none is lost.
+    """
+    report = Report()
+    namespaces.unshare(spec, report)
+    libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
+    libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
+    return report
+
+
+def enter(spec: Spec, report: Report) -> Report:
+    """Enter every layer of `spec.layers` that this machine grants. Call it in the worker, before anything untrusted.
+
+    Args:
+        spec: What to enter.
+        report: What `unshare_namespaces` returned.
+
+    Returns:
+        The report, complete.
+
+    Raises:
+        SandboxFailure: A layer of `spec.demanded` is missing, or the new root could not be finished.
+    """
+    inside = "pid-namespace" in report.entered
+    parent = 0 if inside else os.getppid()
+    if "uts-namespace" in report.entered:
+        namespaces.name_host()
+    if spec.core is not None:
+        os.sched_setaffinity(0, {spec.core})
+    if "mount-namespace" in report.entered:
+        try:
+            mounts.enter(spec, own_proc=inside)
+        except OSError as error:
+            raise SandboxFailure(f"expected a new root, got: {error}; leave out mount-namespace") from error
+    _place(spec, report)
+    identity.drop(spec, report)
+    _attempt(spec, report, "rlimits", lambda: limits.enter(spec, report))
+    _attempt(spec, report, "no-new-privs", lambda: libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1))
+    _attempt(spec, report, "landlock", lambda: landlock.enter(spec, report))
+    die_with_parent(parent)
+    _attempt(spec, report, "seccomp", seccomp.enter)
+    for name in LAYERS:
+        if name not in report.entered:
+            report.missing.setdefault(name, "left out")
+    if lacking := [name for name in spec.demanded if name not in report.entered]:
+        reasons = "; ".join(f"{name}: {report.missing[name]}" for name in lacking)
+        raise SandboxFailure(f"expected the sandbox layers {', '.join(spec.demanded)}, missing {reasons}")
+    return report
+
+
+def _attempt(spec: Spec, report: Report, layer: str, act: Callable[[], object]) -> None:
+    if layer not in spec.layers:
+        return
+    try:
+        act()
+        report.add(layer)
+    except OSError as error:
+        report.add(layer, str(error))
+
+
+def _place(spec: Spec, report: Report) -> None:
+    """Say where the worker may write, and point temporary files and caches there."""
+    own = "mount-namespace" in report.entered
+    if spec.build_dir is not None:
+        report.build = BUILD_PATH if own else spec.build_dir
+    if not own:
+        report.tmp = next(iter((*spec.writable, *((spec.build_dir,) if spec.build_dir else ()))), "/tmp")
+    for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):
+        os.environ[name] = report.tmp

@@ -1,0 +1,82 @@
+"""A very small assembler for seccomp programs.
+
+A program is a list of instructions `(code, jump if true, jump if false, constant)`. Every rule ends in a return or
+falls through to the next rule, so that no jump is longer than its own rule.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+
+Instruction = tuple[int, int, int, int]
+
+ALLOW = 0x7FFF0000
+KILL_PROCESS = 0x80000000
+NOTIFY = 0x7FC00000
+_ERRNO = 0x00050000
+
+_LOAD, _RETURN = 0x20, 0x06
+_IF_EQUAL, _IF_GREATER, _IF_AT_LEAST, _IF_ANY_BIT = 0x15, 0x25, 0x35, 0x45
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
+_X86_64 = 0xC000003E
+_X32_BIT = 0x40000000
+
+
+def errno(number: int) -> int:
+    """The action that makes a call fail with `number`."""
+    return _ERRNO | number
+
+
+def prologue(newest: int, unknown: int) -> list[Instruction]:
+    """Kill on a foreign architecture or the x32 interface, do `unknown` above `newest`, leave the number loaded."""
+    return [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_IF_EQUAL, 1, 0, _X86_64),
+        (_RETURN, 0, 0, KILL_PROCESS),
+        (_LOAD, 0, 0, _NUMBER),
+        (_IF_AT_LEAST, 0, 1, _X32_BIT),
+        (_RETURN, 0, 0, KILL_PROCESS),
+        (_IF_GREATER, 0, 1, newest),
+        (_RETURN, 0, 0, unknown),
+    ]
+
+
+def on_call(number: int, action: int) -> list[Instruction]:
+    """Do `action` on a call, whatever its arguments."""
+    return [(_IF_EQUAL, 0, 1, number), (_RETURN, 0, 0, action)]
+
+
+def on_argument(number: int, position: int, tests: Sequence[tuple[str, int, int]], otherwise: int) -> list[Instruction]:
+    """Decide on the low 32 bits of one argument.
+
+    Args:
+        number: The call.
+        position: Which argument, from 0.
+        tests: `("equal" | "any-bit", constant, action)`, first hit wins.
+        otherwise: Action when no test hits.
+    """
+    kinds = {"equal": _IF_EQUAL, "any-bit": _IF_ANY_BIT}
+    body: list[Instruction] = [(_LOAD, 0, 0, _ARGUMENTS + 8 * position)]
+    for kind, constant, action in tests:
+        body += [(kinds[kind], 0, 1, constant), (_RETURN, 0, 0, action)]
+    body.append((_RETURN, 0, 0, otherwise))
+    return [(_IF_EQUAL, 0, len(body), number), *body]
+
+
+def finish(rules: Sequence[Sequence[Instruction]]) -> list[Instruction]:
+    """Join rules into a program that allows what no rule decided."""
+    return [*(instruction for rule in rules for instruction in rule), (_RETURN, 0, 0, ALLOW)]
+
+
+class Program(ctypes.Structure):
+    """`struct sock_fprog`; keeps its instructions alive."""
+
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
+
+    @classmethod
+    def of(cls, instructions: Sequence[Instruction]) -> Program:
+        """Assemble."""
+        data = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
+        return cls(len(instructions), data)

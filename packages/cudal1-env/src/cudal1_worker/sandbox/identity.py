@@ -1,0 +1,76 @@
+"""Who the worker is: an ordinary user of the host, without groups or capabilities, in a user namespace of its own.
+
+Root drops to `spec.uid` after the mounts. The user namespace that it then enters owns none of the other namespaces
+and holds no capability: it is there because the kernel counts a user's processes for each user namespace apart
+(Linux 5.14 and later), so that `RLIMIT_NPROC` binds one worker and not all workers of the machine together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from cudal1_worker.sandbox import libc, namespaces
+from cudal1_worker.sandbox.spec import Report, Spec
+
+_LAST_CAPABILITY = 63
+
+
+def reachable(spec: Spec) -> str | None:
+    """Return the first folder of Python's that `spec.uid` could not enter, or None. For root, after the mounts."""
+    os.setegid(spec.gid)
+    os.seteuid(spec.uid)
+    try:
+        return next(
+            (
+                path
+                for path in spec.readable
+                if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK, effective_ids=True)
+            ),
+            None,
+        )
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+def drop(spec: Spec, report: Report) -> None:
+    """Become an ordinary user without capabilities."""
+    if spec.root and "unprivileged-uid" in spec.layers:
+        try:
+            if blocked := reachable(spec):
+                raise OSError(f"{blocked} cannot be read by uid {spec.uid}: install Python where everybody may read it")
+            os.setgroups([])
+            os.setresgid(spec.gid, spec.gid, spec.gid)
+            _forbid_capabilities()
+            os.setresuid(spec.uid, spec.uid, spec.uid)
+            report.add("unprivileged-uid")
+        except OSError as error:
+            report.add("unprivileged-uid", str(error))
+        # Changing the user made /proc/self root's; the files there must be the worker's own again.
+        libc.prctl(libc.PR_SET_DUMPABLE, 1)
+        if "user-namespace" in spec.layers and "unprivileged-uid" in report.entered:
+            _own_user_namespace(spec, report)
+    elif not spec.root:
+        report.add("unprivileged-uid")
+        _forbid_capabilities()
+    if os.geteuid() != 0:
+        libc.prctl(libc.PR_CAP_AMBIENT, libc.PR_CAP_AMBIENT_CLEAR_ALL)
+        libc.drop_capabilities()
+    libc.prctl(libc.PR_SET_DUMPABLE, 1)
+
+
+def _own_user_namespace(spec: Spec, report: Report) -> None:
+    try:
+        libc.unshare(libc.CLONE_NEWUSER)
+        namespaces.write_maps(spec.uid, spec.gid)
+        report.add("user-namespace")
+    except OSError as error:
+        report.add("user-namespace", str(error))
+
+
+def _forbid_capabilities() -> None:
+    """Empty the bounding set, so that no program run later can hold a capability."""
+    with contextlib.suppress(OSError):  # no right to do so, or past the last capability that this kernel knows
+        for number in range(_LAST_CAPABILITY):
+            libc.prctl(libc.PR_CAPBSET_DROP, number)

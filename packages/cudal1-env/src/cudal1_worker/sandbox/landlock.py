@@ -1,0 +1,92 @@
+"""Landlock: the worker may read and run what it sees, and write in its own folders only.
+
+The rights that are not handled (reading, running) stay as the mounts leave them. From ABI 4 TCP is refused, from
+ABI 6 abstract sockets of, and signals to, processes outside.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+
+from cudal1_worker.sandbox import libc
+from cudal1_worker.sandbox.spec import BUILD_PATH, Report, Spec
+
+_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446
+_CREATE_VERSION = 1
+_PATH_BENEATH = 1
+
+_WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 1, 1 << 2, 1 << 3
+_CHANGE_FOLDERS = sum(1 << bit for bit in range(4, 13))
+"""Remove and make entries of every kind."""
+_REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+_TCP = 3
+_SCOPES = 3
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = [("fs", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64)]
+
+
+class _PathBeneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = [("allowed", ctypes.c_uint64), ("parent_fd", ctypes.c_int32)]
+
+
+def abi() -> int:
+    """Return the version of Landlock that this kernel speaks.
+
+    Raises:
+        OSError: None.
+    """
+    return libc.syscall(_CREATE, 0, 0, _CREATE_VERSION, call="landlock_create_ruleset")
+
+
+def enter(spec: Spec, report: Report) -> None:
+    """Restrict this process and all its children.
+
+    Raises:
+        OSError: The kernel has no Landlock, or refused.
+    """
+    version = abi()
+    handled = _WRITE_FILE | _CHANGE_FOLDERS
+    handled |= (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
+    handled |= _IOCTL_DEV if version >= 5 else 0
+    ruleset = _Ruleset(handled, _TCP if version >= 4 else 0, _SCOPES if version >= 6 else 0)
+    size = 8 if version < 4 else 16 if version < 6 else 24
+    rules = libc.syscall(_CREATE, ctypes.byref(ruleset), size, 0, call="landlock_create_ruleset")
+    try:
+        for path in writable(spec, report):
+            _allow(rules, path, handled)
+        libc.syscall(_RESTRICT, rules, 0, call="landlock_restrict_self")
+    finally:
+        os.close(rules)
+
+
+def writable(spec: Spec, report: Report) -> list[str]:
+    """Return the paths below which the worker may write."""
+    own = "mount-namespace" in report.entered
+    paths = ["/tmp", "/dev"] if own else [f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom")]
+    if spec.build_dir is not None and spec.build_writable:
+        paths.append(BUILD_PATH if own else spec.build_dir)
+    if spec.device == "cuda":
+        # Without /proc the driver fails with error 304.
+        paths.append("/proc")
+        if not own:
+            paths.extend(f"/dev/{name}" for name in os.listdir("/dev") if name.startswith("nvidia"))
+    return [*paths, *spec.writable]
+
+
+def _allow(rules: int, path: str, rights: int) -> None:
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            rights &= _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
+        rule = _PathBeneath(rights, fd)
+        libc.syscall(_ADD_RULE, rules, _PATH_BENEATH, ctypes.byref(rule), 0, call=f"landlock_add_rule for {path}")
+    finally:
+        os.close(fd)

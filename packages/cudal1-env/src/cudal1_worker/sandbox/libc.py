@@ -1,0 +1,140 @@
+"""The few system calls that Python 3.11 does not offer, through ctypes. Nothing here decides anything.
+
+Every function raises `OSError` with the call's name when the kernel refuses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_syscall = _libc.syscall
+_syscall.restype = ctypes.c_long
+
+# Flags of unshare(2) and clone(2).
+CLONE_THREAD = 0x00010000
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+CLONE_NEWTIME = 0x00000080
+
+# Flags of mount(2) and umount2(2).
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
+MS_NOATIME, MS_NODIRATIME, MS_RELATIME = 1024, 2048, 1 << 21
+MNT_DETACH = 2
+
+# Operations of prctl(2).
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_SECCOMP = 22
+PR_CAPBSET_DROP = 24
+PR_SET_TIMERSLACK = 29
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+
+_SYS_PIVOT_ROOT = 155
+_SYS_CAPSET = 126
+_SYS_SECCOMP = 317
+_SYS_MOUNT_SETATTR = 442
+_AT_FDCWD = -100
+_AT_RECURSIVE = 0x8000
+_CAPABILITY_VERSION_3 = 0x20080522
+
+
+def check(result: int, call: str) -> int:
+    """Return `result`, or raise the error of the call that returned -1."""
+    if result == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}")
+    return result
+
+
+def syscall(number: int, *arguments: object, call: str) -> int:
+    """Make a raw system call.
+
+    Args:
+        number: Its number on x86-64.
+        *arguments: Integers (passed as 64 bits) or ctypes objects.
+        call: Its name, for the error.
+    """
+    words = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
+    return check(_syscall(ctypes.c_long(number), *words), call)
+
+
+def unshare(flags: int) -> None:
+    """Leave the namespaces named by `flags`."""
+    check(_libc.unshare(ctypes.c_int(flags)), "unshare")
+
+
+def prctl(operation: int, first: int = 0, second: int = 0) -> int:
+    """Change a property of this process."""
+    zero = ctypes.c_ulong(0)
+    return check(
+        _libc.prctl(ctypes.c_int(operation), ctypes.c_ulong(first), ctypes.c_ulong(second), zero, zero), "prctl"
+    )
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    """Mount `source` on `target`."""
+    texts = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
+    check(
+        _libc.mount(*texts, ctypes.c_ulong(flags), None if data is None else data.encode()),
+        f"mount of {source or kind or 'flags'} on {target}",
+    )
+
+
+def unmount(target: str) -> None:
+    """Detach the mount at `target` and everything below it."""
+    check(_libc.umount2(os.fsencode(target), MNT_DETACH), f"umount2 of {target}")
+
+
+def pivot_root(new: str, old: str) -> None:
+    """Make `new` the root of this mount namespace."""
+    syscall(_SYS_PIVOT_ROOT, ctypes.c_char_p(os.fsencode(new)), ctypes.c_char_p(os.fsencode(old)), call="pivot_root")
+
+
+class _MountAttributes(ctypes.Structure):
+    _fields_ = [
+        ("attr_set", ctypes.c_uint64),
+        ("attr_clr", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns_fd", ctypes.c_uint64),
+    ]
+
+
+def mount_setattr(path: str, flags: int, *, clear: int = 0, recursive: bool = False) -> None:
+    """Set (and clear) MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC of a mount, which have the same values there."""
+    attributes = _MountAttributes(flags, clear, 0, 0)
+    syscall(
+        _SYS_MOUNT_SETATTR,
+        _AT_FDCWD,
+        ctypes.c_char_p(os.fsencode(path)),
+        _AT_RECURSIVE if recursive else 0,
+        ctypes.byref(attributes),
+        ctypes.sizeof(attributes),
+        call=f"mount_setattr of {path}",
+    )
+
+
+class _CapabilityHeader(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+
+
+def drop_capabilities() -> None:
+    """Empty every capability set of this process."""
+    header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
+    nothing = (ctypes.c_uint32 * 6)()
+    syscall(_SYS_CAPSET, ctypes.byref(header), ctypes.byref(nothing), call="capset")
+
+
+def seccomp(operation: int, flags: int, program: object) -> int:
+    """Call seccomp(2)."""
+    return syscall(_SYS_SECCOMP, operation, flags, program, call="seccomp")

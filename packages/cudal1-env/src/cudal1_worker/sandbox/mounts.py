@@ -1,0 +1,211 @@
+"""The worker's file system: a new root that holds only what a program needs, read-only, with a private /tmp.
+
+Visible are the system's folders (`SYSTEM`), `spec.readable` and a /dev of a few harmless nodes. Homes, /run (with the
+sockets of other services), /var and everything else of the host do not exist inside. /proc is the worker's own.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+from cudal1_worker.sandbox import libc
+from cudal1_worker.sandbox.spec import BUILD_PATH, Spec
+
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/sys")
+"""Folders of the system; those that are links (`/bin` to `usr/bin`) are made as links."""
+
+DEVICES = ("null", "zero", "full", "random", "urandom")
+"""Nodes of /dev that anybody may have."""
+
+PROC_READ_ONLY = ("sys", "irq", "bus", "sysrq-trigger", "fs", "acpi", "scsi")
+"""Parts of /proc that speak for the whole machine."""
+
+_QUIET = libc.MS_NOSUID | libc.MS_NODEV
+_MAX_FILES = 200_000
+
+
+def readable_paths() -> tuple[str, ...]:
+    """Return the folders that this interpreter and its packages live in.
+
+    The current folder is left out although it may be on `sys.path`: it may hold anything.
+    """
+    cwd = os.getcwd()
+    candidates = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *sys.path]
+    for name in ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX"):
+        candidates.append(os.environ.get(name, ""))
+    for name in ("PATH", "LD_LIBRARY_PATH"):
+        candidates.extend(os.environ.get(name, "").split(":"))
+    kept = {path for path in candidates if path.startswith("/") and os.path.isdir(path) and path not in ("/", cwd)}
+    return tuple(sorted(kept))
+
+
+def nvidia_devices() -> list[str]:
+    """Return the names below /dev of every NVIDIA node or folder of nodes."""
+    return sorted(name for name in os.listdir("/dev") if name.startswith("nvidia"))
+
+
+def enter(spec: Spec, *, own_proc: bool) -> None:
+    """Build the new root and make it this mount namespace's only one. The working directory becomes /tmp."""
+    folders, links = _visible(spec)
+    sources = _open(folders)
+    writable = _open(list(spec.writable))
+    build = _open([spec.build_dir] if spec.build_dir is not None else [])
+    names = [*DEVICES, *(nvidia_devices() if spec.device == "cuda" else [])]
+    devices = _open([f"/dev/{name}" for name in names])
+    null = os.open("/dev/null", os.O_PATH)
+    root = "/tmp"  # any folder would do: what lies below was opened above
+    libc.mount("root", root, "tmpfs", _QUIET, "size=16m,mode=755")
+    for path, fd in sources:
+        _bind(fd, root + path)
+    for path, target in links.items():
+        os.makedirs(os.path.dirname(root + path), exist_ok=True)
+        os.symlink(target, root + path)
+    for folder in ("/proc", "/tmp", "/dev/shm", "/var", "/run"):
+        os.makedirs(root + folder, exist_ok=True)
+    os.symlink("/tmp", root + "/var/tmp")
+    for path, fd in devices:
+        _bind(fd, root + path)
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        os.symlink(f"/proc/self/fd{target}", f"{root}/dev/{name}")
+    for path, _ in writable:
+        os.makedirs(root + path, exist_ok=True)
+    read_only(root)
+    _mount_proc(root + "/proc", own=own_proc)
+    for folder in ("/tmp", "/dev/shm"):
+        data = f"size={spec.tmp_bytes},nr_inodes={_MAX_FILES},mode=1777"
+        libc.mount("private", root + folder, "tmpfs", _QUIET, data)
+    for path, fd in writable:
+        _bind(fd, root + path)
+        _set_flags(root + path, read_only=False)
+    for _, fd in build:
+        _bind(fd, root + BUILD_PATH)
+        _set_flags(root + BUILD_PATH, read_only=not spec.build_writable)
+    for path in spec.hidden:
+        _hide(root + path, null)
+    for _, fd in [*sources, *writable, *build, *devices, ("", null)]:
+        os.close(fd)
+    os.chdir(root)
+    libc.pivot_root(".", ".")
+    libc.unmount(".")
+    os.chdir("/tmp")
+
+
+def _visible(spec: Spec) -> tuple[list[str], dict[str, str]]:
+    """Folders to bind, by their real names, shortest first, and the links through which they are reached."""
+    real: set[str] = set()
+    links: dict[str, str] = {}
+    for path in (*SYSTEM, *spec.readable):
+        real.add(os.path.realpath(path))
+        links.update(_links(path))
+    kept: list[str] = []
+    for path in sorted(real, key=len):
+        if path != "/" and not _below(path, kept):
+            kept.append(path)
+    return kept, {link: target for link, target in links.items() if not _below(link, kept)}
+
+
+def _links(path: str) -> dict[str, str]:
+    """Every link on the way to `path`, with its target as it is written."""
+    found: dict[str, str] = {}
+    left = [part for part in path.split("/") if part]
+    here = "/"
+    while left:
+        part = left.pop(0)
+        step = os.path.normpath(os.path.join(here, part))
+        if step in found:  # a loop
+            break
+        if os.path.islink(step):
+            found[step] = os.readlink(step)
+            here = "/" if found[step].startswith("/") else here
+            left = [piece for piece in found[step].split("/") if piece] + left
+        else:
+            here = step
+    return found
+
+
+def _below(path: str, folders: list[str]) -> bool:
+    return any(path == folder or path.startswith(folder + "/") for folder in folders)
+
+
+def _open(paths: list[str]) -> list[tuple[str, int]]:
+    """Open each path that exists and can be reached, to be bound when its own name is already covered."""
+    opened: list[tuple[str, int]] = []
+    for path in paths:
+        try:
+            opened.append((path, os.open(path, os.O_PATH | os.O_CLOEXEC)))
+        except OSError:  # absent (`/lib32`) or out of this user's reach: then it is not visible inside either
+            continue
+    return opened
+
+
+def _bind(fd: int, target: str) -> None:
+    """Make what `fd` is open on appear at `target`."""
+    if stat.S_ISDIR(os.fstat(fd).st_mode):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+    libc.mount(f"/proc/self/fd/{fd}", target, None, libc.MS_BIND | libc.MS_REC)
+
+
+def _mount_proc(target: str, *, own: bool) -> None:
+    if not own:
+        libc.mount("/proc", target, None, libc.MS_BIND | libc.MS_REC)
+        return
+    libc.mount("proc", target, "proc", _QUIET | libc.MS_NOEXEC)
+    for name in PROC_READ_ONLY:
+        path = f"{target}/{name}"
+        if os.path.lexists(path):
+            libc.mount(path, path, None, libc.MS_BIND | libc.MS_REC)
+            _set_flags(path, read_only=True)
+
+
+def _hide(path: str, null: int) -> None:
+    """Cover a folder with an empty one, a file with nothing."""
+    if os.path.isdir(path):
+        libc.mount("hidden", path, "tmpfs", _QUIET | libc.MS_RDONLY, "size=4k,mode=555")
+    elif os.path.exists(path):
+        libc.mount(f"/proc/self/fd/{null}", path, None, libc.MS_BIND)
+
+
+def _set_flags(path: str, *, read_only: bool) -> None:
+    """Set one mount read-only or writable; never with set-uid programs or devices."""
+    flags = _QUIET | (libc.MS_RDONLY if read_only else 0)
+    try:
+        libc.mount_setattr(path, flags, clear=0 if read_only else libc.MS_RDONLY)
+    except OSError:  # before Linux 5.12
+        libc.mount(None, path, None, libc.MS_REMOUNT | libc.MS_BIND | flags | (_kept_flags(path) & ~libc.MS_RDONLY))
+
+
+def read_only(root: str) -> None:
+    """Make every mount from `root` down read-only and deaf to set-uid bits."""
+    flags = libc.MS_RDONLY | libc.MS_NOSUID
+    try:
+        libc.mount_setattr(root, flags, recursive=True)
+    except OSError:  # before Linux 5.12: one by one
+        for path in _mounts_below(root):
+            libc.mount(None, path, None, libc.MS_REMOUNT | libc.MS_BIND | flags | _kept_flags(path))
+
+
+def _mounts_below(root: str) -> list[str]:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        points = [line.split(" ")[4] for line in file]
+    decoded = [point.encode("utf-8", "surrogateescape").decode("unicode_escape") for point in points]
+    return [point for point in decoded if point == root or point.startswith(root + "/")]
+
+
+def _kept_flags(path: str) -> int:
+    """Flags of a mount that a remount must repeat: inside a user namespace they are locked."""
+    have = os.statvfs(path).f_flag
+    pairs = {
+        os.ST_RDONLY: libc.MS_RDONLY,
+        os.ST_NOSUID: libc.MS_NOSUID,
+        os.ST_NODEV: libc.MS_NODEV,
+        os.ST_NOEXEC: libc.MS_NOEXEC,
+        os.ST_NOATIME: libc.MS_NOATIME,
+        os.ST_NODIRATIME: libc.MS_NODIRATIME,
+        os.ST_RELATIME: libc.MS_RELATIME,
+    }
+    return sum(flag for bit, flag in pairs.items() if have & bit)

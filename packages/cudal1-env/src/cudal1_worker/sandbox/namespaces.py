@@ -1,0 +1,67 @@
+"""Namespaces: user, pid, network, ipc, uts, mount. The supervisor makes them, the worker is born into them.
+
+Root makes them with its own privileges and the worker drops to an ordinary user later (`identity.py`); an ordinary
+user makes a user namespace first, in which it may make the others.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cudal1_worker.sandbox import libc
+from cudal1_worker.sandbox.spec import Report, Spec
+
+FLAGS = {
+    "mount-namespace": libc.CLONE_NEWNS,
+    "ipc-namespace": libc.CLONE_NEWIPC,
+    "uts-namespace": libc.CLONE_NEWUTS,
+    "network-namespace": libc.CLONE_NEWNET,
+    "pid-namespace": libc.CLONE_NEWPID,
+}
+
+
+def unshare(spec: Spec, report: Report) -> None:
+    """Make every namespace of `spec.layers` that this machine grants.
+
+    Call it in a process with one thread; its next child is process 1 of the pid namespace.
+
+    Args:
+        spec: What to make.
+        report: Where the outcome goes. (Root's user namespace comes later, in `identity.drop`.)
+    """
+    if not spec.root and "user-namespace" in spec.layers:
+        try:
+            uid, gid = os.geteuid(), os.getegid()
+            libc.unshare(libc.CLONE_NEWUSER)
+            write_maps(uid, gid)
+            report.add("user-namespace")
+        except OSError as error:
+            report.add("user-namespace", str(error))
+    # proc of a new pid namespace needs a mount namespace to be mounted in; without its own proc a worker is lame.
+    wanted = [name for name in FLAGS if name in spec.layers]
+    if "mount-namespace" not in wanted and "pid-namespace" in wanted:
+        wanted.remove("pid-namespace")
+        report.add("pid-namespace", "needs the mount namespace, for a /proc of its own")
+    for name in wanted:
+        try:
+            libc.unshare(FLAGS[name])
+            # What is mounted in here must not show outside; the new mount namespace begins as a peer of the old one.
+            if name == "mount-namespace":
+                libc.mount(None, "/", None, libc.MS_REC | libc.MS_PRIVATE)
+            report.add(name)
+        except OSError as error:
+            report.add(name, str(error))
+
+
+def write_maps(uid: int, gid: int) -> None:
+    """Map one user and one group into this process's user namespace, under the numbers that they have outside."""
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(text)
+
+
+def name_host() -> None:
+    """Give the worker's own uts namespace a host name that says nothing about the machine."""
+    import socket
+
+    socket.sethostname("worker")

@@ -1,0 +1,115 @@
+"""What a worker's sandbox is to be (`Spec`), and what it became (`Report`)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Literal
+
+LAYERS = (
+    "user-namespace",
+    "pid-namespace",
+    "network-namespace",
+    "ipc-namespace",
+    "uts-namespace",
+    "mount-namespace",
+    "unprivileged-uid",
+    "rlimits",
+    "no-new-privs",
+    "landlock",
+    "seccomp",
+    "fork-gate",
+)
+"""Every layer by name, in the order in which a worker enters them."""
+
+BUILD_PATH = "/tmp/build"
+"""Where the build folder is found inside a mount namespace."""
+
+NOBODY = 65534
+"""User and group to which root drops."""
+
+
+class SandboxFailure(RuntimeError):
+    """A layer that was demanded could not be entered, or one broke half-way. The judge raises it as its own error."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One worker's sandbox. Crosses from judge to zygote as JSON."""
+
+    root: bool
+    """Whether judge and zygote run as root (else as an ordinary user)."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """`cuda` leaves the NVIDIA devices and the worker's own /proc writable, and sets no memory limit by rlimit."""
+    layers: tuple[str, ...] = LAYERS
+    """Layers to try: those that `available_layers()` found on this machine."""
+    demanded: tuple[str, ...] = ()
+    """Layers without which `enter` raises."""
+    readable: tuple[str, ...] = ()
+    """Folders visible read-only beside the system's own (see `readable_paths`); nothing else of the host is visible."""
+    writable: tuple[str, ...] = ()
+    """Folders bound read-write at their own path."""
+    hidden: tuple[str, ...] = ()
+    """Folders below visible ones that are covered by an empty one."""
+    build_dir: str | None = None
+    """Folder of the host that appears at `BUILD_PATH`."""
+    build_writable: bool = True
+    """Whether the worker may write into the build folder."""
+    core: int | None = None
+    """CPU core to which the worker is held from the start; None leaves it free (the judge can pin it later)."""
+    tmp_bytes: int = 1 << 30
+    """Size of the private /tmp, and of /dev/shm."""
+    memory_bytes: int | None = 8 << 30
+    """Private writable memory that the worker may add to what it was forked with (CPU only); None: no limit."""
+    max_processes: int = 256
+    """Tasks (threads and processes) of the worker."""
+    file_bytes: int = 1 << 30
+    """Size of one file."""
+    uid: int = NOBODY
+    """User to which root drops."""
+    gid: int = NOBODY
+    """Group to which root drops."""
+
+    def to_json(self) -> str:
+        """Return the specification as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Spec:
+        """Read what `to_json` wrote.
+
+        Raises:
+            ValueError: A field is unknown.
+        """
+        values: dict[str, object] = json.loads(text)
+        names = {entry.name for entry in fields(cls)}
+        if unknown := sorted(set(values) - names):
+            raise ValueError(f"expected fields of a sandbox Spec, got {unknown}; known are {sorted(names)}")
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})  # type: ignore[arg-type]
+
+
+@dataclass
+class Report:
+    """Which layers a worker is in. Filled by the supervisor, then by the worker, before it runs anybody's program."""
+
+    entered: list[str] = field(default_factory=list)
+    """Layers in force."""
+    missing: dict[str, str] = field(default_factory=dict)
+    """Layers not in force, with the reason."""
+    tmp: str = "/tmp"
+    """The folder in which the worker may write."""
+    build: str | None = None
+    """Where the build folder is found from inside."""
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """Layers in force, in the order of `LAYERS`."""
+        return tuple(name for name in LAYERS if name in self.entered)
+
+    def add(self, layer: str, reason: str | None = None) -> None:
+        """Record a layer as in force, or as missing for a reason."""
+        if reason is None:
+            self.missing.pop(layer, None)
+            self.entered.append(layer)
+        else:
+            self.missing[layer] = reason
