@@ -1,0 +1,112 @@
+"""A deterministic evaluator and the records it makes, for tests of everything around the judge."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import itertools
+import re
+from collections.abc import Sequence
+
+from cudal1_data import Task
+from cudal1_env.errors import MachineError
+from cudal1_env.records import Evaluation, Latency, OutputError, Precision, Seconds, Speedup, Status
+
+REFERENCE = """\
+import torch
+
+N = 4
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x + 1
+
+
+def get_inputs():
+    return [torch.rand(N)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+_ids = itertools.count(1)
+
+
+def program(speedup: float = 1.0, note: str = "") -> str:
+    """A program that the double calls correct, at this speedup."""
+    return f"# speedup {speedup!r} {note}\nclass ModelNew:\n    pass\n"
+
+
+def evaluation(
+    task: str = "toy/add",
+    source: str | None = None,
+    status: Status = Status.CORRECT,
+    speedup: float = 1.0,
+    *,
+    spread: float = 0.02,
+    task_source: str = REFERENCE,
+    errors: tuple[OutputError, ...] = (),
+    seed_commitment: str | None = None,
+    identity: str | None = None,
+) -> Evaluation:
+    source = program(speedup) if source is None else source
+    right = status is Status.CORRECT
+    return Evaluation(
+        id=identity or f"evaluation-{next(_ids)}",
+        created_at="2026-11-21T12:00:00+00:00",
+        task=task,
+        task_sha256=hashlib.sha256(task_source.encode()).hexdigest(),
+        task_source=task_source,
+        source=source,
+        source_sha256=hashlib.sha256(source.encode()).hexdigest(),
+        status=status,
+        message=f"the double says {status}",
+        speedup=Speedup(low=speedup * (1 - spread), point=speedup, high=speedup * (1 + spread)) if right else None,
+        reference=Latency(median_ms=6.0, low_ms=5.0, high_ms=7.0, turns=8) if right else None,
+        candidate=Latency(median_ms=6.0 / speedup, low_ms=5.0 / speedup, high_ms=7.0 / speedup, turns=8)
+        if right
+        else None,
+        errors=errors,
+        precision="training",
+        seconds=Seconds(total_s=0.5, build_s=0.125),
+        seed_commitment=seed_commitment,
+    )
+
+
+class RuleEvaluator:
+    """Judges by the text alone: `# speedup 2.0` is believed, `# status CRASH` too, `# broken machine` raises."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[str, str]] = []
+        self.batches: list[int] = []
+        self.closed = False
+
+    def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
+        return self.evaluate_many([(task, source)], precision=precision)[0]
+
+    def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
+        assert not self.closed
+        self.batches.append(len(jobs))
+        self.jobs += [(task.id, source) for task, source in jobs]
+        return [self._judge(task, source).model_copy(update={"precision": precision}) for task, source in jobs]
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _judge(self, task: Task, source: str) -> Evaluation:
+        if "# broken machine" in source:
+            raise MachineError("the double's machine is broken, as the program asked")
+        status = Status.CORRECT
+        if found := re.search(r"# status (\w+)", source):
+            status = Status(found[1])
+        elif "ModelNew" not in source:
+            status = Status.NO_CODE
+        else:
+            try:
+                ast.parse(source)
+            except (SyntaxError, ValueError):
+                status = Status.SYNTAX_ERROR
+        speed = re.search(r"# speedup ([\d.]+)", source)
+        return evaluation(task.id, source, status, float(speed[1]) if speed else 1.0, task_source=task.source)
