@@ -5,36 +5,27 @@ import tempfile
 import torch
 import torch.nn as nn
 
-code = """
+SOURCE = """
 #include <math.h>
-
 void run(const float *x, long *y, long b, long n) {
-  for (long i = 0; i < b; i++, x += n) {
-    float m = x[0];
-    long k = 0;
-    for (long j = 0; j < n; j += 128) {
-      float p = x[j];
-      long e = j + 128 < n ? j + 128 : n;
-      for (long l = j; l < e; l++) p = fmaxf(p, x[l]);
-      if (p > m) m = p, k = j;
+    for (long i = 0; i < b; i++, x += n) {
+        float m = x[0];
+        long k = 0;
+        for (long j = 0; j < n; j += 128) {
+            float p = x[j];
+            long e = j + 128 < n ? j + 128 : n;
+            for (long l = j; l < e; l++) p = fmaxf(p, x[l]);
+            if (p > m) m = p, k = j;
+        }
+        while (k < n - 1 && x[k] != m) k++;
+        y[i] = k;
     }
-    while (x[k] != m) k++;
-    y[i] = k;
-  }
 }
 """
-
-
-def build(code):
-    path = tempfile.mkdtemp() + "/op"
-    with open(path + ".c", "w") as file:
-        file.write(code)
-    flags = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC"]
-    subprocess.run(["gcc", *flags, path + ".c", "-o", path + ".so", "-lm"], check=True)
-    return ctypes.CDLL(path + ".so")
-
-
-lib = build(code)
+path = tempfile.mkdtemp() + "/run.so"
+flags = ["-O3", "-march=native", "-ffast-math", "-nostartfiles", "-shared", "-fPIC"]
+subprocess.run(["gcc", *flags, "-xc", "-", "-o", path, "-lm"], input=SOURCE.encode(), check=True)
+lib = ctypes.CDLL(path)
 lib.run.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_long] * 2
 
 

@@ -5,32 +5,23 @@ import tempfile
 import torch
 import torch.nn as nn
 
-code = """
+SOURCE = """
 #include <math.h>
-
 void run(const float *x, const float *w, float *y, long b, long c, long n) {
-  for (long i = 0; i < b * c; i++, x += n, y += n) {
-    float u = 0, s = 0;
-    for (long j = 0; j < n; j++) u += x[j];
-    u /= n;
-    for (long j = 0; j < n; j++) s += (x[j] - u) * (x[j] - u);
-    s = w[i % c] / sqrtf(s / n + 1e-5f);
-    for (long j = 0; j < n; j++) y[j] = (x[j] - u) * s;
-  }
+    for (long i = 0; i < b * c; i++, x += n, y += n) {
+        float u = 0, s = 0;
+        for (long j = 0; j < n; j++) u += x[j];
+        u /= n;
+        for (long j = 0; j < n; j++) s += (x[j] - u) * (x[j] - u);
+        s = w[i % c] / sqrtf(s / n + 1e-5f);
+        for (long j = 0; j < n; j++) y[j] = (x[j] - u) * s;
+    }
 }
 """
-
-
-def build(code):
-    path = tempfile.mkdtemp() + "/op"
-    with open(path + ".c", "w") as file:
-        file.write(code)
-    flags = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC"]
-    subprocess.run(["gcc", *flags, path + ".c", "-o", path + ".so", "-lm"], check=True)
-    return ctypes.CDLL(path + ".so")
-
-
-lib = build(code)
+path = tempfile.mkdtemp() + "/run.so"
+flags = ["-O3", "-march=native", "-ffast-math", "-nostartfiles", "-shared", "-fPIC"]
+subprocess.run(["gcc", *flags, "-xc", "-", "-o", path, "-lm"], input=SOURCE.encode(), check=True)
+lib = ctypes.CDLL(path)
 lib.run.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_long] * 3
 
 

@@ -5,30 +5,21 @@ import tempfile
 import torch
 import torch.nn as nn
 
-code = """
+SOURCE = """
 #include <math.h>
-
 void run(const float *x, float *y, long b, long n) {
-  for (long i = 0; i < b; i++, x += n, y += n) {
-    float s = 0;
-    for (long j = 0; j < n; j++) s += x[j] * x[j];
-    s = 1.0f / fmaxf(sqrtf(s), 1e-12f);
-    for (long j = 0; j < n; j++) y[j] = x[j] * s;
-  }
+    for (long i = 0; i < b; i++, x += n, y += n) {
+        float s = 0;
+        for (long j = 0; j < n; j++) s += x[j] * x[j];
+        s = 1.0f / fmaxf(sqrtf(s), 1e-12f);
+        for (long j = 0; j < n; j++) y[j] = x[j] * s;
+    }
 }
 """
-
-
-def build(code):
-    path = tempfile.mkdtemp() + "/op"
-    with open(path + ".c", "w") as file:
-        file.write(code)
-    flags = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC"]
-    subprocess.run(["gcc", *flags, path + ".c", "-o", path + ".so", "-lm"], check=True)
-    return ctypes.CDLL(path + ".so")
-
-
-lib = build(code)
+path = tempfile.mkdtemp() + "/run.so"
+flags = ["-O3", "-march=native", "-ffast-math", "-nostartfiles", "-shared", "-fPIC"]
+subprocess.run(["gcc", *flags, "-xc", "-", "-o", path, "-lm"], input=SOURCE.encode(), check=True)
+lib = ctypes.CDLL(path)
 lib.run.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_long] * 2
 
 

@@ -5,34 +5,25 @@ import tempfile
 import torch
 import torch.nn as nn
 
-code = """
+SOURCE = """
 #include <math.h>
-
 void run(const float *a, const float *b, float *y, long m, long n) {
-  double t = 0;
-  for (long i = 0; i < m; i++, a += n, b += n) {
-    float s = 0;
-    for (long j = 0; j < n; j++) {
-      float d = fabsf(a[j] - b[j]), c = fminf(d, 1.0f);
-      s += c * (d - 0.5f * c);
+    double t = 0;
+    for (long i = 0; i < m; i++, a += n, b += n) {
+        float s = 0;
+        for (long j = 0; j < n; j++) {
+            float d = fabsf(a[j] - b[j]), c = fminf(d, 1.0f);
+            s += c * (d - 0.5f * c);
+        }
+        t += s;
     }
-    t += s;
-  }
-  *y = t / ((double)m * n);
+    *y = t / ((double)m * n);
 }
 """
-
-
-def build(code):
-    path = tempfile.mkdtemp() + "/op"
-    with open(path + ".c", "w") as file:
-        file.write(code)
-    flags = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC"]
-    subprocess.run(["gcc", *flags, path + ".c", "-o", path + ".so", "-lm"], check=True)
-    return ctypes.CDLL(path + ".so")
-
-
-lib = build(code)
+path = tempfile.mkdtemp() + "/run.so"
+flags = ["-O3", "-march=native", "-ffast-math", "-nostartfiles", "-shared", "-fPIC"]
+subprocess.run(["gcc", *flags, "-xc", "-", "-o", path, "-lm"], input=SOURCE.encode(), check=True)
+lib = ctypes.CDLL(path)
 lib.run.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_long] * 2
 
 

@@ -5,31 +5,22 @@ import tempfile
 import torch
 import torch.nn as nn
 
-code = """
+SOURCE = """
 #include <math.h>
-
 void run(const float *x, float *y, long n) {
-  for (long i = 0; i < n; i++) {
-    float v = x[i], a = fabsf(v);
-    float e = expf(-a);
-    float p = v > 0 ? 1.0f + 2.0f * e : e * (e + 2.0f);
-    float q = v > 0 ? p + 2.0f * e * e : p + 2.0f;
-    y[i] = fmaxf(v, 0.0f) + log1pf(e) + v * p / q;
-  }
+    for (long i = 0; i < n; i++) {
+        float v = x[i], a = fabsf(v);
+        float e = expf(-a);
+        float p = v > 0 ? 1.0f + 2.0f * e : e * (e + 2.0f);
+        float q = v > 0 ? p + 2.0f * e * e : p + 2.0f;
+        y[i] = fmaxf(v, 0.0f) + log1pf(e) + v * p / q;
+    }
 }
 """
-
-
-def build(code):
-    path = tempfile.mkdtemp() + "/op"
-    with open(path + ".c", "w") as file:
-        file.write(code)
-    flags = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC"]
-    subprocess.run(["gcc", *flags, path + ".c", "-o", path + ".so", "-lm"], check=True)
-    return ctypes.CDLL(path + ".so")
-
-
-lib = build(code)
+path = tempfile.mkdtemp() + "/run.so"
+flags = ["-O3", "-march=native", "-ffast-math", "-nostartfiles", "-shared", "-fPIC"]
+subprocess.run(["gcc", *flags, "-xc", "-", "-o", path, "-lm"], input=SOURCE.encode(), check=True)
+lib = ctypes.CDLL(path)
 lib.run.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_long]
 
 

@@ -5,30 +5,21 @@ import tempfile
 import torch
 import torch.nn as nn
 
-code = """
+SOURCE = """
 #include <math.h>
-
 void run(const float *x, float *y, long n) {
-  for (long i = 0; i < n; i++) {
-    float v = x[i];
-    float s = 2.0f * v / (1.0f + expf(fminf(-v, 80.0f)));
-    s = fminf(fmaxf(s, -0.4f), 4.0f);
-    y[i] = s + 0.5f * v - 0.25f;
-  }
+    for (long i = 0; i < n; i++) {
+        float v = x[i];
+        float s = 2.0f * v / (1.0f + expf(fminf(-v, 80.0f)));
+        s = fminf(fmaxf(s, -0.4f), 4.0f);
+        y[i] = s + 0.5f * v - 0.25f;
+    }
 }
 """
-
-
-def build(code):
-    path = tempfile.mkdtemp() + "/op"
-    with open(path + ".c", "w") as file:
-        file.write(code)
-    flags = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC"]
-    subprocess.run(["gcc", *flags, path + ".c", "-o", path + ".so", "-lm"], check=True)
-    return ctypes.CDLL(path + ".so")
-
-
-lib = build(code)
+path = tempfile.mkdtemp() + "/run.so"
+flags = ["-O3", "-march=native", "-ffast-math", "-nostartfiles", "-shared", "-fPIC"]
+subprocess.run(["gcc", *flags, "-xc", "-", "-o", path, "-lm"], input=SOURCE.encode(), check=True)
+lib = ctypes.CDLL(path)
 lib.run.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_long]
 
 
