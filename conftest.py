@@ -10,6 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples in every run, however slow the machine is at that moment.
+settings.register_profile("cudal1", deadline=None, derandomize=True)
+settings.load_profile("cudal1")
 
 ROOT = Path(__file__).resolve().parent
 TESTS = ROOT / "tests"
