@@ -6,8 +6,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[1]
 EXPLOITS = ROOT / "tests" / "exploits"
 ROW = re.compile(r"^\| (H\d\d) \| (.+?) \| (yes|no) \| (.+?) \| (.+?) \|$", re.MULTILINE)
