@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from cudal1_data.errors import DataError
+from cudal1_data.parquet import write_rows
 from cudal1_data.task import Task
 
 
@@ -79,12 +80,7 @@ def export(tasks: Sequence[Task], out: Path) -> None:
         if out.suffix == ".jsonl":
             aside.write_text("".join(json.dumps(row) + "\n" for row in rows(tasks)), encoding="utf-8")
         else:
-            # Importing pyarrow takes a fifth of a second; only this form needs it.
-            import pyarrow
-            import pyarrow.parquet
-
-            table = pyarrow.Table.from_pylist([dict(row) for row in rows(tasks)])
-            pyarrow.parquet.write_table(table, aside)  # pyright: ignore[reportUnknownMemberType]
+            write_rows(rows(tasks), aside)
         aside.replace(out)
     finally:
         aside.unlink(missing_ok=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from cudal1_data.errors import UnknownSuiteError
 from cudal1_data.suite import Suite
@@ -38,21 +40,19 @@ def load_hub(levels: Iterable[int] | None = None, *, cache_dir: Path | None = No
 def _fetch(name: str, cache_dir: Path | None) -> Path:
     alternative = "instead, name a KernelBench checkout's folder, or a .parquet or .jsonl file with its columns"
     try:
-        import huggingface_hub
-        import huggingface_hub.errors
+        # An optional dependency, so nothing of it is imported by name.
+        hub: Any = importlib.import_module("huggingface_hub")
+        constants: Any = importlib.import_module("huggingface_hub.constants")
+        errors: Any = importlib.import_module("huggingface_hub.errors")
     except ImportError as error:
         raise UnknownSuiteError(
             "expected the package huggingface_hub for the suite kernelbench, found none; "
             f"install cudal1-data[hub]; {alternative}"
         ) from error
     try:
-        return Path(
-            huggingface_hub.hf_hub_download(
-                REPOSITORY, name, repo_type="dataset", revision=REVISION, cache_dir=cache_dir
-            )
-        )
-    except (huggingface_hub.errors.HfHubHTTPError, OSError, ValueError) as error:
-        where = cache_dir or huggingface_hub.constants.HF_HUB_CACHE
+        return Path(hub.hf_hub_download(REPOSITORY, name, repo_type="dataset", revision=REVISION, cache_dir=cache_dir))
+    except (errors.HfHubHTTPError, OSError, ValueError) as error:
+        where = cache_dir or constants.HF_HUB_CACHE
         raise UnknownSuiteError(
             f"expected {name} of {REPOSITORY} at revision {REVISION[:12]} in the cache {where} or on the hub, "
             f"reached neither ({type(error).__name__}); {alternative}"

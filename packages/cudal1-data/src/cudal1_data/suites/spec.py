@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -136,7 +137,7 @@ def _divide(text: str) -> tuple[str, tuple[str, ...]]:
 
 def _load(source: str, device: Device, levels: set[int] | None, cache_dir: Path | None) -> Suite:
     if source == "starter":
-        return load_starter(device)
+        return _starter(device)
     if source == "kernelbench":
         return load_hub(levels, cache_dir=cache_dir)
     path = Path(source)
@@ -148,6 +149,12 @@ def _load(source: str, device: Device, levels: set[int] | None, cache_dir: Path 
         task = load_file(path)
         return Suite(source, [task])
     raise _unknown(source, path)
+
+
+@functools.cache
+def _starter(device: Device) -> Suite:
+    """Load the bundled suite once a process: it does not change, and an environment asks for it at every turn."""
+    return load_starter(device)
 
 
 def _unknown(source: str, path: Path) -> UnknownSuiteError:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from cudal1_data.errors import BrokenTaskError
+from cudal1_data.parquet import read_rows
 from cudal1_data.suite import Broken, Suite
 from cudal1_data.suites.folder import human_name
 from cudal1_data.task import Split, Task, check_reference
 
 PROGRAM_SUFFIX = "_code"
+
+Rows = Sequence[dict[str, Any] | BrokenTaskError]
+"""Rows of a table, with an error in the place of each that is none."""
 
 
 def _none_is_empty(value: object) -> object:
@@ -94,14 +98,14 @@ def load_table(path: Path) -> Suite:
     return suite_of_rows(str(path), [(path, rows_of(path))])
 
 
-def rows_of(path: Path) -> list[dict[str, Any] | BrokenTaskError]:
+def rows_of(path: Path) -> Rows:
     """Read the rows of a table; a line that is no JSON object comes as its error.
 
     Raises:
         BrokenTaskError: The file cannot be read, or is empty.
     """
     try:
-        rows = _parquet(path) if path.suffix == ".parquet" else list(_jsonl(path))
+        rows: Rows = read_rows(path) if path.suffix == ".parquet" else list(_jsonl(path))
     except (OSError, UnicodeDecodeError) as error:
         raise BrokenTaskError(f"{path}: expected a readable table: {error}") from error
     if not rows:
@@ -109,7 +113,7 @@ def rows_of(path: Path) -> list[dict[str, Any] | BrokenTaskError]:
     return rows
 
 
-def suite_of_rows(name: str, tables: Iterable[tuple[Path, list[dict[str, Any] | BrokenTaskError]]]) -> Suite:
+def suite_of_rows(name: str, tables: Iterable[tuple[Path, Rows]]) -> Suite:
     """Make a suite of rows.
 
     Args:
@@ -174,15 +178,3 @@ def _jsonl(path: Path) -> Iterator[dict[str, Any] | BrokenTaskError]:
                 yield cast("dict[str, Any]", row)
             else:
                 yield BrokenTaskError(f"{path}, line {number}: expected a JSON object, got {type(row).__name__}")
-
-
-def _parquet(path: Path) -> list[dict[str, Any] | BrokenTaskError]:
-    # pyarrow takes a fifth of a second to import; only this form needs it.
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        table: Any = pyarrow.parquet.read_table(path)  # pyright: ignore[reportUnknownMemberType]
-    except pyarrow.ArrowException as error:
-        raise BrokenTaskError(f"{path}: expected a parquet file: {error}") from error
-    return cast("list[dict[str, Any] | BrokenTaskError]", table.to_pylist())

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cudal1_data import load_suite
+from cudal1_data.cli import main
+
+
+def test_list(capsys: pytest.CaptureFixture[str], release_file: Path) -> None:
+    assert main(["list", str(release_file)]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[0] for row in rows] == ["cuda-l1/level1/1", "cuda-l1/level1/12"]
+
+
+def test_list_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out)
+    assert [entry["id"] for entry in entries] == list(load_suite("starter").ids)
+    assert "source" not in entries[0]
+    assert "c_rows" in next(entry["variants"] for entry in entries if entry["id"] == "starter/diag_matmul")
+
+
+def test_list_reports_what_is_broken_on_stderr(capsys: pytest.CaptureFixture[str], checkout: Path) -> None:
+    assert main(["list", str(checkout)]) == 0
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 3
+    assert "3_Broken.py" in captured.err
+
+
+def test_show(capsys: pytest.CaptureFixture[str]) -> None:
+    task = load_suite("starter/diag_matmul")[0]
+    assert main(["show", "starter/diag_matmul"]) == 0
+    assert capsys.readouterr().out == task.source
+    assert main(["show", "starter/diag_matmul", "--size", "N=3,M=4", "--variants"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(task.at({"N": 3, "M": 4}).source)
+    assert all(variant.source in out for variant in task.variants)
+
+
+@pytest.mark.parametrize("name", ["tasks.jsonl", "tasks.parquet"])
+def test_export_and_load_again(tmp_path: Path, name: str) -> None:
+    out = tmp_path / "new" / name
+    assert main(["export", "starter", str(out)]) == 0
+    suite, again = load_suite("starter"), load_suite(out)
+    bare = {"sizes": {}, "variants": ()}
+    assert [task.model_copy(update=bare) for task in suite] == list(again)
+    assert [path.name for path in out.parent.iterdir()] == [name]
+
+
+def test_export_folder_is_a_checkout(tmp_path: Path, checkout: Path) -> None:
+    out = tmp_path / "exported"
+    assert main(["export", str(checkout), str(out)]) == 0
+    assert (out / "level1" / "12_Twelfth_task.py").exists()
+    assert list(load_suite(out)) == list(load_suite(checkout))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["show", "starter/diag_matmull"], "did you mean starter/diag_matmul"),
+        (["show", "starter/diag_matmul", "--size", "N=x"], "expected a size such as"),
+        (["show", "starter/diag_matmul", "--size", "Q=1"], "found none for ['Q']"),
+        (["show", "starter"], "expected one task"),
+        (["list", "no/such/folder"], "there is none by that name"),
+        (["export", "starter", "tasks.txt"], "ends in .jsonl or .parquet"),
+        (["export", "starter", "/proc/tasks.jsonl"], "/proc/tasks.jsonl"),
+    ],
+)
+def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert reason in captured.err
+    assert len(captured.err.splitlines()) == 1
+
+
+def test_export_refuses_a_folder_that_holds_something(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text("")
+    assert main(["export", "starter", str(tmp_path)]) == 2
+    assert "holds something" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]
+
+
+def test_command_exits_with_its_code(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import sys; from cudal1_data.cli import main; sys.exit(main())"]
+    done = subprocess.run([*command, "list", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    reader_gone = subprocess.run(
+        f"{sys.executable} -m cudal1_data list | head -0", shell=True, capture_output=True, check=False, text=True
+    )
+    assert "Traceback" not in reader_gone.stderr

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from cudal1_data import BrokenTaskError, UnknownSuiteError, UnknownTaskError, load_suite, load_task
+from task_programs import program
+
+
+@pytest.mark.parametrize("inner", ["", "KernelBench"])
+def test_checkout(checkout: Path, inner: str) -> None:
+    suite = load_suite(checkout / inner)
+    assert suite.ids == ("kernelbench/level1/2", "kernelbench/level1/12", "kernelbench/level2/1")
+    task = suite["kernelbench/level1/12"]
+    assert (task.name, task.level, task.origin, task.split) == ("Twelfth task", 1, "kernelbench", "test")
+    assert task.source == program(12)
+
+
+def test_broken_file_is_listed_and_the_rest_is_usable(checkout: Path) -> None:
+    suite = load_suite(checkout)
+    [(path, error)] = suite.broken
+    assert path == checkout / "KernelBench" / "level1" / "3_Broken.py"
+    assert isinstance(error, BrokenTaskError)
+    assert str(path) in str(error)
+    assert "missing: get_inputs, get_init_inputs" in str(error)
+    assert len(suite) == 3
+
+
+def test_selection(checkout: Path) -> None:
+    assert load_suite(f"{checkout}:level2").ids == ("kernelbench/level2/1",)
+    assert load_suite(f"{checkout}:level1,level2", levels=[1]).ids == ("kernelbench/level1/2", "kernelbench/level1/12")
+    assert load_suite(checkout, ids=["level2/1", "kernelbench/level1/2"]).ids == (
+        "kernelbench/level2/1",
+        "kernelbench/level1/2",
+    )
+    assert load_task(f"{checkout}:level1/12").source == program(12)
+    with pytest.raises(UnknownTaskError, match="leaves none"):
+        load_suite(checkout, levels=[4], ids=[])
+
+
+def test_one_file(checkout: Path, tmp_path: Path) -> None:
+    assert load_task(checkout / "KernelBench" / "level1" / "2_Second_task_.py").id == "kernelbench/level1/2"
+    path = tmp_path / "mine.py"
+    path.write_text(program(7))
+    task = load_task(str(path))
+    assert (task.id, task.origin, task.level, task.split, task.source) == ("file/mine", "file", 1, "test", program(7))
+    assert load_suite(path).ids == ("file/mine",)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("class Model: ...\ndef get_init_inputs(): ...\n", "missing: get_inputs"),
+        ("def (:\n", "syntax error in line 1"),
+        ("", "missing: Model, get_inputs, get_init_inputs"),
+    ],
+)
+def test_broken_task_file_is_named(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "bad.py"
+    path.write_text(text)
+    with pytest.raises(BrokenTaskError, match=reason) as caught:
+        load_task(path)
+    assert str(path) in str(caught.value)
+
+
+def test_task_file_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "bad.py"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BrokenTaskError, match="UTF-8"):
+        load_task(path)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_table_with_kernelbench_columns(tmp_path: Path, kernelbench_rows: list[dict[str, object]], form: str) -> None:
+    path = tmp_path / f"rows.{form}"
+    if form == "jsonl":
+        path.write_text("\n".join(json.dumps(row) for row in kernelbench_rows) + "\n")
+    else:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(kernelbench_rows), path)
+    suite = load_suite(path)
+    assert suite.ids == tuple(f"kernelbench/level{level}/{number}" for level in (1, 2) for number in (1, 2))
+    assert suite["kernelbench/level2/1"].source == program(21)
+    assert suite["kernelbench/level2/1"].name == "Task 1"
+    assert {task.split for task in suite} == {"test"}
+    assert load_task(f"{path}:level2/2").source == program(22)
+
+
+def test_release_form(release_file: Path) -> None:
+    suite = load_suite(release_file)
+    assert suite.ids == ("cuda-l1/level1/1", "cuda-l1/level1/12")
+    assert suite.programs["cuda-l1/level1/1"] == {"custom_code": "class ModelNew: ...", "cuda_graph_code": "# graph"}
+    assert suite.programs["cuda-l1/level1/12"] == {"cuda_graph_code": "# graph"}
+    assert suite["cuda-l1/level1/12"].overlaps == "kernelbench/level1/12"
+    assert suite["cuda-l1/level1/12"].split == "test"
+
+
+def test_bad_rows_are_listed_and_the_rest_is_usable(tmp_path: Path, release_file: Path) -> None:
+    path = tmp_path / "mixed.jsonl"
+    bad = ["[1, 2]", "{not json", json.dumps({"code": program(), "level": 1}), json.dumps({"ref_code": "x = 1"})]
+    path.write_text("\n".join([*bad, release_file.read_text()]))
+    suite = load_suite(path)
+    assert suite.ids == ("cuda-l1/level1/1", "cuda-l1/level1/12")
+    reasons = [str(entry.error) for entry in suite.broken]
+    assert all(str(path) in reason for reason in reasons)
+    assert "got list" in reasons[0]
+    assert "line 2" in reasons[1]
+    assert "problem_id" in reasons[2]
+    assert "level_id" in reasons[3]
+
+
+@pytest.mark.parametrize(("name", "content"), [("empty.jsonl", b""), ("bad.parquet", b"PAR1 not really")])
+def test_table_that_is_none(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(BrokenTaskError, match=name):
+        load_suite(path)
+
+
+def test_unknown_suite_offers_the_nearest(tmp_path: Path, release_file: Path) -> None:
+    with pytest.raises(UnknownSuiteError, match="did you mean starter"):
+        load_suite("startr")
+    with pytest.raises(UnknownSuiteError, match=r"did you mean .*release\.jsonl"):
+        load_suite(tmp_path / "relaese.jsonl")
+    with pytest.raises(UnknownSuiteError, match="expected a KernelBench checkout"):
+        load_suite(tmp_path)
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(UnknownSuiteError, match=r"expected a \.jsonl, \.parquet or \.py file"):
+        load_suite(tmp_path / "notes.txt")
+
+
+def test_unknown_task_offers_the_nearest() -> None:
+    with pytest.raises(UnknownTaskError, match="did you mean starter/diag_matmul"):
+        load_suite("starter/diag_matmull")
+
+
+def test_task_wanted_suite_given() -> None:
+    with pytest.raises(UnknownTaskError, match=r"name one, e\.g\. starter:"):
+        load_task("starter")
+
+
+def test_published_release(shared_data: Path) -> None:
+    path = shared_data / "cuda-l1" / "h100.jsonl"
+    if not path.exists():
+        pytest.skip(f"needs the published kernels; {path} is not there")
+    suite = load_suite(path)
+    assert len(suite) == 250
+    assert suite.broken == ()
+    assert [sum(task.level == level for task in suite) for level in (1, 2, 3)] == [100, 100, 50]
+    assert sum("custom_code" in programs for programs in suite.programs.values()) == 227
+    assert "class ModelNew" in suite.programs["cuda-l1/level1/12"]["custom_code"]
+
+
+def test_import_brings_no_torch() -> None:
+    code = "import sys, cudal1_data, cudal1_data.cli; cudal1_data.load_suite('starter'); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+from cudal1_data import Suite, Task, UnknownTaskError
+from cudal1_data.suite import nearest
+
+TASKS = [
+    Task(
+        id=f"s/level{level}/{number}",
+        source="",
+        name="t",
+        level=level,
+        origin="file",
+        split="train" if number == 1 else "test",
+    )
+    for level in (1, 2)
+    for number in (1, 2)
+]
+
+
+def test_order_and_access() -> None:
+    suite = Suite("s", TASKS)
+    assert suite.ids == ("s/level1/1", "s/level1/2", "s/level2/1", "s/level2/2")
+    assert len(suite) == 4
+    assert suite[0] is TASKS[0]
+    assert suite[-1] is TASKS[3]
+    assert suite["s/level2/1"] is TASKS[2]
+    assert suite["level2/1"] is TASKS[2]
+    assert list(suite[1:3]) == TASKS[1:3]
+    assert TASKS[1] in suite
+
+
+def test_splits() -> None:
+    suite = Suite("s", TASKS)
+    assert suite.train.ids == ("s/level1/1", "s/level2/1")
+    assert suite.test.ids == ("s/level1/2", "s/level2/2")
+    assert suite.train.name == "s"
+
+
+def test_parts_keep_their_programs_only() -> None:
+    programs = {"s/level1/1": {"custom_code": "a"}, "s/level1/2": {"custom_code": "b"}}
+    suite = Suite("s", TASKS, programs=programs)
+    assert suite.train.programs == {"s/level1/1": {"custom_code": "a"}}
+    with pytest.raises(TypeError):
+        suite.programs["s/level1/1"] = {}  # type: ignore[index]
+
+
+def test_unknown_id_offers_the_nearest() -> None:
+    with pytest.raises(UnknownTaskError, match=r"did you mean .*s/level2/1"):
+        Suite("s", TASKS)["s/level2/11"]
+
+
+def test_ambiguous_end_is_refused() -> None:
+    with pytest.raises(UnknownTaskError, match="s/level1/1, s/level2/1"):
+        Suite("s", TASKS)["1"]
+
+
+def test_second_task_of_an_id_is_reported() -> None:
+    suite = Suite("s", [*TASKS, TASKS[0]])
+    assert len(suite) == 4
+    assert "s/level1/1 twice" in str(suite.broken[0].error)
+
+
+def test_nearest_is_empty_when_nothing_is_near() -> None:
+    assert nearest("zzzz", ["starter/diag_matmul"]) == []
