@@ -17,7 +17,7 @@ from cudal1_env.exemplars import (
     NoExemplars,
     RandomExemplars,
     distinct,
-    exemplar_rule,
+    exemplars_by_name,
     scored,
 )
 from cudal1_env.exemplars.bucket import bucket_of
@@ -179,8 +179,8 @@ def test_only_what_is_correct_and_comparable_is_shown() -> None:
 
 
 def test_rules_by_name() -> None:
-    assert exemplar_rule("bucket") == BucketExemplars()
+    assert exemplars_by_name("bucket") == BucketExemplars()
     with pytest.raises(ValueError, match=r"bucket, island, random, none.*'islands'"):
-        exemplar_rule("islands")  # pyright: ignore[reportArgumentType]
+        exemplars_by_name("islands")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="greater than 0"):
         BucketExemplars(tau=0)

@@ -30,13 +30,13 @@ _RULES: dict[str, type[BucketExemplars | IslandExemplars | RandomExemplars | NoE
 }
 
 
-def exemplar_rule(name: ExemplarRule) -> Exemplars:
+def exemplars_by_name(name: ExemplarRule) -> Exemplars:
     """Return the rule of that name with its default settings.
 
     Raises:
         ValueError: There is no such rule.
 
-    >>> exemplar_rule("bucket")
+    >>> exemplars_by_name("bucket")
     BucketExemplars(tau=1.0, width=0.25)
     """
     if name not in _RULES:
@@ -53,6 +53,6 @@ __all__ = [
     "NoExemplars",
     "RandomExemplars",
     "distinct",
-    "exemplar_rule",
+    "exemplars_by_name",
     "scored",
 ]

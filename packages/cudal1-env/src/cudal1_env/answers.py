@@ -1,0 +1,81 @@
+"""From policies' answers to archived evaluations: extract, judge, keep.
+
+The environments and the agent's stages go through here, so that an answer meets the same fate everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from cudal1_data import Task
+
+from cudal1_env.archive import Archive
+from cudal1_env.evaluator import Evaluator
+from cudal1_env.extract import extract_source
+from cudal1_env.records import Evaluation, Precision, Status
+
+MAX_SOURCE_CHARS = 65_536
+"""Longest answer that is read, in characters: over twice the longest program that CUDA-L1 released (26,818)."""
+
+
+def evaluate_answers(
+    evaluator: Evaluator,
+    jobs: Sequence[tuple[Task, str]],
+    *,
+    precision: Precision = "training",
+    max_source_chars: int = MAX_SOURCE_CHARS,
+    archive: Archive | None = None,
+) -> list[Evaluation]:
+    """Judge answers, all that hold a program through one `evaluate_many`, and keep the evaluations.
+
+    Args:
+        evaluator: Who judges.
+        jobs: Task and answer, a whole answer or bare source; see `extract_source`.
+        precision: How narrow intervals must be.
+        max_source_chars: An answer longer than this is `NO_CODE`, unread.
+        archive: Where to append the evaluations, in the order of `jobs`; None keeps none.
+
+    Returns:
+        An evaluation for each job, in order. An answer without a program is `NO_CODE` and costs no worker.
+
+    Raises:
+        TaskError: A reference cannot be judged against.
+        MachineError: The machine broke; nothing of this call was kept.
+    """
+    results: list[Evaluation | None] = []
+    programs: list[tuple[Task, str]] = []
+    for task, answer in jobs:
+        source = None if len(answer) > max_source_chars else extract_source(answer)
+        if source is None:
+            results.append(_no_code(task, answer, precision, max_source_chars))
+        else:
+            results.append(None)
+            programs.append((task, source))
+    judged = iter(evaluator.evaluate_many(programs, precision=precision) if programs else [])
+    evaluations = [result if result is not None else next(judged) for result in results]
+    if archive is not None:
+        archive.add_all(evaluations)
+    return evaluations
+
+
+def _no_code(task: Task, answer: str, precision: Precision, max_source_chars: int) -> Evaluation:
+    """Return the record of an answer that holds no program; prose is no source, so the record's is empty."""
+    if len(answer) > max_source_chars:
+        message = f"expected an answer of at most {max_source_chars} characters, got {len(answer)}; write less"
+    else:
+        message = "expected a program in a ```python block or as bare source, found none in the answer"
+    return Evaluation(
+        id=uuid.uuid4().hex,
+        created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        task=task.id,
+        task_sha256=hashlib.sha256(task.source.encode()).hexdigest(),
+        task_source=task.source,
+        source="",
+        source_sha256=hashlib.sha256(b"").hexdigest(),
+        status=Status.NO_CODE,
+        message=message,
+        precision=precision,
+    )

@@ -1,0 +1,346 @@
+"""The environment: an observation shows a task, an action is an answer with a program, the reward is its speed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+import gymnasium
+import numpy as np
+from cudal1_data import Split, Suite, Task, UnknownTaskError, load_suite
+from gymnasium.error import ResetNeeded
+from gymnasium.spaces import Box, Dict, Discrete, Sequence
+
+from cudal1_env.answers import MAX_SOURCE_CHARS, evaluate_answers
+from cudal1_env.archive import Archive
+from cudal1_env.errors import SettingsError
+from cudal1_env.evaluator import Evaluator
+from cudal1_env.exemplars import Exemplar, ExemplarRule, exemplars_by_name, scored
+from cudal1_env.local import LocalEvaluator, resolve_device
+from cudal1_env.records import Evaluation, Precision
+from cudal1_env.reward import Rule, reward_of
+from cudal1_env.spaces import SourceText
+
+MAX_ID_CHARS = 256
+"""Longest task id in an observation."""
+
+MAX_MESSAGE_CHARS = 2_000
+"""A message is cut to this length in an observation; the record has it whole."""
+
+MAX_STATUS_CHARS = 32
+"""Longest status name."""
+
+MAX_SPEEDUP = 1e6
+"""A speedup beyond this is shown as this: gymnasium warns of boxes without bounds."""
+
+Observation = dict[str, Any]
+"""An element of `observation_space`."""
+
+
+class EnvOptions(TypedDict, total=False):
+    """Arguments of `CudaOptEnv` that vector environments pass on as they are."""
+
+    device: Literal["auto", "cpu", "cuda"]
+    split: Split | None
+    attempts: int
+    exemplars: int
+    exemplar_rule: ExemplarRule
+    reward: Rule
+    precision: Precision
+    max_source_chars: int
+    render_mode: str | None
+
+
+class CudaOptEnv(gymnasium.Env[Observation, str]):
+    """Write a faster program for a task; the judge measures it.
+
+    ## Action space
+    `SourceText`: a whole answer with a code block (see `extract_source`) or bare source that defines `ModelNew`.
+
+    ## Observation space
+    | key | what it is |
+    | --- | --- |
+    | `task` | task id |
+    | `reference` | the reference program |
+    | `level` | KernelBench's difficulty level |
+    | `attempt` | how many attempts were made in this episode |
+    | `exemplars` | up to `exemplars` earlier programs: `code` and measured `speedup` |
+    | `last` | `status`, `message` and `speedup` of the last attempt; empty texts and 0 where there is none |
+
+    ## Reward
+    0 for a program that is not right. For one that is: the lower end of the speedup's interval where that is
+    above 1, exactly 1 where the interval holds 1, the best estimate where the upper end is below 1.
+
+    ## Info
+    `task` and `level`; after a step also `status`, seconds by phase, the record (`evaluation`) and, for a
+    correct program, speedup and latencies with units. What is unknown is left out.
+
+    ## Episode end
+    Terminated after `attempts` attempts; never truncated.
+
+    Whatever the program does is data. A broken machine is an exception (`MachineError`) and costs no attempt.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  # as gymnasium declares it
+
+    def __init__(
+        self,
+        suite: str | Path | Suite = "starter",
+        *,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        split: Split | None = "train",
+        attempts: int = 1,
+        exemplars: int = 2,
+        exemplar_rule: ExemplarRule = "bucket",
+        reward: Rule = "speedup",
+        precision: Precision = "training",
+        archive: str | Path | Archive | None = None,
+        evaluator: Evaluator | None = None,
+        max_source_chars: int = MAX_SOURCE_CHARS,
+        render_mode: str | None = None,
+    ) -> None:
+        """Make an environment.
+
+        Args:
+            suite: Suite of tasks, or what `load_suite` takes for one.
+            device: Where programs run, and whose task sizes are used.
+            split: Which tasks are played; None plays all of them.
+            attempts: Attempts in an episode. One is the paper's setting: one answer to each prompt.
+            exemplars: How many earlier programs an observation shows at most.
+            exemplar_rule: How they are chosen; see `cudal1_env.exemplars`.
+            reward: What a verdict is worth; see `cudal1_env.reward`.
+            precision: How narrow intervals must be.
+            archive: Where evaluations are kept and exemplars come from; None keeps them in memory until `close`.
+            evaluator: Who judges; None is this machine, from the first step on. One that is given is not closed.
+            max_source_chars: Longest text of an answer, a reference or an exemplar, in characters.
+            render_mode: None or `ansi`.
+
+        Raises:
+            SettingsError: Arguments that leave nothing to play.
+            UnknownSuiteError: Nothing goes by the name of the suite.
+            MachineError: The archive cannot be opened.
+        """
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise SettingsError(f"expected render_mode None or 'ansi', got {render_mode!r}")
+        if attempts < 1 or exemplars < 0:
+            raise SettingsError(f"expected attempts >= 1 and exemplars >= 0, got {attempts} and {exemplars}")
+        self.render_mode = render_mode
+        self.device = resolve_device(device)
+        self.suite = suite if isinstance(suite, Suite) else load_suite(suite, device=self.device)
+        self.split: Split | None = split
+        self.tasks = self.suite if split is None else self.suite.where(lambda task: task.split == split)
+        self.attempts = attempts
+        self.exemplars = exemplars
+        self.precision: Precision = precision
+        self.max_source_chars = max_source_chars
+        self._reward: Rule = reward
+        self._rule = exemplars_by_name(exemplar_rule)
+        self._check_tasks()
+
+        self._owns_archive = not isinstance(archive, Archive)
+        self.archive = archive if isinstance(archive, Archive) else Archive(archive)
+        local = LocalEvaluator(self.device)
+        self._local = local if evaluator is None else None
+        self.evaluator: Evaluator = local if evaluator is None else evaluator
+
+        source = SourceText(max_source_chars)
+        speedup = Box(0.0, MAX_SPEEDUP, (), np.float64)
+        self.action_space = SourceText(max_source_chars)
+        self.observation_space = Dict(
+            {
+                "task": SourceText(MAX_ID_CHARS),
+                "reference": source,
+                "level": Discrete(max(task.level for task in self.tasks), start=1),
+                "attempt": Discrete(attempts + 1),
+                "exemplars": Sequence(Dict({"code": source, "speedup": speedup})),
+                "last": Dict(
+                    {
+                        "status": SourceText(MAX_STATUS_CHARS),
+                        "message": SourceText(MAX_MESSAGE_CHARS),
+                        "speedup": speedup,
+                    }
+                ),
+            }
+        )
+        self._task: Task | None = None
+        self._attempt = 0
+        self._last: Evaluation | None = None
+
+    @property
+    def task(self) -> Task:
+        """The task of this episode.
+
+        Raises:
+            ResetNeeded: No episode has begun.
+        """
+        if self._task is None:
+            raise ResetNeeded("expected a call of reset() before this one")
+        return self._task
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode with a task drawn uniformly, or the one that `options={"task": id}` names.
+
+        Tasks tagged `random` are never drawn: their references have no right answer to compare with.
+
+        Raises:
+            UnknownTaskError: No task of this environment has that id; the message offers the nearest.
+            SettingsError: An option other than `task`.
+        """
+        super().reset(seed=seed)
+        chosen = dict(options or {})
+        name: str | None = chosen.pop("task", None)
+        if chosen:
+            raise SettingsError(f"expected no reset option but 'task', got {sorted(chosen)}")
+        if name is None:
+            playable = [task for task in self.tasks if "random" not in task.tags]
+            self._task = playable[int(self.np_random.integers(len(playable)))]
+        else:
+            self._task = self._named(name)
+        self._attempt = 0
+        self._last = None
+        return self._observation(), {"task": self.task.id, "level": self.task.level}
+
+    def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Judge an answer.
+
+        Raises:
+            ResetNeeded: The episode is over, or none has begun.
+            MachineError: The machine broke; the attempt does not count.
+            TaskError: The task's reference cannot be judged against.
+        """
+        job = self.job(action)
+        (evaluation,) = evaluate_answers(
+            self.evaluator,
+            [job],
+            precision=self.precision,
+            max_source_chars=self.max_source_chars,
+            archive=self.archive,
+        )
+        return self.settle(evaluation)
+
+    def job(self, action: str) -> tuple[Task, str]:
+        """Return what is to be judged for an action: the first half of `step`.
+
+        Raises:
+            ResetNeeded: The episode is over, or none has begun.
+        """
+        if self._attempt >= self.attempts:
+            raise ResetNeeded(f"expected a call of reset() after {self.attempts} attempts, got another step()")
+        return self.task, str(action)
+
+    def settle(self, evaluation: Evaluation) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Take a verdict on the current action: the second half of `step`.
+
+        Between `job` and `settle` lies the judging, which a vector environment does for all its parts at once.
+        """
+        self._attempt += 1
+        self._last = evaluation
+        reward = reward_of(evaluation, self._reward)
+        info = {"level": self.task.level, **info_of(evaluation)}
+        return self._observation(), reward, self._attempt >= self.attempts, False, info
+
+    def render(self) -> str | None:  # type: ignore[override]  # gymnasium's type wants a frame in every mode
+        """Describe the state in text, where `render_mode="ansi"`."""
+        if self.render_mode is None:
+            gymnasium.logger.warn("render() without a render mode shows nothing; make it with render_mode='ansi'")
+            return None
+        lines = [f"{self.task.id} (level {self.task.level}), attempt {self._attempt} of {self.attempts}"]
+        if self._last is not None:
+            lines.append(f"{self._last.status}: {self._last.message}")
+            if self._last.candidate and self._last.reference:
+                times = f"{self._last.candidate.median_ms:.3g} ms against {self._last.reference.median_ms:.3g} ms"
+                lines.append(f"latency {times} of the reference")
+        return "\n".join(lines) + "\n"
+
+    def close(self) -> None:
+        """Close the judge and the archive that this environment made; the judge's seeds go into the archive first."""
+        close_owned(self._local, self.archive if self._owns_archive else None, disclose_to=self.archive)
+
+    def _observation(self) -> Observation:
+        variants = scored(self.archive.variants(self.task.id), task_source=self.task.source)
+        shown = [variant for variant in variants if len(variant.source) <= self.max_source_chars]
+        chosen = self._rule.choose(shown, self.exemplars, self.np_random) if self.exemplars else []
+        last = self._last
+        speedup = last.speedup.point if last and last.correct and last.speedup else 0.0
+        return {
+            "task": self.task.id,
+            "reference": self.task.source,
+            "level": self.task.level,
+            "attempt": self._attempt,
+            "exemplars": tuple(_shown(exemplar) for exemplar in chosen),
+            "last": {
+                "status": last.status.value if last else "",
+                "message": last.message[:MAX_MESSAGE_CHARS] if last else "",
+                "speedup": _bounded(speedup),
+            },
+        }
+
+    def _named(self, name: str) -> Task:
+        try:
+            return self.tasks[name]
+        except UnknownTaskError as error:
+            try:
+                other = self.suite[name]
+            except UnknownTaskError:
+                raise error from None
+            raise UnknownTaskError(
+                f"expected a task of the split {self.split!r}, got {other.id}, which is in {other.split!r}; "
+                f"make the environment with split={other.split!r}, or split=None for all tasks"
+            ) from None
+
+    def _check_tasks(self) -> None:
+        if not any("random" not in task.tags for task in self.tasks):
+            raise SettingsError(
+                f"expected tasks of the split {self.split!r} in the suite {self.suite.name!r}, found none among its "
+                f"{len(self.suite)}; split=None plays all of them"
+            )
+        for task in self.tasks:
+            if task.id not in SourceText(MAX_ID_CHARS) or task.source not in SourceText(self.max_source_chars):
+                raise SettingsError(
+                    f"expected ids up to {MAX_ID_CHARS} characters and references up to max_source_chars="
+                    f"{self.max_source_chars} in UTF-8, got {task.id[:MAX_ID_CHARS]!r} with {len(task.source)}"
+                )
+
+
+def close_owned(local: LocalEvaluator | None, archive: Archive | None, *, disclose_to: Archive) -> None:
+    """Close what an environment made; seeds that will never be used again go into its archive first."""
+    try:
+        if local is not None:
+            for commitment, seed in local.retire().items():
+                disclose_to.disclose(commitment, seed)
+    finally:
+        if local is not None:
+            local.close()
+        if archive is not None:
+            archive.close()
+
+
+def info_of(evaluation: Evaluation) -> dict[str, Any]:
+    """Return a record's scalars by name, with units, and the record itself; what is unknown is left out."""
+    info: dict[str, Any] = {
+        "task": evaluation.task,
+        "status": evaluation.status.value,
+        "evaluation": evaluation,
+        **evaluation.seconds.model_dump(),
+    }
+    if evaluation.correct and evaluation.speedup is not None:
+        info["speedup"] = evaluation.speedup.point
+        info["speedup_low"] = evaluation.speedup.low
+        info["speedup_high"] = evaluation.speedup.high
+    if evaluation.candidate is not None:
+        info["latency_ms"] = evaluation.candidate.median_ms
+    if evaluation.reference is not None:
+        info["reference_latency_ms"] = evaluation.reference.median_ms
+    if evaluation.floor_fraction is not None:
+        info["floor_fraction"] = evaluation.floor_fraction
+    return info
+
+
+def _shown(exemplar: Exemplar) -> Observation:
+    return {"code": exemplar.source, "speedup": _bounded(exemplar.speedup)}
+
+
+def _bounded(speedup: float) -> np.ndarray[tuple[()], np.dtype[np.float64]]:
+    return np.array(min(speedup, MAX_SPEEDUP), dtype=np.float64)

@@ -1,0 +1,83 @@
+"""This machine's judge for environments: started when first needed, and one for all environments of a process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from cudal1_data import Task
+
+from cudal1_env.records import Device, Evaluation, Precision
+
+if TYPE_CHECKING:
+    from cudal1_env.judge import Judge
+
+
+def resolve_device(device: Literal["auto", "cpu", "cuda"]) -> Device:
+    """Return the device that `auto` stands for: the CPU, as long as the judge knows no other."""
+    return "cpu" if device == "auto" else device
+
+
+@dataclass
+class _Shared:
+    judge: Judge
+    users: int
+
+
+_shared: dict[tuple[int, Device], _Shared] = {}
+"""By process (a forked child must start its own) and device."""
+
+_lock = threading.Lock()
+
+
+class LocalEvaluator:
+    """An `Evaluator` that costs nothing until it is used, and shares one judge with the others of its process."""
+
+    def __init__(self, device: Device) -> None:
+        """Prepare to judge on `device`; nothing is started yet."""
+        self.device: Device = device
+        self._key: tuple[int, Device] | None = None
+
+    def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
+        """Judge one candidate; see `Evaluator`."""
+        return self._judge().evaluate(task, source, precision=precision)
+
+    def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
+        """Judge many candidates; see `Evaluator`."""
+        return self._judge().evaluate_many(jobs, precision=precision)
+
+    def retire(self) -> dict[str, str]:
+        """Stop using every seed in use and return all seeds so far (hex) by their commitments."""
+        with _lock:
+            shared = _shared.get(self._key) if self._key else None
+        return shared.judge.retire() if shared else {}
+
+    def close(self) -> None:
+        """Let go of the judge; the last one to do so stops it."""
+        with _lock:
+            key, self._key = self._key, None
+            if key is None or key[0] != os.getpid():
+                return
+            shared = _shared[key]
+            shared.users -= 1
+            if shared.users:
+                return
+            del _shared[key]
+        shared.judge.close()
+
+    def _judge(self) -> Judge:
+        """Return this process's judge, starting it if there is none."""
+        key = (os.getpid(), self.device)
+        with _lock:
+            if key not in _shared:
+                # The judge imports what it needs only now: making an environment stays cheap.
+                from cudal1_env.judge import Judge, JudgeSettings
+
+                _shared[key] = _Shared(Judge(JudgeSettings(device=self.device)), users=0)
+            if self._key != key:
+                self._key = key
+                _shared[key].users += 1
+            return _shared[key].judge

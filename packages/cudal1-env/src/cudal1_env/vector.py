@@ -1,0 +1,192 @@
+"""Many environments at once: one call of the judge for all their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Unpack, cast
+
+import numpy as np
+from cudal1_data import Suite
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+from numpy.typing import NDArray
+
+from cudal1_env.answers import evaluate_answers
+from cudal1_env.archive import Archive
+from cudal1_env.env import CudaOptEnv, EnvOptions, Observation, close_owned
+from cudal1_env.errors import SettingsError
+from cudal1_env.evaluator import Evaluator
+from cudal1_env.local import LocalEvaluator, resolve_device
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+
+class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
+    """`num_envs` environments over one suite, one archive and one judge: `CudaL1-v0`'s vector entry point.
+
+    All actions of a step go through one `evaluate_many`: builds side by side, measurements one at a time.
+    Observations and infos are batched as gymnasium's own vector environments batch them; the record of
+    sub-environment i is `infos["evaluation"][i]`.
+
+    ## Autoreset
+    `metadata["autoreset_mode"]` says what follows the end of an episode.
+
+    | mode | after an episode's last step |
+    | --- | --- |
+    | `NextStep` (default) | the next `step` resets that sub-environment: its action is ignored, its reward is 0 |
+    | `SameStep` | reset at once; the last observation and info are `infos["final_obs"]`, `infos["final_info"]` |
+    | `Disabled` | `reset(options={"reset_mask": mask})` must follow, else the next `step` raises |
+
+    With one attempt an episode, `NextStep` makes every second step a reset: prefer `SameStep` there.
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        suite: str | Path | Suite = "starter",
+        *,
+        archive: str | Path | Archive | None = None,
+        evaluator: Evaluator | None = None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        **options: Unpack[EnvOptions],
+    ) -> None:
+        """Make the environments.
+
+        Args:
+            num_envs: How many.
+            suite: As in `CudaOptEnv`.
+            archive: As in `CudaOptEnv`; all sub-environments share it.
+            evaluator: As in `CudaOptEnv`; all sub-environments share it.
+            autoreset_mode: What follows the end of an episode (see the class).
+            **options: The other arguments of `CudaOptEnv`.
+
+        Raises:
+            SettingsError: Arguments that leave nothing to play.
+        """
+        if num_envs < 1:
+            raise SettingsError(f"expected num_envs >= 1, got {num_envs}")
+        self.num_envs = num_envs
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.metadata = {**CudaOptEnv.metadata, "autoreset_mode": self.autoreset_mode}
+        self.render_mode = options.get("render_mode")
+        local = LocalEvaluator(resolve_device(options.get("device", "auto")))
+        self._local = local if evaluator is None else None
+        self._evaluator: Evaluator = local if evaluator is None else evaluator
+        self._owns_archive = not isinstance(archive, Archive)
+        self.archive = archive if isinstance(archive, Archive) else Archive(archive)
+        first = CudaOptEnv(suite, archive=self.archive, evaluator=self._evaluator, **options)
+        others = (
+            CudaOptEnv(first.suite, archive=self.archive, evaluator=self._evaluator, **options)
+            for _ in range(num_envs - 1)
+        )
+        self.envs = [first, *others]
+        self._space = first.observation_space
+        self.single_observation_space = self._space
+        self.single_action_space = first.action_space
+        self.observation_space = batch_space(self._space, num_envs)
+        self.action_space = batch_space(first.action_space, num_envs)
+        self._observations: list[Observation] = []
+        self._over: Bools = np.zeros(num_envs, dtype=np.bool_)
+
+    def reset(
+        self,
+        *,
+        seed: int | list[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode in each sub-environment, or in those that `options={"reset_mask": mask}` chooses.
+
+        Args:
+            seed: Of the first sub-environment, the others count up from it; or one for each.
+            options: Other options go to every sub-environment that is reset.
+
+        Raises:
+            ValueError: A list of seeds, or a mask, of another length than `num_envs`.
+        """
+        super().reset(seed=seed if isinstance(seed, int) else None)
+        rest = dict(options or {})
+        mask = self._mask(rest.pop("reset_mask", None))
+        if isinstance(seed, list):
+            seeds = seed
+        else:
+            seeds = [None if seed is None else seed + i for i in range(self.num_envs)]
+        if len(seeds) != self.num_envs:
+            raise ValueError(f"expected {self.num_envs} seeds, got {len(seeds)}")
+        infos: dict[str, Any] = {}
+        fresh = list(self._observations) or [{} for _ in self.envs]
+        for i, env in enumerate(self.envs):
+            if mask[i]:
+                fresh[i], info = env.reset(seed=seeds[i], options=rest)
+                infos = self._add_info(infos, info, i)
+        self._observations = fresh
+        self._over = self._over & ~mask
+        return self._batched(), infos
+
+    def step(self, actions: Iterable[str]) -> tuple[Observation, Floats, Bools, Bools, dict[str, Any]]:
+        """Judge one answer for each sub-environment.
+
+        Raises:
+            ResetNeeded: A sub-environment's episode is over and nothing resets it by itself, or none has begun.
+            MachineError: The machine broke; no attempt counts, no state has changed.
+        """
+        if isinstance(actions, str):
+            raise TypeError("expected one action for each sub-environment, got a single text; pass a tuple of texts")
+        answers = [str(action) for action in actions]
+        if len(answers) != self.num_envs:
+            raise ValueError(f"expected {self.num_envs} actions, got {len(answers)}")
+        if self.autoreset_mode is AutoresetMode.DISABLED and self._over.any():
+            over = np.flatnonzero(self._over).tolist()
+            raise ResetNeeded(f"expected reset(options={{'reset_mask': ...}}) for the sub-environments {over}")
+        live = [i for i in range(self.num_envs) if not self._over[i]]
+        first = self.envs[0]
+        evaluations = evaluate_answers(
+            self._evaluator,
+            [self.envs[i].job(answers[i]) for i in live],
+            precision=first.precision,
+            max_source_chars=first.max_source_chars,
+            archive=self.archive,
+        )
+        verdicts = dict(zip(live, evaluations, strict=True))
+
+        rewards = np.zeros(self.num_envs, dtype=np.float64)
+        over = np.zeros(self.num_envs, dtype=np.bool_)
+        infos: dict[str, Any] = {}
+        for i, env in enumerate(self.envs):
+            if i in verdicts:
+                self._observations[i], rewards[i], over[i], _, info = env.settle(verdicts[i])
+                if over[i] and self.autoreset_mode is AutoresetMode.SAME_STEP:
+                    infos = self._add_info(infos, {"final_obs": self._observations[i], "final_info": info}, i)
+                    self._observations[i], info = env.reset()
+            else:
+                self._observations[i], info = env.reset()
+            infos = self._add_info(infos, info, i)
+        # An episode that SAME_STEP has begun anew is not over.
+        self._over = np.zeros_like(over) if self.autoreset_mode is AutoresetMode.SAME_STEP else over.copy()
+        return self._batched(), rewards, over, np.zeros_like(over), infos
+
+    def render(self) -> tuple[str | None, ...]:  # type: ignore[override]  # gymnasium's type wants a frame in every mode
+        """Describe each sub-environment in text, where `render_mode="ansi"`."""
+        return tuple(env.render() for env in self.envs)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the judge and the archive that this environment made."""
+        close_owned(self._local, self.archive if self._owns_archive else None, disclose_to=self.archive)
+
+    def _mask(self, given: Any) -> Bools:
+        if given is None:
+            return np.ones(self.num_envs, dtype=np.bool_)
+        mask: Bools = np.asarray(given)
+        if mask.dtype != np.bool_ or mask.shape != (self.num_envs,):
+            raise ValueError(f"expected reset_mask as a boolean array of shape ({self.num_envs},), got {given!r}")
+        if not self._observations and not mask.all():
+            raise ResetNeeded("expected a reset of all sub-environments before a reset of some")
+        return mask
+
+    def _batched(self) -> Observation:
+        empty = create_empty_array(self._space, n=self.num_envs)
+        # A copy: observations of sub-environments that were not reset are handed out again.
+        return deepcopy(cast("Observation", concatenate(self._space, self._observations, cast("Any", empty))))
