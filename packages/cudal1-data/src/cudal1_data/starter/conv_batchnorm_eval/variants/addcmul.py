@@ -1,0 +1,15 @@
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, in_ch, out_ch):
+        super().__init__()
+        self.conv = nn.Conv2d(in_ch, out_ch, 3, padding=1)
+        self.norm = nn.BatchNorm2d(out_ch)
+        self.eval()
+
+    def forward(self, x):
+        s = self.norm.weight * torch.rsqrt(self.norm.running_var + self.norm.eps)
+        b = self.norm.bias - self.norm.running_mean * s
+        return torch.addcmul(b[:, None, None], self.conv(x), s[:, None, None])

@@ -1,0 +1,11 @@
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, k):
+        super().__init__()
+        self.k = k
+
+    def forward(self, x):
+        return nn.functional.max_pool2d(x, self.k, stride=1)
