@@ -1,7 +1,7 @@
 import torch
 import torch.nn as nn
 
-N = 8192
+N = 16384
 K = 16
 M = 16
 
