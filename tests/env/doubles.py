@@ -7,8 +7,9 @@ import hashlib
 import itertools
 import re
 from collections.abc import Sequence
+from typing import Any
 
-from cudal1_data import Task
+from cudal1_data import Split, Suite, Task
 from cudal1_env.errors import MachineError
 from cudal1_env.records import Evaluation, Latency, OutputError, Precision, Seconds, Speedup, Status
 
@@ -110,3 +111,12 @@ class RuleEvaluator:
                 status = Status.SYNTAX_ERROR
         speed = re.search(r"# speedup ([\d.]+)", source)
         return evaluation(task.id, source, status, float(speed[1]) if speed else 1.0, task_source=task.source)
+
+
+def task(name: str = "add", *, level: int = 1, split: Split = "train", source: str = REFERENCE, **more: Any) -> Task:
+    return Task(id=f"toy/{name}", source=source, name=name, level=level, origin="file", split=split, **more)
+
+
+def suite() -> Suite:
+    """Three tasks to train on, one held out."""
+    return Suite("toy", [task("add"), task("scan", level=2), task("norm", level=3), task("held", split="test")])

@@ -78,12 +78,16 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
         self._evaluator: Evaluator = local if evaluator is None else evaluator
         self._owns_archive = not isinstance(archive, Archive)
         self.archive = archive if isinstance(archive, Archive) else Archive(archive)
-        first = CudaOptEnv(suite, archive=self.archive, evaluator=self._evaluator, **options)
-        others = (
-            CudaOptEnv(first.suite, archive=self.archive, evaluator=self._evaluator, **options)
-            for _ in range(num_envs - 1)
-        )
-        self.envs = [first, *others]
+        try:
+            first = CudaOptEnv(suite, archive=self.archive, evaluator=self._evaluator, **options)
+            others = (
+                CudaOptEnv(first.suite, archive=self.archive, evaluator=self._evaluator, **options)
+                for _ in range(num_envs - 1)
+            )
+            self.envs = [first, *others]
+        except BaseException:
+            self.close_extras()
+            raise
         self._space = first.observation_space
         self.single_observation_space = self._space
         self.single_action_space = first.action_space
