@@ -1,0 +1,148 @@
+"""From a verdict to a reward, and the paper's smoothing of rewards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from cudal1_env.records import Evaluation, Speedup, Status
+
+Rule = Literal["speedup", "log", "milestone"]
+"""How a verdict becomes a number; see `reward`."""
+
+LOG_FLOOR = math.log(0.1)
+"""What `log` gives for a failure, and the least that it gives: 10 times slower is worth no more than wrong."""
+
+MILESTONES = (0.0, 1.01, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+"""Thresholds that `milestone` counts. Any correct program passes the first; the second is the paper's for a speedup."""
+
+
+def reward(status: Status, speedup: Speedup | None, rule: Rule = "speedup") -> float:
+    """Return the reward of a verdict.
+
+    `speedup` is 0 for whatever is not correct. For a correct program it is the interval's `low` when that is over 1
+    (what is proven), 1.0 when the interval holds 1, and `point` when `high` is under 1. It never falls when all
+    three rise.
+
+    `log` is the logarithm of that, at least LOG_FLOOR, which is also what a failure gets. `milestone` is the number of
+    MILESTONES that it exceeds, 0 for a failure.
+
+    Args:
+        status: The verdict.
+        speedup: Reference over candidate; needed with `CORRECT`, ignored with any other status.
+        rule: Which of the three.
+
+    Raises:
+        ValueError: `CORRECT` without a speedup.
+
+    >>> reward(Status.CORRECT, Speedup(low=1.8, point=1.9, high=2.0))
+    1.8
+    >>> reward(Status.CORRECT, Speedup(low=0.98, point=1.01, high=1.04))
+    1.0
+    >>> reward(Status.WRONG_OUTPUT, None)
+    0.0
+    """
+    value = 0.0
+    if status is Status.CORRECT:
+        if speedup is None:
+            raise ValueError("expected a speedup with CORRECT, got None; pass the record's own")
+        value = _worth(speedup)
+    if rule == "speedup":
+        return value
+    if rule == "log":
+        return max(math.log(value), LOG_FLOOR) if value > 0.0 else LOG_FLOOR
+    return float(sum(1 for threshold in MILESTONES if value > threshold))
+
+
+def reward_of(evaluation: Evaluation, rule: Rule = "speedup") -> float:
+    """Return the reward of a record; see `reward`."""
+    return reward(evaluation.status, evaluation.speedup, rule)
+
+
+def _worth(speedup: Speedup) -> float:
+    if speedup.low > 1.0:
+        return speedup.low
+    return speedup.point if speedup.high < 1.0 else 1.0
+
+
+def round_towards_one(speedup: float) -> float:
+    """Return a speedup to two decimals, rounded towards 1 (paper, section 2.4.4): down above 1, up below.
+
+    Rounds the decimal number that `speedup` prints as, so that 1.15 stays 1.15.
+
+    Raises:
+        ValueError: Not positive and finite.
+
+    >>> round_towards_one(1.019), round_towards_one(0.981), round_towards_one(1.15)
+    (1.01, 0.99, 1.15)
+    """
+    if not (math.isfinite(speedup) and speedup > 0.0):
+        raise ValueError(f"expected a positive finite speedup, got {speedup!r}")
+    exact = Decimal(repr(float(speedup)))
+    return float(exact.quantize(Decimal("0.01"), rounding=ROUND_FLOOR if exact > 1 else ROUND_CEILING))
+
+
+class RewardSmoother(BaseModel):
+    """The paper's reward smoothing (stage 3): clip((r - mu) / sigma, -k, k) with running mean and deviation.
+
+    mu and sigma are those of all rewards that `updated` was given, by Welford's recurrence (1962). A smoother is
+    frozen: keep what `updated` returns. Its JSON holds the state to the last bit, so a resumed run goes on exactly.
+
+    >>> smoother = RewardSmoother().updated([0.0, 1.0, 2.0])
+    >>> smoother.smooth(1.0), smoother.smooth(100.0), RewardSmoother().smooth(1.0)
+    (0.0, 1.5, 0.0)
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    k: float = Field(default=1.5, gt=0.0, allow_inf_nan=False)
+    """Largest smoothed reward; the paper's 1.5."""
+    count: int = Field(default=0, ge=0)
+    """Rewards seen."""
+    mean: float = Field(default=0.0, allow_inf_nan=False)
+    """Their mean."""
+    squares: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    """Sum of their squared distances from the mean."""
+
+    @model_validator(mode="after")
+    def _empty_is_zero(self) -> Self:
+        if self.count == 0 and (self.mean != 0.0 or self.squares != 0.0):
+            raise ValueError(f"expected mean and squares of 0 before any reward, got {self.mean} and {self.squares}")
+        return self
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the rewards seen (over their number, not one less); 0 before the second."""
+        return math.sqrt(self.squares / self.count) if self.count else 0.0
+
+    def updated(self, rewards: Sequence[float]) -> RewardSmoother:
+        """Return the smoother that has also seen `rewards`; update with a batch first, then smooth it.
+
+        Raises:
+            ValueError: A reward is not finite.
+        """
+        count, mean, squares = self.count, self.mean, self.squares
+        for value in rewards:
+            if not math.isfinite(value):
+                raise ValueError(f"expected finite rewards, got {value!r}")
+            count += 1
+            step = value - mean
+            mean += step / count
+            squares += step * (value - mean)
+        return RewardSmoother(k=self.k, count=count, mean=mean, squares=squares)
+
+    def smooth(self, reward: float) -> float:
+        """Return the smoothed reward, 0 while all rewards seen were equal: there is no scale to measure by.
+
+        Raises:
+            ValueError: The reward is not finite.
+        """
+        if not math.isfinite(reward):
+            raise ValueError(f"expected a finite reward, got {reward!r}")
+        if self.deviation == 0.0:
+            return 0.0
+        return min(max((reward - self.mean) / self.deviation, -self.k), self.k)

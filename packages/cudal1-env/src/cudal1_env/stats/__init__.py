@@ -1,0 +1,46 @@
+"""Statistics of speed: from turns to a speedup with an interval, when to stop, and summaries over tasks.
+
+Pure functions of what was measured: nothing here reads a clock or a file. What is not covered: a bias that
+every launch of a program shares (the order in which its memory was laid out by the linker, say) is part of its
+speed as far as this module can tell, and a cost that falls on fewer than a fifth of the turns is trimmed away.
+"""
+
+from cudal1_env.stats.interval import (
+    ALPHA,
+    DEFAULT_SPREAD,
+    Spread,
+    agree,
+    alpha_at,
+    calibrate_spread,
+    estimate,
+    half_width,
+)
+from cudal1_env.stats.launch import Centre, Launch, centre
+from cudal1_env.stats.stopping import REPORT, RULES, TRAINING, Step, StopRule, conclude, decide
+from cudal1_env.stats.summary import PairedChange, SpeedupSummary, paired_change, summarize_latency, summarize_speedups
+
+__all__ = [
+    "ALPHA",
+    "DEFAULT_SPREAD",
+    "REPORT",
+    "RULES",
+    "TRAINING",
+    "Centre",
+    "Launch",
+    "PairedChange",
+    "SpeedupSummary",
+    "Spread",
+    "Step",
+    "StopRule",
+    "agree",
+    "alpha_at",
+    "calibrate_spread",
+    "centre",
+    "conclude",
+    "decide",
+    "estimate",
+    "half_width",
+    "paired_change",
+    "summarize_latency",
+    "summarize_speedups",
+]

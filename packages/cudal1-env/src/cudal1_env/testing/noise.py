@@ -1,0 +1,218 @@
+"""Noise as timing shows it, to simulate the judge without a clock: heavy tails, spikes, drift, memory, process shifts.
+
+A noise is a small pure function of a random generator: it returns what is added to the logarithm of the latency
+of each turn. A `NoiseModel` says where noises act: on the machine (along time, whichever arm runs), on an arm (along
+the turns of that arm alone), on a process (once for each launch). `MODELS` are the ones that cudal1's own
+statistics are held to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+from hypothesis import strategies as st
+
+from cudal1_env.stats.launch import FloatArray, Launch
+
+
+class Noise(Protocol):
+    """Anything that perturbs turns."""
+
+    def __call__(self, rng: np.random.Generator, turns: int, /) -> FloatArray:
+        """Return what is added to the log latency of `turns` turns in a row, shape (turns,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Lognormal:
+    """Independent normal noise on the log latency."""
+
+    sigma: float
+    """Standard deviation (0.01 is 1 %)."""
+
+    def __call__(self, rng: np.random.Generator, turns: int, /) -> FloatArray:
+        """Return the noise of `turns` turns."""
+        return self.sigma * rng.standard_normal(turns)
+
+
+@dataclass(frozen=True)
+class HeavyTails:
+    """Independent Student t noise on the log latency."""
+
+    scale: float
+    """Scale (the standard deviation is larger, or infinite)."""
+    degrees_of_freedom: float
+    """Few are heavy: the variance is infinite at 2 and below."""
+
+    def __call__(self, rng: np.random.Generator, turns: int, /) -> FloatArray:
+        """Return the noise of `turns` turns."""
+        return self.scale * rng.standard_t(self.degrees_of_freedom, turns)
+
+
+@dataclass(frozen=True)
+class Spikes:
+    """Now and then a turn is longer, by an exponentially distributed amount."""
+
+    probability: float
+    """Chance that a turn is hit."""
+    size: float
+    """Mean of what is then added to the log latency (0.3 is about 30 %)."""
+
+    def __call__(self, rng: np.random.Generator, turns: int, /) -> FloatArray:
+        """Return the noise of `turns` turns."""
+        return np.where(rng.random(turns) < self.probability, rng.exponential(self.size, turns), 0.0)
+
+
+@dataclass(frozen=True)
+class LinearDrift:
+    """Latency that rises steadily, as when a machine heats up."""
+
+    per_turn: float
+    """Rise of the log latency from a turn to the next."""
+
+    def __call__(self, rng: np.random.Generator, turns: int, /) -> FloatArray:
+        """Return the noise of `turns` turns."""
+        return self.per_turn * np.arange(turns, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class RandomWalk:
+    """Latency that wanders off without return."""
+
+    step: float
+    """Standard deviation of the step from a turn to the next."""
+
+    def __call__(self, rng: np.random.Generator, turns: int, /) -> FloatArray:
+        """Return the noise of `turns` turns."""
+        return np.cumsum(self.step * rng.standard_normal(turns))
+
+
+@dataclass(frozen=True)
+class Autoregressive:
+    """Normal noise that remembers the turn before (AR(1)), stationary from the first turn."""
+
+    sigma: float
+    """Standard deviation of one turn."""
+    rho: float
+    """Correlation of neighbouring turns, between -1 and 1."""
+
+    def __call__(self, rng: np.random.Generator, turns: int, /) -> FloatArray:
+        """Return the noise of `turns` turns."""
+        values: list[float] = (self.sigma * rng.standard_normal(turns)).tolist()
+        fresh = math.sqrt(1.0 - self.rho**2)
+        for turn in range(1, turns):
+            values[turn] = self.rho * values[turn - 1] + fresh * values[turn]
+        return np.array(values)
+
+
+@dataclass(frozen=True)
+class NoiseModel:
+    """Where noises act; the noises of one place add up."""
+
+    machine: tuple[Noise, ...] = ()
+    """Along time, on whichever arm runs: two turns a pair, their order drawn for each pair."""
+    arm: tuple[Noise, ...] = ()
+    """Along the turns of each arm, drawn for each arm apart."""
+    process: tuple[Noise, ...] = ()
+    """Once for each arm and launch: what makes the same code in two processes differ."""
+
+    def launch(self, rng: np.random.Generator, pairs: int, *, ratio: float = 1.0, latency_ms: float = 1.0) -> Launch:
+        """Return one simulated launch.
+
+        Args:
+            rng: Source of randomness.
+            pairs: Pairs of turns.
+            ratio: True reference / candidate.
+            latency_ms: Noiseless latency of the reference.
+        """
+        in_time = _total(self.machine, rng, 2 * pairs).reshape(pairs, 2)
+        reference_first = rng.random(pairs) < 0.5
+        reference = np.where(reference_first, in_time[:, 0], in_time[:, 1])
+        candidate = np.where(reference_first, in_time[:, 1], in_time[:, 0])
+        reference = reference + _total(self.arm, rng, pairs) + _total(self.process, rng, 1)
+        candidate = candidate + _total(self.arm, rng, pairs) + _total(self.process, rng, 1) - math.log(ratio)
+        times_ms = (latency_ms * np.exp(np.stack([reference, candidate]))).tolist()
+        return Launch(tuple(times_ms[0]), tuple(times_ms[1]))
+
+    def launches(
+        self, rng: np.random.Generator, count: int, pairs: int, *, ratio: float = 1.0, latency_ms: float = 1.0
+    ) -> list[Launch]:
+        """Return `count` simulated launches of `pairs` pairs each; see `launch`."""
+        return [self.launch(rng, pairs, ratio=ratio, latency_ms=latency_ms) for _ in range(count)]
+
+
+def _total(noises: Sequence[Noise], rng: np.random.Generator, turns: int) -> FloatArray:
+    total = np.zeros(turns)
+    for noise in noises:
+        total = total + noise(rng, turns)
+    return total
+
+
+_SHIFT = Lognormal(0.003 / math.sqrt(2.0))
+"""Two processes of this differ by 0.3 %."""
+
+TYPICAL = NoiseModel(arm=(Autoregressive(0.01, 0.3),), process=(_SHIFT,))
+"""An ordinary machine: 1 % a turn with a memory of 0.3, and 0.3 % from one pair of processes to the next."""
+
+MODELS: Mapping[str, NoiseModel] = MappingProxyType(
+    {
+        "typical": TYPICAL,
+        "lognormal": NoiseModel(machine=(Lognormal(0.01),), process=(_SHIFT,)),
+        "heavy tails": NoiseModel(machine=(HeavyTails(0.01, 3.0),), process=(_SHIFT,)),
+        "infinite variance": NoiseModel(arm=(HeavyTails(0.01, 2.0),), process=(_SHIFT,)),
+        "spikes": NoiseModel(machine=(Lognormal(0.01), Spikes(0.05, 0.3)), process=(_SHIFT,)),
+        "linear drift": NoiseModel(machine=(Lognormal(0.01), LinearDrift(0.001)), process=(_SHIFT,)),
+        "random walk": NoiseModel(machine=(Lognormal(0.01), RandomWalk(0.005)), process=(_SHIFT,)),
+        "strong memory": NoiseModel(arm=(Autoregressive(0.01, 0.6),), process=(_SHIFT,)),
+        "slow memory": NoiseModel(arm=(Lognormal(0.01), Autoregressive(0.005, 0.9)), process=(_SHIFT,)),
+        "process shifts": NoiseModel(machine=(Lognormal(0.005),), process=(Lognormal(0.006 / math.sqrt(2.0)),)),
+        "heavy process shifts": NoiseModel(machine=(Lognormal(0.01),), process=(HeavyTails(0.003, 3.0),)),
+        "everything": NoiseModel(
+            machine=(HeavyTails(0.007, 3.0), Spikes(0.05, 0.3), RandomWalk(0.003)),
+            arm=(Autoregressive(0.007, 0.5),),
+            process=(HeavyTails(0.003, 4.0),),
+        ),
+    }
+)
+"""Noises that cudal1's statistics are held to, by name."""
+
+
+def noises() -> st.SearchStrategy[Noise]:
+    """Return a strategy for one noise of plausible size."""
+    small = st.floats(0.0, 0.05)
+    return st.one_of(
+        st.builds(Lognormal, sigma=small),
+        st.builds(HeavyTails, scale=small, degrees_of_freedom=st.floats(2.0, 10.0)),
+        st.builds(Spikes, probability=st.floats(0.0, 0.3), size=st.floats(0.0, 1.0)),
+        st.builds(LinearDrift, per_turn=st.floats(-0.01, 0.01)),
+        st.builds(RandomWalk, step=st.floats(0.0, 0.02)),
+        st.builds(Autoregressive, sigma=small, rho=st.floats(-0.95, 0.95)),
+    )
+
+
+def noise_models() -> st.SearchStrategy[NoiseModel]:
+    """Return a strategy for models with up to two noises in each place."""
+    few = st.lists(noises(), max_size=2).map(tuple)
+    return st.builds(NoiseModel, machine=few, arm=few, process=few)
+
+
+@st.composite
+def simulated_launches(draw: st.DrawFn, *, max_launches: int = 5, max_pairs: int = 25) -> list[Launch]:
+    """Return a strategy for the launches of one evaluation: any noise model, true ratio and unit of time.
+
+    Args:
+        draw: Given by hypothesis.
+        max_launches: Most launches.
+        max_pairs: Most pairs in a launch; at least two are made.
+    """
+    model = draw(noise_models())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    count = draw(st.integers(1, max_launches))
+    pairs = draw(st.integers(2, max_pairs))
+    ratio, latency_ms = draw(st.floats(0.1, 10.0)), draw(st.floats(1e-3, 1e3))
+    return model.launches(rng, count, pairs, ratio=ratio, latency_ms=latency_ms)
