@@ -1,17 +1,20 @@
 """The sandbox from inside: the layers that a forked worker enters before it runs anybody's program.
 
-Order of calls: the supervisor (forked from the zygote, one thread) calls `unshare_namespaces(spec)` and forks; the
-child is the worker and calls `enter(spec, report)`; from then on it may run programs. `seal()` ends its right to make
-processes. Only the standard library is imported here.
+Order of calls: the supervisor (forked from the zygote, one thread) calls `unshare_namespaces(spec)`, makes a `Gate()`
+and forks; the child is the worker and calls `enter(spec, report, gate)`; from then on it may run programs. The
+supervisor calls `gate.keep(worker, control)`, which returns how the worker ended. The worker's right to make
+processes ends when the judge closes the gate over `control`, or, without a gate, at `seal()` inside. Only the standard
+library is imported here.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from cudal1_worker.sandbox import identity, landlock, libc, limits, mounts, namespaces, seccomp
+from cudal1_worker.sandbox.gate import Gate
 from cudal1_worker.sandbox.mounts import readable_paths
 from cudal1_worker.sandbox.seccomp import seal
 from cudal1_worker.sandbox.spec import BUILD_PATH, LAYERS, NOBODY, Report, SandboxFailure, Spec
@@ -20,11 +23,13 @@ __all__ = [
     "BUILD_PATH",
     "LAYERS",
     "NOBODY",
+    "Gate",
     "Report",
     "SandboxFailure",
     "Spec",
     "die_with_parent",
     "enter",
+    "keep_only",
     "readable_paths",
     "seal",
     "unshare_namespaces",
@@ -42,6 +47,15 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def keep_only(descriptors: Iterable[int]) -> None:
+    """Close every other file descriptor above 2. For the worker: what it inherits, its program can use."""
+    lowest = 3
+    for fd in sorted(fd for fd in descriptors if fd > 2):
+        os.closerange(lowest, fd)
+        lowest = fd + 1
+    os.closerange(lowest, os.sysconf("SC_OPEN_MAX"))
+
+
 def unshare_namespaces(spec: Spec) -> Report:
     """Make the namespaces of a worker. Call it in the supervisor, which has one thread; then fork once.
 
@@ -54,12 +68,13 @@ def unshare_namespaces(spec: Spec) -> Report:
     return report
 
 
-def enter(spec: Spec, report: Report) -> Report:
+def enter(spec: Spec, report: Report, gate: Gate | None = None) -> Report:
     """Enter every layer of `spec.layers` that this machine grants. Call it in the worker, before anything untrusted.
 
     Args:
         spec: What to enter.
         report: What `unshare_namespaces` returned.
+        gate: The supervisor's gate, made before the fork; without one a program can always make processes until `seal`.
 
     Returns:
         The report, complete.
@@ -84,7 +99,7 @@ def enter(spec: Spec, report: Report) -> Report:
     _attempt(spec, report, "no-new-privs", lambda: libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1))
     _attempt(spec, report, "landlock", lambda: landlock.enter(spec, report))
     die_with_parent(parent)
-    _attempt(spec, report, "seccomp", seccomp.enter)
+    _filter(spec, report, gate)
     for name in LAYERS:
         if name not in report.entered:
             report.missing.setdefault(name, "left out")
@@ -102,6 +117,21 @@ def _attempt(spec: Spec, report: Report, layer: str, act: Callable[[], object]) 
         report.add(layer)
     except OSError as error:
         report.add(layer, str(error))
+
+
+def _filter(spec: Spec, report: Report, gate: Gate | None) -> None:
+    """Install the filter, with the gate where there is one."""
+    listener = None
+    if gate is not None and {"seccomp", "fork-gate"} <= set(spec.layers):
+        try:
+            listener = seccomp.enter(gate=True)
+            report.entered += ["seccomp", "fork-gate"]
+        except OSError as error:  # an older kernel, or an outer sandbox listens already
+            report.add("fork-gate", str(error))
+    if listener is None:
+        _attempt(spec, report, "seccomp", lambda: seccomp.enter())
+    if gate is not None:
+        gate.pass_on(listener)
 
 
 def _place(spec: Spec, report: Report) -> None:

@@ -136,5 +136,5 @@ def drop_capabilities() -> None:
 
 
 def seccomp(operation: int, flags: int, program: object) -> int:
-    """Call seccomp(2)."""
+    """Set up filtering of system calls."""
     return syscall(_SYS_SECCOMP, operation, flags, program, call="seccomp")

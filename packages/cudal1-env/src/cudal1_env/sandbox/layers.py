@@ -1,0 +1,114 @@
+"""Which sandbox layers this machine has, the specification made from them, and the demand for a minimum."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from cudal1_worker.sandbox import LAYERS, Spec, readable_paths
+
+from cudal1_env.errors import SandboxError
+from cudal1_env.records import Device
+
+_PROBE_TIMEOUT_S = 60
+
+KEPT_VARIABLES = (
+    "PATH",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "LIBRARY_PATH",
+    "CPATH",
+    "CC",
+    "CXX",
+    "PYTHONPATH",
+)
+"""Environment variables that a zygote keeps; and those that begin with one of `KEPT_PREFIXES`."""
+
+KEPT_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "CONDA_PREFIX")
+
+
+@functools.cache
+def _probed(device: Device) -> dict[str, dict[str, str | None]]:
+    """Run the probe once for each device."""
+    command = [sys.executable, "-m", "cudal1_worker.sandbox.probe", device]
+    try:
+        done = subprocess.run(
+            command, env=clean_environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROBE_TIMEOUT_S
+        )
+        answer: dict[str, dict[str, str | None]] = json.loads(done.stdout)
+        return answer
+    except (subprocess.TimeoutExpired, ValueError) as error:
+        raise SandboxError(f"expected the sandbox probe to answer, got: {error}; try `{' '.join(command)}`") from error
+
+
+def available_layers(device: Device = "cpu") -> dict[str, str | None]:
+    """Return every layer's name with None where it can be entered here, else the reason why not.
+
+    Each is really tried, in a process of its own, once for each device.
+
+    Raises:
+        SandboxError: The probe itself did not answer.
+    """
+    return dict(_probed(device)["layers"])
+
+
+def successful_attempts(device: Device = "cpu") -> dict[str, str]:
+    """Return what a probe could do from inside although it must not: name of the attempt and what it means.
+
+    Raises:
+        SandboxError: The probe itself did not answer.
+    """
+    return {name: text for name, text in _probed(device)["attempts"].items() if text is not None}
+
+
+def require_layers(demanded: Iterable[str], missing: Mapping[str, str | None]) -> None:
+    """Insist on layers.
+
+    Args:
+        demanded: Names of layers.
+        missing: Layers with the reason why they are missing; None means available. `available_layers()`, or a
+            worker's report.
+
+    Raises:
+        SandboxError: One is missing, or is no layer's name.
+    """
+    names = list(demanded)
+    if unknown := sorted(set(names) - set(LAYERS)):
+        raise SandboxError(f"expected names of sandbox layers, got {', '.join(unknown)}; known are {', '.join(LAYERS)}")
+    if lacking := [name for name in names if missing.get(name) is not None]:
+        reasons = "; ".join(f"{name} ({missing[name]})" for name in lacking)
+        raise SandboxError(f"expected the sandbox layers {', '.join(names)}, this machine lacks {reasons}")
+
+
+def default_spec(device: Device = "cpu", **changes: Any) -> Spec:
+    """Return the strongest specification for this machine, with fields changed by name.
+
+    Raises:
+        SandboxError: The probe did not answer, or a demanded layer is missing.
+    """
+    layers = available_layers(device)
+    spec = Spec(
+        root=os.geteuid() == 0,
+        device=device,
+        layers=tuple(name for name in LAYERS if layers[name] is None),
+        readable=readable_paths(),
+    )
+    spec = replace(spec, **changes)
+    require_layers(spec.demanded, layers)
+    return spec
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """Return the environment for a zygote: no keys, tokens or paths of the user's, which a program could read."""
+    kept = {
+        name: value for name, value in os.environ.items() if name in KEPT_VARIABLES or name.startswith(KEPT_PREFIXES)
+    }
+    return {"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1", **kept, **more}

@@ -1,0 +1,293 @@
+"""A worker seen from the judge: stop it, know that it is stopped, let it go on, kill it with all that it made.
+
+Stopping is SIGSTOP, confirmed thread by thread in /proc. It is complete for one process: nothing inside can arm what
+would wake it (see the worker's `seccomp`), and process 1 of a pid namespace can be stopped from outside only. A second
+process could wake the first or go on by itself. Therefore:
+
+* `seal` closes the worker's gate and kills its other processes: from then on there is one, and a freeze costs tens of
+  microseconds.
+* Before that, or where there is no gate, each `freeze` also looks for other processes and kills them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterable
+
+from cudal1_worker.sandbox.gate import SEAL, SEALED
+
+from cudal1_env.sandbox.cgroup import Cage
+
+_STOPPED = b"T"
+_DEAD = (b"Z", b"X")
+_STAT_BYTES = 512
+
+
+class WorkerGone(Exception):
+    """The worker is dead: it cannot be stopped. Not the machine's fault; the supervisor knows how it died."""
+
+
+class Worker:
+    """The judge's hold on one worker.
+
+    Args:
+        pid: The worker's pid as the judge sees it.
+        cage: Its control groups, if any.
+    """
+
+    def __init__(self, pid: int, cage: Cage | None = None) -> None:
+        self.pid = pid
+        self.cage = cage
+        self.sealed = False
+        """Whether the worker is known to be one process for good; see `seal`."""
+        try:
+            self._handle = os.pidfd_open(pid)
+            self._tasks = os.open(f"/proc/{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (ProcessLookupError, FileNotFoundError) as error:
+            raise WorkerGone(f"worker {pid} is dead") from error
+        self._stats: dict[int, int] = {}
+        self._own_pids = _own_pid_namespace(pid)
+
+    def close(self) -> None:
+        """Forget the worker (kill it before)."""
+        for fd in (self._handle, self._tasks, *self._stats.values()):
+            os.close(fd)
+        self._stats.clear()
+
+    # -- stopping --------------------------------------------------------------------------------------------------
+
+    def freeze(self, timeout_s: float = 1.0) -> list[int]:
+        """Stop every thread of the worker and return when it is certain that all stand and nothing else lives.
+
+        Args:
+            timeout_s: Longest wait, seconds.
+
+        Returns:
+            Pids of processes beside the worker that were found and killed (always empty once sealed).
+
+        Raises:
+            WorkerGone: It is dead.
+            TimeoutError: A thread cannot be stopped, or processes are made faster than they die.
+        """
+        if self.sealed:
+            self.stop(timeout_s)
+            return []
+        killed: set[int] = set()
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._signal(signal.SIGSTOP)
+            stood = self._all_stopped()
+            others = self.stragglers()
+            # Standing before and after the look, the worker made nothing in between: it cannot stop itself.
+            if stood and not others and self._all_stopped():
+                return sorted(killed)
+            _kill(others)
+            killed.update(others)
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"expected worker {self.pid} to stand alone within {timeout_s} s, beside it {others}"
+                )
+
+    def stop(self, timeout_s: float = 1.0) -> None:
+        """SIGSTOP the worker's process and wait until each of its threads is seen stopped.
+
+        Raises:
+            WorkerGone: It is dead.
+            TimeoutError: A thread cannot be stopped.
+        """
+        self._signal(signal.SIGSTOP)
+        deadline = time.monotonic() + timeout_s
+        while not self._all_stopped():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"expected worker {self.pid} to stop within {timeout_s} s, a thread goes on")
+
+    def thaw(self) -> None:
+        """Let the worker run again.
+
+        Raises:
+            WorkerGone: It is dead.
+        """
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            signal.pidfd_send_signal(self._handle, number)
+        except ProcessLookupError as error:
+            raise WorkerGone(f"worker {self.pid} is dead") from error
+
+    def _all_stopped(self) -> bool:
+        """Look at every thread's state. Only a thread that runs can begin another one, so all stopped means all."""
+        state, threads = self._look(self.pid)
+        if state in _DEAD and threads <= 1:
+            raise WorkerGone(f"worker {self.pid} is dead")
+        if threads == 1:
+            return state == _STOPPED
+        if state != _STOPPED and state not in _DEAD:
+            return False
+        return all(self._look(int(name))[0] in (_STOPPED, *_DEAD) for name in os.listdir(self._tasks))
+
+    def _look(self, task: int) -> tuple[bytes, int]:
+        """State letter of a task, and how many threads its process has."""
+        fd = self._stats.get(task)
+        try:
+            if fd is None:
+                fd = self._stats[task] = os.open(f"{task}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._tasks)
+            line = os.pread(fd, _STAT_BYTES, 0)
+        except (ProcessLookupError, FileNotFoundError):
+            if fd is not None:
+                os.close(self._stats.pop(task))
+            return b"X", 0
+        # The name in brackets is the worker's to choose; the last bracket closes it.
+        fields = line[line.rindex(b")") + 2 :].split(b" ", 18)
+        return fields[0], int(fields[17])
+
+    def seal(self, control: socket.socket | None, timeout_s: float = 1.0) -> list[int]:
+        """Close the worker's gate, kill its other processes, and leave it stopped: from now on it is one process.
+
+        Args:
+            control: The socket to the supervisor's `Gate.keep`; None where there is no gate: then the worker's own
+                seal is not believed, and every freeze goes on looking for other processes.
+            timeout_s: Longest wait for each step, seconds.
+
+        Returns:
+            Pids of the processes that were killed. An honest program may have left some (a pool of compilers).
+
+        Raises:
+            WorkerGone: It is dead.
+            TimeoutError: A thread cannot be stopped, or the supervisor does not answer.
+        """
+        if control is not None:
+            control.settimeout(timeout_s)
+            try:
+                control.sendall(SEAL)
+                answer = control.recv(1)
+            except OSError as error:
+                if isinstance(error, TimeoutError):
+                    raise TimeoutError(f"expected the gate to close within {timeout_s} s, got no answer") from error
+                raise WorkerGone(f"worker {self.pid}: its supervisor is gone") from error
+            if answer != SEALED:
+                raise WorkerGone(f"worker {self.pid}: its supervisor is gone")
+        killed = self.freeze(timeout_s)
+        self.sealed = control is not None
+        return killed
+
+    # -- everything else that the worker made ----------------------------------------------------------------------
+
+    def stragglers(self) -> list[int]:
+        """Return the pids (as the judge sees them) of all other living processes of the worker."""
+        if not self._own_pids:
+            return _descendants(self.pid)
+        if not self._has_company():
+            return []
+        namespace = os.readlink(f"/proc/{self.pid}/ns/pid")
+        found: list[int] = []
+        for name in os.listdir("/proc"):
+            if name.isdigit() and int(name) != self.pid:
+                with contextlib.suppress(OSError):  # it ended, or is another user's
+                    if os.readlink(f"/proc/{name}/ns/pid") == namespace and _state(int(name)) not in _DEAD:
+                        found.append(int(name))
+        return found
+
+    def kill_stragglers(self, timeout_s: float = 1.0) -> list[int]:
+        """Kill every other process of the worker; return the pids found. `freeze` does it too, and safely.
+
+        Raises:
+            TimeoutError: Processes are made faster than they die.
+        """
+        killed: set[int] = set()
+        deadline = time.monotonic() + timeout_s
+        while left := self.stragglers():
+            _kill(left)
+            killed.update(left)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"expected worker {self.pid} alone after {timeout_s} s, left are {left}")
+        return sorted(killed)
+
+    def kill_all(self, timeout_s: float = 5.0) -> None:
+        """Kill the worker and everything that it made, and wait until all of it is dead.
+
+        Raises:
+            TimeoutError: Something does not die (a task hangs inside the kernel).
+        """
+        deadline = time.monotonic() + timeout_s
+        others = [] if self._own_pids else _descendants(self.pid)
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)  # as process 1 it takes its namespace along
+        _kill(others)
+        if self.cage is not None:
+            self.cage.kill()
+        while any(_state(pid) not in _DEAD for pid in (self.pid, *others)):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"expected worker {self.pid} to die within {timeout_s} s")
+            time.sleep(0.0002)
+
+    def pin(self, core: int) -> None:
+        """Hold every thread of the worker to one core. Inside it cannot be undone (see the worker's `seccomp`).
+
+        Raises:
+            WorkerGone: It is dead.
+        """
+        done: set[str] = set()
+        while todo := set(os.listdir(self._tasks)) - done:
+            for name in todo:
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(name), {core})
+            done |= todo
+        if not done:
+            raise WorkerGone(f"worker {self.pid} is dead")
+
+    def _has_company(self) -> bool:
+        """Whether the worker's own /proc shows a process beside 1."""
+        try:
+            return any(name.isdigit() and name != "1" for name in os.listdir(f"/proc/{self.pid}/root/proc"))
+        except OSError:  # it is dead, or its files are not for this user: then look the long way
+            return True
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _own_pid_namespace(pid: int) -> bool:
+    """Whether a process is process 1 of a pid namespace below the judge's."""
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+        for line in file:
+            if line.startswith("NSpid:"):
+                numbers = line.split()[1:]
+                return len(numbers) > 1 and numbers[-1] == "1"
+    return False
+
+
+def _state(pid: int) -> bytes:
+    """State letter of a process's first thread; `X` when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            line = file.read(_STAT_BYTES)
+    except (FileNotFoundError, ProcessLookupError):
+        return b"X"
+    return line[line.rindex(b")") + 2 :][:1]
+
+
+def _descendants(root: int) -> list[int]:
+    """Living processes whose chain of parents leads to `root`."""
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{name}/stat", "rb") as file:
+                line = file.read(_STAT_BYTES)
+                state, parent = line[line.rindex(b")") + 2 :].split(b" ", 2)[:2]
+                if state not in _DEAD:
+                    parents[int(name)] = int(parent)
+    family = {root}
+    grew = True
+    while grew:
+        more = {pid for pid, parent in parents.items() if parent in family} - family
+        family |= more
+        grew = bool(more)
+    return sorted(family - {root})

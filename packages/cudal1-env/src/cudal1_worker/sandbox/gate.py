@@ -1,0 +1,110 @@
+"""The gate: a worker's calls that make or replace a process wait for the supervisor's leave (seccomp notification).
+
+`seal()` inside the worker can be replaced by the program that lives there. The gate cannot: the decision is taken in
+the supervisor, which runs nobody's program. While it is open it lets compilers start; once it is closed, for good,
+the calls fail with EPERM. A closed gate and a look for processes that were there before make a single process certain,
+and a single process is what SIGSTOP stops completely.
+
+Over the control socket the judge sends `SEAL` and gets `SEALED` back; when the judge closes it the worker is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+
+SEAL, SEALED = b"S", b"s"
+
+_RECEIVE, _SEND = 0xC0502100, 0xC0182101
+_REQUEST_BYTES = 80
+_ANSWER = struct.Struct("=QqiI")
+"""Request id, value, error, flags."""
+_CONTINUE = 1
+
+
+class Gate:
+    """Made by the supervisor before it forks the worker; `pass_on` is the worker's part, `keep` the supervisor's."""
+
+    def __init__(self) -> None:
+        self._inside, self._outside = socket.socketpair()
+        self._listener: int | None = None
+        self._sealed = False
+
+    def pass_on(self, listener: int | None) -> None:
+        """Hand the filter's descriptor to the supervisor (or None) and forget it. In the worker."""
+        self._outside.close()
+        if listener is not None:
+            socket.send_fds(self._inside, [b"g"], [listener])
+            os.close(listener)
+        self._inside.close()
+
+    def keep(self, worker: int, control: int | None = None) -> int:
+        """Serve until the worker is dead. In the supervisor.
+
+        Args:
+            worker: Process id of the worker, a child.
+            control: Descriptor of a stream socket to the judge, or None.
+
+        Returns:
+            The worker's wait status.
+        """
+        self._inside.close()
+        try:
+            end = os.pidfd_open(worker)
+        except OSError:  # before Linux 5.3: no gate either
+            return os.waitpid(worker, 0)[1]
+        poll = select.poll()
+        for fd in (end, self._outside.fileno(), *(() if control is None else (control,))):
+            poll.register(fd, select.POLLIN)
+        while True:
+            for fd, events in poll.poll():
+                if fd == end:
+                    return os.waitpid(worker, 0)[1]
+                if fd == self._listener:
+                    self._answer(poll, events)
+                elif fd == self._outside.fileno():
+                    self._take(poll)
+                elif not self._obey(fd):  # the judge is gone
+                    poll.unregister(fd)
+                    os.kill(worker, signal.SIGKILL)
+
+    def _take(self, poll: select.poll) -> None:
+        """Receive the filter's descriptor; its socket has no other use."""
+        _, fds, _, _ = socket.recv_fds(self._outside, 1, 1)
+        poll.unregister(self._outside.fileno())
+        for fd in fds:
+            self._listener = fd
+            poll.register(fd, select.POLLIN)
+
+    def _answer(self, poll: select.poll, events: int) -> None:
+        """Let one call pass, or fail it."""
+        listener = self._listener
+        assert listener is not None
+        if not events & select.POLLIN:  # nobody is left who could ask
+            poll.unregister(listener)
+            return
+        request = bytearray(_REQUEST_BYTES)
+        # The caller may be dead by now: then there is nothing to answer.
+        with contextlib.suppress(FileNotFoundError):
+            fcntl.ioctl(listener, _RECEIVE, request)
+            number = struct.unpack_from("=Q", request)[0]
+            verdict = (0, -errno.EPERM, 0) if self._sealed else (0, 0, _CONTINUE)
+            fcntl.ioctl(listener, _SEND, bytearray(_ANSWER.pack(number, *verdict)))
+
+    def _obey(self, control: int) -> bool:
+        """Read one order; False when the judge is gone."""
+        try:
+            order = os.read(control, 1)
+        except ConnectionError:
+            return False
+        if order == SEAL:
+            self._sealed = True
+            with contextlib.suppress(BrokenPipeError):
+                os.write(control, SEALED)
+        return bool(order)
