@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import sqlite3
@@ -138,12 +139,23 @@ def test_rows_are_never_changed(tmp_path: Path) -> None:
 
 
 def test_a_disclosed_seed_shows_in_its_evaluations() -> None:
-    mine, other = evaluation(seed_commitment="c1"), evaluation(seed_commitment="c2")
+    commitment = hashlib.sha256(bytes.fromhex("00ff")).hexdigest()
+    mine, other = evaluation(seed_commitment=commitment), evaluation(seed_commitment="c" * 64)
     with Archive() as archive:
         archive.add_all([mine, other])
-        archive.disclose("c1", "00ff")
-        archive.disclose("c1", "00ff")
+        archive.disclose(commitment, "00ff")
+        archive.disclose(commitment, "00ff")
         assert [found.seed for found in archive.evaluations()] == ["00ff", None]
+
+
+@pytest.mark.parametrize("seed", ["00fe", "not hexadecimal"])
+def test_a_seed_that_was_not_committed_to_is_refused(seed: str) -> None:
+    commitment = hashlib.sha256(bytes.fromhex("00ff")).hexdigest()
+    with Archive() as archive:
+        archive.add(evaluation(seed_commitment=commitment))
+        with pytest.raises(RecordError, match="expected the seed of the commitment"):
+            archive.disclose(commitment, seed)
+        assert archive.evaluations()[0].seed is None
 
 
 def test_truncation_restores_a_position_exactly_and_destroys_nothing(tmp_path: Path) -> None:

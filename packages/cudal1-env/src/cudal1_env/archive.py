@@ -7,6 +7,7 @@ only what it had not added. Not for network file systems: WAL needs memory that 
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import threading
 import time
@@ -179,9 +180,18 @@ class Archive:
         """Publish a seed that will never be used again; evaluations read from now on carry it.
 
         Args:
-            seed_commitment: The commitment in the evaluations that used the seed.
+            seed_commitment: SHA-256 of the seed's bytes (hex), as in the evaluations that used it.
             seed: The seed (hex).
+
+        Raises:
+            RecordError: The seed is not the one that was committed to.
         """
+        try:
+            found = hashlib.sha256(bytes.fromhex(seed)).hexdigest()
+        except ValueError:
+            found = "no hash, as it is not hexadecimal"
+        if found != seed_commitment:
+            raise RecordError(f"expected the seed of the commitment {seed_commitment}, got one of {found}")
         with self._transaction("add a seed to"):
             self._db.execute("INSERT OR REPLACE INTO seeds VALUES (?, ?)", (seed_commitment, seed))
 

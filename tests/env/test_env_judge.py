@@ -1,0 +1,103 @@
+"""The environment with this machine's judge: a few fixed cases from text to reward, and what is left behind."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+from cudal1_data import load_task
+from cudal1_env import CudaOptEnv
+from cudal1_env.archive import Archive
+from cudal1_env.local import LocalEvaluator
+from gymnasium.utils.env_checker import check_env
+
+FAST = """\
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, a, b):
+        return a[:, None] * b
+"""
+WRONG = FAST.replace("a[:, None] * b", "a[:, None] + b")
+TASK = {"task": "starter/diag_matmul"}
+
+
+def children() -> set[int]:
+    """Process ids of our children, zombies too."""
+    me = Path(f"/proc/{os.getpid()}/task")
+    return {int(pid) for thread in me.iterdir() for pid in (thread / "children").read_text().split()}
+
+
+def test_from_text_to_reward_and_nothing_left_behind(tmp_path: Path) -> None:
+    before = children()
+    path = tmp_path / "archive.sqlite"
+    env = CudaOptEnv(attempts=3, archive=path)
+    assert children() == before, "expected nothing to start before the first step"
+    env.reset(seed=0, options=TASK)
+    observation, reward, _, _, info = env.step(f"## Code\n```python\n{FAST}```\n")
+    assert info["status"] == "CORRECT"
+    assert info["speedup"] > 1.5
+    assert reward in (1.0, info["speedup_low"])
+    assert info["latency_ms"] < info["reference_latency_ms"]
+    assert [one["code"] for one in observation["exemplars"]] == [FAST]
+    _, reward, _, _, info = env.step(WRONG)
+    assert (info["status"], reward) == ("WRONG_OUTPUT", 0.0)
+    _, reward, terminated, _, info = env.step("class ModelNew(")
+    assert (info["status"], reward, terminated) == ("SYNTAX_ERROR", 0.0, True)
+    env.close()
+    assert children() == before
+
+    with Archive(path) as archive:
+        right, wrong, _ = archive.evaluations()
+    for judged in (right, wrong):
+        # Once the judge is gone its secrets are published.
+        assert judged.seed is not None
+        assert hashlib.sha256(bytes.fromhex(judged.seed)).hexdigest() == judged.seed_commitment
+
+
+def test_environments_of_a_process_share_one_judge() -> None:
+    before = children()
+    task = load_task("starter/diag_matmul")
+    one, other = LocalEvaluator("cpu"), LocalEvaluator("cpu")
+    assert one.evaluate(task, WRONG).status == "WRONG_OUTPUT"
+    alone = children()
+    assert other.evaluate(task, "class ModelNew(").status == "SYNTAX_ERROR"
+    assert len(children()) == len(alone) > len(before)
+    one.close()
+    one.close()
+    assert other.evaluate_many([(task, WRONG), (task, "x = 1")])[0].status == "WRONG_OUTPUT"
+    other.close()
+    assert children() == before
+
+
+def test_check_env_with_the_real_judge() -> None:
+    env = gymnasium.make("CudaL1-v0", attempts=2)
+    check_env(env.unwrapped)
+    env.close()
+
+
+def test_the_random_agent_imports_gymnasium_alone_and_plays(repository: Path) -> None:
+    script = repository / "examples" / "random_agent.py"
+    tree = ast.parse(script.read_text())
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert names == {"argparse", "random", "re", "gymnasium"}
+    assert not any(isinstance(node, ast.ImportFrom) for node in ast.walk(tree))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script), "--episodes", "2", "--seed", "1"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 1 + 2 * 2 + 1
+    for line in lines[1:-1]:
+        _, _, submitted, status, _, reward = line.split()
+        assert (status == "RUNTIME_ERROR", float(reward) == 0.0) == (submitted == "broken",) * 2
