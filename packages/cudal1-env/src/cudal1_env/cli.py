@@ -1,0 +1,130 @@
+"""`cudal1-env`: evaluate, doctor, replay. Results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from cudal1_data.errors import DataError
+
+from cudal1_env.errors import EnvError
+from cudal1_env.records import Evaluation, Precision
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Judge one program for one task. The last line of standard output is the record as JSON (with --json, the only one)."""
+
+    task: tyro.conf.Positional[str]
+    """Task id (starter/diag_matmul) or the path of a task file in KernelBench's form."""
+    file: tyro.conf.Positional[Path]
+    """The program: Python text that defines ModelNew."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where programs run."""
+    precision: Precision = "report"
+    """`training`: one pair of processes, about a second; `report`: at least three."""
+    require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
+    """Refuse to work unless these sandbox layers are active."""
+    json: bool = False
+    """Print the record only."""
+
+    def run(self) -> int:
+        """Judge, print, and say by the exit code whether it could be judged."""
+        from cudal1_env.judge import Judge, JudgeSettings
+        from cudal1_env.tasks import find_task
+
+        task = find_task(self.task, "cpu" if self.device == "auto" else self.device)
+        source = self.file.read_text(errors="replace")
+        settings = JudgeSettings(device=self.device, require_sandbox=self.require_sandbox)
+        with Judge(settings) as judge:
+            evaluation = judge.evaluate(task, source, precision=self.precision)
+            seeds = judge.retire()
+        if evaluation.seed_commitment is not None:
+            evaluation = evaluation.model_copy(update={"seed": seeds.get(evaluation.seed_commitment)})
+        if not self.json:
+            print(describe(evaluation))
+        print(evaluation.model_dump_json())
+        return 0
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Repeat an evaluation from its record: same numerics, new clock."""
+
+    record: tyro.conf.Positional[Path]
+    """File whose last line is a record."""
+    json: bool = False
+    """Print the comparison as JSON."""
+
+    def run(self) -> int:
+        """Exit 0 when the status agrees and the intervals overlap."""
+        from cudal1_env.judge import Judge
+        from cudal1_env.replay import read_record, replay
+
+        record = read_record(self.record)
+        with Judge() as judge:
+            result = replay(judge, record)
+        if self.json:
+            print(result.model_dump_json())
+        else:
+            print(f"recorded: {describe(result.recorded)}\nrepeated: {describe(result.repeated)}")
+            print(
+                f"same status: {result.same_status}; same tolerances: {result.same_errors}; overlap: {result.overlap}"
+            )
+        return 0 if result.same_status and result.overlap is not False else 1
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Say what this machine offers: sandbox layers, compilers, cores, timing; with --calibrate, measure its spread."""
+
+    calibrate: bool = False
+    """Measure how much one launch differs from the next (about two minutes), and keep it for this machine."""
+    json: bool = False
+    """Print the findings as JSON."""
+    require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = field(default=())
+    """Exit 1 unless these sandbox layers are available."""
+
+    def run(self) -> int:
+        """Print the findings."""
+        from cudal1_env.doctor import calibrate, examine
+
+        findings = examine()
+        if self.calibrate:
+            findings = findings.model_copy(update={"spread": calibrate(log=_log)})
+        print(findings.model_dump_json() if self.json else findings.text())
+        return 1 if any(layer in findings.missing_layers for layer in self.require_sandbox) else 0
+
+
+def describe(evaluation: Evaluation) -> str:
+    """Return one line for people."""
+    where = f" [{evaluation.task}]"
+    times = ""
+    if evaluation.reference is not None and evaluation.candidate is not None:
+        times = f" ({evaluation.reference.median_ms:.3g} ms -> {evaluation.candidate.median_ms:.3g} ms)"
+    return f"{evaluation.status}{where}: {evaluation.message}{times}"
+
+
+def _log(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Parse the command line and run one command; a user's error is one sentence and exit code 2."""
+    command = tyro.extras.subcommand_cli_from_dict(
+        {"evaluate": Evaluate, "replay": Replay, "doctor": Doctor},
+        prog="cudal1-env",
+        description="Judge GPU programs with a clock that they cannot reach.",
+    )
+    try:
+        code = command.run()
+    except (DataError, EnvError, OSError) as error:
+        _log(f"cudal1-env: {error}")
+        if getattr(command, "json", False):
+            print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+        code = 2
+    sys.exit(code)

@@ -1,0 +1,358 @@
+"""One arm of a measurement, led by the judge: build, construct, load weights, untimed and timed calls.
+
+Both arms, reference and candidate, go through exactly this code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from cudal1_worker import protocol as wire
+
+from cudal1_env.judge import cpu
+from cudal1_env.judge.memory import SharedBlock, Unreadable, message_block, read
+from cudal1_env.judge.numerics import Comparison, compare
+from cudal1_env.judge.oracle import Anatomy, Weights
+from cudal1_env.judge.pool import InputSet
+from cudal1_env.judge.settings import JudgeSettings
+from cudal1_env.judge.workers import Dead, Late, Worker
+from cudal1_env.records import Status
+
+_SPINS = 0x3FFF
+"""Polls of the flag between two looks at the clock (about a millisecond)."""
+_AWAKE_TIMEOUT_S = 5.0
+
+_BUILD_ERRORS = {
+    "syntax": Status.SYNTAX_ERROR,
+    "no_code": Status.NO_CODE,
+    "memory": Status.OUT_OF_MEMORY,
+    "raised": Status.BUILD_ERROR,
+}
+_CALL_ERRORS = {
+    "memory": Status.OUT_OF_MEMORY,
+    "contract": Status.WRONG_CONTRACT,
+    "raised": Status.RUNTIME_ERROR,
+}
+_SIGSYS = 31
+_SIGKILL = 9
+
+
+class Fault(Exception):
+    """A program failed, with the status that this gets. Data, not an error of the judge."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Call:
+    """One timed call."""
+
+    elapsed_ns: int
+    """From the release of the inputs to the right sample read."""
+    comparisons: tuple[Comparison, ...]
+    """For each output: the sample, or the whole output where the set says so."""
+
+
+class Arm:
+    """A worker that holds one program.
+
+    Args:
+        worker: Freshly forked.
+        anatomy: What the task looks like.
+        settings: Time limits.
+        wanted: `Model` or `ModelNew`.
+    """
+
+    def __init__(self, worker: Worker, anatomy: Anatomy, settings: JudgeSettings, wanted: str) -> None:
+        self.worker = worker
+        self.anatomy = anatomy
+        self.settings = settings
+        self.wanted = wanted
+        self._turn = 0
+        self._deadline_s = settings.call_timeout_s
+
+    # --- slow phases -------------------------------------------------------------------------------------------
+
+    def build(self, source: str) -> None:
+        """Import the program.
+
+        Raises:
+            Fault: It cannot be imported.
+        """
+        fd = message_block(source.encode())
+        try:
+            limit = self.settings.build_timeout_s
+            self._ask({"op": "build", "wanted": self.wanted}, [fd], limit, _BUILD_ERRORS, "importing the program")
+        finally:
+            os.close(fd)
+
+    def construct(self, seed: int) -> bool:
+        """Make the model.
+
+        Args:
+            seed: Seed of the constructor; the same for both arms.
+
+        Returns:
+            Whether names and shapes of its state are the reference's.
+
+        Raises:
+            Fault: The constructor fails.
+        """
+        answer = self._ask(
+            {"op": "construct", "wanted": self.wanted, "seed": seed, "arguments": self.anatomy.arguments},
+            [],
+            self.settings.warmup_timeout_s,
+            _CALL_ERRORS,
+            f"{self.wanted}(...)",
+        )
+        message = {"op": "inputs", "entries": self.anatomy.entries, "bytes": self.anatomy.input_bytes}
+        self._ask(message, [], self.settings.warmup_timeout_s, _CALL_ERRORS, "learning the inputs' layout")
+        return answer.get("state") == self.anatomy.state
+
+    def load(self, weights: Weights) -> None:
+        """Load the judge's weights.
+
+        Raises:
+            Fault: The state refuses them.
+        """
+        fd = message_block(weights.data.tobytes())
+        message = {"op": "load", "names": weights.names, "entries": weights.entries, "bytes": int(weights.data.size)}
+        try:
+            self._ask(message, [fd], self.settings.warmup_timeout_s, _CALL_ERRORS, "loading weights")
+        finally:
+            os.close(fd)
+
+    def warm(self, one: InputSet, *, writable: bool) -> tuple[float, tuple[Comparison, ...]]:
+        """Call once, untimed, and compare as a timed call would.
+
+        Args:
+            one: An input set with whole answers or a sample.
+            writable: Map the inputs privately and writable, to tell a program that writes to its inputs from one that
+                crashes; timed calls map them read-only.
+
+        Returns:
+            Seconds of the call as the judge saw them, and the comparisons.
+
+        Raises:
+            Fault: The call fails, breaks the contract, or writes to its inputs.
+        """
+        with self._inputs(one) as block:
+            began = time.perf_counter()
+            message = {"op": "call", "writable": writable}
+            self._ask(message, [block.fd], self.settings.warmup_timeout_s, _CALL_ERRORS, "the first calls")
+            elapsed = time.perf_counter() - began
+            self.freeze()
+            try:
+                if writable and not self._inputs_intact(one):
+                    raise Fault(
+                        Status.WRONG_CONTRACT, "expected inputs to be left as they are, the program wrote to one"
+                    )
+                comparisons = self._compare(one, whole=True)
+            finally:
+                self.thaw()
+        return elapsed, comparisons
+
+    def open(self) -> None:
+        """Enter the timed loop, and take away the right to make processes. The arm is frozen afterwards.
+
+        Raises:
+            Fault: The worker fails.
+        """
+        self.thaw()
+        if "fork-gate" not in self.worker.layers:
+            self._ask({"op": "seal"}, [], self.settings.warmup_timeout_s, _CALL_ERRORS, "sealing")
+        with self._faults("sealing"):
+            wire.send(self.worker.channel, {"op": "timed"})
+            self.worker.seal()
+
+    def limit(self, reference_s: float) -> None:
+        """Set the time limit of timed calls from the reference's latency."""
+        settings = self.settings
+        self._deadline_s = min(
+            settings.call_timeout_factor * reference_s + 0.05, max(settings.call_timeout_s, 4 * reference_s)
+        )
+
+    # --- timed calls -------------------------------------------------------------------------------------------
+
+    def call(self, one: InputSet, prepare: Callable[[], None], *, empty: bool = False) -> Call:
+        """Make one timed call; the arm is frozen before and after.
+
+        The clock starts when the judge releases the inputs (a descriptor of memory that the worker could not reach
+        before, all of it at once, so that no work can overlap the release), and stops when the judge, having frozen
+        the arm, has read a secret sample of the outputs and compared it.
+
+        Args:
+            one: Inputs never seen by this arm.
+            prepare: Called when the inputs are ready and the arm is still frozen (empties caches).
+            empty: Everything but the call itself, on the last untimed call's outputs (to measure the overhead).
+
+        Raises:
+            Fault: The call fails or breaks the contract.
+        """
+        assert self.worker.control is not None and self.worker.reply is not None
+        control, reply = self.worker.control.words, self.worker.reply.words
+        assert control is not None and reply is not None
+        self._turn += 1
+        turn = self._turn
+        with self._inputs(one) as block:
+            prepare()
+            self._awake(turn)
+            control[wire.OPERATION] = wire.EMPTY if empty else wire.CALL
+            with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
+                began = time.perf_counter_ns()
+                socket.send_fds(self.worker.channel, [wire.RELEASE], [block.fd])
+                control[wire.GO] = turn
+                self._wait(reply, wire.FLAG, turn, began + int(self._deadline_s * 1e9))
+            if reply[wire.OUTCOME] != wire.RETURNED:
+                self._raise_outcome(reply[wire.OUTCOME])
+            self.freeze()
+            comparisons = self._compare(one, whole=False)
+            elapsed = time.perf_counter_ns() - began
+        if one.whole and not empty and all(c.right for c in comparisons):
+            comparisons = self._compare(one, whole=True)
+        self.worker.drain()
+        return Call(elapsed, comparisons)
+
+    def _awake(self, turn: int) -> None:
+        """Let the arm run again and wait until it drops its last outputs and polls; not timed."""
+        assert self.worker.control is not None and self.worker.reply is not None
+        assert self.worker.control.words is not None and self.worker.reply.words is not None
+        self.worker.control.words[wire.WAKE] = turn
+        self.thaw()
+        with self._faults("handing over after a call"):
+            limit = time.perf_counter_ns() + int(_AWAKE_TIMEOUT_S * 1e9)
+            self._wait(self.worker.reply.words, wire.AWAKE, turn, limit)
+
+    def _inputs(self, one: InputSet) -> SharedBlock:
+        """Lay a set of inputs out in fresh memory of this arm's own."""
+        block = SharedBlock(self.anatomy.input_bytes, sealed=True)
+        np.copyto(block.bytes, one.inputs)
+        return block
+
+    def _inputs_intact(self, one: InputSet) -> bool:
+        try:
+            return np.array_equal(read(self.worker.pid, self._inputs_at(), self.anatomy.input_bytes), one.inputs)
+        except Unreadable:
+            return False
+
+    def _inputs_at(self) -> int:
+        """Where the worker says that it mapped its inputs; only its own contract depends on it."""
+        assert self.worker.reply is not None and self.worker.reply.words is not None
+        return self.worker.reply.words[wire.INPUTS]
+
+    def _wait(self, words: memoryview, word: int, value: int, limit_ns: int) -> None:
+        spins = 0
+        while words[word] != value:
+            spins += 1
+            if not spins & _SPINS:
+                self.worker.drain()
+                if time.perf_counter_ns() > limit_ns:
+                    raise Late("it did not")
+                if not self.worker.alive:
+                    raise Dead(self.worker.end())
+
+    def _raise_outcome(self, outcome: int) -> None:
+        if outcome == wire.RAISED:
+            with self._faults("telling its error"):
+                answer = self.worker.answer(timeout_s=5.0)
+            self._check(answer, _CALL_ERRORS, "a timed call")
+        raise Fault(Status.WRONG_CONTRACT, "expected dense tensors on the task's device, or nested sequences of them")
+
+    def _compare(self, one: InputSet, *, whole: bool) -> tuple[Comparison, ...]:
+        assert self.worker.reply is not None
+        page = self.worker.reply.bytes.tobytes()  # copied once; the worker is frozen
+        try:
+            outputs = cpu.parse_outputs(page, self.anatomy.outputs)
+            self._check_aliasing(outputs)
+            result: list[Comparison] = []
+            for output, answer in zip(outputs, one.answers, strict=True):
+                if whole and answer.whole is not None:
+                    result.append(compare(cpu.whole(self.worker, output), answer.whole, answer, output.expected))
+                else:
+                    got = cpu.sample(self.worker, output, answer.positions)
+                    result.append(compare(got, answer.values, answer, output.expected))
+        except cpu.Contract as error:
+            raise Fault(Status.WRONG_CONTRACT, str(error)) from None
+        return tuple(result)
+
+    def _check_aliasing(self, outputs: list[cpu.Output]) -> None:
+        start = self._inputs_at()
+        end = start + self.anatomy.input_bytes
+        for position, output in enumerate(outputs):
+            low, high = output.address, output.address + output.span_bytes
+            if low < end and start < high and not output.expected.aliases:
+                raise Fault(
+                    Status.WRONG_CONTRACT, f"expected output {position} in memory of its own, it lies in an input"
+                )
+
+    # --- stopping ----------------------------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """Stop the arm with everything that it made.
+
+        Raises:
+            Fault: It is dead or does not stop.
+        """
+        with self._faults("being stopped"):
+            self.worker.freeze()
+
+    def thaw(self) -> None:
+        """Let the arm run again.
+
+        Raises:
+            Fault: It is dead.
+        """
+        with self._faults("waiting"):
+            self.worker.thaw()
+
+    @contextlib.contextmanager
+    def _faults(self, what: str) -> Iterator[None]:
+        """Turn the worker's end or silence into the program's fault."""
+        try:
+            yield
+        except Late as late:
+            raise Fault(Status.TIMEOUT, f"expected {what} to end in time, {late}") from None
+        except Dead as error:
+            raise self._fault_of_death(error, what) from None
+        except wire.ChannelClosed:
+            raise self._fault_of_death(Dead(self.worker.end()), what) from None
+
+    # --- messages ----------------------------------------------------------------------------------------------
+
+    def _ask(
+        self, message: wire.Message, fds: list[int], timeout_s: float, errors: dict[str, Status], what: str
+    ) -> dict[str, Any]:
+        with self._faults(what):
+            answer = self.worker.ask(message, fds, timeout_s=timeout_s)
+        self._check(answer, errors, what)
+        return answer
+
+    def _check(self, answer: wire.Message, errors: dict[str, Status], what: str) -> None:
+        if "error" not in answer:
+            return
+        status = errors.get(str(answer["error"]), errors["raised"])
+        text = str(answer.get("text", ""))[:2000]
+        raise Fault(status, text if status in (Status.NO_CODE, Status.SYNTAX_ERROR) else f"{what} failed: {text}")
+
+    def _fault_of_death(self, error: Dead, what: str) -> Fault:
+        number = error.how.get("signal")
+        if number == _SIGSYS:
+            return Fault(Status.TAMPERING, f"a system call that no honest program needs was made during {what}")
+        if number == _SIGKILL:
+            return Fault(Status.OUT_OF_MEMORY, f"the worker was killed during {what}, most likely for its memory")
+        how = f"of signal {number}" if number is not None else f"with exit code {error.how.get('exit')}"
+        return Fault(Status.CRASH, f"the worker died {how} during {what}")
+
+    def close(self) -> None:
+        """Kill the worker and give its memory back."""
+        self.worker.close()

@@ -1,0 +1,360 @@
+"""The judge: leads one candidate from its text to its record, through the rooms of this package."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from cudal1_data import Task
+from cudal1_worker.sandbox import Spec
+
+from cudal1_env.calibration import load_spread
+from cudal1_env.errors import SettingsError, TaskError
+from cudal1_env.judge.arms import Arm, Fault
+from cudal1_env.judge.build import BuildFolders
+from cudal1_env.judge.cpu import CoreCache
+from cudal1_env.judge.lease import away_from, choose_core, lease
+from cudal1_env.judge.pool import SEED_BYTES, Pool, WeightsMode
+from cudal1_env.judge.rounds import SPENT_SETS, WARM_SETS, LaunchResult, Measurement
+from cudal1_env.judge.settings import JudgeSettings
+from cudal1_env.judge.verdict import Case, machine, printable
+from cudal1_env.judge.workers import Zygote
+from cudal1_env.records import Evaluation, Precision, Status
+from cudal1_env.sandbox import default_spec
+from cudal1_env.stats import RULES, Launch, conclude, decide
+
+_SLOWED_LAUNCHES = 3
+"""Launches in a row in which the reference was slowed before that is called tampering."""
+
+
+@dataclass
+class Built:
+    """A candidate after its import."""
+
+    case: Case
+    arm: Arm | None
+    """None when the import failed; `fault` says how."""
+    fault: Fault | None
+    folder: Path | None
+    snapshot: Path | None
+
+
+class Judge:
+    """Judges candidates on this machine; the local `Evaluator`.
+
+    Safe to call from several threads; one candidate is measured at a time.
+
+    Args:
+        settings: How; the defaults suit a machine of any size.
+
+    Raises:
+        SettingsError: The settings ask for what this version or machine cannot do.
+        SandboxError: A demanded sandbox layer is missing.
+    """
+
+    def __init__(self, settings: JudgeSettings | None = None) -> None:
+        self.settings = settings or JudgeSettings()
+        if self.settings.device == "cuda":
+            raise SettingsError("expected device 'cpu' or 'auto': this version judges on CPUs only")
+        default_spec("cpu", demanded=self.settings.require_sandbox)
+        self.core = choose_core()
+        self.spread = load_spread()
+        self._zygote = Zygote()
+        self._folders = BuildFolders()
+        self._pools: OrderedDict[tuple[str, str], Pool] = OrderedDict()
+        self._disclosed: dict[str, str] = {}
+        self._lock = threading.RLock()
+        self._cache: CoreCache | None = None
+
+    # --- the protocol ------------------------------------------------------------------------------------------
+
+    def evaluate(
+        self, task: Task, source: str, *, precision: Precision = "training", seed: bytes | None = None
+    ) -> Evaluation:
+        """Judge one candidate.
+
+        Args:
+            task: What to compute.
+            source: The candidate's program (untrusted).
+            precision: How narrow the interval must be.
+            seed: 16 bytes to repeat an earlier evaluation's numerics; by default a new secret.
+
+        Raises:
+            TaskError: The reference cannot be judged against.
+            MachineError: The machine broke.
+        """
+        with self._lock:
+            case = self._case(task, source, precision)
+            pool = self._pool(case, seed)
+            try:
+                return self._measure(self._build(case, pool), pool)
+            finally:
+                if seed is not None:
+                    self._retire((task.id, seed.hex()))
+
+    def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
+        """Judge many candidates; same order as `jobs`. Builds run side by side, measurements one at a time."""
+        builders = len(os.sched_getaffinity(0))  # nothing is measured meanwhile
+        results: dict[int, Evaluation] = {}
+        order = sorted(range(len(jobs)), key=lambda index: jobs[index][0].id)  # a task's candidates share its pool
+        with self._lock, ThreadPoolExecutor(builders) as executor:
+            for start in range(0, len(order), builders):
+                part = order[start : start + builders]
+                cases = [self._case(*jobs[index], precision) for index in part]
+                pools = [self._pool(case, None) for case in cases]
+                built = list(executor.map(self._build, cases, pools))
+                try:
+                    for index, one, pool in zip(part, built, pools, strict=True):
+                        results[index] = self._measure(one, pool)
+                finally:
+                    for one in built:
+                        if one.arm is not None:
+                            one.arm.close()
+        return [results[index] for index in range(len(jobs))]
+
+    def retire(self) -> dict[str, str]:
+        """Stop using every seed in use and disclose all seeds so far.
+
+        Returns:
+            Seed (hex) by its commitment, for records that hold only the commitment.
+        """
+        with self._lock:
+            for key in list(self._pools):
+                self._retire(key)
+            return dict(self._disclosed)
+
+    def close(self) -> None:
+        """Stop every process and remove every file that this judge made."""
+        with self._lock:
+            self.retire()
+            self._zygote.close()
+            self._folders.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    # --- pools -------------------------------------------------------------------------------------------------
+
+    def _pool(self, case: Case, seed: bytes | None) -> Pool:
+        task = case.task
+        key = (task.id, seed.hex() if seed is not None else "")
+        pool = self._pools.get(key)
+        if pool is not None and pool.task.source != task.source:
+            self._retire(key)
+            pool = None
+        if pool is None:
+            self._make_room()
+            with case.watch.phase("oracle"):
+                pool = Pool(
+                    task, self._zygote, self._spec(None), self.settings, seed or secrets.token_bytes(SEED_BYTES)
+                )
+            self._pools[key] = pool
+        self._pools.move_to_end(key)
+        case.commitment = pool.secrets.commitment
+        return pool
+
+    def _make_room(self) -> None:
+        while len(self._pools) > 1 and sum(pool.size_bytes for pool in self._pools.values()) > self.settings.pool_bytes:
+            self._retire(next(iter(self._pools)))
+
+    def _retire(self, key: tuple[str, str]) -> None:
+        pool = self._pools.pop(key, None)
+        if pool is not None:
+            pool.close()
+            self._disclosed[pool.secrets.commitment] = pool.secrets.seed.hex()
+
+    # --- building ----------------------------------------------------------------------------------------------
+
+    def _case(self, task: Task, source: str, precision: Precision) -> Case:
+        self._zygote.start()
+        case = Case(task, printable(source), precision)
+        case.machine = machine(self.core, self._zygote.torch)
+        return case
+
+    def _spec(self, folder: Path | None) -> Spec:
+        return default_spec(
+            "cpu",
+            demanded=self.settings.require_sandbox,
+            build_dir=None if folder is None else str(folder),
+            core=self.core,
+            tmp_bytes=self.settings.scratch_bytes,
+            memory_bytes=self.settings.memory_bytes,
+            max_processes=self.settings.max_processes,
+        )
+
+    def _build(self, case: Case, pool: Pool, snapshot: Path | None = None) -> Built:
+        """Import a candidate in a fresh worker and freeze it. Runs in several threads at once."""
+        size = len(case.source.encode())
+        if size > self.settings.max_source_bytes:
+            fault = Fault(
+                Status.NO_CODE, f"expected a program of at most {self.settings.max_source_bytes} bytes, got {size}"
+            )
+            return Built(case, None, fault, None, None)
+        folder = self._folders.fresh(snapshot)
+        with case.watch.phase("start"):
+            worker = self._zygote.fork("arm", self._spec(folder))
+        case.layers, case.missing = worker.layers, worker.missing
+        arm = Arm(worker, pool.anatomy, self.settings, "ModelNew")
+        try:
+            with case.watch.phase("build"):
+                arm.build(case.source)
+            arm.freeze()
+        except Fault as fault:
+            case.stderr = worker.log
+            arm.close()
+            self._folders.drop(folder)
+            return Built(case, None, fault, None, None)
+        except BaseException:
+            arm.close()
+            raise
+        kept = snapshot
+        if kept is None and case.precision == "report":
+            kept = self._folders.keep(folder)
+        return Built(case, arm, None, folder, kept)
+
+    # --- measuring ---------------------------------------------------------------------------------------------
+
+    def _measure(self, built: Built, pool: Pool) -> Evaluation:
+        case = built.case
+        try:
+            if built.fault is not None:
+                return case.failed(built.fault)
+            with lease(self.core) as waited, away_from(self.core) as home:
+                case.watch.add("wait", waited)
+                if self._cache is None:
+                    self._cache = CoreCache(self.core, home)
+                return self._launches(built, pool)
+        except Fault as fault:
+            return case.failed(fault)
+        finally:
+            if built.arm is not None:
+                case.stderr = case.stderr or printable(built.arm.worker.log)
+                built.arm.close()
+            self._folders.drop(built.folder)
+            self._folders.drop(built.snapshot)
+
+    def _launches(self, built: Built, pool: Pool) -> Evaluation:
+        case, rule = built.case, RULES[built.case.precision]
+        slowed_in_a_row = 0
+        while decide(case.launches, rule, spread=self.spread, spent=self._spent(case)) == "launch":
+            if built.arm is None:
+                again = self._build(case, pool, built.snapshot)
+                self._folders.drop(built.folder)
+                built.arm, built.folder = again.arm, again.folder
+                if again.fault is not None:
+                    raise again.fault
+            result = self._launch(built, pool)
+            slowed_in_a_row = slowed_in_a_row + 1 if result.slowed else 0
+            if not result.slowed:
+                case.launches.append(result.launch)
+            elif slowed_in_a_row == _SLOWED_LAUNCHES:
+                raise self._tampering(result)
+        speedup = conclude(case.launches, rule, spread=self.spread)
+        return case.measured(speedup)
+
+    def _tampering(self, result: LaunchResult) -> Fault:
+        beside = float(np.median(result.launch.reference_ms))
+        alone = min(result.alone_ms)
+        return Fault(
+            Status.TAMPERING,
+            f"expected the reference to keep its speed beside the candidate, in {_SLOWED_LAUNCHES} launches in a row it "
+            f"slowed by over 5 % (last: {beside:.4g} ms beside, {alone:.4g} ms alone)",
+        )
+
+    def _launch(self, built: Built, pool: Pool) -> LaunchResult:
+        """Measure one fresh pair of workers; both are dead afterwards."""
+        case, candidate = built.case, built.arm
+        assert candidate is not None
+        with case.watch.phase("start"):
+            reference = Arm(self._zygote.fork("arm", self._spec(None)), pool.anatomy, self.settings, "Model")
+        try:
+            mode = self._construct(case, pool, reference, candidate)
+            reference_s = self._warm_reference(case, pool, mode, reference)
+            self._warm_candidate(case, pool, mode, candidate)
+            with case.watch.phase("oracle"):
+                sets = pool.sets(mode, SPENT_SETS + self._timed_sets(case.precision, reference_s))
+            with case.watch.phase("warmup"):
+                reference.open()
+                candidate.open()
+            random = pool.secrets.generator("order", len(case.launches))
+            assert self._cache is not None
+            with case.watch.phase("measure"):
+                return Measurement(
+                    reference, candidate, sets, self._cache, random, case.tally, turn_ms=self.settings.turn_ms
+                ).run(lambda launch: self._enough(case, launch))
+        finally:
+            case.stderr = printable(candidate.worker.log)
+            reference.close()
+            candidate.close()
+            built.arm = None
+
+    def _construct(self, case: Case, pool: Pool, reference: Arm, candidate: Arm) -> WeightsMode:
+        with case.watch.phase("warmup"):
+            try:
+                reference.build(pool.task.source)
+                reference.construct(pool.construct_seed)
+            except Fault as fault:
+                raise TaskError(f"{pool.task.id}: expected the reference to run, got {fault.message}") from fault
+            reference.freeze()
+            candidate.thaw()
+            same = candidate.construct(pool.construct_seed)
+            candidate.freeze()
+            reference.thaw()
+        if not pool.anatomy.state:
+            case.weights = None if same else "seeded"
+            return "seeded"
+        case.weights = "loaded" if same else "seeded"
+        return case.weights
+
+    def _warm_reference(self, case: Case, pool: Pool, mode: WeightsMode, reference: Arm) -> float:
+        with case.watch.phase("oracle"):
+            sets = pool.sets(mode, WARM_SETS)
+        with case.watch.phase("warmup"):
+            try:
+                if mode == "loaded":
+                    reference.load(pool.weights())
+                elapsed_s = [reference.warm(one, writable=False)[0] for one in sets]
+            except Fault as fault:
+                raise TaskError(f"{pool.task.id}: expected the reference to run, got {fault.message}") from fault
+            reference.freeze()
+        return elapsed_s[-1]
+
+    def _warm_candidate(self, case: Case, pool: Pool, mode: WeightsMode, candidate: Arm) -> None:
+        with case.watch.phase("warmup"):
+            candidate.thaw()
+            if mode == "loaded":
+                candidate.load(pool.weights())
+            for number, one in enumerate(pool.sets(mode, WARM_SETS)):
+                _, comparisons = candidate.warm(one, writable=number == 0)
+                case.tally.check(one, comparisons)
+            candidate.freeze()
+
+    def _timed_sets(self, precision: Precision, reference_s: float) -> int:
+        pairs = RULES[precision].pairs_in_launch
+        most = self.settings.sets_training if precision == "training" else self.settings.sets_report
+        calls = max(1, min(round(self.settings.turn_ms / max(reference_s * 1e3, 1e-3)), most // pairs))
+        affordable = int(self._budget_s(precision) / (2 * reference_s + 2e-3))
+        return max(RULES[precision].min_pairs * 2, min(pairs, affordable)) * calls
+
+    def _budget_s(self, precision: Precision) -> float:
+        return self.settings.budget_training_s if precision == "training" else self.settings.budget_report_s
+
+    def _spent(self, case: Case) -> bool:
+        return case.watch.phases.get("measure", 0.0) > self._budget_s(case.precision)
+
+    def _enough(self, case: Case, launch: Launch) -> bool:
+        rule = RULES[case.precision]
+        step = decide([*case.launches, launch], rule, spread=self.spread, spent=self._spent(case))
+        return step != "pair"

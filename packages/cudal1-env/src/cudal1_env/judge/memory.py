@@ -1,0 +1,146 @@
+"""Memory shared with workers, and memory read from them.
+
+Shared blocks are memfds that the judge maps first and then seals: F_SEAL_FUTURE_WRITE refuses every later writable
+mapping and write, while the judge's own mapping stays writable (Linux 5.1).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+_F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_FUTURE_WRITE = 0x1, 0x2, 0x4, 0x10
+_IOV_MAX = 1024
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_readv = _libc.process_vm_readv
+_readv.restype = ctypes.c_ssize_t
+_readv.argtypes = [
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_ulong,
+    ctypes.c_void_p,
+    ctypes.c_ulong,
+    ctypes.c_ulong,
+]
+
+
+class Unreadable(Exception):
+    """An address that a worker named is not (wholly) mapped in it."""
+
+
+class SharedBlock:
+    """A block of memory that a worker can map.
+
+    Args:
+        size_bytes: Size of the block.
+        sealed: Whether the worker is refused every way of writing to it.
+        name: Shown in /proc, for people.
+    """
+
+    def __init__(self, size_bytes: int, *, sealed: bool, name: str = "cudal1") -> None:
+        self.fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, size_bytes)
+        self.size_bytes = size_bytes
+        self._map = mmap.mmap(self.fd, size_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
+        self.words = memoryview(self._map).cast("Q") if size_bytes % 8 == 0 else None
+        if sealed:
+            seals = _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_FUTURE_WRITE | _F_SEAL_SEAL
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
+
+    def close(self) -> None:
+        """Give the descriptor back; the mapping goes when nothing refers to it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def message_block(data: bytes) -> int:
+    """Return a descriptor of a sealed memfd that holds `data`, at offset 0; the caller closes it."""
+    fd = os.memfd_create("cudal1-text", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_FUTURE_WRITE | _F_SEAL_SEAL)
+    return fd
+
+
+def read(pid: int, address: int, size_bytes: int) -> npt.NDArray[np.uint8]:
+    """Copy a range of a worker's memory.
+
+    Raises:
+        Unreadable: The range is not mapped in the worker.
+    """
+    data = np.empty(size_bytes, dtype=np.uint8)
+    done = 0
+    while done < size_bytes:
+        local = np.array([[data.ctypes.data + done, size_bytes - done]], dtype=np.uint64)
+        remote = np.array([[address + done, size_bytes - done]], dtype=np.uint64)
+        count = _readv(pid, local.ctypes.data, 1, remote.ctypes.data, 1, 0)
+        if count <= 0:
+            raise Unreadable(f"expected {size_bytes} readable bytes at {address:#x}, got {done}")
+        done += count
+    return data
+
+
+def gather(pid: int, addresses: npt.NDArray[np.uint64], item_bytes: int) -> npt.NDArray[np.uint8]:
+    """Copy scattered items of a worker's memory.
+
+    Args:
+        pid: The worker.
+        addresses: Shape (n,).
+        item_bytes: Size of each item.
+
+    Returns:
+        Shape (n * item_bytes,).
+
+    Raises:
+        Unreadable: An address is not mapped in the worker.
+    """
+    data = np.empty(addresses.size * item_bytes, dtype=np.uint8)
+    for start in range(0, addresses.size, _IOV_MAX):
+        part = addresses[start : start + _IOV_MAX]
+        remote = np.empty((part.size, 2), dtype=np.uint64)
+        remote[:, 0] = part
+        remote[:, 1] = item_bytes
+        want = part.size * item_bytes
+        local = np.array([[data.ctypes.data + start * item_bytes, want]], dtype=np.uint64)
+        if _readv(pid, local.ctypes.data, 1, remote.ctypes.data, part.size, 0) != want:
+            raise Unreadable(f"expected {part.size} readable items, some are not mapped")
+    return data
+
+
+def private_ranges(pid: int) -> list[tuple[int, int]]:
+    """Return the address ranges that a worker shares with nobody, sorted, neighbours joined."""
+    ranges: list[tuple[int, int]] = []
+    with open(f"/proc/{pid}/maps") as file:
+        for line in file:
+            span, flags, *_ = line.split(maxsplit=2)
+            if flags[3] != "p":
+                continue
+            low, high = (int(end, 16) for end in span.split("-"))
+            if ranges and ranges[-1][1] == low:
+                ranges[-1] = (ranges[-1][0], high)
+            else:
+                ranges.append((low, high))
+    return ranges
+
+
+def is_private(ranges: list[tuple[int, int]], start: int, size_bytes: int) -> bool:
+    """Whether a range lies wholly within private memory."""
+    return any(low <= start and start + size_bytes <= high for low, high in ranges)

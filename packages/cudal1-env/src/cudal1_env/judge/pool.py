@@ -1,0 +1,206 @@
+"""The secret pool of a task: input sets nobody has seen, with float64 answers, shared by the task's candidates.
+
+Within one launch no set is used twice by the same arm. Candidates share the sets (each lives and dies in a worker of
+its own, so none can tell another), and so do the launches of one evaluation, for the same reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from cudal1_data import Task
+from cudal1_worker.protocol import MAX_OUTPUTS
+from cudal1_worker.sandbox import Spec
+
+from cudal1_env.errors import TaskError
+from cudal1_env.judge.numerics import Answer, Expected, tolerance
+from cudal1_env.judge.oracle import Anatomy, OracleClient, Weights
+from cudal1_env.judge.settings import JudgeSettings
+from cudal1_env.judge.workers import Zygote
+
+WeightsMode = Literal["loaded", "seeded"]
+
+SEED_BYTES = 16
+_CYCLE = ("own", "own", "shifted", "own", "own", "heavy", "own", "own", "needle", "own")
+"""Distributions of consecutive sets: most are the task's own, because speed may depend on values."""
+_PROBES = {"own": 4, "shifted": 2, "heavy": 2, "needle": 2}
+"""How many sets of each distribution tell the reference's own error."""
+_ILL_CONDITIONED = 1e-3
+"""A distribution on which the reference itself errs by more than this says nothing about a candidate."""
+
+
+class Secrets:
+    """Everything secret about one pool, derived from one 128-bit seed.
+
+    Args:
+        seed: 16 bytes.
+    """
+
+    def __init__(self, seed: bytes) -> None:
+        if len(seed) != SEED_BYTES:
+            raise ValueError(f"expected a seed of {SEED_BYTES} bytes, got {len(seed)}")
+        self.seed = seed
+        self.commitment = hashlib.sha256(seed).hexdigest()
+
+    def number(self, *labels: object) -> int:
+        """Return a 62-bit number for a purpose; different purposes give unrelated numbers."""
+        text = "/".join(str(label) for label in labels).encode()
+        return int.from_bytes(hashlib.sha256(self.seed + text).digest()[:8], "little") >> 2
+
+    def generator(self, *labels: object) -> np.random.Generator:
+        """Return a random generator for a purpose."""
+        text = "/".join(str(label) for label in labels).encode()
+        key = int.from_bytes(hashlib.sha256(self.seed + text).digest(), "little")
+        return np.random.Generator(np.random.PCG64DXSM(key))
+
+
+@dataclass(frozen=True)
+class InputSet:
+    """One input set with what is known about its answers."""
+
+    index: int
+    distribution: str
+    inputs: npt.NDArray[np.uint8]
+    answers: tuple[Answer, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether whole outputs are compared on this set."""
+        return all(answer.whole is not None for answer in self.answers)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the set takes."""
+        return self.inputs.nbytes + sum(
+            a.values.nbytes + a.positions.nbytes + (0 if a.whole is None else a.whole.nbytes) for a in self.answers
+        )
+
+
+class Pool:
+    """Input sets of one task under one seed, made by its oracle when they are first wanted.
+
+    Args:
+        task: The task.
+        zygote: Where the oracle is forked.
+        spec: The oracle's sandbox.
+        settings: Tolerances and sample sizes.
+        seed: 16 secret bytes.
+
+    Raises:
+        TaskError: The reference cannot be judged against.
+    """
+
+    def __init__(self, task: Task, zygote: Zygote, spec: Spec, settings: JudgeSettings, seed: bytes) -> None:
+        self.task = task
+        self.settings = settings
+        self.secrets = Secrets(seed)
+        self.construct_seed = self.secrets.number("construct")
+        self.oracle = OracleClient(zygote, spec, task, seed=self.construct_seed)
+        if not 1 <= len(self.anatomy.outputs) <= MAX_OUTPUTS:
+            raise TaskError(f"{task.id}: expected 1 to {MAX_OUTPUTS} output tensors, got {len(self.anatomy.outputs)}")
+        self._weights: Weights | None = None
+        self._sets: dict[WeightsMode, list[InputSet]] = {"loaded": [], "seeded": []}
+        self._own_error: dict[tuple[WeightsMode, str], list[float]] = {}
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """What the task looks like."""
+        return self.oracle.anatomy
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the pool takes."""
+        return sum(one.size_bytes for sets in self._sets.values() for one in sets)
+
+    def weights(self) -> Weights:
+        """The non-default weights of this pool."""
+        if self._weights is None:
+            self._weights = self.oracle.weights(self.construct_seed, self.secrets.number("weights"))
+        return self._weights
+
+    def sets(self, mode: WeightsMode, count: int) -> list[InputSet]:
+        """Return the first `count` sets, making those that are missing.
+
+        Args:
+            mode: Which weights the arms hold.
+            count: How many.
+
+        Raises:
+            TaskError: The reference fails, or its own error is beyond use.
+        """
+        if mode == "loaded":
+            self.weights()
+        made = self._sets[mode]
+        if not made:
+            self._probe(mode)
+        while len(made) < count:
+            made.append(self._make(mode, len(made)))
+        return made[:count]
+
+    def _probe(self, mode: WeightsMode) -> None:
+        """Learn the reference's own error on each distribution, and which distributions the reference allows."""
+        for name, count in _PROBES.items():
+            worst = [0.0] * len(self.anatomy.outputs)
+            allowed = True
+            for number in range(count):
+                seed = self.secrets.number("probe", mode, name, number)
+                reports = self.oracle.make(seed, name, mode, reference_error=True).reports
+                for position, (entry, out) in enumerate(zip(reports, self.anatomy.outputs, strict=True)):
+                    if out.floating:
+                        relative = entry["own_error"] / entry["scale"] if entry["scale"] > 0 else 0.0
+                    else:
+                        relative = entry["mismatches"] / max(out.size, 1)
+                    allowed = allowed and bool(entry["masks_agree"]) and relative < _ILL_CONDITIONED
+                    worst[position] = max(worst[position], relative)
+                if not allowed:
+                    break
+            if allowed or name == "own":
+                self._own_error[mode, name] = worst
+
+    def _make(self, mode: WeightsMode, index: int) -> InputSet:
+        name = _CYCLE[index % len(_CYCLE)]
+        if (mode, name) not in self._own_error:
+            name = "own"
+        raw = self.oracle.make(self.secrets.number("set", mode, index), name, mode, reference_error=False)
+        random = self.secrets.generator("check", mode, index)
+        whole = bool(random.random() < self.settings.full_check_share) or index == 0
+        share = max(16, self.settings.sample_elements // len(self.anatomy.outputs))
+        answers: list[Answer] = []
+        for position, (out, values) in enumerate(zip(self.anatomy.outputs, raw.answers, strict=True)):
+            own = self._own_error[mode, name][position]
+            answers.append(self._answer(out, values, raw.reports[position]["scale"], own, share, random, whole=whole))
+        return InputSet(index, name, raw.inputs, tuple(answers))
+
+    def _answer(
+        self,
+        out: Expected,
+        values: npt.NDArray[np.float64] | npt.NDArray[np.int64],
+        scale: float,
+        own: float,
+        share: int,
+        random: np.random.Generator,
+        *,
+        whole: bool,
+    ) -> Answer:
+        count = min(share, out.size)
+        positions = np.sort(random.choice(out.size, size=count, replace=False, shuffle=False)) if count else np.empty(0)
+        positions = positions.astype(np.int64)
+        if out.floating:
+            allowed = tolerance(
+                scale=scale,
+                own_relative_error=own,
+                dtype=out.dtype,
+                factor=self.settings.error_factor,
+                floor_ulps=self.settings.error_floor_ulps,
+            )
+        else:
+            allowed = own * self.settings.error_factor
+        return Answer(positions, values[positions], values if whole else None, scale, allowed, own)
+
+    def close(self) -> None:
+        """End the oracle; the sets stay usable."""
+        self.oracle.close()

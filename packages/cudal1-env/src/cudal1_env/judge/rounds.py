@@ -1,0 +1,196 @@
+"""One launch: turns of both arms in random order, each call on inputs never seen, the idle arm frozen.
+
+Order of a launch: the empty turns that tell the overhead, the reference alone, pairs of turns, the candidate's
+death, the reference alone again.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cudal1_env.errors import TaskError
+from cudal1_env.judge.arms import Arm, Call, Fault
+from cudal1_env.judge.cpu import CoreCache
+from cudal1_env.judge.pool import InputSet
+from cudal1_env.records import OutputError, Status
+from cudal1_env.stats import Launch
+
+WARM_SETS = 2
+"""Sets for untimed calls."""
+SOLO_SETS = 4
+"""Sets for the reference alone, before and again after."""
+SPENT_SETS = WARM_SETS + 2 * SOLO_SETS
+_EMPTY_CALLS = 7
+_SLOWED = 1.05
+"""The reference may be this much slower beside the candidate than alone (DESIGN.md, protocol 7)."""
+_LEAST_PAIRS = 8
+"""Pairs of turns for which sets are kept, whatever the length of a turn."""
+
+
+@dataclass
+class Tally:
+    """What has been seen of a candidate's outputs."""
+
+    calls: int = 0
+    full_checks: int = 0
+    errors: dict[int, OutputError] = field(default_factory=dict[int, OutputError])
+
+    def check(self, one: InputSet, comparisons: Sequence[object], *, names: str = "candidate") -> None:
+        """Count a call's comparisons.
+
+        Raises:
+            Fault: One of them is wrong.
+        """
+        self.calls += 1
+        self.full_checks += one.whole
+        for position, (comparison, answer) in enumerate(zip(comparisons, one.answers, strict=True)):
+            seen = OutputError(
+                output=position,
+                error=comparison.error,  # type: ignore[attr-defined]
+                tolerance=answer.tolerance / answer.scale if answer.scale > 0 else answer.tolerance,
+                reference_error=answer.reference_error,
+            )
+            worst = self.errors.get(position)
+            wrong = not comparison.right  # type: ignore[attr-defined]
+            if wrong or worst is None or seen.error * worst.tolerance > worst.error * seen.tolerance:
+                self.errors[position] = seen
+            if wrong:
+                raise Fault(
+                    Status.WRONG_OUTPUT,
+                    f"expected output {position} within {seen.tolerance:.3g} of the float64 answer (over its scale), "
+                    f"the error is {seen.error:.3g} on {one.distribution} inputs",
+                )
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """What one launch measured."""
+
+    launch: Launch
+    alone_ms: tuple[float, float]
+    """Median latency of the reference alone, before and after the candidate."""
+    slowed: bool
+    """Whether the reference was slower beside the candidate than alone, beyond noise."""
+    overhead_ms: float
+    """What was subtracted from every call of both arms."""
+
+
+class Measurement:
+    """Measures one launch.
+
+    Args:
+        reference: The reference's arm, warmed, in the timed loop.
+        candidate: The candidate's arm, likewise.
+        sets: Input sets; the first `SPENT_SETS` are for other purposes than pairs.
+        cache: Emptied before every call.
+        random: Order of the arms.
+        tally: Counts the candidate's calls.
+        turn_ms: A turn repeats calls until it lasts about this long.
+    """
+
+    def __init__(
+        self,
+        reference: Arm,
+        candidate: Arm,
+        sets: list[InputSet],
+        cache: CoreCache,
+        random: np.random.Generator,
+        tally: Tally,
+        *,
+        turn_ms: float,
+    ) -> None:
+        self.reference = reference
+        self.candidate = candidate
+        self.sets = sets
+        self.cache = cache
+        self.random = random
+        self.tally = tally
+        self.turn_ms = turn_ms
+        self.overhead_ms = 0.0
+        self._resolution_ms = 1e-3
+
+    def run(self, enough: Callable[[Launch], bool]) -> LaunchResult:
+        """Measure until `enough` says so or the sets are used up; the candidate is dead afterwards.
+
+        Args:
+            enough: Looks at the launch after each pair.
+
+        Raises:
+            Fault: The candidate fails.
+            TaskError: The reference fails.
+        """
+        self._measure_overhead()
+        before = self._alone(self.sets[WARM_SETS : WARM_SETS + SOLO_SETS])
+        timed = self.sets[SPENT_SETS:]
+        calls = max(1, min(round(self.turn_ms / before), len(timed) // _LEAST_PAIRS))
+        self.reference.limit(before * 1e-3)
+        self.candidate.limit(before * 1e-3)
+        launch = Launch()
+        for start in range(0, len(timed) - calls + 1, calls):
+            part = timed[start : start + calls]
+            times: dict[bool, float] = {}
+            for is_candidate in (True, False) if self.random.random() < 0.5 else (False, True):
+                times[is_candidate] = self._turn(part, is_candidate=is_candidate)
+            launch = launch.add(times[False], times[True])
+            if enough(launch):
+                break
+        self.candidate.close()
+        after = self._alone(self.sets[WARM_SETS + SOLO_SETS : SPENT_SETS])
+        return LaunchResult(launch, (before, after), slowed(launch.reference_ms, before, after), self.overhead_ms)
+
+    def _measure_overhead(self) -> None:
+        # The last untimed call's outputs are still the reference's; they belong to the last warm set.
+        one = self.sets[WARM_SETS - 1]
+        times: list[float] = []
+        for _ in range(_EMPTY_CALLS):
+            times.append(self._trusted(one, empty=True).elapsed_ns * 1e-6)
+        self.overhead_ms = statistics.median(times)
+        spread = statistics.median(abs(time - self.overhead_ms) for time in times)
+        self._resolution_ms = max(spread / math.sqrt(len(times)), 1e-3)
+
+    def _alone(self, sets: list[InputSet]) -> float:
+        return statistics.median(self._turn([one], is_candidate=False) for one in sets)
+
+    def _turn(self, sets: list[InputSet], *, is_candidate: bool) -> float:
+        """Call an arm once on each set; return the mean latency of a call in milliseconds."""
+        total = 0.0
+        for one in sets:
+            if is_candidate:
+                call = self.candidate.call(one, self.cache.empty)
+                self.tally.check(one, call.comparisons)
+            else:
+                call = self._trusted(one)
+            total += max(call.elapsed_ns * 1e-6 - self.overhead_ms, self._resolution_ms)
+        return total / len(sets)
+
+    def _trusted(self, one: InputSet, *, empty: bool = False) -> Call:
+        try:
+            call = self.reference.call(one, self.cache.empty, empty=empty)
+        except Fault as fault:
+            raise TaskError(f"expected the reference to answer, got {fault.status}: {fault.message}") from fault
+        if not all(comparison.right for comparison in call.comparisons):
+            errors = [comparison.error for comparison in call.comparisons]
+            raise TaskError(f"expected the reference to agree with its own float64 answer, errors over scale: {errors}")
+        return call
+
+
+def slowed(beside_ms: Sequence[float], before_ms: float, after_ms: float) -> bool:
+    """Whether the reference was slower beside the candidate than alone.
+
+    The median beside must exceed the smaller of the two medians alone by 5 % (DESIGN.md, protocol 7) and by three
+    standard errors of itself, so that noise is not called tampering.
+
+    Args:
+        beside_ms: Latencies of the reference's turns in pairs.
+        before_ms: Median latency alone, before the candidate existed in the timed phase.
+        after_ms: The same after its death.
+    """
+    beside = statistics.median(beside_ms)
+    deviation = 1.4826 * statistics.median(abs(time - beside) for time in beside_ms)
+    error = 1.2533 * deviation / math.sqrt(len(beside_ms))
+    return beside - 3.0 * error > _SLOWED * min(before_ms, after_ms)

@@ -1,0 +1,54 @@
+"""Settings of the judge. A default is a decision with a reason."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class JudgeSettings(BaseModel):
+    """How candidates are judged on this machine."""
+
+    model_config = ConfigDict(frozen=True)
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where programs run; `auto` takes a GPU when the judge supports one here."""
+    require_sandbox: tuple[str, ...] = ()
+    """Sandbox layers without which the judge refuses to work; the rest is used where the machine has it."""
+    build_timeout_s: float = Field(default=180.0, gt=0)
+    """Limit for importing a candidate, compilation included (a C++ extension takes 30 s on an idle core)."""
+    warmup_timeout_s: float = Field(default=60.0, gt=0)
+    """Limit for the constructor, and for each untimed call."""
+    call_timeout_factor: float = Field(default=1000.0, gt=1)
+    """A timed call may take this many times the reference's latency (the paper's rule) ..."""
+    call_timeout_s: float = Field(default=5.0, gt=0)
+    """... but not longer than this, or four times the reference's latency where that is more."""
+    memory_bytes: int = Field(default=8 << 30, gt=0)
+    """Memory that a worker may allocate."""
+    scratch_bytes: int = Field(default=1 << 30, gt=0)
+    """Size of a worker's private temporary folder."""
+    max_processes: int = Field(default=256, gt=0)
+    """Processes and threads of one worker (compilers run in it)."""
+    pool_bytes: int = Field(default=2 << 30, gt=0)
+    """Memory for input sets and answers, over all tasks; the oldest task's are dropped first."""
+    sets_training: int = Field(default=40, ge=8)
+    """Input sets for the timed pairs of one `training` launch; each is used once for each arm."""
+    sets_report: int = Field(default=75, ge=8)
+    """The same for each launch of `report`."""
+    budget_training_s: float = Field(default=0.6, gt=0)
+    """Seconds of measurement after which a `training` evaluation takes the interval as it stands."""
+    budget_report_s: float = Field(default=20.0, gt=0)
+    """The same for `report`, over all launches."""
+    turn_ms: float = Field(default=8.0, gt=0)
+    """A turn repeats single calls until it lasts about this long."""
+    sample_elements: int = Field(default=512, ge=16)
+    """Secret output elements that stop the clock, over all outputs of a call."""
+    full_check_share: float = Field(default=0.25, gt=0, le=1)
+    """Share of the input sets, secret, whose whole outputs are compared."""
+    error_factor: float = Field(default=32.0, gt=1)
+    """c: a candidate's error may be this many times the reference's own; see docs/architecture.md, numerics."""
+    error_floor_ulps: float = Field(default=8.0, gt=0)
+    """Least tolerance, in units of the last place of the output's scale."""
+    max_source_bytes: int = Field(default=1 << 20, gt=0)
+    """Longest program."""

@@ -1,0 +1,137 @@
+"""From what was seen to the record."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from cudal1_data import Task
+
+from cudal1_env.judge import cpu
+from cudal1_env.judge.arms import Fault
+from cudal1_env.judge.rounds import Tally
+from cudal1_env.records import Evaluation, Latency, Machine, Precision, Seconds, Speedup, Status
+from cudal1_env.stats import Launch, summarize_latency
+
+
+@dataclass
+class Stopwatch:
+    """Adds up seconds by phase."""
+
+    began: float = field(default_factory=time.perf_counter)
+    phases: dict[str, float] = field(default_factory=dict[str, float])
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time of a block towards a phase; `name` is a field of `Seconds` without its unit."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.phases[name] = self.phases.get(name, 0.0) + time.perf_counter() - start
+
+    def add(self, name: str, seconds: float) -> None:
+        """Count seconds towards a phase."""
+        self.phases[name] = self.phases.get(name, 0.0) + seconds
+
+    def seconds(self) -> Seconds:
+        """Everything so far."""
+        total = time.perf_counter() - self.began
+        return Seconds(total_s=total, **{f"{name}_s": value for name, value in self.phases.items()})
+
+
+@dataclass
+class Case:
+    """Everything seen of one candidate while it is judged."""
+
+    task: Task
+    source: str
+    precision: Precision
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    tally: Tally = field(default_factory=Tally)
+    launches: list[Launch] = field(default_factory=list[Launch])
+    weights: str | None = None
+    machine: Machine | None = None
+    layers: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    commitment: str | None = None
+    stderr: str = ""
+
+    def failed(self, fault: Fault) -> Evaluation:
+        """Return the record of a candidate that failed."""
+        return self._record(fault.status, fault.message)
+
+    def measured(self, speedup: Speedup) -> Evaluation:
+        """Return the record of a candidate that was right and was measured."""
+        verb = "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "not told apart"
+        text = f"right; {speedup.point:.3g} x the reference's speed ({speedup.low:.3g} to {speedup.high:.3g}): {verb}"
+        reference = summarize_latency([ms for launch in self.launches for ms in launch.reference_ms])
+        candidate = summarize_latency([ms for launch in self.launches for ms in launch.candidate_ms])
+        return self._record(Status.CORRECT, text, speedup=speedup, reference=reference, candidate=candidate)
+
+    def _record(
+        self,
+        status: Status,
+        message: str,
+        *,
+        speedup: Speedup | None = None,
+        reference: Latency | None = None,
+        candidate: Latency | None = None,
+    ) -> Evaluation:
+        return Evaluation(
+            id=uuid.uuid4().hex,
+            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            task=self.task.id,
+            task_sha256=sha256(self.task.source),
+            task_source=self.task.source,
+            source=self.source,
+            source_sha256=sha256(self.source),
+            status=status,
+            message=printable(message),
+            speedup=speedup,
+            reference=reference,
+            candidate=candidate,
+            errors=tuple(self.tally.errors[position] for position in sorted(self.tally.errors)),
+            weights=self.weights,  # type: ignore[arg-type]
+            precision=self.precision,
+            launches=len(self.launches),
+            rounds=sum(launch.pairs for launch in self.launches),
+            calls=self.tally.calls,
+            full_checks=self.tally.full_checks,
+            seconds=self.watch.seconds(),
+            machine=self.machine,
+            sandbox=self.layers,
+            sandbox_missing=self.missing,
+            seed_commitment=self.commitment,
+            stderr=printable(self.stderr),
+        )
+
+
+def machine(core: int | None, torch_version: str) -> Machine:
+    """Describe this machine."""
+    return Machine(
+        device="cpu",
+        name=cpu.name(),
+        cores=len(os.sched_getaffinity(0)),
+        core=core,
+        kernel=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        torch=torch_version,
+    )
+
+
+def sha256(text: str) -> str:
+    """Hash of a program."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def printable(text: str) -> str:
+    """Return text that any JSON reader takes (no lone surrogates, no NUL)."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "?")

@@ -1,0 +1,78 @@
+"""Repeat an evaluation from its record: the same secret seed, hence the same inputs, answers and checks; a new clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cudal1_data import Task
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from cudal1_env.errors import RecordError
+from cudal1_env.judge import Judge
+from cudal1_env.records import PROTOCOL_VERSION, Evaluation
+
+
+class Replay(BaseModel):
+    """An evaluation next to its repetition."""
+
+    model_config = ConfigDict(frozen=True)
+
+    recorded: Evaluation
+    """What the record said."""
+    repeated: Evaluation
+    """What came now."""
+    same_status: bool
+    """Whether the statuses agree."""
+    same_errors: bool
+    """Whether the largest errors agree to the last bit (the numerics are repeated exactly on the same machine type)."""
+    overlap: bool | None
+    """Whether the speedup intervals overlap; None where there is none."""
+
+
+def read_record(path: Path) -> Evaluation:
+    """Read a record: a JSON file, or the last line of a file of JSON lines.
+
+    Raises:
+        RecordError: The file holds no record.
+    """
+    try:
+        lines = path.read_text().strip().splitlines()
+    except OSError as error:
+        raise RecordError(f"expected a record in {path}, cannot read it: {error}") from error
+    for text in ("\n".join(lines), lines[-1] if lines else ""):
+        try:
+            return Evaluation.model_validate_json(text)
+        except ValidationError:
+            continue
+    raise RecordError(f"expected {path} to hold one evaluation as JSON (what `cudal1-env evaluate --json` prints last)")
+
+
+def replay(judge: Judge, record: Evaluation) -> Replay:
+    """Judge the recorded candidate again under the recorded seed.
+
+    Raises:
+        RecordError: The record holds no seed, or is of another protocol version.
+    """
+    if record.protocol != PROTOCOL_VERSION:
+        raise RecordError(
+            f"expected a record of protocol {PROTOCOL_VERSION}, got {record.protocol}; use that version's cudal1"
+        )
+    if record.seed is None:
+        raise RecordError("expected a record with its seed, this one holds the commitment only; see `Judge.retire`")
+    task = Task(id=record.task, source=record.task_source, name=record.task, level=1, origin="record")
+    repeated = judge.evaluate(task, record.source, precision=record.precision, seed=bytes.fromhex(record.seed))
+    overlap = None
+    if record.speedup is not None and repeated.speedup is not None:
+        overlap = record.speedup.low <= repeated.speedup.high and repeated.speedup.low <= record.speedup.high
+    return Replay(
+        recorded=record,
+        repeated=repeated,
+        same_status=record.status is repeated.status,
+        same_errors=_errors(record) == _errors(repeated),
+        overlap=overlap,
+    )
+
+
+def _errors(record: Evaluation) -> list[tuple[int, str, str]]:
+    # repr, so that NaN equals NaN
+    return [(error.output, repr(error.tolerance), repr(error.reference_error)) for error in record.errors]

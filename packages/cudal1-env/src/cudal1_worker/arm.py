@@ -1,0 +1,255 @@
+"""One arm: the process in which one program lives, is called, and dies.
+
+The judge leads through the slow phases by messages (`build`, `construct`, `load`, `slots`, `call`, `seal`) and
+through timed calls by the control page. Whatever this module says is a courtesy: the judge believes bytes only.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from cudal1_worker import layout, sandbox
+from cudal1_worker import protocol as wire
+
+MODULE_NAME = "candidate"
+_ERROR_CHARS = 4000
+
+# Taken before any candidate could replace them: not for safety (the judge reads bytes), but so that an honest
+# program that patches torch still gets an honest descriptor.
+_shape = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
+_dtype = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
+_device = torch.Tensor.device.__get__  # type: ignore[attr-defined]
+_layout = torch.Tensor.layout.__get__  # type: ignore[attr-defined]
+_stride = torch.Tensor.stride
+_data_ptr = torch.Tensor.data_ptr
+_frombuffer = torch.frombuffer
+
+
+class Failure(Exception):
+    """A phase failed in a way that has a name (`kind`)."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+def execute(source: str, wanted: str) -> types.ModuleType:
+    """Run a program as a module of its own, from a file, so that `inspect.getsource` and Triton work.
+
+    Args:
+        source: Program text.
+        wanted: Name that it must define.
+
+    Raises:
+        Failure: `syntax`, `no_code`; exceptions of the program itself pass through.
+    """
+    path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"{MODULE_NAME}.py")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(source)
+    try:
+        code = compile(source, path, "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise Failure("syntax", f"{type(error).__name__}: {error}") from error
+    module = types.ModuleType(MODULE_NAME)
+    module.__file__ = path
+    sys.modules[MODULE_NAME] = module
+    exec(code, module.__dict__)
+    if wanted not in module.__dict__:
+        raise Failure("no_code", f"expected a program that defines `{wanted}`, found none")
+    return module
+
+
+def describe_error(error: BaseException) -> wire.Message:
+    """Turn an exception into the message that reports it."""
+    if isinstance(error, Failure):
+        return {"error": error.kind, "text": str(error)[:_ERROR_CHARS]}
+    memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next((frame.lineno for frame in reversed(frames) if frame.filename.endswith(f"{MODULE_NAME}.py")), None)
+    where = f" (line {line})" if line is not None else ""
+    return {
+        "error": "memory" if memory else "raised",
+        "text": f"{type(error).__name__}: {error}"[:_ERROR_CHARS] + where,
+    }
+
+
+class Arm:
+    """State of one arm between messages."""
+
+    def __init__(self, channel: socket.socket, control_fd: int, reply_fd: int) -> None:
+        self.channel = channel
+        control = mmap.mmap(control_fd, wire.PAGE_BYTES, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        self.control = memoryview(control).cast("Q")
+        self.reply = mmap.mmap(reply_fd, wire.PAGE_BYTES, flags=mmap.MAP_SHARED)
+        self.words = memoryview(self.reply).cast("Q")
+        self.module: types.ModuleType | None = None
+        self.model: Any = None
+        self.entries: list[layout.Entry] = []
+        self.input_bytes = 0
+        self.inputs: list[Any] = []
+        self.outputs: Any = None
+        self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
+            "build": self.build,
+            "construct": self.construct,
+            "load": self.load,
+            "inputs": self.learn_inputs,
+            "call": self.call_once,
+            "seal": self.seal,
+        }
+
+    def serve(self) -> None:
+        """Answer messages until the judge closes the channel."""
+        while True:
+            try:
+                message, fds = wire.receive(self.channel)
+            except wire.ChannelClosed:
+                return
+            if message["op"] == "timed":
+                self.timed()
+            try:
+                answer = self.handlers[message["op"]](message, fds)
+            except Exception as error:  # every failure of a program is data for the judge
+                answer = describe_error(error)
+            finally:
+                for fd in fds:
+                    os.close(fd)
+            wire.send(self.channel, answer)
+
+    def build(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Import the program; compilers may run."""
+        with os.fdopen(os.dup(fds[0]), "rb") as file:
+            source = file.read().decode()
+        self.module = execute(source, message["wanted"])
+        return {"ok": True}
+
+    def construct(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Make the model under the seed; answer with names, shapes and dtypes of its state."""
+        torch.manual_seed(message["seed"])
+        arguments = layout.decode(message["arguments"])
+        factory = getattr(self.module, message["wanted"])
+        self.model = factory(**arguments) if isinstance(arguments, dict) else factory(*arguments)
+        return {"state": state_names(self.model)}
+
+    def load(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Load the judge's weights into the model's state."""
+        block = mmap.mmap(fds[0], message["bytes"], flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        state = self.model.state_dict()
+        with torch.no_grad():
+            for name, entry in zip(message["names"], message["entries"], strict=True):
+                state[name].copy_(layout.view(block, entry))
+        return {"ok": True}
+
+    def learn_inputs(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Learn how inputs will lie in memory."""
+        self.entries, self.input_bytes = message["entries"], message["bytes"]
+        return {"ok": True}
+
+    def map_inputs(self, fd: int, *, writable: bool) -> list[Any]:
+        """Map a set of inputs: shared and read-only, or private and writable (untimed); tell where."""
+        flags = mmap.MAP_PRIVATE if writable else mmap.MAP_SHARED
+        prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        block = mmap.mmap(fd, self.input_bytes, flags=flags | mmap.MAP_POPULATE, prot=prot)
+        self.words[wire.INPUTS] = _data_ptr(_frombuffer(block, dtype=torch.uint8))
+        return [
+            layout.view(block, entry) if "tensor" in entry else layout.decode(entry["value"]) for entry in self.entries
+        ]
+
+    def call_once(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Call the model once, untimed, and leave a descriptor in the reply page."""
+        self.outputs = None
+        self.inputs = self.map_inputs(fds[0], writable=message["writable"])
+        with torch.no_grad():
+            self.outputs = self.model(*self.inputs)
+        if self.describe(self.outputs) != wire.RETURNED:
+            raise Failure("contract", "expected dense tensors, or nested lists, tuples or dicts of them")
+        return {"ok": True}
+
+    def seal(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Give up the right to start processes (where the supervisor has no gate to take it away)."""
+        sandbox.seal()
+        return {"ok": True}
+
+    def timed(self) -> NoReturn:
+        """Follow the control page for the rest of this process's life.
+
+        On GO a descriptor of the inputs waits in the channel. Outputs and inputs of the turn before are dropped at
+        WAKE, which no clock sees; inputs one turn later still, so that addresses alternate.
+        """
+        control, words = self.control, self.words
+        last_go = last_wake = 0
+        kept, before = self.outputs, self.inputs
+        with torch.no_grad():
+            while True:
+                go = control[wire.GO]
+                if go == last_go:
+                    wake = control[wire.WAKE]
+                    if wake != last_wake:
+                        self.outputs = None
+                        before, self.inputs = self.inputs, []
+                        words[wire.AWAKE] = last_wake = wake
+                    continue
+                last_go = go
+                _, fds, _, _ = socket.recv_fds(self.channel, 1, 1)
+                try:
+                    self.inputs = self.map_inputs(fds[0], writable=False)
+                    self.outputs = self.model(*self.inputs) if control[wire.OPERATION] == wire.CALL else kept
+                    words[wire.OUTCOME] = self.describe(self.outputs)
+                    words[wire.FLAG] = go
+                except Exception as error:  # data for the judge, sent behind the flag
+                    words[wire.OUTCOME] = wire.RAISED
+                    words[wire.FLAG] = go
+                    wire.send(self.channel, describe_error(error))
+                finally:
+                    os.close(fds[0])
+                before = []
+
+    def describe(self, outputs: Any) -> int:
+        """Write one descriptor for each output tensor into the reply page; return the outcome."""
+        leaves = layout.flatten(outputs) if type(outputs) is not torch.Tensor else [outputs]
+        if len(leaves) > wire.MAX_OUTPUTS:
+            return wire.NOT_TENSORS
+        offset = wire.DESCRIPTOR_OFFSET
+        for leaf in leaves:
+            if not isinstance(leaf, torch.Tensor) or _layout(leaf) is not torch.strided:
+                return wire.NOT_TENSORS
+            shape = _shape(leaf)
+            rank = len(shape)
+            if rank > wire.MAX_DIMENSIONS:
+                return wire.NOT_TENSORS
+            padding = (0,) * (wire.MAX_DIMENSIONS - rank)
+            code = 0 if _device(leaf).type == "cpu" else 1 if _device(leaf).type == "cuda" else 2
+            wire.DESCRIPTOR.pack_into(
+                self.reply,
+                offset,
+                _data_ptr(leaf),
+                layout.dtype_code(_dtype(leaf)),
+                rank,
+                code,
+                *shape,
+                *padding,
+                *_stride(leaf),
+                *padding,
+            )
+            offset += wire.DESCRIPTOR.size
+        self.words[wire.OUTPUTS] = len(leaves)
+        return wire.RETURNED
+
+
+def state_names(model: Any) -> list[list[Any]]:
+    """Return `[name, shape, dtype]` for each tensor of a module's state, in order; empty for anything else."""
+    if not isinstance(model, torch.nn.Module):
+        return []
+    return [
+        [name, list(value.shape), str(value.dtype).removeprefix("torch.")]
+        for name, value in model.state_dict().items()
+        if isinstance(value, torch.Tensor)
+    ]

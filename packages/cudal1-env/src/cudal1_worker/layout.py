@@ -1,0 +1,142 @@
+"""How tensors lie in shared memory: a manifest (JSON) beside a block of bytes."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import torch
+
+from cudal1_worker.protocol import DTYPES
+
+ALIGNMENT = 4096
+"""Each tensor begins on a page of its own."""
+
+Entry = dict[str, Any]
+"""`{"tensor": {dtype, shape, strides, offset, bytes}}` or `{"value": encoded}`."""
+
+_CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
+_DTYPES = {name: getattr(torch, name) for name in DTYPES}
+
+
+def dtype_code(dtype: torch.dtype) -> int:
+    """Return the position of `dtype` in `protocol.DTYPES`.
+
+    Raises:
+        KeyError: The dtype may not cross.
+    """
+    return _CODES[dtype]
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor itself if its elements fill a block without holes or overlaps, else a contiguous copy."""
+    span = 1
+    for size, stride in sorted(zip(tensor.shape, tensor.stride(), strict=True), key=lambda pair: (pair[1], pair[0])):
+        if size == 1:
+            continue
+        if stride != span:
+            return tensor.contiguous()
+        span *= size
+    return tensor
+
+
+def manifest(values: list[Any]) -> tuple[list[Entry], int]:
+    """Lay out tensors one after another.
+
+    Args:
+        values: Tensors and plain values.
+
+    Returns:
+        An entry for each value, and the bytes of the whole block.
+    """
+    entries: list[Entry] = []
+    offset = 0
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            entries.append({"value": encode(value)})
+            continue
+        value = dense(value)
+        size = value.numel() * value.element_size()
+        entries.append(
+            {
+                "tensor": {
+                    "dtype": str(value.dtype).removeprefix("torch."),
+                    "shape": list(value.shape),
+                    "strides": list(value.stride()),
+                    "offset": offset,
+                    "bytes": size,
+                }
+            }
+        )
+        offset += -(-size // ALIGNMENT) * ALIGNMENT
+    return entries, max(offset, ALIGNMENT)
+
+
+def view(block: Any, entry: Entry) -> torch.Tensor:
+    """Return the tensor that `entry` describes, lying in `block` (a writable or read-only buffer)."""
+    spec = entry["tensor"]
+    dtype = _DTYPES[spec["dtype"]]
+    count = spec["bytes"] // dtype.itemsize
+    if count == 0:
+        return torch.empty(spec["shape"], dtype=dtype)
+    flat = torch.frombuffer(block, dtype=dtype, count=count, offset=spec["offset"])
+    return flat.as_strided(spec["shape"], spec["strides"])
+
+
+def store(block: Any, entries: list[Entry], values: list[Any]) -> None:
+    """Copy tensors into a writable block at the places that the manifest names."""
+    for entry, value in zip(entries, values, strict=True):
+        if "tensor" in entry and entry["tensor"]["bytes"]:
+            view(block, entry).copy_(value)
+
+
+def encode(value: Any) -> Any:
+    """Turn a constructor argument into JSON, keeping the difference between list, tuple and dict.
+
+    Raises:
+        TypeError: The value is of a kind that may not cross.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, torch.Size | tuple):
+        return {"tuple": [encode(item) for item in value]}
+    if isinstance(value, list):
+        return {"list": [encode(item) for item in value]}
+    if isinstance(value, dict):
+        return {"dict": [[encode(key), encode(item)] for key, item in value.items()]}
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.Tensor):
+        flat = value.detach().contiguous().flatten()
+        raw = bytes(flat.view(torch.uint8).tolist()) if flat.numel() else b""
+        shape = list(value.shape)
+        return {"array": base64.b64encode(raw).decode(), "of": str(value.dtype).removeprefix("torch."), "shape": shape}
+    raise TypeError(f"expected numbers, text, lists, tuples, dicts, dtypes or tensors, got {type(value).__name__}")
+
+
+def decode(value: Any) -> Any:
+    """Undo `encode`."""
+    if not isinstance(value, dict):
+        return value
+    if "tuple" in value:
+        return tuple(decode(item) for item in value["tuple"])
+    if "list" in value:
+        return [decode(item) for item in value["list"]]
+    if "dict" in value:
+        return {decode(key): decode(item) for key, item in value["dict"]}
+    if "dtype" in value:
+        return _DTYPES[value["dtype"]]
+    raw = bytearray(base64.b64decode(value["array"]))
+    dtype = _DTYPES[value["of"]]
+    return (
+        torch.frombuffer(raw, dtype=dtype).reshape(value["shape"]) if raw else torch.empty(value["shape"], dtype=dtype)
+    )
+
+
+def flatten(value: Any) -> list[Any]:
+    """Return the leaves of nested lists, tuples and dicts, in order."""
+    if isinstance(value, list | tuple):
+        return [leaf for item in value for leaf in flatten(item)]
+    if isinstance(value, dict):
+        return [leaf for item in value.values() for leaf in flatten(item)]
+    return [value]

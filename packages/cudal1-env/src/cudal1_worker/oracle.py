@@ -1,0 +1,210 @@
+"""The oracle: runs a task's reference in float64 and makes its inputs, in a sandbox of its own.
+
+It gets single-use seeds from the judge and writes bytes into memory that the judge owns and copies. It sees no
+candidate and no clock.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import socket
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from cudal1_worker import distributions, layout
+from cudal1_worker import protocol as wire
+from cudal1_worker.arm import Failure, describe_error, execute, state_names
+
+REFERENCE = "Model"
+
+
+class Oracle:
+    """State of one oracle between messages: the reference module, its weights, its models."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        self.module: types.ModuleType | None = None
+        self.models: dict[str, tuple[Any, Any]] = {}
+        self.entries: list[layout.Entry] = []
+        self.values: list[Any] = []
+        self.answers: list[torch.Tensor] = []
+        self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
+            "build": self.build,
+            "describe": self.describe,
+            "state": self.state,
+            "make": self.make,
+            "write": self.write,
+        }
+
+    def serve(self) -> None:
+        """Answer messages until the judge closes the channel."""
+        while True:
+            try:
+                message, fds = wire.receive(self.channel)
+            except wire.ChannelClosed:
+                return
+            try:
+                answer = self.handlers[message["op"]](message, fds)
+            except Exception as error:  # the task's fault: the judge turns it into a TaskError
+                answer = describe_error(error)
+            finally:
+                for fd in fds:
+                    os.close(fd)
+            wire.send(self.channel, answer)
+
+    def build(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Import the reference program."""
+        with os.fdopen(os.dup(fds[0]), "rb") as file:
+            self.module = execute(file.read().decode(), REFERENCE)
+        for name in ("get_inputs", "get_init_inputs"):
+            if name not in self.module.__dict__:
+                raise Failure("no_code", f"expected a task that defines `{name}`, found none")
+        return {"ok": True}
+
+    def fresh_model(self, seed: int) -> Any:
+        """Make the reference model under a seed."""
+        assert self.module is not None
+        arguments = self.module.get_init_inputs()
+        torch.manual_seed(seed)
+        factory = getattr(self.module, REFERENCE)
+        return factory(**arguments) if isinstance(arguments, dict) else factory(*arguments)
+
+    def fresh_inputs(self, seed: int, distribution: str) -> list[Any]:
+        """Call the task's `get_inputs` under a seed, then move its values to another distribution."""
+        assert self.module is not None
+        torch.manual_seed(seed)
+        random.seed(seed)
+        values = list(self.module.get_inputs())
+        values = [value.detach() if isinstance(value, torch.Tensor) else value for value in values]
+        return distributions.transform(values, distribution, seed)
+
+    def describe(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Tell what the task's inputs, arguments, state and outputs look like, and whether it is random."""
+        assert self.module is not None
+        arguments = layout.encode(self.module.get_init_inputs())
+        seed = message["seed"]
+        self.models = {"seeded": self.pair(self.fresh_model(seed), self.fresh_model(seed))}
+        plain = self.models["seeded"][0]
+        self.entries, size = layout.manifest(self.fresh_inputs(seed, "own"))
+        values = self.fresh_inputs(seed, "own")
+        first = self.run(plain, values)
+        second = self.run(plain, self.fresh_inputs(seed, "own"))
+        same = all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True))
+        return {
+            "arguments": arguments,
+            "state": state_names(plain),
+            "inputs": self.entries,
+            "bytes": size,
+            "outputs": [
+                {
+                    "shape": list(out.shape),
+                    "dtype": str(out.dtype).removeprefix("torch."),
+                    "aliases": aliases(out, values),
+                }
+                for out in first
+            ],
+            "random": not same,
+        }
+
+    def state(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Make non-default weights, write them into the judge's memory, and keep models that hold them."""
+        plain, wide = self.fresh_model(message["seed"]), self.fresh_model(message["seed"])
+        with torch.no_grad():
+            values = distributions.non_default_state(plain.state_dict(), message["values_seed"])
+            names = list(values)
+            entries, size = layout.manifest([values[name] for name in names])
+            os.truncate(fds[0], size)
+            block = mmap.mmap(fds[0], size, flags=mmap.MAP_SHARED)
+            layout.store(block, entries, [values[name] for name in names])
+            for model in (plain, wide):
+                state = model.state_dict()
+                for name in names:
+                    state[name].copy_(values[name])
+        self.models["loaded"] = self.pair(plain, wide)
+        return {"names": names, "entries": entries, "bytes": size}
+
+    def pair(self, plain: Any, wide: Any) -> tuple[Any, Any]:
+        """Return the model and its float64 twin."""
+        return plain, wide.double() if isinstance(wide, torch.nn.Module) else wide
+
+    def make(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Make one set of inputs and its float64 answers; they wait here for `write`.
+
+        The answer says, for each output, its scale (largest finite magnitude) and, when asked, the largest
+        error of the reference's own arithmetic on the same inputs, both absolute.
+        """
+        values = self.fresh_inputs(message["seed"], message["distribution"])
+        plain, wide = self.models[message["weights"]]
+        answers = self.exact(wide, values)
+        reports = [report(answer) for answer in answers]
+        if message["reference_error"]:
+            for entry, answer, own in zip(reports, answers, self.run(plain, values), strict=True):
+                entry.update(own_error(own, answer))
+        self.values, self.answers = values, answers
+        return {"outputs": reports, "answer_bytes": sum(8 * answer.numel() for answer in answers)}
+
+    def write(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Write the set made last: inputs by the manifest, then answers as float64 (integers as int64), end to end."""
+        block = mmap.mmap(fds[0], message["bytes"], flags=mmap.MAP_SHARED)
+        entries, _ = layout.manifest(self.values)
+        if entries != self.entries:
+            raise Failure("task", "expected get_inputs() to return the same shapes, layouts and plain values each time")
+        layout.store(block, entries, self.values)
+        offset = message["answers_at"]
+        for answer in self.answers:
+            if answer.numel():
+                flat = torch.frombuffer(block, dtype=answer.dtype, count=answer.numel(), offset=offset)
+                flat.copy_(answer.contiguous().flatten())
+            offset += 8 * answer.numel()
+        return {"ok": True}
+
+    def run(self, model: Any, values: list[Any]) -> list[torch.Tensor]:
+        """Call a model once; return its output tensors."""
+        with torch.no_grad():
+            outputs = layout.flatten(model(*values))
+        for output in outputs:
+            if not isinstance(output, torch.Tensor):
+                raise Failure("task", f"expected tensors from Model.forward, got {type(output).__name__}")
+        return outputs
+
+    def exact(self, wide: Any, values: list[Any]) -> list[torch.Tensor]:
+        """Call the float64 twin on the same values; return float64 (or int64) answers."""
+        upcast = [v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for v in values]
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            outputs = self.run(wide, upcast)
+        finally:
+            torch.set_default_dtype(before)
+        return [out.double() if out.is_floating_point() else out.to(torch.int64) for out in outputs]
+
+
+def report(answer: torch.Tensor) -> dict[str, Any]:
+    """Scale of one answer: its largest finite magnitude."""
+    finite = answer.double()[answer.double().isfinite()]
+    return {"scale": float(finite.abs().max()) if finite.numel() else 0.0, "finite": finite.numel() == answer.numel()}
+
+
+def own_error(own: torch.Tensor, answer: torch.Tensor) -> dict[str, Any]:
+    """How far the reference's own arithmetic is from the float64 answer."""
+    wide = own.double() if own.is_floating_point() else own.to(torch.int64).double()
+    rounded = answer.to(own.dtype).double() if own.is_floating_point() else answer.double()
+    masks_agree = bool(torch.equal(wide.isfinite(), rounded.isfinite()))
+    both = wide.isfinite() & answer.double().isfinite()
+    error = (wide - answer.double())[both].abs()
+    return {
+        "own_error": float(error.max()) if error.numel() else 0.0,
+        "masks_agree": masks_agree,
+        "mismatches": int((wide != answer.double()).sum()),
+    }
+
+
+def aliases(output: torch.Tensor, values: list[Any]) -> bool:
+    """Whether an output lies in the memory of an input."""
+    start = output.untyped_storage().data_ptr()
+    return any(isinstance(v, torch.Tensor) and v.numel() and v.untyped_storage().data_ptr() == start for v in values)

@@ -1,0 +1,135 @@
+"""What judge and worker say to each other: framed JSON over a socket, and two shared pages.
+
+The socket carries the slow phases (build, construct, weights). The pages carry the timed phase, in which a
+system call would cost more than the thing that is measured:
+
+* the *control page* is written by the judge and mapped read-only by the worker (its memfd is sealed);
+* the *reply page* is written by the worker; the judge copies it once, after the worker was frozen.
+
+Both are arrays of 64-bit words in native byte order.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any
+
+Message = dict[str, Any]
+
+PAGE_BYTES = 8192
+
+# Words of the control page.
+GO, OPERATION, WAKE = 0, 1, 2
+# Operations.
+CALL, EMPTY = 1, 2
+# Words of the reply page.
+FLAG, AWAKE, OUTCOME, OUTPUTS, INPUTS = 0, 1, 2, 3, 4
+# Outcomes of a call.
+RETURNED, RAISED, NOT_TENSORS = 1, 2, 3
+
+MAX_DIMENSIONS = 8
+MAX_OUTPUTS = 32
+DESCRIPTOR_OFFSET = 64
+DESCRIPTOR = struct.Struct(f"=QQQQ{MAX_DIMENSIONS}q{MAX_DIMENSIONS}q")
+"""Address, dtype code, dimensions, device code, shape, strides (in elements)."""
+
+DTYPES = (
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "bool",
+    "complex64",
+    "complex128",
+)
+"""Names of the dtypes that may cross, in the order of their codes."""
+
+MAX_MESSAGE_BYTES = 8 << 20
+RELEASE = b"."
+"""The byte with which a descriptor of the inputs comes in the timed phase."""
+_LENGTH = struct.Struct("=I")
+
+
+class ChannelClosed(Exception):
+    """The other side is gone."""
+
+
+class ChannelTimeout(Exception):
+    """The other side did not answer in time."""
+
+
+class BadMessage(Exception):
+    """What came is no message; only an untrusted side does that."""
+
+
+def send(channel: socket.socket, message: Message, fds: Sequence[int] = ()) -> None:
+    """Send one message, with file descriptors beside it.
+
+    Raises:
+        ChannelClosed: The other side is gone.
+    """
+    data = json.dumps(message).encode()
+    frame = _LENGTH.pack(len(data)) + data
+    try:
+        sent = socket.send_fds(channel, [frame], list(fds)) if fds else channel.send(frame)
+        channel.sendall(frame[sent:])
+    except OSError as error:
+        raise ChannelClosed(f"expected a listening peer, got {error}") from error
+
+
+def receive(channel: socket.socket, *, timeout_s: float | None = None, max_fds: int = 16) -> tuple[Message, list[int]]:
+    """Receive one message and its file descriptors.
+
+    Args:
+        channel: A stream socket.
+        timeout_s: Seconds for the whole message; None waits for ever.
+        max_fds: How many descriptors may come along.
+
+    Raises:
+        ChannelClosed: The other side is gone.
+        ChannelTimeout: No whole message came in time.
+        BadMessage: The bytes are no JSON object of a sane size.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    fds: list[int] = []
+    data = bytearray()
+    need = _LENGTH.size
+    while len(data) < need:
+        _wait(channel, deadline)
+        try:
+            chunk, more, _, _ = socket.recv_fds(channel, min(1 << 16, need - len(data)), max_fds)
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
+        fds.extend(more)
+        if not chunk:
+            raise ChannelClosed("expected a message, the channel was closed")
+        data += chunk
+        if len(data) == _LENGTH.size and need == _LENGTH.size:
+            need += _LENGTH.unpack(data)[0]
+            if need > MAX_MESSAGE_BYTES:
+                raise BadMessage(f"expected at most {MAX_MESSAGE_BYTES} bytes, {need} were announced")
+    try:
+        message = json.loads(bytes(data[_LENGTH.size :]))
+    except (ValueError, RecursionError) as error:
+        raise BadMessage(f"expected JSON, got {error}") from error
+    if not isinstance(message, dict):
+        raise BadMessage(f"expected a JSON object, got {type(message).__name__}")
+    return message, fds
+
+
+def _wait(channel: socket.socket, deadline: float | None) -> None:
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1e3
+    if not poll.poll(left):
+        raise ChannelTimeout("expected an answer, none came in time")

@@ -1,0 +1,123 @@
+"""The zygote: a process with torch imported, from which every worker is forked in milliseconds.
+
+`python -m cudal1_worker.zygote FD` is started by exec, with a clean environment, before any secret exists. It never
+runs a program of anybody's: it forks a supervisor, the supervisor makes namespaces and forks the worker (process 1
+of its own namespace), and waits to tell how it ended. Source texts go past the zygote, over the worker's own channel.
+
+Descriptors that come with a fork request, in this order: the worker's channel, its log, the supervisor's report, the
+supervisor's orders (the gate), and for an arm the control and the reply page.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import warnings
+from typing import NoReturn
+
+import torch
+
+from cudal1_worker import protocol as wire
+from cudal1_worker import sandbox
+from cudal1_worker.arm import Arm
+from cudal1_worker.oracle import Oracle
+
+
+def main() -> None:
+    """Serve fork requests until the judge closes the channel."""
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are nobody's zombies
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c is the judge's to handle
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", message="The given buffer is not writable")  # inputs are read-only on purpose
+    gc.collect()
+    gc.freeze()
+    wire.send(channel, {"ready": True, "torch": torch.__version__, "cuda": torch.version.cuda})
+    while True:
+        try:
+            message, fds = wire.receive(channel)
+        except wire.ChannelClosed:
+            return
+        read_end, write_end = os.pipe()
+        supervisor = os.fork()
+        if supervisor == 0:
+            channel.close()
+            os.close(read_end)
+            supervise(message, fds, write_end)
+        os.close(write_end)
+        for fd in fds:
+            os.close(fd)
+        with os.fdopen(read_end, "rb") as pipe:
+            answer = pipe.read()
+        wire.send(channel, {"supervisor": supervisor, **(json.loads(answer) if answer else {"worker": None})})
+
+
+def supervise(message: wire.Message, fds: list[int], pid_pipe: int) -> NoReturn:
+    """Make namespaces, fork the worker, keep its gate, report its end, exit."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    report_fd, orders_fd = fds[2], fds[3]
+    try:
+        os.setsid()
+        spec = sandbox.Spec.from_json(message["spec"])
+        report = sandbox.unshare_namespaces(spec)
+        gate = sandbox.Gate()
+        worker = os.fork()
+        if worker == 0:
+            for fd in (pid_pipe, report_fd, orders_fd):
+                os.close(fd)
+            live(message["role"], spec, report, gate, fds)
+        os.write(pid_pipe, json.dumps({"worker": worker}).encode())
+        os.close(pid_pipe)
+        for fd in fds:
+            if fd not in (report_fd, orders_fd):
+                os.close(fd)
+        status = gate.keep(worker, orders_fd)
+        how = {"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else {"exit": os.WEXITSTATUS(status)}
+    except Exception as error:  # the machine's fault: the judge raises it
+        how = {"fault": f"{type(error).__name__}: {error}"}
+    os.write(report_fd, json.dumps(how).encode())
+    os._exit(0)
+
+
+def live(role: str, spec: sandbox.Spec, report: sandbox.Report, gate: sandbox.Gate, fds: list[int]) -> NoReturn:
+    """Be the worker: enter the sandbox, say so, serve, exit."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    channel_fd, log_fd, _, _, *pages = fds
+    os.dup2(log_fd, 1)
+    os.dup2(log_fd, 2)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.close(log_fd)
+    channel = socket.socket(fileno=channel_fd)
+    code = 0
+    try:
+        entered = sandbox.enter(spec, report, gate)
+        _point_caches(entered)
+        torch.set_num_threads(1)
+        wire.send(channel, {"ready": True, "layers": list(entered.active), "missing": entered.missing})
+        if role == "arm":
+            Arm(channel, *pages).serve()
+        else:
+            Oracle(channel).serve()
+    except wire.ChannelClosed:
+        pass  # the judge is gone or done
+    except BaseException as error:
+        os.write(2, f"worker: {type(error).__name__}: {error}\n".encode())
+        code = 70
+    os._exit(code)
+
+
+def _point_caches(entered: sandbox.Report) -> None:
+    """Let compilers keep their products in the build folder, of which the judge may keep a copy."""
+    if entered.build is not None:
+        os.environ["TORCH_EXTENSIONS_DIR"] = os.path.join(entered.build, "torch_extensions")
+        os.environ["TRITON_CACHE_DIR"] = os.path.join(entered.build, "triton")
+
+
+if __name__ == "__main__":
+    main()
