@@ -14,8 +14,8 @@ FloatArray = NDArray[np.float64]
 TRIM = 0.2
 """Share of a launch's pairs cut off at each end (see `centre`)."""
 
-CAUTION = 0.5
-"""Standard errors of the lag-one autocorrelation that are added to it (see `centre`)."""
+CAUTION = 0.75
+"""Standard errors of the lag-one autocorrelation that are added to it: the least that holds 5 % at a memory of 0.6."""
 
 MOST_AUTOCORRELATION = 0.9
 """Largest autocorrelation that is allowed for; the few turns of a launch could not tell a larger one from it."""
