@@ -25,7 +25,7 @@ MAX_LINES = 500
 MAX_FUNCTION_LINES = 80
 
 # A folder of one machine: anything below a home folder, and where this checkout lies.
-MACHINE_PATH = re.compile(r"(?<![\w.*-])/(?:home/\w+|Users/\w+|root/\w+|work/\w+)")
+MACHINE_PATH = re.compile(r"(?<![\w.*}-])/(?:home/\w+|Users/\w+|root/\w+|work/\w+)")
 # A file on a package registry, or a registry's host; brackets keep this line from finding itself.
 DOWNLOAD = re.compile(
     r"https?://[^\s\"']*(?:/simple\b|/packages/|[.]whl|[.]tgz|[.]tar[.]gz|/debian\b)"
