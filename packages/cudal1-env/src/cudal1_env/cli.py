@@ -17,7 +17,7 @@ from cudal1_env.records import Evaluation, Precision
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Judge one program for one task. The last line of standard output is the record as JSON (with --json, the only one)."""
+    """Judge one program for one task. The last line of standard output is the record as JSON."""
 
     task: tyro.conf.Positional[str]
     """Task id (starter/diag_matmul) or the path of a task file in KernelBench's form."""

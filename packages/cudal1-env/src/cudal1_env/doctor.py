@@ -115,8 +115,11 @@ def measure_against_itself(task: Task, count: int) -> list[Launch]:
     """
     from cudal1_env.judge import Judge
 
+    launches: list[Launch] = []
     with Judge() as judge:
-        launches, evaluation = judge.launches(task, as_candidate(task), count)
-    if not evaluation.correct:
-        raise MachineError(f"expected {task.id} to agree with itself, got {evaluation.status}: {evaluation.message}")
+        for _ in range(count):
+            one = judge.evaluate(task, as_candidate(task))
+            if not one.correct:
+                raise MachineError(f"expected {task.id} to agree with itself, got {one.status}: {one.message}")
+            launches.extend(Launch(reference, candidate) for reference, candidate in one.turns_ms)
     return launches

@@ -90,7 +90,7 @@ class Latency(BaseModel):
 class OutputError(BaseModel):
     """The largest error seen in one output tensor, next to what was allowed."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     output: int = Field(ge=0)
     """Position among the outputs."""
@@ -151,7 +151,7 @@ class Machine(BaseModel):
 class Evaluation(BaseModel):
     """The verdict on one candidate for one task."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     protocol: str = PROTOCOL_VERSION
     """Version of the protocol that made this record."""
@@ -188,13 +188,17 @@ class Evaluation(BaseModel):
     errors: tuple[OutputError, ...] = ()
     """Largest error seen for each output tensor."""
     weights: Literal["loaded", "seeded"] | None = None
-    """`loaded`: non-default values were loaded into both arms; `seeded`: the state names differ, so both kept the seed's."""
+    """`loaded`: non-default values went into both arms; `seeded`: state names differ, both kept the seed's."""
     precision: Precision
     """How narrow the interval had to be."""
     launches: int = Field(default=0, ge=0)
     """Launches (fresh worker pairs) that were measured."""
     rounds: int = Field(default=0, ge=0)
     """Pairs of turns that were measured."""
+    turns_ms: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = ()
+    """For each launch the mean latency of a call in each turn: reference's, then candidate's, paired by position."""
+    overhead_ms: NonNegative | None = None
+    """Subtracted from every call of both arms: release, flag and read, measured on the reference (median launch)."""
     calls: int = Field(default=0, ge=0)
     """Timed calls of the candidate, each checked on a secret sample."""
     full_checks: int = Field(default=0, ge=0)

@@ -1,4 +1,4 @@
-"""Repeat an evaluation from its record: the same secret seed, hence the same inputs, answers and checks; a new clock."""
+"""Repeat an evaluation from its record: the same seed, hence the same inputs, answers and checks; a new clock."""
 
 from __future__ import annotations
 

@@ -96,6 +96,7 @@ class Arm:
         self.entries: list[layout.Entry] = []
         self.input_bytes = 0
         self.inputs: list[Any] = []
+        self.last_inputs: list[Any] = []
         self.outputs: Any = None
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
@@ -186,7 +187,7 @@ class Arm:
         """
         control, words = self.control, self.words
         last_go = last_wake = 0
-        kept, before = self.outputs, self.inputs
+        kept = self.outputs
         with torch.no_grad():
             while True:
                 go = control[wire.GO]
@@ -194,7 +195,7 @@ class Arm:
                     wake = control[wire.WAKE]
                     if wake != last_wake:
                         self.outputs = None
-                        before, self.inputs = self.inputs, []
+                        self.last_inputs, self.inputs = self.inputs, []
                         words[wire.AWAKE] = last_wake = wake
                     continue
                 last_go = go
@@ -210,7 +211,6 @@ class Arm:
                     wire.send(self.channel, describe_error(error))
                 finally:
                     os.close(fds[0])
-                before = []
 
     def describe(self, outputs: Any) -> int:
         """Write one descriptor for each output tensor into the reply page; return the outcome."""

@@ -6,10 +6,9 @@ Both arms, reference and candidate, go through exactly this code.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 from cudal1_worker import protocol as wire
 
 from cudal1_env.judge import cpu
-from cudal1_env.judge.memory import SharedBlock, Unreadable, message_block, read
+from cudal1_env.judge.memory import Unreadable, read, sealed_file
 from cudal1_env.judge.numerics import Comparison, compare
 from cudal1_env.judge.oracle import Anatomy, Weights
 from cudal1_env.judge.pool import InputSet
@@ -74,7 +73,10 @@ class Arm:
     """
 
     def __init__(self, worker: Worker, anatomy: Anatomy, settings: JudgeSettings, wanted: str) -> None:
+        assert worker.control is not None, "an oracle is no arm"
+        assert worker.reply is not None, "an oracle is no arm"
         self.worker = worker
+        self._control, self._reply = worker.control, worker.reply
         self.anatomy = anatomy
         self.settings = settings
         self.wanted = wanted
@@ -89,12 +91,9 @@ class Arm:
         Raises:
             Fault: It cannot be imported.
         """
-        fd = message_block(source.encode())
-        try:
-            limit = self.settings.build_timeout_s
+        limit = self.settings.build_timeout_s
+        with sealed_file(source.encode()) as fd:
             self._ask({"op": "build", "wanted": self.wanted}, [fd], limit, _BUILD_ERRORS, "importing the program")
-        finally:
-            os.close(fd)
 
     def construct(self, seed: int) -> bool:
         """Make the model.
@@ -125,12 +124,9 @@ class Arm:
         Raises:
             Fault: The state refuses them.
         """
-        fd = message_block(weights.data.tobytes())
         message = {"op": "load", "names": weights.names, "entries": weights.entries, "bytes": int(weights.data.size)}
-        try:
+        with sealed_file(weights.data.data) as fd:
             self._ask(message, [fd], self.settings.warmup_timeout_s, _CALL_ERRORS, "loading weights")
-        finally:
-            os.close(fd)
 
     def warm(self, one: InputSet, *, writable: bool) -> tuple[float, tuple[Comparison, ...]]:
         """Call once, untimed, and compare as a timed call would.
@@ -146,10 +142,10 @@ class Arm:
         Raises:
             Fault: The call fails, breaks the contract, or writes to its inputs.
         """
-        with self._inputs(one) as block:
+        with sealed_file(one.inputs.data) as fd:
             began = time.perf_counter()
             message = {"op": "call", "writable": writable}
-            self._ask(message, [block.fd], self.settings.warmup_timeout_s, _CALL_ERRORS, "the first calls")
+            self._ask(message, [fd], self.settings.warmup_timeout_s, _CALL_ERRORS, "the first calls")
             elapsed = time.perf_counter() - began
             self.freeze()
             try:
@@ -199,18 +195,16 @@ class Arm:
         Raises:
             Fault: The call fails or breaks the contract.
         """
-        assert self.worker.control is not None and self.worker.reply is not None
-        control, reply = self.worker.control.words, self.worker.reply.words
-        assert control is not None and reply is not None
+        control, reply = self._control.words, self._reply.words
         self._turn += 1
         turn = self._turn
-        with self._inputs(one) as block:
+        with sealed_file(one.inputs.data) as fd:
             prepare()
             self._awake(turn)
             control[wire.OPERATION] = wire.EMPTY if empty else wire.CALL
             with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
                 began = time.perf_counter_ns()
-                socket.send_fds(self.worker.channel, [wire.RELEASE], [block.fd])
+                socket.send_fds(self.worker.channel, [wire.RELEASE], [fd])
                 control[wire.GO] = turn
                 self._wait(reply, wire.FLAG, turn, began + int(self._deadline_s * 1e9))
             if reply[wire.OUTCOME] != wire.RETURNED:
@@ -225,19 +219,11 @@ class Arm:
 
     def _awake(self, turn: int) -> None:
         """Let the arm run again and wait until it drops its last outputs and polls; not timed."""
-        assert self.worker.control is not None and self.worker.reply is not None
-        assert self.worker.control.words is not None and self.worker.reply.words is not None
-        self.worker.control.words[wire.WAKE] = turn
+        self._control.words[wire.WAKE] = turn
         self.thaw()
         with self._faults("handing over after a call"):
             limit = time.perf_counter_ns() + int(_AWAKE_TIMEOUT_S * 1e9)
-            self._wait(self.worker.reply.words, wire.AWAKE, turn, limit)
-
-    def _inputs(self, one: InputSet) -> SharedBlock:
-        """Lay a set of inputs out in fresh memory of this arm's own."""
-        block = SharedBlock(self.anatomy.input_bytes, sealed=True)
-        np.copyto(block.bytes, one.inputs)
-        return block
+            self._wait(self._reply.words, wire.AWAKE, turn, limit)
 
     def _inputs_intact(self, one: InputSet) -> bool:
         try:
@@ -247,8 +233,7 @@ class Arm:
 
     def _inputs_at(self) -> int:
         """Where the worker says that it mapped its inputs; only its own contract depends on it."""
-        assert self.worker.reply is not None and self.worker.reply.words is not None
-        return self.worker.reply.words[wire.INPUTS]
+        return self._reply.words[wire.INPUTS]
 
     def _wait(self, words: memoryview, word: int, value: int, limit_ns: int) -> None:
         spins = 0
@@ -269,8 +254,7 @@ class Arm:
         raise Fault(Status.WRONG_CONTRACT, "expected dense tensors on the task's device, or nested sequences of them")
 
     def _compare(self, one: InputSet, *, whole: bool) -> tuple[Comparison, ...]:
-        assert self.worker.reply is not None
-        page = self.worker.reply.bytes.tobytes()  # copied once; the worker is frozen
+        page = self._reply.bytes.tobytes()  # copied once; the worker is frozen
         try:
             outputs = cpu.parse_outputs(page, self.anatomy.outputs)
             self._check_aliasing(outputs)
@@ -316,7 +300,7 @@ class Arm:
             self.worker.thaw()
 
     @contextlib.contextmanager
-    def _faults(self, what: str) -> Iterator[None]:
+    def _faults(self, what: str) -> Generator[None]:
         """Turn the worker's end or silence into the program's fault."""
         try:
             yield

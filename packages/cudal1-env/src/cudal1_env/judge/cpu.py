@@ -1,4 +1,4 @@
-"""The CPU device: where inputs lie, how outputs are read, how caches are emptied. The one module that a GPU replaces."""
+"""The CPU device: how outputs are read, how caches are emptied. The one module that a GPU replaces."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def parse_outputs(page: bytes, expected: tuple[Expected, ...]) -> list[Output]:
     outputs: list[Output] = []
     for position, want in enumerate(expected):
         offset = wire.DESCRIPTOR_OFFSET + position * wire.DESCRIPTOR.size
-        address, code, rank, device, *rest = wire.DESCRIPTOR.unpack_from(page, offset)
+        address, code, rank, device, *rest = (int(word) for word in wire.DESCRIPTOR.unpack_from(page, offset))
         shape, strides = tuple(rest[:rank]), tuple(rest[wire.MAX_DIMENSIONS : wire.MAX_DIMENSIONS + rank])
         dtype = wire.DTYPES[code] if code < len(wire.DTYPES) else f"unknown dtype {code}"
         if rank > wire.MAX_DIMENSIONS or shape != want.shape:

@@ -121,6 +121,20 @@ class Judge:
                             one.arm.close()
         return [results[index] for index in range(len(jobs))]
 
+    def prepare(self, task: Task) -> float:
+        """Start a task's oracle now rather than at its first evaluation.
+
+        Returns:
+            Seconds that it took: importing the reference, three sets of inputs, two calls.
+
+        Raises:
+            TaskError: The reference cannot be judged against.
+        """
+        with self._lock:
+            case = self._case(task, "", "training")
+            self._pool(case, None)
+            return case.watch.seconds().oracle_s
+
     def retire(self) -> dict[str, str]:
         """Stop using every seed in use and disclose all seeds so far.
 
@@ -259,6 +273,7 @@ class Judge:
             slowed_in_a_row = slowed_in_a_row + 1 if result.slowed else 0
             if not result.slowed:
                 case.launches.append(result.launch)
+                case.overheads_ms.append(result.overhead_ms)
             elif slowed_in_a_row == _SLOWED_LAUNCHES:
                 raise self._tampering(result)
         speedup = conclude(case.launches, rule, spread=self.spread)
@@ -269,8 +284,8 @@ class Judge:
         alone = min(result.alone_ms)
         return Fault(
             Status.TAMPERING,
-            f"expected the reference to keep its speed beside the candidate, in {_SLOWED_LAUNCHES} launches in a row it "
-            f"slowed by over 5 % (last: {beside:.4g} ms beside, {alone:.4g} ms alone)",
+            f"expected the reference to keep its speed beside the candidate, in {_SLOWED_LAUNCHES} launches in a row "
+            f"it slowed by over 5 % (last: {beside:.4g} ms beside, {alone:.4g} ms alone)",
         )
 
     def _launch(self, built: Built, pool: Pool) -> LaunchResult:

@@ -7,7 +7,7 @@ import fcntl
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from cudal1_env.errors import MachineError
@@ -25,7 +25,7 @@ def choose_core() -> int | None:
 
 
 @contextlib.contextmanager
-def lease(core: int | None, *, wait_s: float = _WAIT_S) -> Iterator[float]:
+def lease(core: int | None, *, wait_s: float = _WAIT_S) -> Generator[float]:
     """Hold a core; yield the seconds that were waited for it.
 
     The lock is a file lock on an empty file that stays: removing it would race with the next holder.
@@ -56,7 +56,7 @@ def lease(core: int | None, *, wait_s: float = _WAIT_S) -> Iterator[float]:
 
 
 @contextlib.contextmanager
-def away_from(core: int | None) -> Iterator[frozenset[int]]:
+def away_from(core: int | None) -> Generator[frozenset[int]]:
     """Keep the calling thread off the arms' core; yield the cores it may use meanwhile."""
     before = os.sched_getaffinity(0)
     home = frozenset(before - {core}) or frozenset(before)

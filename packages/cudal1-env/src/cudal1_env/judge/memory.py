@@ -1,22 +1,25 @@
 """Memory shared with workers, and memory read from them.
 
-Shared blocks are memfds that the judge maps first and then seals: F_SEAL_FUTURE_WRITE refuses every later writable
-mapping and write, while the judge's own mapping stays writable (Linux 5.1).
+Data goes over in memfds sealed against every writing. The control page is a memfd that the judge maps first and then
+seals: F_SEAL_FUTURE_WRITE refuses every later writable mapping and write, while the judge's own mapping stays
+writable (Linux 5.1).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
 import os
+from collections.abc import Generator
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-_F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_FUTURE_WRITE = 0x1, 0x2, 0x4, 0x10
+_F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_WRITE, _F_SEAL_FUTURE_WRITE = 0x1, 0x2, 0x4, 0x8, 0x10
 _IOV_MAX = 1024
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -40,7 +43,7 @@ class SharedBlock:
     """A block of memory that a worker can map.
 
     Args:
-        size_bytes: Size of the block.
+        size_bytes: Size of the block, a multiple of 8.
         sealed: Whether the worker is refused every way of writing to it.
         name: Shown in /proc, for people.
     """
@@ -51,7 +54,7 @@ class SharedBlock:
         self.size_bytes = size_bytes
         self._map = mmap.mmap(self.fd, size_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
-        self.words = memoryview(self._map).cast("Q") if size_bytes % 8 == 0 else None
+        self.words = memoryview(self._map).cast("Q")
         if sealed:
             seals = _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_FUTURE_WRITE | _F_SEAL_SEAL
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
@@ -69,15 +72,22 @@ class SharedBlock:
         self.close()
 
 
-def message_block(data: bytes) -> int:
-    """Return a descriptor of a sealed memfd that holds `data`, at offset 0; the caller closes it."""
-    fd = os.memfd_create("cudal1-text", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-    os.lseek(fd, 0, os.SEEK_SET)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_FUTURE_WRITE | _F_SEAL_SEAL)
-    return fd
+@contextlib.contextmanager
+def sealed_file(data: bytes | memoryview) -> Generator[int]:
+    """Yield a descriptor of fresh memory that holds `data` and that nobody can write to any more.
+
+    Written by `write`, because mapping it first would make the kernel clear every page before.
+    """
+    fd = os.memfd_create("cudal1-data", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_WRITE | _F_SEAL_SEAL)
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def read(pid: int, address: int, size_bytes: int) -> npt.NDArray[np.uint8]:

@@ -106,6 +106,7 @@ def compare(
         outside = ~finite
         if not np.array_equal(np.isfinite(wide), finite):
             return Comparison(float("nan"), False)
+        right = right.astype(np.float64)
         same = (wide[outside] == rounded[outside]) | (np.isnan(wide[outside]) & np.isnan(rounded[outside]))
         if not same.all():
             return Comparison(float("nan"), False)
@@ -129,4 +130,4 @@ def tolerance(*, scale: float, own_relative_error: float, dtype: str, factor: fl
         floor_ulps: f.
     """
     relative = max(factor * own_relative_error, floor_ulps * EPSILON[dtype])
-    return max(relative * scale, np.finfo(np.float32).tiny)
+    return max(relative * scale, float(np.finfo(np.float32).tiny))

@@ -12,11 +12,10 @@ from cudal1_data import Task
 from cudal1_worker.sandbox import Spec
 
 from cudal1_env.errors import TaskError, WorkerLostError
-from cudal1_env.judge.memory import SharedBlock, message_block
+from cudal1_env.judge.memory import SharedBlock, sealed_file
 from cudal1_env.judge.numerics import EPSILON, Expected
 from cudal1_env.judge.workers import Dead, Late, Worker, Zygote
 
-_TIMEOUT_S = 300.0
 _PAGE = 4096
 
 
@@ -61,21 +60,21 @@ class OracleClient:
         zygote: Where the process is forked.
         spec: Its sandbox.
         task: Whose reference it runs.
+        seed: Seed of the constructor.
+        timeout_s: Limit for each answer.
 
     Raises:
         TaskError: The reference cannot be imported or called, or is random.
     """
 
-    def __init__(self, zygote: Zygote, spec: Spec, task: Task, *, seed: int) -> None:
+    def __init__(self, zygote: Zygote, spec: Spec, task: Task, *, seed: int, timeout_s: float) -> None:
         self.task = task
+        self._timeout_s = timeout_s
         self.worker: Worker = zygote.fork("oracle", spec)
         self._block: SharedBlock | None = None
         try:
-            fd = message_block(task.source.encode("utf-8", "replace"))
-            try:
+            with sealed_file(task.source.encode("utf-8", "replace")) as fd:
                 self._ask({"op": "build"}, [fd])
-            finally:
-                os.close(fd)
             answer = self._ask({"op": "describe", "seed": seed})
             if answer["random"]:
                 raise TaskError(
@@ -97,13 +96,15 @@ class OracleClient:
 
     def _ask(self, message: dict[str, Any], fds: list[int] | None = None) -> dict[str, Any]:
         try:
-            answer = self.worker.ask(message, fds or [], timeout_s=_TIMEOUT_S)
+            answer = self.worker.ask(message, fds or [], timeout_s=self._timeout_s)
         except Dead as error:
             if error.how.get("signal") == 9:
                 raise WorkerLostError(f"{self.task.id}: the oracle was killed") from None
             raise TaskError(f"{self.task.id}: the reference ended its process ({error}) in {message['op']}") from None
         except Late:
-            raise TaskError(f"{self.task.id}: the reference took over {_TIMEOUT_S:g} s in {message['op']}") from None
+            raise TaskError(
+                f"{self.task.id}: the reference took over {self._timeout_s:g} s in {message['op']}"
+            ) from None
         if "error" in answer:
             raise TaskError(f"{self.task.id}: the reference failed in {message['op']}: {answer['text']}")
         return answer

@@ -99,7 +99,7 @@ class Pool:
         self.settings = settings
         self.secrets = Secrets(seed)
         self.construct_seed = self.secrets.number("construct")
-        self.oracle = OracleClient(zygote, spec, task, seed=self.construct_seed)
+        self.oracle = OracleClient(zygote, spec, task, seed=self.construct_seed, timeout_s=settings.oracle_timeout_s)
         if not 1 <= len(self.anatomy.outputs) <= MAX_OUTPUTS:
             raise TaskError(f"{task.id}: expected 1 to {MAX_OUTPUTS} output tensors, got {len(self.anatomy.outputs)}")
         self._weights: Weights | None = None

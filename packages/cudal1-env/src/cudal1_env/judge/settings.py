@@ -16,6 +16,8 @@ class JudgeSettings(BaseModel):
     """Where programs run; `auto` takes a GPU when the judge supports one here."""
     require_sandbox: tuple[str, ...] = ()
     """Sandbox layers without which the judge refuses to work; the rest is used where the machine has it."""
+    oracle_timeout_s: float = Field(default=300.0, gt=0)
+    """Limit for each thing that the reference is asked: its import, a call, a set of inputs with float64 answers."""
     build_timeout_s: float = Field(default=180.0, gt=0)
     """Limit for importing a candidate, compilation included (a C++ extension takes 30 s on an idle core)."""
     warmup_timeout_s: float = Field(default=60.0, gt=0)
@@ -42,7 +44,7 @@ class JudgeSettings(BaseModel):
     """The same for `report`, over all launches."""
     turn_ms: float = Field(default=8.0, gt=0)
     """A turn repeats single calls until it lasts about this long."""
-    sample_elements: int = Field(default=512, ge=16)
+    sample_elements: int = Field(default=128, ge=16)
     """Secret output elements that stop the clock, over all outputs of a call."""
     full_check_share: float = Field(default=0.25, gt=0, le=1)
     """Share of the input sets, secret, whose whole outputs are compared."""

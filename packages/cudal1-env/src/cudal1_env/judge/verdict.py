@@ -7,10 +7,11 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Literal
 
 from cudal1_data import Task
 
@@ -29,7 +30,7 @@ class Stopwatch:
     phases: dict[str, float] = field(default_factory=dict[str, float])
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str) -> Generator[None]:
         """Count the time of a block towards a phase; `name` is a field of `Seconds` without its unit."""
         start = time.perf_counter()
         try:
@@ -57,7 +58,8 @@ class Case:
     watch: Stopwatch = field(default_factory=Stopwatch)
     tally: Tally = field(default_factory=Tally)
     launches: list[Launch] = field(default_factory=list[Launch])
-    weights: str | None = None
+    overheads_ms: list[float] = field(default_factory=list[float])
+    weights: Literal["loaded", "seeded"] | None = None
     machine: Machine | None = None
     layers: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -99,10 +101,12 @@ class Case:
             reference=reference,
             candidate=candidate,
             errors=tuple(self.tally.errors[position] for position in sorted(self.tally.errors)),
-            weights=self.weights,  # type: ignore[arg-type]
+            weights=self.weights,
             precision=self.precision,
             launches=len(self.launches),
             rounds=sum(launch.pairs for launch in self.launches),
+            turns_ms=tuple((launch.reference_ms, launch.candidate_ms) for launch in self.launches),
+            overhead_ms=sorted(self.overheads_ms)[len(self.overheads_ms) // 2] if self.overheads_ms else None,
             calls=self.tally.calls,
             full_checks=self.tally.full_checks,
             seconds=self.watch.seconds(),
