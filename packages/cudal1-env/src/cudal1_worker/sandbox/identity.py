@@ -64,6 +64,7 @@ def _own_user_namespace(spec: Spec, report: Report) -> None:
     try:
         libc.unshare(libc.CLONE_NEWUSER)
         namespaces.write_maps(spec.uid, spec.gid)
+        _forbid_capabilities()  # a new user namespace begins with all of them
         report.add("user-namespace")
     except OSError as error:
         report.add("user-namespace", str(error))

@@ -1,0 +1,346 @@
+"""Stopping, sealing and killing a worker from the judge's side."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from cudal1_env.sandbox import Cage, CgroupUnavailable, Worker, WorkerGone, available_layers, default_spec
+from cudal1_worker.sandbox import Spec
+from env.boxes import Box, Boxes
+
+COUNT_IN_A_THREAD = """
+    import struct, threading, time
+    def count():
+        value = 0
+        while True:
+            value += 1
+            struct.pack_into("=Q", page, 0, value)
+    threading.Thread(target=count, daemon=True).start()
+    tell("counting")
+    time.sleep(1000)
+"""
+
+COUNT_IN_A_CHILD = """
+    import struct, time
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() != 0:
+            os._exit(0)
+        value = 0
+        while True:
+            value += 1
+            struct.pack_into("=Q", page, 0, value)
+    os.wait()
+    tell("counting")
+    time.sleep(1000)
+"""
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Boxes]:
+    boxes = Boxes()
+    yield boxes
+    boxes.stop()
+
+
+@pytest.fixture
+def boxes(zygote: Boxes) -> Iterator[Boxes]:
+    yield zygote
+    zygote.clear()
+
+
+@pytest.fixture
+def spec() -> Spec:
+    return default_spec()
+
+
+@pytest.fixture
+def held() -> Iterator[list[Worker]]:
+    workers: list[Worker] = []
+    yield workers
+    for worker in workers:
+        worker.kill_all()
+        worker.close()
+
+
+def counter(box: Box) -> int:
+    return int.from_bytes(box.page[:8], "little")
+
+
+def goes_on(box: Box, seconds: float = 2.0) -> bool:
+    """Whether the counter moves within some time."""
+    before, deadline = counter(box), time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if counter(box) != before:
+            return True
+    return False
+
+
+def stands_still(box: Box, seconds: float = 0.05) -> bool:
+    before = counter(box)
+    time.sleep(seconds)
+    return counter(box) == before
+
+
+def counting(boxes: Boxes, source: str, spec: Spec, *, gate: bool = True) -> Box:
+    box = boxes.start(source, spec, gate=gate)
+    box.report()
+    assert box.value() == "counting"
+    assert goes_on(box)
+    return box
+
+
+needs_gate = pytest.mark.skipif(
+    available_layers()["fork-gate"] is not None, reason=f"no gate here: {available_layers()['fork-gate']}"
+)
+
+
+def test_a_frozen_worker_stands_and_a_thawed_one_goes_on(boxes: Boxes, spec: Spec, held: list[Worker]) -> None:
+    box = counting(boxes, COUNT_IN_A_THREAD, spec)
+    worker = Worker(box.pid)
+    held.append(worker)
+    for _ in range(20):
+        assert worker.freeze() == []
+        assert stands_still(box, 0.002)
+        worker.thaw()
+        assert goes_on(box)
+
+
+@needs_gate
+def test_a_sealed_worker_freezes_at_once_and_fully(boxes: Boxes, spec: Spec, held: list[Worker]) -> None:
+    box = counting(boxes, COUNT_IN_A_THREAD, spec)
+    worker = Worker(box.pid)
+    held.append(worker)
+    assert worker.seal(box.control) == []
+    assert worker.sealed
+    assert stands_still(box)
+    times = []
+    for _ in range(50):
+        worker.thaw()
+        assert goes_on(box)
+        began = time.perf_counter()
+        worker.freeze()
+        times.append(time.perf_counter() - began)
+        assert stands_still(box, 0.001)
+    # On an idle machine 50 us; on a busy one the worker must first be given its core in order to stop.
+    assert min(times) < 0.05, times
+
+
+def test_sigstop_alone_leaves_a_child_running_and_freeze_does_not(boxes: Boxes, spec: Spec, held: list[Worker]) -> None:
+    box = counting(boxes, COUNT_IN_A_CHILD, spec)
+    worker = Worker(box.pid)
+    held.append(worker)
+    worker.stop()
+    assert goes_on(box), "the attack is no attack here"
+    others = worker.stragglers()
+    assert len(others) == 1
+    assert worker.freeze() == others
+    assert stands_still(box)
+    assert worker.stragglers() == []
+
+
+@needs_gate
+def test_sealing_kills_what_was_forked_before(boxes: Boxes, spec: Spec, held: list[Worker]) -> None:
+    box = counting(boxes, COUNT_IN_A_CHILD, spec)
+    worker = Worker(box.pid)
+    held.append(worker)
+    assert len(worker.seal(box.control)) == 1
+    worker.thaw()
+    assert stands_still(box)
+
+
+def test_a_child_that_wakes_its_parent_is_killed_too(boxes: Boxes, spec: Spec, held: list[Worker]) -> None:
+    source = """
+        import signal, struct, time
+        if os.fork() == 0:
+            while True:
+                os.kill(1, signal.SIGCONT)
+        tell("counting")
+        value = 0
+        while True:
+            value += 1
+            struct.pack_into("=Q", page, 0, value)
+    """
+    box = counting(boxes, source, spec)
+    worker = Worker(box.pid)
+    held.append(worker)
+    assert len(worker.freeze()) == 1
+    assert stands_still(box)
+
+
+def test_a_thread_that_waits_for_its_child_in_the_kernel_is_stopped(
+    boxes: Boxes, spec: Spec, held: list[Worker]
+) -> None:
+    # vfork holds its caller in the kernel, deaf to SIGSTOP, until the child runs a program or ends.
+    source = """
+        import ctypes
+        if ctypes.PyDLL(None).vfork() == 0:
+            while True:
+                page[0] = (page[0] + 1) % 256
+    """
+    box = boxes.start(source, spec)
+    box.report()
+    worker = Worker(box.pid)
+    held.append(worker)
+    while not worker.stragglers():
+        time.sleep(0.001)
+    assert goes_on(box)
+    with pytest.raises(TimeoutError, match="to stop within"):
+        worker.stop(timeout_s=0.2)
+    assert len(worker.freeze(timeout_s=10.0)) == 1
+    assert stands_still(box)
+
+
+def test_killing_takes_everything_along(boxes: Boxes, spec: Spec) -> None:
+    box = counting(boxes, COUNT_IN_A_CHILD, spec)
+    worker = Worker(box.pid)
+    others = worker.stragglers()
+    worker.kill_all()
+    assert stands_still(box)
+    assert box.end() == signal.SIGKILL
+    assert not [pid for pid in (box.pid, *others) if os.path.exists(f"/proc/{pid}")]
+    with pytest.raises(WorkerGone):
+        worker.freeze()
+    with pytest.raises(WorkerGone):
+        worker.thaw()
+    worker.close()
+
+
+def test_a_stopped_worker_can_be_killed(boxes: Boxes, spec: Spec) -> None:
+    box = counting(boxes, COUNT_IN_A_THREAD, spec)
+    worker = Worker(box.pid)
+    worker.freeze()
+    worker.kill_all()
+    assert box.end() == signal.SIGKILL
+    worker.close()
+
+
+def test_without_a_pid_namespace_children_are_found_as_well(boxes: Boxes, spec: Spec) -> None:
+    layers = tuple(name for name in spec.layers if name != "pid-namespace")
+    box = counting(boxes, COUNT_IN_A_CHILD.replace("os.wait()", "pass"), replace(spec, layers=layers))
+    worker = Worker(box.pid)
+    worker.kill_all()
+    worker.close()
+    # The orphan went to the supervisor; it dies with its worker's supervisor at the latest.
+    box.close()
+    boxes.open.remove(box)
+
+
+def test_the_judge_holds_a_worker_to_a_core_with_all_its_threads(boxes: Boxes, spec: Spec, held: list[Worker]) -> None:
+    box = counting(boxes, COUNT_IN_A_THREAD, spec)
+    worker = Worker(box.pid)
+    held.append(worker)
+    core = max(os.sched_getaffinity(0))
+    worker.pin(core)
+    tasks = [int(name) for name in os.listdir(f"/proc/{box.pid}/task")]
+    assert len(tasks) == 2
+    assert [os.sched_getaffinity(task) for task in tasks] == [{core}] * 2
+
+
+def test_the_judge_reads_a_stopped_workers_memory(boxes: Boxes, spec: Spec, held: list[Worker]) -> None:
+    source = """
+        import ctypes, time
+        text = ctypes.create_string_buffer(b"what the judge must see")
+        tell(ctypes.addressof(text))
+        time.sleep(1000)
+    """
+    box = boxes.start(source, spec)
+    box.report()
+    address = box.value()
+    worker = Worker(box.pid)
+    held.append(worker)
+    worker.freeze()
+    assert read_memory(box.pid, address, 23) == b"what the judge must see"
+
+
+def read_memory(pid: int, address: int, count: int) -> bytes:
+    class Span(ctypes.Structure):
+        _fields_ = [("start", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    out = ctypes.create_string_buffer(count)
+    here, there = Span(ctypes.addressof(out), count), Span(address, count)
+    got = libc.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+    assert got == count, os.strerror(ctypes.get_errno())
+    return out.raw
+
+
+# -- control groups ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cage() -> Iterator[Cage]:
+    try:
+        cage = Cage.make("test")
+    except CgroupUnavailable as error:
+        pytest.skip(f"no control groups for this user: {error}")
+    yield cage
+    cage.remove()
+
+
+def test_a_cage_bounds_processes(boxes: Boxes, spec: Spec, cage: Cage) -> None:
+    if "pids" not in cage.controllers:
+        pytest.skip("this machine has no pids controller to give away")
+    source = """
+        import time
+        while page[0] == 0:
+            time.sleep(0.001)
+        made = 0
+        try:
+            while made < 100:
+                if os.fork() == 0:
+                    time.sleep(1000)
+                made += 1
+        except BlockingIOError:
+            pass
+        tell(made)
+        time.sleep(1000)
+    """
+    box = boxes.start(source, spec)
+    box.report()
+    cage.limit(tasks=10)
+    cage.add(box.pid)
+    box.page[0] = 1
+    assert box.value() == 9
+    assert len(cage.members()) == 10
+    cage.remove()
+    assert box.end() == signal.SIGKILL
+
+
+def test_a_cage_bounds_shared_memory(boxes: Boxes, spec: Spec, cage: Cage) -> None:
+    if "memory" not in cage.controllers:
+        pytest.skip("this machine has no memory controller to give away")
+    source = """
+        import mmap, time
+        while page[0] == 0:
+            time.sleep(0.001)
+        memory = mmap.mmap(-1, 256 << 20)
+        for offset in range(0, len(memory), 4096):
+            memory[offset] = 1
+        tell("all of it")
+    """
+    box = boxes.start(source, spec)
+    box.report()
+    cage.limit(memory_bytes=64 << 20)
+    cage.add(box.pid)
+    box.page[0] = 1
+    assert box.end() == signal.SIGKILL
+
+
+def test_groups_of_a_killed_judge_are_swept(cage: Cage) -> None:
+    from cudal1_env.sandbox import cgroup
+
+    folders = tuple(cgroup.own_groups().values())
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(child, 0)
+    left = next(folder for folder in folders if os.access(folder, os.W_OK)) / f"cudal1-{child}-x"
+    left.mkdir()
+    cgroup._sweep.__wrapped__(folders)
+    assert not left.exists()
+    assert cage.members() == []
