@@ -1,8 +1,8 @@
 """The CPU judge on published tasks: `python benchmarks/cuda_l1_cpu.py h100.jsonl OUT.jsonl [--count 60]`.
 
-FILE is CUDA-L1's release (deepreinforce-ai/CUDA-L1, optimized_cuda_code/h100.json). References that answer fast enough on
-one core are judged against themselves; then two published programs: level 1 task 12 (an algebraic short cut) and
-level 1 task 9 (a lazy tensor). One JSON line for each evaluation, then one with the summary, which is also printed.
+FILE is CUDA-L1's release (deepreinforce-ai/CUDA-L1, optimized_cuda_code/h100.json). References that answer fast
+enough on one core are judged against themselves; then two published programs: level 1 task 12 (an algebraic short
+cut) and level 1 task 9 (a lazy tensor). One JSON line for each evaluation, then one with the summary, which is also printed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--count", type=int, default=60)
-    parser.add_argument("--seconds", type=float, default=1.5, help="most seconds that making a task's oracle may take")
+    parser.add_argument("--seconds", type=float, default=0.6, help="most seconds that making a task's oracle may take")
     options = parser.parse_args()
     suite = load_suite(str(options.file))
     judged: list[Evaluation] = []

@@ -44,8 +44,8 @@ def main() -> None:
                 say(f"{repeat} {task.id}: {one.message} [{time.perf_counter() - began:.1f} s]")
         for task in tasks:
             variants = usable_variants(task, "cpu", available_needs())
-            for _ in range(2):  # the second shares the pool with the first, as in training
-                one = judge.evaluate(task, variants[-1].source)
+            judge.evaluate(task, variants[-1].source)  # the next shares its pool, as in training
+            one = judge.evaluate(task, variants[-1].source)
             training.append(one)
             write(file, "training", one)
         summary = {"kind": "summary", **summarise(itself), "training": phases(training)}

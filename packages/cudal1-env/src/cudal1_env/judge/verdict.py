@@ -78,6 +78,13 @@ class Case:
         candidate = summarize_latency([ms for launch in self.launches for ms in launch.candidate_ms])
         return self._record(Status.CORRECT, text, speedup=speedup, reference=reference, candidate=candidate)
 
+    def unstable(self, speedup: Speedup) -> Evaluation:
+        """Return the record of a candidate whose launches do not agree."""
+        text = (
+            "expected two launches to agree within 10 % on a speedup above 3, they do not; measure on an idle machine"
+        )
+        return self._record(Status.UNSTABLE, text, speedup=speedup)
+
     def _record(
         self,
         status: Status,

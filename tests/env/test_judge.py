@@ -1,0 +1,232 @@
+"""The judge on the CPU, end to end, on small tasks; what it promises about contracts, weights, seeds and replay."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from cudal1_data import Task, load_suite
+from cudal1_env.errors import SandboxError, TaskError
+from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.records import Evaluation, Status
+from cudal1_env.replay import replay
+
+HEADER = "import torch\nimport torch.nn as nn\n"
+
+
+def reference(forward: str, inputs: str, *, init: str = "", arguments: str = "[]") -> Task:
+    """Return a task made of a few lines."""
+    source = (
+        f"{HEADER}class Model(nn.Module):\n    def __init__(self, *sizes):\n        super().__init__()\n        {init or 'pass'}\n"
+        f"    def forward(self, *x):\n        {forward}\n"
+        f"def get_inputs():\n    return {inputs}\ndef get_init_inputs():\n    return {arguments}\n"
+    )
+    return Task(id="file/small", source=source, name="small", level=1, origin="file")
+
+
+def candidate(forward: str, *, init: str = "pass", top: str = "") -> str:
+    """Return a candidate made of a few lines."""
+    return (
+        f"{HEADER}{top}\nclass ModelNew(nn.Module):\n    def __init__(self, *sizes):\n        super().__init__()\n"
+        f"        {init}\n    def forward(self, *x):\n        {forward}\n"
+    )
+
+
+ADD = reference("return x[0] * 2 + x[1]", "[torch.randn(256, 512), torch.randn(256, 512)]")
+LINEAR = reference(
+    "return self.norm(self.lin(x[0]))",
+    "[torch.randn(64, 128)]",
+    init="self.lin = nn.Linear(128, 64); self.norm = nn.LayerNorm(64)",
+)
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    with Judge() as one:
+        yield one
+
+
+def test_a_right_program_is_correct_and_measured(judge: Judge) -> None:
+    one = judge.evaluate(ADD, candidate("return torch.add(x[1], x[0], alpha=2)"))
+    assert one.status is Status.CORRECT, one.message
+    assert one.speedup is not None
+    assert one.calls > 4
+    assert one.full_checks >= 1
+    assert one.launches == len(one.turns_ms) >= 1
+    assert one.errors[0].error <= one.errors[0].tolerance
+    assert {"pid-namespace", "seccomp"} <= {*one.sandbox, *one.sandbox_missing}
+    assert one.seed is None
+    assert one.seed_commitment is not None
+
+
+@pytest.mark.parametrize(
+    ("forward", "status"),
+    [
+        ("return x[0] * 2", Status.WRONG_OUTPUT),
+        ("return x[0] * 2.0002 + x[1]", Status.WRONG_OUTPUT),
+        ("return (x[0] * 2 + x[1]).half().float()", Status.WRONG_OUTPUT),
+        ("return (x[0] * 2 + x[1]).double()", Status.WRONG_CONTRACT),
+        ("return (x[0] * 2 + x[1]).flatten()", Status.WRONG_CONTRACT),
+        ("return [x[0] * 2 + x[1], x[0]]", Status.WRONG_CONTRACT),
+        ("return 'done'", Status.WRONG_CONTRACT),
+        ("return x[1].add_(x[0], alpha=2)", Status.WRONG_CONTRACT),
+        ("return (x[0] * 2 + x[1]).to_sparse()", Status.WRONG_CONTRACT),
+        ("raise ValueError('no')", Status.RUNTIME_ERROR),
+        ("return torch.empty(1 << 45)", Status.OUT_OF_MEMORY),
+    ],
+)
+def test_wrong_programs_get_their_status(judge: Judge, forward: str, status: Status) -> None:
+    one = judge.evaluate(ADD, candidate(forward))
+    assert one.status is status, one.message
+    assert one.speedup is None
+
+
+@pytest.mark.parametrize(
+    ("source", "status"),
+    [
+        ("", Status.NO_CODE),
+        ("x = 1", Status.NO_CODE),
+        ("class ModelNew(:", Status.SYNTAX_ERROR),
+        ("x = '\0'", Status.SYNTAX_ERROR),
+        ("\udcff", Status.SYNTAX_ERROR),
+        ("import nothing_of_that_name", Status.BUILD_ERROR),
+        ("import os\nos.abort()", Status.CRASH),
+    ],
+)
+def test_programs_that_cannot_be_imported(judge: Judge, source: str, status: Status) -> None:
+    one = judge.evaluate(ADD, source)
+    assert one.status is status, one.message
+    assert Evaluation.model_validate_json(one.model_dump_json()) == one
+
+
+def test_strided_expanded_and_reused_outputs_are_fine(judge: Judge) -> None:
+    transposed = "return (x[0].t().contiguous() * 2 + x[1].t()).t()"
+    assert judge.evaluate(ADD, candidate(transposed)).status is Status.CORRECT
+    reused = "torch.add(x[1], x[0], alpha=2, out=self.out); return self.out"
+    assert judge.evaluate(ADD, candidate(reused, init="self.out = torch.empty(256, 512)")).status is Status.CORRECT
+
+
+def test_an_output_that_is_an_input_is_refused_unless_the_reference_returns_it(judge: Judge) -> None:
+    identity = reference("return [x[0], x[0] + 1]", "[torch.randn(64, 64)]").model_copy(update={"id": "file/identity"})
+    assert judge.evaluate(identity, candidate("return [x[0], x[0] + 1]")).status is not Status.WRONG_OUTPUT
+    plus_zero = reference("return x[0] + 0", "[torch.randn(64, 64)]").model_copy(update={"id": "file/plus_zero"})
+    assert judge.evaluate(plus_zero, candidate("return x[0]")).status is Status.WRONG_CONTRACT
+
+
+def test_weights_are_the_judges_where_the_state_agrees(judge: Judge) -> None:
+    layers = "self.lin = nn.Linear(128, 64); self.norm = nn.LayerNorm(64)"
+    honest = judge.evaluate(LINEAR, candidate("return self.norm(self.lin(x[0]))", init=layers))
+    assert (honest.status, honest.weights) == (Status.CORRECT, "loaded")
+    # A default LayerNorm scales by 1 and adds 0: leaving that out is only right for default weights.
+    skipped = "return nn.functional.layer_norm(self.lin(x[0]), (64,))"
+    assert judge.evaluate(LINEAR, candidate(skipped, init=layers)).status is Status.WRONG_OUTPUT
+    folded = layers + "; self.folded = self.lin.weight.detach().clone()"
+    stale = "return self.norm(nn.functional.linear(x[0], self.folded, self.lin.bias))"
+    assert judge.evaluate(LINEAR, candidate(stale, init=folded)).status is Status.WRONG_OUTPUT
+
+
+def test_other_state_names_keep_the_seeded_weights(judge: Judge) -> None:
+    other = "self.first = nn.Linear(128, 64); self.second = nn.LayerNorm(64)"
+    one = judge.evaluate(LINEAR, candidate("return self.second(self.first(x[0]))", init=other))
+    assert (one.status, one.weights) == (Status.CORRECT, "seeded")
+
+
+def test_integer_boolean_and_half_outputs(judge: Judge) -> None:
+    task = reference(
+        "return x[0].argmax(1), x[0] > 0, x[0].bfloat16() + 1, x[1] * 3",
+        "[torch.randn(128, 256), torch.randint(0, 99, (1000,))]",
+    ).model_copy(update={"id": "file/kinds"})
+    good = "m = x[0].max(1).indices; return m, x[0].gt(0), x[0].to(torch.bfloat16) + 1, x[1] + x[1] + x[1]"
+    assert judge.evaluate(task, candidate(good)).status is Status.CORRECT
+    bad = "m = x[0].max(1).indices; m[3] += 1; return m, x[0].gt(0), x[0].to(torch.bfloat16) + 1, x[1] * 3"
+    assert judge.evaluate(task, candidate(bad)).status is Status.WRONG_OUTPUT
+
+
+def test_constructor_arguments_arrive_as_they_are(judge: Judge) -> None:
+    task = reference(
+        "return x[0] * self.a + self.b[1]",
+        "[torch.randn(64, 64)]",
+        init="self.a, self.b = sizes",
+        arguments="[2.5, (1, 3)]",
+    ).model_copy(update={"id": "file/arguments"})
+    good = candidate("assert type(self.b) is tuple; return x[0] * self.a + self.b[1]", init="self.a, self.b = sizes")
+    assert judge.evaluate(task, good).status is Status.CORRECT
+
+
+def test_a_random_reference_and_a_broken_one_are_task_errors(judge: Judge) -> None:
+    random = reference("return nn.functional.dropout(x[0])", "[torch.randn(64, 64)]")
+    with pytest.raises(TaskError, match="function of the inputs"):
+        judge.evaluate(random.model_copy(update={"id": "file/random"}), candidate("return x[0]"))
+    broken = reference("return x[0] @ x[0].t()[:3]", "[torch.randn(64, 32)]")
+    with pytest.raises(TaskError, match="reference failed"):
+        judge.evaluate(broken.model_copy(update={"id": "file/broken"}), candidate("return x[0]"))
+
+
+def test_evaluate_many_keeps_the_order(judge: Judge) -> None:
+    good, bad = candidate("return x[0] * 2 + x[1]"), candidate("return x[0]")
+    other = LINEAR.model_copy(update={"id": "file/other"})
+    results = judge.evaluate_many([(ADD, good), (other, "x = 1"), (ADD, bad), (ADD, "")])
+    assert [one.status for one in results] == [
+        Status.CORRECT,
+        Status.NO_CODE,
+        Status.WRONG_CONTRACT,
+        Status.NO_CODE,
+    ]
+
+
+def test_replay_repeats_the_numerics_exactly() -> None:
+    with Judge() as first:
+        one = first.evaluate(ADD, candidate("return torch.add(x[1], x[0], alpha=2)"))
+        seeds = first.retire()
+    assert one.seed_commitment is not None
+    record = one.model_copy(update={"seed": seeds[one.seed_commitment]})
+    with Judge() as second:
+        again = replay(second, record)
+        assert again.repeated.seed_commitment == one.seed_commitment
+    assert again.same_status
+    assert again.same_errors
+
+
+def test_a_pools_seed_is_disclosed_only_when_it_retires() -> None:
+    with Judge() as one:
+        record = one.evaluate(ADD, candidate("return x[0]"))
+        assert record.seed is None
+        seeds = one.retire()
+        assert record.seed_commitment in seeds
+        later = one.evaluate(ADD, candidate("return x[0]"))
+        assert later.seed_commitment not in seeds
+
+
+def test_report_precision_takes_three_launches_and_builds_once() -> None:
+    counting = (
+        "import os\npath = os.environ['TORCH_EXTENSIONS_DIR'] + '.built'\n"
+        "old = open(path).read() if os.path.exists(path) else ''\nopen(path, 'w').write(old + 'x')\nprint('built', old)"
+    )
+    with Judge() as one:
+        record = one.evaluate(ADD, candidate("return x[0] * 2 + x[1]", top=counting), precision="report")
+    assert record.launches >= 3
+    # Each launch begins from the folder as the first import left it, so none sees more than that one's mark.
+    assert record.stderr.strip().splitlines()[-1] == "built x"
+
+
+def test_unknown_layers_are_refused() -> None:
+    with pytest.raises(SandboxError, match="known are"):
+        Judge(JudgeSettings(require_sandbox=("moat",)))
+
+
+def test_nothing_is_left_behind() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with Judge() as one:
+        one.evaluate(ADD, candidate("return x[0]"))
+        one.evaluate(ADD, "import os\nos._exit(0)")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_starter_variant_with_a_compiler(judge: Judge) -> None:
+    task = load_suite("starter")["starter/diag_matmul"]
+    c = next(variant for variant in task.variants if "compiler" in variant.needs)
+    one = judge.evaluate(task, c.source)
+    assert one.status is Status.CORRECT, one.message + one.stderr
+    assert one.speedup is not None
+    assert one.speedup.point > 2
