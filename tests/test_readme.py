@@ -23,7 +23,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 READMES = [ROOT / "README.md", *sorted(ROOT.glob("packages/*/README.md"))]
 FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-OURS = {"cudal1-data": "cudal1_data.cli", "cudal1-env": "cudal1_env.cli", "cudal1-agent": "cudal1_agent.cli"}
+OURS = {"cudal1-data", "cudal1-env", "cudal1-agent"}
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,9 @@ def split(command: str) -> list[str]:
 
 
 def need(command: str) -> None:
-    """Skip while the package that brings a command has none yet."""
-    module = OURS.get(command)
-    if module is not None and importlib.util.find_spec(module) is None:
-        pytest.skip(f"{module} is not there yet")
+    """Skip while the agent has no command yet."""
+    if command == "cudal1-agent" and importlib.util.find_spec("cudal1_agent.cli") is None:
+        pytest.skip("cudal1_agent.cli is not there yet")
 
 
 def run(words: list[str], *, timeout_s: float = 240.0) -> str:
@@ -87,8 +86,6 @@ def test_the_readme_shows_python_and_commands() -> None:
 @functools.cache
 def execute(block: Block) -> str:
     """Run a Python block in a fresh process outside the repository; return its standard output."""
-    if "cudal1_env:" in block.text and importlib.util.find_spec("cudal1_env.env") is None:
-        pytest.skip("cudal1_env.env is not there yet")
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "block.py"
         script.write_text(block.text)

@@ -136,8 +136,6 @@ def test_the_packages_are_imported_from_the_wheels(clean: Path, tmp_path: Path) 
 @pytest.mark.slow
 def test_the_example_agent_passes_with_the_wheels(clean: Path, tmp_path: Path) -> None:
     example = ROOT / "examples" / "random_agent.py"
-    if not example.exists():
-        pytest.skip("examples/random_agent.py is not there yet")
     shutil.copy(example, tmp_path)
     assert outside(clean / "python", "random_agent.py", cwd=tmp_path).strip() != ""
 
@@ -145,8 +143,8 @@ def test_the_example_agent_passes_with_the_wheels(clean: Path, tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.parametrize("command", PACKAGES)
 def test_the_commands_of_the_wheels_answer(clean: Path, tmp_path: Path, command: str) -> None:
-    if not (ROOT / "packages" / command / "src" / PACKAGES[command][0] / "cli.py").exists():
-        pytest.skip(f"{PACKAGES[command][0]}/cli.py is not there yet")
+    if command == "cudal1-agent" and not (ROOT / "packages/cudal1-agent/src/cudal1_agent/cli.py").exists():
+        pytest.skip("cudal1_agent.cli is not there yet")
     assert command in outside(clean / command, "--help", cwd=tmp_path)
 
 
