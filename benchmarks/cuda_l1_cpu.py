@@ -2,7 +2,8 @@
 
 FILE is CUDA-L1's release (deepreinforce-ai/CUDA-L1, optimized_cuda_code/h100.json). References that answer fast
 enough on one core are judged against themselves; then two published programs: level 1 task 12 (an algebraic short
-cut) and level 1 task 9 (a lazy tensor). One JSON line for each evaluation, then one with the summary, which is also printed.
+cut) and level 1 task 9 (a lazy tensor). One JSON line for each evaluation, then one with the summary, which is also
+printed.
 """
 
 from __future__ import annotations

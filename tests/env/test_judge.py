@@ -18,7 +18,8 @@ HEADER = "import torch\nimport torch.nn as nn\n"
 def reference(forward: str, inputs: str, *, init: str = "", arguments: str = "[]") -> Task:
     """Return a task made of a few lines."""
     source = (
-        f"{HEADER}class Model(nn.Module):\n    def __init__(self, *sizes):\n        super().__init__()\n        {init or 'pass'}\n"
+        f"{HEADER}class Model(nn.Module):\n    def __init__(self, *sizes):\n        super().__init__()\n"
+        f"        {init or 'pass'}\n"
         f"    def forward(self, *x):\n        {forward}\n"
         f"def get_inputs():\n    return {inputs}\ndef get_init_inputs():\n    return {arguments}\n"
     )

@@ -144,5 +144,5 @@ def sha256(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text that any JSON reader takes (no lone surrogates, no NUL)."""
-    return text.encode("utf-8", "replace").decode().replace("\0", "?")
+    """Return text that UTF-8 can hold: lone surrogates become question marks."""
+    return text.encode("utf-8", "replace").decode()
