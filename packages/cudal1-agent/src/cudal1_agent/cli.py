@@ -1,0 +1,191 @@
+"""`cudal1-agent`: train, evaluate, report, model. Results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from cudal1_data.errors import DataError
+
+from cudal1_agent.errors import AgentError, RunError
+from cudal1_agent.settings import load_settings
+
+RUNS = Path("runs")
+"""Where runs go that are given no directory."""
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a policy in three stages. Without arguments: the quickstart, a small model made on the spot."""
+
+    model: str | None = None
+    """Folder or hub name of a causal language model; by default a small one is made on the spot."""
+    suite: str | None = None
+    """Suite of tasks (default: starter); what `cudal1-data list` takes."""
+    device: Literal["auto", "cpu", "cuda"] | None = None
+    """Where programs run and the policy is trained (default: auto)."""
+    stages: str | None = None
+    """Some of sft,self_train,contrast (default: all)."""
+    config: Path | None = None
+    """TOML file with any of the settings; configs/quickstart.toml has all of them."""
+    run_dir: Path | None = None
+    """Directory of the run (default: a new one in runs/; with --resume, the newest there)."""
+    resume: bool = False
+    """Go on with a run that was cut off, exactly where it stood."""
+    seed: int | None = None
+    """Seed of everything (default: 0)."""
+
+    def run(self) -> int:
+        """Train, and print the stage table."""
+        flags: dict[str, Any] = {
+            "model": self.model,
+            "suite": self.suite,
+            "device": self.device,
+            "stages": None if self.stages is None else tuple(self.stages.split(",")),
+            "seed": self.seed,
+        }
+        asked = any(value is not None for value in (*flags.values(), self.config))
+        settings = load_settings(self.config, flags) if asked or not self.resume else None
+        run_dir = self.run_dir or (newest_run(RUNS) if self.resume else RUNS / f"{datetime.now():%Y%m%d-%H%M%S}")
+
+        from cudal1_agent.report import summary_text
+        from cudal1_agent.train import train
+
+        train(settings, run_dir, resume=self.resume)
+        print(summary_text(run_dir))
+        return 0
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Ask a policy about every task of a suite, judge its answers, print the table."""
+
+    target: tyro.conf.Positional[str]
+    """Run directory (its last finished stage), folder of a model, or hub name."""
+    suite: str | None = None
+    """Suite of tasks (default: the run's, or starter)."""
+    device: Literal["auto", "cpu", "cuda"] | None = None
+    """Where programs run and the policy answers."""
+    samples: int | None = None
+    """Answers for each task; the fastest correct one counts. More than 1 needs a temperature."""
+    temperature: float | None = None
+    """Sampling temperature; 0 is greedy."""
+    json: bool = False
+    """Print one JSON object instead of the table."""
+
+    def run(self) -> int:
+        """Evaluate and print."""
+        from cudal1_agent.assessment import summarize
+        from cudal1_agent.evaluate import answer_record, evaluate_model, settings_for
+        from cudal1_agent.session import GROUPS
+        from cudal1_agent.tables import stage_table
+
+        evaluation = {"samples": self.samples, "temperature": self.temperature}
+        flags: dict[str, Any] = {
+            "suite": self.suite,
+            "device": self.device,
+            "evaluation": {name: value for name, value in evaluation.items() if value is not None},
+        }
+        results = evaluate_model(self.target, settings_for(self.target, flags))
+        if self.json:
+            table = {group: summarize(assessed).model_dump() for group, assessed in results.items()}
+            answers = [answer_record("evaluate", group, one) for group, found in results.items() for one in found]
+            print(json.dumps({"target": self.target, "table": table, "answers": answers}))
+        else:
+            name = Path(self.target).name
+            print(stage_table([(name, GROUPS[group], summarize(found)) for group, found in results.items()]))
+        return 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write report.html of a run (finished or under way), and print its stage table."""
+
+    run_dir: tyro.conf.Positional[Path]
+    """Run directory."""
+
+    def run(self) -> int:
+        """Write and print."""
+        from cudal1_agent.report import report, summary_text
+
+        path = report(self.run_dir)
+        print(summary_text(self.run_dir))
+        print(f"report: {path}")
+        return 0
+
+
+@dataclass(frozen=True)
+class Model:
+    """Make the embedded model, untrained: an ordinary Hugging Face folder."""
+
+    out: Path
+    """Folder to write."""
+    config: Path | None = None
+    """TOML file with the table [embedded]."""
+    suite: str | None = None
+    """Suite whose training tasks the tokenizer learns from (default: starter)."""
+    seed: int | None = None
+    """Seed of the weights (default: 0)."""
+
+    def run(self) -> int:
+        """Make it."""
+        settings = load_settings(self.config, {"suite": self.suite, "seed": self.seed})
+        if self.out.exists() and any(self.out.iterdir()):
+            raise RunError(f"expected a new or an empty folder for the model, found files in {self.out}")
+
+        from cudal1_data import load_suite
+        from cudal1_env.local import resolve_device
+
+        from cudal1_agent.model import make_embedded
+        from cudal1_agent.progress import quiet_libraries
+        from cudal1_agent.session import choose_tasks
+
+        quiet_libraries()
+        device = resolve_device(settings.device)
+        tasks = choose_tasks(load_suite(settings.suite, device=device), device, settings.evaluation)
+        make_embedded(self.out, tasks.train, settings.embedded, seed=settings.seed, device=device)
+        print(self.out)
+        return 0
+
+
+def newest_run(folder: Path) -> Path:
+    """Return the newest run directory in a folder.
+
+    Raises:
+        RunError: There is none.
+    """
+    found = sorted(folder.glob("*/config.json"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise RunError(f"expected a run to resume in {folder}/, found none; name one with --run-dir")
+    return found[-1].parent
+
+
+def main() -> None:
+    """Parse the command line and run one command; a user's error is one sentence and exit code 2."""
+    command: Train | Evaluate | Report | Model = tyro.extras.subcommand_cli_from_dict(
+        {"train": Train, "evaluate": Evaluate, "report": Report, "model": Model},
+        prog="cudal1-agent",
+        description="Train and evaluate policies that write faster programs.",
+    )
+    from cudal1_env.errors import EnvError
+
+    try:
+        code = command.run()
+    except (AgentError, DataError, EnvError, OSError) as error:
+        print(f"cudal1-agent: {error}", file=sys.stderr)
+        if isinstance(command, Evaluate) and command.json:
+            print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+        code = 2
+    except KeyboardInterrupt:
+        print("cudal1-agent: interrupted; a training goes on with: cudal1-agent train --resume", file=sys.stderr)
+        code = 130
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""From the variants of the training tasks to the (prompt, answer) pairs that stage 1 learns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+
+import numpy as np
+from cudal1_data import Device, Task, Variant, usable_variants
+from cudal1_env.exemplars import Exemplar
+
+from cudal1_agent.errors import CorpusError
+from cudal1_agent.prompts import build_answer
+
+PromptOf = Callable[[Task, Sequence[Exemplar]], str]
+"""Makes the prompt of a task from the exemplars to show."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One training example."""
+
+    task: str
+    """Task id."""
+    prompt: str
+    """What is given."""
+    answer: str
+    """What is learnt."""
+
+
+def training_pairs(
+    tasks: Sequence[Task],
+    prompt_of: PromptOf,
+    *,
+    device: Device,
+    have: Set[str],
+    contexts: Sequence[int],
+    count: int,
+    seed: int,
+) -> list[Pair]:
+    """Return `count` pairs: pass after pass over every usable variant of every task, each pass in a new order.
+
+    Each pair draws how many exemplars its prompt shows from `contexts`, then which: other variants of the task or
+    the target itself, so that copying is learnt too. Their scores are drawn at random (log-uniform from 0.5 to 4):
+    stage 1 ignores speed, its targets do not depend on them, and what it learns from them is the form of stage 3.
+
+    Args:
+        tasks: Training tasks at the size to train on.
+        prompt_of: Makes the prompt.
+        device: Where the variants are to run.
+        have: What the machine has (`compiler`, ...), see `usable_variants`.
+        contexts: Numbers of exemplars to draw from.
+        count: How many pairs.
+        seed: Seed of order, contexts and scores.
+
+    Raises:
+        CorpusError: No task has a usable variant.
+    """
+    programs = [(task, variant) for task in tasks for variant in usable_variants(task, device, have)]
+    if not programs:
+        raise CorpusError(
+            f"expected variants to learn from, found none that run on {device} in {len(tasks)} training tasks; "
+            "leave stage sft out (--stages self_train,contrast) or take a suite that ships variants, as starter does"
+        )
+    siblings: dict[str, list[Variant]] = {}
+    for task, variant in programs:
+        siblings.setdefault(task.id, []).append(variant)
+    rng = np.random.default_rng([seed, 1])
+    pairs: list[Pair] = []
+    while len(pairs) < count:
+        for index in rng.permutation(len(programs)):
+            task, variant = programs[int(index)]
+            shown = _exemplars(siblings[task.id], int(rng.choice(np.asarray(contexts))), rng)
+            answer = build_answer(describe(shown), _design(variant), variant.source)
+            pairs.append(Pair(task.id, prompt_of(task, shown), answer))
+    return pairs[:count]
+
+
+def by_length(pairs: Sequence[Pair], *, batch: int, seed: int, batches: int = 16) -> list[Pair]:
+    """Return the pairs in another order: within each run of some batches, pairs of like length share a batch.
+
+    Short sequences then carry little padding, and the order of the batches stays random.
+
+    Args:
+        pairs: In the order in which they would be trained on.
+        batch: Pairs in a batch.
+        seed: Seed of the order of the batches.
+        batches: How many batches are sorted together.
+    """
+    rng = np.random.default_rng([seed, 3])
+    ordered: list[Pair] = []
+    for start in range(0, len(pairs), batch * batches):
+        part = sorted(pairs[start : start + batch * batches], key=lambda pair: len(pair.prompt) + len(pair.answer))
+        for index in rng.permutation(-(-len(part) // batch)):
+            ordered.extend(part[int(index) * batch : (int(index) + 1) * batch])
+    return ordered
+
+
+def describe(exemplars: Sequence[Exemplar]) -> str:
+    """Return the analysis that a training answer gives: which exemplar scores best.
+
+    >>> describe([Exemplar("", 1.0), Exemplar("", 2.5)])
+    'code2 is fastest (2.50).'
+    """
+    if not exemplars:
+        return "There is nothing to compare."
+    best = max(range(len(exemplars)), key=lambda index: exemplars[index].speedup)
+    return f"code{best + 1} is fastest ({exemplars[best].speedup:.2f})."
+
+
+def _design(variant: Variant) -> str:
+    return f"Use {', '.join(variant.techniques) or 'plain PyTorch'}."
+
+
+def _exemplars(variants: Sequence[Variant], count: int, rng: np.random.Generator) -> list[Exemplar]:
+    chosen = rng.permutation(len(variants))[:count]
+    scores = np.exp(rng.uniform(np.log(0.5), np.log(4.0), size=len(chosen)))
+    return [Exemplar(variants[int(i)].source, round(float(s), 2)) for i, s in zip(chosen, scores, strict=True)]

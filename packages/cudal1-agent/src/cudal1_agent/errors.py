@@ -1,0 +1,32 @@
+"""Every exception that cudal1_agent raises.
+
+```
+AgentError                      anything below
+|- ConfigError (ValueError)     settings that cannot be read, or contradict each other
+|- RunError                     a run directory that cannot be begun, resumed or read
+|- PolicyError                  a model or an endpoint that cannot be used
+`- CorpusError                  a suite from which nothing can be learnt
+```
+"""
+
+from __future__ import annotations
+
+
+class AgentError(Exception):
+    """Base of all errors of this package."""
+
+
+class ConfigError(AgentError, ValueError):
+    """Settings that cannot be read, or contradict each other."""
+
+
+class RunError(AgentError):
+    """A run directory that cannot be begun, resumed or read."""
+
+
+class PolicyError(AgentError):
+    """A model or an endpoint that cannot be used."""
+
+
+class CorpusError(AgentError):
+    """A suite from which nothing can be learnt."""

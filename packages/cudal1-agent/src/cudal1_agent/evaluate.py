@@ -1,0 +1,185 @@
+"""Evaluating a policy: after each stage of a run, and on its own for any run or model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cudal1_data import load_suite
+from cudal1_env import Archive, Evaluator
+from cudal1_env.local import resolve_device
+from cudal1_env.stats import SpeedupSummary, paired_change
+
+from cudal1_agent.assessment import Assessed, assess, plain_or_contrastive, summarize
+from cudal1_agent.errors import RunError
+from cudal1_agent.model import is_embedded
+from cudal1_agent.policies.transformers import TransformersPolicy
+from cudal1_agent.progress import Progress, quiet_libraries
+from cudal1_agent.rundir import CONFIG, Record, read_mark, read_metrics, read_settings, stage_model
+from cudal1_agent.session import GROUPS, TRAIN, Session, choose_tasks, prompt_builder
+from cudal1_agent.settings import Settings, StageName, load_settings, with_flags
+from cudal1_agent.tables import change_text, stage_table
+from cudal1_agent.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from cudal1_agent.stages.trl import Checkpoint
+
+Rows = list[tuple[str, str, SpeedupSummary]]
+"""Stage, group, summary."""
+
+
+def tabulate(
+    session: Session, _: Checkpoint | None, *, stage: StageName, model: str | Path, before: StageName | None
+) -> None:
+    """Evaluate the model that a stage left, and write what came of it into the metrics.
+
+    Args:
+        session: The run.
+        stage: The stage.
+        model: Its model.
+        before: The stage before it, for the change between the two on training tasks.
+    """
+    settings = session.settings
+    earlier = answers_of(read_metrics(session.folder.metrics.path), before) if before is not None else {}
+    with session.progress.bar(f"{stage}.table: answers") as tick:
+        policy = TransformersPolicy(model, use_cpu=session.use_cpu, batch=settings.evaluation.batch, progress=tick)
+        results = assess(
+            policy,
+            session.tasks.groups,
+            plain_or_contrastive(
+                session.prompts(model),
+                settings.prompt,
+                session.folder.archive,
+                exemplars=settings.evaluation.exemplars,
+                seed=settings.seed,
+            ),
+            session.verdicts,
+            settings.evaluation,
+            seed=settings.seed,
+            progress=session.progress,
+        )
+        policy.close()
+    rows: Rows = []
+    for group, assessed in results.items():
+        for one in assessed:
+            session.folder.metrics.append(answer_record(stage, group, one))
+        summary = summarize(assessed)
+        session.folder.metrics.append({"event": "table", "stage": stage, "group": group, **summary.model_dump()})
+        rows.append((stage, GROUPS[group], summary))
+    for line in stage_table(rows).splitlines():
+        session.progress.line(line)
+    if before is not None:
+        tasks = [one.task for one in results[TRAIN]]
+        change = paired_change([earlier.get(task) for task in tasks], [one.speedup for one in results[TRAIN]])
+        session.folder.metrics.append(
+            {"event": "change", "stage": stage, "before": before, "group": TRAIN, **change.model_dump()}
+        )
+        session.progress.line(change_text(before, stage, GROUPS[TRAIN], change))
+
+
+def answer_record(stage: str, group: str, one: Assessed) -> Record:
+    """Return a line of metrics on what became of one task."""
+    speedup = one.best.speedup if one.best.correct else None
+    return {
+        "event": "answer",
+        "stage": stage,
+        "group": group,
+        "task": one.task,
+        "status": one.best.status.value,
+        "speedup": speedup.model_dump() if speedup is not None else None,
+        "source_sha256": one.best.source_sha256,
+        "form": one.form,
+    }
+
+
+def answers_of(records: list[Record], stage: str) -> dict[str, float | None]:
+    """Return the speedup of each training task after a stage, None where no answer was correct."""
+    return {
+        record["task"]: record["speedup"]["point"] if record["speedup"] else None
+        for record in records
+        if record["event"] == "answer" and record["stage"] == stage and record["group"] == TRAIN
+    }
+
+
+def evaluate_model(
+    target: str, settings: Settings, *, evaluator: Evaluator | None = None, archive: Archive | None = None
+) -> dict[str, list[Assessed]]:
+    """Evaluate the last model of a run, or any model, on the suite that the settings name.
+
+    Args:
+        target: Run directory, folder of a model, or hub name.
+        settings: What to go by; see `settings_for`.
+        evaluator: Who judges; None is this machine's judge.
+        archive: Where evaluations are kept and exemplars come from; None keeps none.
+
+    Returns:
+        What became of each task, by group.
+
+    Raises:
+        RunError: The run has no finished stage.
+        PolicyError: There is no such model.
+    """
+    from cudal1_agent.train import close_judge, make_judge, stays_on_cpu
+
+    progress = Progress()
+    device = resolve_device(settings.device)
+    tasks = choose_tasks(load_suite(settings.suite, device=device), device, settings.evaluation)
+    model = last_model(Path(target)) if (Path(target) / CONFIG).is_file() else target
+    quiet_libraries()
+    kept = archive or Archive()
+    judge = None
+    if evaluator is None:
+        evaluator = judge = make_judge(settings)
+    try:
+        with progress.bar("answers") as tick:
+            policy = TransformersPolicy(
+                model, use_cpu=stays_on_cpu(settings), batch=settings.evaluation.batch, progress=tick
+            )
+            return assess(
+                policy,
+                tasks.groups,
+                plain_or_contrastive(
+                    prompt_builder(model, settings.prompt, device),
+                    settings.prompt,
+                    kept,
+                    exemplars=settings.evaluation.exemplars,
+                    seed=settings.seed,
+                ),
+                Verdicts(evaluator, kept, reuse=settings.evaluation.reuse),
+                settings.evaluation,
+                seed=settings.seed,
+                progress=progress,
+            )
+    finally:
+        if judge is not None:
+            close_judge(judge, kept)
+        if archive is None:
+            kept.close()
+
+
+def settings_for(target: str, flags: Mapping[str, Any]) -> Settings:
+    """Return the settings by which a run or a model is evaluated: the run's, or the defaults, and flags over them.
+
+    Raises:
+        ConfigError: A flag does not take its value.
+    """
+    if (Path(target) / CONFIG).is_file():
+        return with_flags(read_settings(Path(target)), flags)
+    return load_settings(None, {**flags, "model": None if is_embedded(target) else target})
+
+
+def last_model(run: Path) -> Path:
+    """Return the model that the last finished stage of a run left.
+
+    Raises:
+        RunError: No stage is finished.
+    """
+    settings = read_settings(run)
+    for stage in reversed(settings.stages):
+        if read_mark(run / "marks" / f"{stage}.table.json") is not None:
+            return stage_model(run, stage, settings)
+    raise RunError(
+        f"expected a run with a finished stage in {run}, found none; "
+        f"go on with: cudal1-agent train --run-dir {run} --resume"
+    )

@@ -1,0 +1,122 @@
+"""The embedded default policy: a byte-level BPE and a Llama of a few million parameters, made on the spot.
+
+Nothing is downloaded. The tokenizer learns its merges from the training tasks and their variants, so a line of a
+program is often one token; digits stay single, so that a size never seen before reads like any other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from cudal1_data import Device, Task
+from cudal1_env.exemplars import Exemplar
+
+from cudal1_agent.prompts import build_answer, build_prompt
+from cudal1_agent.settings import EmbeddedModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+PAD, END = "<|pad|>", "<|end|>"
+
+
+def tokenizer_texts(tasks: Iterable[Task], device: Device) -> list[str]:
+    """Return what the tokenizer learns from: a prompt and an answer for each variant of each task."""
+    texts: list[str] = []
+    for task in tasks:
+        variants = [variant for variant in task.variants if device in variant.devices]
+        for variant in variants:
+            shown = [Exemplar(other.source, 1.0) for other in variants if other is not variant][:1]
+            texts.append(build_prompt(task.source, shown, style="compact", device=device))
+            texts.append(build_answer("code1", ", ".join(variant.techniques), variant.source))
+    return texts
+
+
+def make_tokenizer(texts: Sequence[str], *, vocabulary: int, context: int) -> PreTrainedTokenizerBase:
+    """Train a byte-level BPE whose merges stay within a line and never touch a digit.
+
+    Args:
+        texts: What to learn from.
+        vocabulary: Most tokens, the 256 bytes and the two special tokens included.
+        context: Longest sequence, in tokens.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"[0-9]|[^0-9\n]*\n|[^0-9\n]+"), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[PAD, END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        min_frequency=2,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        padding_side="left",
+        model_max_length=context,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def make_embedded(out: Path, tasks: Sequence[Task], shape: EmbeddedModel, *, seed: int, device: Device = "cpu") -> Path:
+    """Make tokenizer and model and save both as an ordinary Hugging Face folder.
+
+    Args:
+        out: Folder to write; it may exist.
+        tasks: Training tasks whose references and variants the tokenizer learns from.
+        shape: Size of the model.
+        seed: Seed of its weights.
+        device: Whose variants count.
+
+    Returns:
+        `out`.
+    """
+    from transformers import set_seed
+
+    tokenizer = make_tokenizer(tokenizer_texts(tasks, device), vocabulary=shape.vocabulary, context=shape.context)
+    set_seed(seed)
+    model = make_llama(shape, tokenizer)
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    return out
+
+
+def make_llama(shape: EmbeddedModel, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """Return a Llama with random weights; torch's global seed decides them."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        max_position_embeddings=shape.context,
+        tie_word_embeddings=True,
+        initializer_range=shape.deviation,
+        bos_token_id=None,
+        eos_token_id=cast(int, tokenizer.eos_token_id),
+        pad_token_id=cast(int, tokenizer.pad_token_id),
+    )
+    return LlamaForCausalLM(config)
+
+
+def is_embedded(folder: str | Path) -> bool:
+    """Whether a folder holds an embedded model (before or after training), by its tokenizer's end token."""
+    path = Path(folder) / "tokenizer_config.json"
+    return path.is_file() and re.search(re.escape(END), path.read_text(encoding="utf-8")) is not None

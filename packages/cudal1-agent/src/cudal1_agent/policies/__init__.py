@@ -1,0 +1,5 @@
+"""Policies: whatever writes answers to prompts. One file for each way of running a language model."""
+
+from cudal1_agent.policies.base import Policy
+
+__all__ = ["Policy"]

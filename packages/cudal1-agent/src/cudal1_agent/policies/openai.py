@@ -1,0 +1,119 @@
+"""Any endpoint that speaks OpenAI's chat protocol: a vLLM server, a gateway, a hosted model."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+from pydantic import BaseModel, Field, ValidationError
+
+from cudal1_agent.errors import PolicyError
+
+_BUSY = frozenset({408, 409, 429, 500, 502, 503, 504})
+"""Answers of a server after which the same request may succeed later."""
+
+
+class _Message(BaseModel):
+    content: str | None = None
+
+
+class _Choice(BaseModel):
+    message: _Message
+
+
+class _Completion(BaseModel):
+    choices: list[_Choice] = Field(min_length=1)
+
+
+class OpenAIPolicy:
+    """A model behind an HTTP endpoint."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        url: str,
+        key: str | None = None,
+        parallel: int = 16,
+        timeout_s: float = 600.0,
+        attempts: int = 5,
+        pause_s: float = 2.0,
+    ) -> None:
+        """Prepare to ask.
+
+        Args:
+            model: Name of the model at the endpoint.
+            url: Address up to and with the version, as in `http://localhost:8000/v1`.
+            key: Bearer token; by default that of the variable OPENAI_API_KEY, where it is set.
+            parallel: Requests under way at a time.
+            timeout_s: Longest wait for one answer.
+            attempts: How often a busy or broken connection is tried.
+            pause_s: Wait before the second try; it doubles each time.
+        """
+        token = key if key is not None else os.environ.get("OPENAI_API_KEY")
+        self._client = httpx.Client(
+            base_url=url.rstrip("/"),
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=timeout_s,
+        )
+        self._model = model
+        self._parallel = parallel
+        self._attempts = attempts
+        self._pause_s = pause_s
+
+    def sample(
+        self, prompts: Sequence[str], n: int, *, temperature: float, max_new_tokens: int, seed: int
+    ) -> list[list[str]]:
+        """Return `n` answers to each prompt, one request for each; see `Policy`.
+
+        A server may ignore the seed; each request gets one of its own, so that answers differ.
+        """
+        requests = [
+            {
+                "model": self._model,
+                "messages": [{"role": "user", "content": prompt}],
+                "temperature": temperature,
+                "max_tokens": max_new_tokens,
+                "seed": seed + number,
+            }
+            for prompt in prompts
+            for number in range(n)
+        ]
+        with ThreadPoolExecutor(self._parallel) as executor:
+            answers = list(executor.map(self._ask, requests))
+        return [answers[i * n : (i + 1) * n] for i in range(len(prompts))]
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _ask(self, request: dict[str, object]) -> str:
+        fault = "nothing"
+        for attempt in range(self._attempts):
+            if attempt:
+                time.sleep(self._pause_s * 2 ** (attempt - 1))
+            try:
+                response = self._client.post("/chat/completions", json=request)
+            except httpx.TransportError as error:
+                fault = f"{type(error).__name__}: {error}"
+            else:
+                if response.status_code == httpx.codes.OK:
+                    return self._text(response)
+                fault = f"status {response.status_code}: {response.text[:300]}"
+                if response.status_code not in _BUSY:
+                    break
+        raise PolicyError(
+            f"expected an answer of {self._model} from {self._client.base_url}, got {fault}; "
+            "check the address (with its version, as in http://localhost:8000/v1), the key and the model's name"
+        )
+
+    def _text(self, response: httpx.Response) -> str:
+        try:
+            return _Completion.model_validate_json(response.content).choices[0].message.content or ""
+        except ValidationError as error:
+            raise PolicyError(
+                f"expected a chat completion from {self._client.base_url}, got {response.text[:300]!r}"
+            ) from error

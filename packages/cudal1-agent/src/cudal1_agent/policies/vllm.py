@@ -1,0 +1,53 @@
+"""A local model through vLLM's offline engine, for one GPU or several. Needs the extra: `cudal1-agent[vllm]`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from cudal1_agent.errors import PolicyError
+from cudal1_agent.policies.transformers import as_chat, load_tokenizer
+
+
+class VllmPolicy:
+    """A causal language model in vLLM."""
+
+    def __init__(self, model: str | Path, *, gpus: int = 1, engine: dict[str, Any] | None = None) -> None:
+        """Start the engine.
+
+        Args:
+            model: Folder or hub name.
+            gpus: GPUs over which one copy of the model is spread.
+            engine: Further arguments of `vllm.LLM`, unchanged.
+
+        Raises:
+            PolicyError: vLLM is not installed, or cannot start.
+        """
+        if find_spec("vllm") is None:
+            raise PolicyError(
+                "expected the package vllm for this policy, found none; install it with "
+                "`pip install cudal1-agent[vllm]` (it needs an NVIDIA GPU), or take the policy `transformers`"
+            )
+        from vllm import LLM  # pyright: ignore[reportMissingImports]  # an extra
+
+        self.tokenizer = load_tokenizer(model)
+        try:
+            self._engine: Any = LLM(model=str(model), tensor_parallel_size=gpus, **(engine or {}))
+        except (RuntimeError, ValueError, OSError) as error:
+            raise PolicyError(f"vLLM cannot start with {model}: {error}") from error
+
+    def sample(
+        self, prompts: Sequence[str], n: int, *, temperature: float, max_new_tokens: int, seed: int
+    ) -> list[list[str]]:
+        """Return `n` answers to each prompt; see `Policy`."""
+        from vllm import SamplingParams  # pyright: ignore[reportMissingImports]  # an extra
+
+        parameters = SamplingParams(n=n, temperature=temperature, max_tokens=max_new_tokens, seed=seed)
+        outputs = self._engine.generate([as_chat(self.tokenizer, prompt) for prompt in prompts], parameters)
+        return [[choice.text for choice in output.outputs] for output in outputs]
+
+    def close(self) -> None:
+        """Let go of the engine; its processes end with it."""
+        self._engine = None

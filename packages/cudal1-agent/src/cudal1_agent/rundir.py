@@ -1,0 +1,279 @@
+"""A run directory: settings, metrics, archive, stages, and marks from which a killed run goes on exactly.
+
+```
+config.json         resolved settings
+metrics.jsonl       one JSON object a line, only ever appended to
+archive.sqlite      every evaluation (cudal1_env.Archive)
+model/              the embedded model, where none was named
+stages/NAME/model   the policy after a stage
+stages/NAME/trainer checkpoints of the stage under way
+marks/NAME.json     a phase that is finished, and where metrics and archive stood then
+report.html         tables and plots
+```
+
+A mark is written aside, synced and renamed, so it is there whole or not at all. What follows the last mark in
+metrics and archive belongs to a phase that was cut off: it is taken back before the phase begins again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from cudal1_env import Archive
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cudal1_agent.errors import RunError
+from cudal1_agent.settings import Settings, StageName, differences
+
+CONFIG, METRICS, ARCHIVE, REPORT = "config.json", "metrics.jsonl", "archive.sqlite", "report.html"
+
+_BEFORE_BEGINNING = {"lock", CONFIG + ".aside"}
+"""What a run leaves that was killed before it began."""
+
+Record = dict[str, Any]
+"""One line of the metrics."""
+
+
+class Mark(BaseModel):
+    """Where metrics and archive stood at some moment, with what else must be known to go on from there."""
+
+    model_config = ConfigDict(frozen=True)
+
+    metrics_bytes: int = Field(ge=0)
+    """Length of metrics.jsonl."""
+    archive_position: int = Field(ge=0)
+    """Position of the last evaluation in the archive."""
+    extra: Record = Field(default_factory=dict)
+    """What the phase itself wants to know again."""
+
+
+class Metrics:
+    """A file of JSON lines, appended to by one process."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, making it if it is not there, and take a torn last line away."""
+        self.path = path
+        path.touch()
+        whole = path.read_bytes()
+        self._file: IO[bytes] = path.open("r+b")
+        self._file.truncate(whole.rfind(b"\n") + 1)
+        self._file.seek(0, os.SEEK_END)
+
+    def append(self, record: Record) -> None:
+        """Write one line. A killed process loses nothing of it; a lost machine what was not synced."""
+        self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+        self._file.flush()
+
+    def position(self) -> int:
+        """Sync to the disk and return the length in bytes."""
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def truncate_to(self, position: int) -> None:
+        """Take back everything behind a position.
+
+        Raises:
+            RunError: The file is shorter than that.
+        """
+        if position > self._file.tell():
+            raise RunError(
+                f"expected at least {position} bytes in {self.path}, found {self._file.tell()}: it is not the file "
+                "that the run wrote; begin a new run with another --run-dir"
+            )
+        self._file.truncate(position)
+        self._file.seek(position)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_metrics(path: Path) -> list[Record]:
+    """Return the records of a metrics file; a torn last line is left out.
+
+    Raises:
+        RunError: A line in the middle is no JSON.
+    """
+    records: list[Record] = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            records.append(json.loads(line))
+        except ValueError as error:
+            raise RunError(f"{path}, line {number}: expected a JSON object: {error}") from error
+    return records
+
+
+@dataclass
+class RunFolder:
+    """An open run directory; one process at a time."""
+
+    path: Path
+    settings: Settings
+    metrics: Metrics
+    archive: Archive
+    lock: IO[str]
+
+    @classmethod
+    def begin(cls, path: Path, settings: Settings) -> Self:
+        """Make a run directory.
+
+        Raises:
+            RunError: There is something there already.
+        """
+        if path.exists() and not (path.is_dir() and {entry.name for entry in path.iterdir()} <= _BEFORE_BEGINNING):
+            raise RunError(_why_not(path))
+        path.mkdir(parents=True, exist_ok=True)
+        lock = _lock(path)
+        write_aside(path / CONFIG, settings.model_dump_json(indent=2) + "\n")
+        return cls(path, settings, Metrics(path / METRICS), Archive(path / ARCHIVE), lock)
+
+    @classmethod
+    def resume(cls, path: Path, asked: Settings | None = None) -> Self:
+        """Open a run directory to go on in it.
+
+        Args:
+            path: The directory.
+            asked: Settings that must be those of the run; None asks for nothing.
+
+        Raises:
+            RunError: It is no run, a finished one, one under way, or one with other settings.
+        """
+        stored = read_settings(path)
+        if asked is not None and (found := differences(stored, asked)):
+            raise RunError(
+                f"{path} was begun with other settings ({'; '.join(found)}); resume it without naming settings "
+                f"(cudal1-agent train --run-dir {path} --resume), or begin another run with another --run-dir"
+            )
+        if is_finished(path):
+            raise RunError(
+                f"{path} holds a finished run, there is nothing to resume; its report is {path / REPORT}, "
+                "and another --run-dir begins a new run"
+            )
+        lock = _lock(path)
+        return cls(path, stored, Metrics(path / METRICS), Archive(path / ARCHIVE), lock)
+
+    def mark(self, name: str, extra: Record | None = None) -> None:
+        """Note that a phase is finished."""
+        write_aside(self.path / "marks" / f"{name}.json", self.here(extra).model_dump_json())
+
+    def marked(self, name: str) -> Mark | None:
+        """Return the mark of a finished phase, None when it is not finished."""
+        return read_mark(self.path / "marks" / f"{name}.json")
+
+    def here(self, extra: Record | None = None) -> Mark:
+        """Return where metrics and archive stand now."""
+        return Mark(
+            metrics_bytes=self.metrics.position(), archive_position=self.archive.position(), extra=dict(extra or {})
+        )
+
+    def go_back(self, mark: Mark, *, archive: bool) -> None:
+        """Take back what was written after a mark.
+
+        Args:
+            mark: Where to go back to.
+            archive: Take evaluations back too. A phase that only looks them up keeps them: the same question
+                then gets the same verdict, without a second measurement.
+        """
+        self.metrics.truncate_to(mark.metrics_bytes)
+        if archive:
+            self.archive.truncate_to(mark.archive_position)
+
+    def close(self) -> None:
+        """Close all files and let go of the directory."""
+        self.metrics.close()
+        self.archive.close()
+        self.lock.close()
+
+    def __enter__(self) -> Self:
+        """Return the run directory."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+def read_settings(path: Path) -> Settings:
+    """Return the settings of a run.
+
+    Raises:
+        RunError: The directory holds no run, or one of another version.
+    """
+    try:
+        return Settings.model_validate_json((path / CONFIG).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunError(
+            f"expected a run directory (with {CONFIG} in it), found none at {path}; "
+            f"begin a run there: cudal1-agent train --run-dir {path}"
+        ) from error
+    except ValidationError as error:
+        raise RunError(f"{path / CONFIG} cannot be read by this version of cudal1: {error}") from error
+
+
+def stage_model(path: Path, stage: StageName, settings: Settings) -> Path:
+    """Return the folder of the model that a stage of a run leaves."""
+    home = path / "stages" / stage
+    return (home / str(settings.self_train.iterations - 1) if stage == "self_train" else home) / "model"
+
+
+def is_finished(path: Path) -> bool:
+    """Whether a run directory holds a finished run."""
+    return (path / "marks" / "finished.json").is_file()
+
+
+def read_mark(path: Path) -> Mark | None:
+    """Return a mark, None where there is none."""
+    return Mark.model_validate_json(path.read_bytes()) if path.is_file() else None
+
+
+def write_aside(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all: aside, synced, renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(path.name + ".aside")
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def replace_folder(aside: Path, folder: Path) -> None:
+    """Put a folder that was written aside in its place; one that is there already is of a run that was cut off."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    aside.rename(folder)
+
+
+def _lock(path: Path) -> IO[str]:
+    lock = (path / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise RunError(f"another process is training in {path}; wait for it, or take another --run-dir") from error
+    return lock
+
+
+def _why_not(path: Path) -> str:
+    if not (path / CONFIG).is_file():
+        return f"expected a new or an empty directory for the run, found other files in {path}; take another --run-dir"
+    if is_finished(path):
+        return f"{path} holds a finished run (its report is {path / REPORT}); take another --run-dir"
+    return (
+        f"{path} holds a run that is not finished; go on with: cudal1-agent train --run-dir {path} --resume "
+        "(or take another --run-dir)"
+    )

@@ -1,0 +1,325 @@
+"""Settings of a run: frozen, typed, read from TOML, written into the run directory.
+
+The defaults are the quickstart: `cudal1-agent train` without arguments. `configs/quickstart.toml` spells them
+out, and a test holds the two equal. Tables named `trl` go to TRL's own configuration classes unchanged.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from cudal1_agent.errors import ConfigError
+
+StageName = Literal["sft", "self_train", "contrast"]
+STAGES: tuple[StageName, ...] = ("sft", "self_train", "contrast")
+
+Table = dict[str, Any]
+"""Settings of another library, by name."""
+
+
+class Frozen(BaseModel):
+    """Base of all settings: frozen, and an unknown name is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EmbeddedModel(Frozen):
+    """The model that is made on the spot where none is named: a byte-level BPE and a small Llama."""
+
+    vocabulary: int = Field(default=2048, ge=300)
+    """Tokens of the vocabulary, the 256 bytes included. A line of the corpus is often one token."""
+    hidden: int = Field(default=256, ge=16)
+    """Width of the residual stream."""
+    layers: int = Field(default=2, ge=1)
+    """Decoder layers. At equal cost two learn the corpus sooner than three or more (docs/log.md)."""
+    heads: int = Field(default=4, ge=1)
+    """Attention heads; divides `hidden`."""
+    intermediate: int = Field(default=704, ge=16)
+    """Width of the feed-forward layers."""
+    deviation: float = Field(default=0.05, gt=0)
+    """Standard deviation of the first weights."""
+    context: int = Field(default=1024, ge=128)
+    """Longest sequence in tokens, prompt and answer together."""
+
+
+class PromptSettings(Frozen):
+    """What the policy is shown."""
+
+    style: Literal["auto", "compact", "full"] = "auto"
+    """`auto`: `compact` for the embedded model, `full` for any other."""
+    exemplars: int = Field(default=2, ge=0)
+    """Previous implementations in a prompt of stage 3."""
+    scheme: Literal["bucket", "island", "random", "none"] = "bucket"
+    """How they are chosen from the archive."""
+    max_tokens: int = Field(default=640, ge=32)
+    """Longest prompt; exemplars that would make it longer are left out, the slowest first."""
+
+
+class SftSettings(Frozen):
+    """Stage 1: the variants of the training tasks, one program after another."""
+
+    contexts: tuple[int, ...] = Field(default=(0, 0, 0, 1, 2), min_length=1)
+    """How many exemplars a training prompt shows: each pair draws one of these. Without any it is the prompt of the
+    evaluation; with some, the form of stage 3 is learnt."""
+    trl: Table = Field(
+        default={
+            "max_steps": 700,
+            "per_device_train_batch_size": 4,
+            "learning_rate": 2e-3,
+            "lr_scheduler_type": "linear",
+            "warmup_steps": 20,
+            "adam_beta2": 0.98,
+            "weight_decay": 0.0,
+            "max_length": 1024,
+            "logging_steps": 10,
+            "save_steps": 100,
+        }
+    )
+    """Settings of TRL's SFTConfig."""
+
+
+class SelfTrainSettings(Frozen):
+    """Stage 2: sample, judge, keep what is right, train on it."""
+
+    iterations: int = Field(default=1, ge=1)
+    """How often."""
+    samples: int = Field(default=3, ge=1)
+    """Answers for each training task and iteration."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Sampling temperature."""
+    trl: Table = Field(
+        default={
+            "max_steps": 60,
+            "per_device_train_batch_size": 4,
+            "learning_rate": 3e-4,
+            "lr_scheduler_type": "linear",
+            "warmup_steps": 5,
+            "adam_beta2": 0.98,
+            "weight_decay": 0.0,
+            "max_length": 1024,
+            "logging_steps": 10,
+            "save_steps": 60,
+        }
+    )
+    """Settings of TRL's SFTConfig; `max_steps` counts for each iteration."""
+
+
+class ContrastSettings(Frozen):
+    """Stage 3: GRPO on prompts that show earlier programs with their scores."""
+
+    reward: Literal["speedup", "log", "milestone"] = "speedup"
+    """What a verdict is worth; see `cudal1_env.reward`."""
+    clip: float = Field(default=1.5, gt=0)
+    """k of the reward smoothing: rewards are clipped to k running standard deviations."""
+    trl: Table = Field(
+        default={
+            "max_steps": 30,
+            "per_device_train_batch_size": 32,
+            "num_generations": 8,
+            "max_completion_length": 320,
+            "learning_rate": 3e-4,
+            "lr_scheduler_type": "constant_with_warmup",
+            "warmup_steps": 2,
+            "adam_beta2": 0.98,
+            "weight_decay": 0.0,
+            "loss_type": "grpo",
+            "beta": 0.0,
+            "top_k": 0,
+            "temperature": 1.0,
+            "logging_steps": 1,
+            "save_steps": 10,
+        }
+    )
+    """Settings of TRL's GRPOConfig. A generation batch holds `generation_batch_size / num_generations` tasks."""
+
+
+class EvaluationSettings(Frozen):
+    """The stage table."""
+
+    samples: int = Field(default=1, ge=1)
+    """Answers for each task; the fastest correct one counts."""
+    temperature: float = Field(default=0.0, ge=0)
+    """0: greedy, and then `samples` must be 1."""
+    exemplars: bool = False
+    """Show exemplars from the archive, as stage 3 does. Without them every stage is asked the same question."""
+    max_new_tokens: int = Field(default=320, ge=16)
+    """Longest answer."""
+    batch: int = Field(default=32, ge=1)
+    """Prompts that are answered at a time."""
+    train_tasks: int | None = Field(default=None, ge=0)
+    """How many training tasks are evaluated, from the first on; None is all of them."""
+    held_out_sizes: int | None = Field(default=None, ge=0)
+    """How many held-out sizes of training tasks (a): the first of each task, then the second; None is all of them."""
+    held_out_tasks: int | None = Field(default=None, ge=0)
+    """How many held-out tasks (b); None is all of them."""
+    reuse: bool = True
+    """Look up a program that this run has already judged on the same task instead of measuring it again."""
+
+    @model_validator(mode="after")
+    def _greedy_is_one(self) -> Self:
+        if self.temperature == 0 and self.samples > 1:
+            raise ValueError(f"expected samples = 1 with temperature 0 (all would be equal), got {self.samples}")
+        return self
+
+
+class Settings(Frozen):
+    """Everything that decides a run."""
+
+    seed: int = Field(default=0, ge=0)
+    """Seed of the model, the order of the data, and all sampling."""
+    suite: str = "starter"
+    """What `cudal1_data.load_suite` is asked for."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where programs run and the policy is trained; `auto`: what the machine has."""
+    stages: tuple[StageName, ...] = Field(default=STAGES, min_length=1)
+    """Which stages, in this order."""
+    model: str | None = None
+    """Folder or hub name of a causal language model; None makes the embedded one."""
+    embedded: EmbeddedModel = EmbeddedModel()
+    """Shape of the embedded model."""
+    prompt: PromptSettings = PromptSettings()
+    """What the policy is shown."""
+    sft: SftSettings = SftSettings()
+    """Stage 1."""
+    self_train: SelfTrainSettings = SelfTrainSettings()
+    """Stage 2."""
+    contrast: ContrastSettings = ContrastSettings()
+    """Stage 3."""
+    evaluation: EvaluationSettings = EvaluationSettings()
+    """The stage table."""
+    judge: Table = Field(default_factory=dict)
+    """Settings of `cudal1_env.judge.JudgeSettings`."""
+
+    @field_validator("stages")
+    @classmethod
+    def _in_order(cls, stages: tuple[StageName, ...]) -> tuple[StageName, ...]:
+        if list(stages) != [name for name in STAGES if name in stages]:
+            raise ValueError(f"expected some of {', '.join(STAGES)}, each once and in this order, got {stages}")
+        return stages
+
+
+PRETRAINED: Table = {
+    "prompt": {"max_tokens": 6144},
+    "sft": {
+        "trl": {
+            "max_steps": 200,
+            "per_device_train_batch_size": 1,
+            "gradient_accumulation_steps": 8,
+            "learning_rate": 1e-5,
+            "lr_scheduler_type": "cosine",
+            "adam_beta2": 0.999,
+            "max_length": 8192,
+        }
+    },
+    "self_train": {
+        "samples": 8,
+        "trl": {
+            "per_device_train_batch_size": 1,
+            "gradient_accumulation_steps": 8,
+            "learning_rate": 1e-5,
+            "adam_beta2": 0.999,
+            "max_length": 8192,
+        },
+    },
+    "contrast": {
+        "trl": {
+            "max_steps": 200,
+            "per_device_train_batch_size": 8,
+            "gradient_accumulation_steps": 4,
+            "max_completion_length": 2048,
+            "learning_rate": 1e-6,
+            "adam_beta2": 0.999,
+            "beta": 0.01,
+        }
+    },
+    "evaluation": {"max_new_tokens": 2048, "batch": 8},
+}
+"""What differs from the defaults for a pretrained language model (`--model`); configs/pretrained.toml spells it out."""
+
+
+def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
+    """Return the settings of a run: defaults, over them a config file, over it the flags that were given.
+
+    A table in the file changes the names that it holds and leaves the others. Where a model is named, the
+    defaults are those for pretrained models.
+
+    Raises:
+        ConfigError: The file cannot be read, or a value is not one of those expected.
+    """
+    given = read_config(config) if config is not None else {}
+    given = merged(given, {name: value for name, value in (flags or {}).items() if value is not None})
+    base = Settings().model_dump()
+    if given.get("model") is not None:
+        base = merged(base, PRETRAINED)
+    return _checked(merged(base, given), where=f"{config}: " if config is not None else "")
+
+
+def with_flags(settings: Settings, flags: Mapping[str, Any]) -> Settings:
+    """Return settings with some values changed; a flag that is None changes nothing.
+
+    Raises:
+        ConfigError: A value is not one of those expected.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    return _checked(merged(settings.model_dump(), given), where="")
+
+
+def _checked(values: Table, *, where: str) -> Settings:
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        raise ConfigError(f"{where}expected settings as in configs/quickstart.toml; {faults}") from error
+
+
+def read_config(path: Path) -> Table:
+    """Return the contents of a TOML file.
+
+    Raises:
+        ConfigError: There is no such file, or it is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the config file {path}: {error.strerror}; name one with --config") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: expected TOML: {error}") from error
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
+    """Return `base` with the values of `over`, table by table.
+
+    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
+    {'a': {'b': 3, 'c': 2}}
+    """
+    result = dict(base)
+    for name, value in over.items():
+        old = result.get(name)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[name] = merged(cast(Table, old), cast(Table, value)) if both else value
+    return result
+
+
+def differences(stored: Settings, asked: Settings) -> list[str]:
+    """Return where two settings differ, as `name: stored value, asked value`."""
+
+    def leaves(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in table.items():
+            if isinstance(value, Mapping):
+                found |= leaves(cast(Table, value), f"{prefix}{name}.")
+            else:
+                found[prefix + name] = value
+        return found
+
+    old, new = leaves(stored.model_dump(mode="json")), leaves(asked.model_dump(mode="json"))
+    return [
+        f"{name}: {old.get(name)!r} in the run, {new.get(name)!r} asked for"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    ]

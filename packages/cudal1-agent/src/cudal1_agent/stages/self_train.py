@@ -1,0 +1,108 @@
+"""Stage 2: sample, judge, keep what is right, train on it; speed is ignored.
+
+REINFORCE with a reward of 1 or 0 and no baseline (paper, section on self-training): a failure teaches nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from cudal1_agent.corpus import Pair
+from cudal1_agent.policies.transformers import TransformersPolicy
+from cudal1_agent.rundir import write_aside
+from cudal1_agent.session import Session
+from cudal1_agent.stages.sft import pairs_of, supervise
+from cudal1_agent.stages.trl import Checkpoint
+
+KEPT = "kept.json"
+"""The right answers of an iteration, in its folder."""
+
+_pairs: TypeAdapter[list[Pair]] = TypeAdapter(list[Pair])
+
+
+def collect(session: Session, _: Checkpoint | None, *, model: str | Path, folder: Path, iteration: int) -> None:
+    """Sample answers for every training task, judge them and keep the right ones in `folder`.
+
+    Args:
+        session: The run.
+        _: There are no checkpoints here: the same answers are drawn again, and found in the archive.
+        model: The model that answers.
+        folder: Folder of the iteration.
+        iteration: Its number, from 0.
+    """
+    settings = session.settings.self_train
+    tasks = session.tasks.train
+    prompts = session.prompts(model)
+    texts = [prompts(task) for task in tasks]
+    with session.progress.bar(f"self_train {iteration}: answers") as tick:
+        policy = TransformersPolicy(
+            model, use_cpu=session.use_cpu, batch=session.settings.evaluation.batch, progress=tick
+        )
+        answers = policy.sample(
+            texts,
+            settings.samples,
+            temperature=settings.temperature,
+            max_new_tokens=session.settings.evaluation.max_new_tokens,
+            seed=session.settings.seed + iteration,
+        )
+        policy.close()
+    pairs = [
+        Pair(task.id, text, answer) for task, text, given in zip(tasks, texts, answers, strict=True) for answer in given
+    ]
+    jobs = [(task, answer) for task, given in zip(tasks, answers, strict=True) for answer in given]
+    with session.progress.bar(f"self_train {iteration}: judging") as tick:
+        evaluations = session.verdicts.judge(jobs, progress=tick)
+    kept = [pair for pair, evaluation in zip(pairs, evaluations, strict=True) if evaluation.correct]
+    write_aside(folder / KEPT, _pairs.dump_json(kept).decode())
+    counts: dict[str, Any] = {
+        "answers": len(pairs),
+        "correct": len(kept),
+        "tasks": len(tasks),
+        "tasks_solved": len({pair.task for pair in kept}),
+    }
+    session.folder.metrics.append({"event": "self_train", "stage": "self_train", "iteration": iteration, **counts})
+    session.progress.line(f"self_train {iteration}: {len(kept)} of {len(pairs)} answers are correct")
+
+
+def learn(session: Session, checkpoint: Checkpoint | None, *, model: str | Path, folder: Path, iteration: int) -> None:
+    """Train on what `collect` kept and leave the result in `folder / "model"`.
+
+    Args:
+        session: The run.
+        checkpoint: Where to go on, if the stage was cut off.
+        model: The model that answered.
+        folder: Folder of the iteration.
+        iteration: Its number, from 0.
+    """
+    table = session.settings.self_train.trl
+    kept = _pairs.validate_json((folder / KEPT).read_bytes())
+    if not kept:
+        session.progress.line("self_train: nothing was correct, so there is nothing to learn; the model stays as it is")
+        copy_model(model, folder / "model")
+        return
+    pairs = repeated(kept, pairs_of(table), seed=session.settings.seed + iteration)
+    supervise(session, "self_train", model, pairs, table, folder, checkpoint)
+
+
+def repeated(pairs: Sequence[Pair], count: int, *, seed: int) -> list[Pair]:
+    """Return `count` pairs: pass after pass over all of them, each in a new order."""
+    rng = np.random.default_rng([seed, 4])
+    result: list[Pair] = []
+    while len(result) < count:
+        result.extend(pairs[int(index)] for index in rng.permutation(len(pairs)))
+    return result[:count]
+
+
+def copy_model(model: str | Path, folder: Path) -> None:
+    """Save a model under another folder as it is."""
+    from transformers import AutoModelForCausalLM
+
+    from cudal1_agent.policies.transformers import load_tokenizer
+
+    AutoModelForCausalLM.from_pretrained(model).save_pretrained(folder)
+    load_tokenizer(model).save_pretrained(folder)

@@ -1,0 +1,108 @@
+"""Stage 1: supervised learning of the variants of the training tasks, and what stage 2 trains with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cudal1_env.doctor import available_needs
+
+from cudal1_agent.corpus import Pair, by_length, training_pairs
+from cudal1_agent.policies.transformers import as_messages, load_tokenizer
+from cudal1_agent.session import Session
+from cudal1_agent.stages.trl import Checkpoint, Keeper, arguments, finish
+
+
+def run_sft(session: Session, checkpoint: Checkpoint | None, *, model: str | Path, folder: Path) -> None:
+    """Train a model on the variants and leave the result in `folder / "model"`.
+
+    Args:
+        session: The run.
+        checkpoint: Where to go on, if the stage was cut off.
+        model: The model to begin with.
+        folder: Folder of the stage.
+
+    Raises:
+        CorpusError: There are no variants to learn from.
+        ConfigError: TRL does not take the settings.
+    """
+    settings = session.settings
+    pairs = training_pairs(
+        session.tasks.train,
+        session.prompts(model),
+        device=session.device,
+        have=available_needs(),
+        contexts=settings.sft.contexts,
+        count=pairs_of(settings.sft.trl),
+        seed=settings.seed,
+    )
+    supervise(session, "sft", model, pairs, settings.sft.trl, folder, checkpoint)
+
+
+def pairs_of(table: Mapping[str, Any]) -> int:
+    """Return how many pairs a trl table trains on, over all its steps."""
+    return int(table["max_steps"]) * batch_of(table) * int(table.get("gradient_accumulation_steps", 1))
+
+
+def batch_of(table: Mapping[str, Any]) -> int:
+    """Return how many pairs a trl table takes at a time."""
+    return int(table.get("per_device_train_batch_size", 8))
+
+
+def supervise(
+    session: Session,
+    stage: str,
+    model: str | Path,
+    pairs: Sequence[Pair],
+    table: Mapping[str, Any],
+    folder: Path,
+    checkpoint: Checkpoint | None,
+) -> None:
+    """Train a model on pairs with TRL's SFTTrainer, each pair once, and leave the result in `folder / "model"`.
+
+    The pairs are laid out for all steps beforehand and read in order: then a checkpoint needs no more than its step
+    to go on with the same data.
+
+    Args:
+        session: The run.
+        stage: What the metrics call it.
+        model: The model to begin with.
+        pairs: As many as `pairs_of(table)`.
+        table: Settings of TRL's SFTConfig.
+        folder: Folder of the stage.
+        checkpoint: Where to go on.
+
+    Raises:
+        ConfigError: TRL does not take the settings.
+    """
+    from datasets import Dataset
+    from trl.trainer.sft_config import SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer
+
+    tokenizer = load_tokenizer(model)
+    chat = tokenizer.chat_template is not None
+    ordered = by_length(pairs, batch=batch_of(table), seed=session.settings.seed)
+    rows = [
+        {"prompt": as_messages(pair.prompt), "completion": [{"role": "assistant", "content": pair.answer}]}
+        if chat
+        else {"prompt": pair.prompt, "completion": pair.answer}
+        for pair in ordered
+    ]
+    config = arguments(
+        SFTConfig,
+        {"completion_only_loss": True, **table},
+        folder=folder / "trainer",
+        seed=session.settings.seed,
+        use_cpu=session.use_cpu,
+    )
+    config.train_sampling_strategy = "sequential"
+    with session.progress.bar(stage) as tick:
+        trainer = SFTTrainer(
+            model=str(model),
+            args=config,
+            train_dataset=Dataset.from_list(rows),
+            processing_class=tokenizer,
+            callbacks=[Keeper(session.folder, stage, tick)],
+        )
+        finish(trainer, checkpoint, folder / "model")

@@ -1,0 +1,163 @@
+"""What the stages share in using TRL's trainers: their arguments, their checkpoints, their log."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from cudal1_agent.errors import ConfigError
+from cudal1_agent.progress import Tick
+from cudal1_agent.rundir import Mark, Record, RunFolder, read_mark, replace_folder, write_aside
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+Config = TypeVar("Config", bound=TrainingArguments)
+
+STATE = "cudal1.json"
+"""Beside TRL's own files in a checkpoint: where metrics and archive stood. A checkpoint without it is not whole."""
+
+OURS = frozenset(
+    {
+        "output_dir",
+        "seed",
+        "data_seed",
+        "num_train_epochs",
+        "save_strategy",
+        "save_total_limit",
+        "shuffle_dataset",
+        "train_sampling_strategy",
+        "resume_from_checkpoint",
+        "remove_unused_columns",
+    }
+)
+"""Settings of TRL on which exact resumption rests; a config file may not set them."""
+
+_UNSTABLE = re.compile(r"epoch|num_tokens|step_time|runtime|per_second|flos")
+"""What TRL logs that a resumed run would log otherwise, or that the step says already."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that is whole."""
+
+    path: Path
+    mark: Mark
+
+
+def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, seed: int, use_cpu: bool) -> Config:
+    """Return TRL's arguments from a table of a config file.
+
+    Args:
+        config: TRL's class of arguments.
+        table: The table.
+        folder: Where checkpoints go.
+        seed: Seed of the trainer.
+        use_cpu: Stay on the CPU.
+
+    Raises:
+        ConfigError: TRL does not know a name, does not take a value, or the name is not the table's to set.
+    """
+    if taken := sorted(OURS & table.keys()):
+        raise ConfigError(f"expected no {', '.join(taken)} in a trl table: exact resumption needs our own values")
+    if int(table.get("max_steps", -1)) < 1:
+        raise ConfigError("expected max_steps (1 or more) in each trl table: stages end by count of steps")
+    values: dict[str, Any] = {
+        "report_to": "none",
+        "disable_tqdm": True,
+        "gradient_checkpointing": not use_cpu,
+        "bf16": not use_cpu,
+        "dataloader_pin_memory": not use_cpu,
+        **table,
+        "use_cpu": use_cpu,
+        "output_dir": str(folder),
+        "seed": seed,
+        "save_strategy": "steps",
+        # Two: the older one is there until the newer one has its mark.
+        "save_total_limit": 2,
+    }
+    try:
+        made = config(**values)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"TRL's {config.__name__} does not take these settings: {error}") from error
+    if made.save_steps % made.logging_steps:
+        raise ConfigError(
+            f"expected save_steps to be a multiple of logging_steps, got {made.save_steps} and {made.logging_steps}: "
+            "what is logged between them would be lost in a resumed run"
+        )
+    return made
+
+
+def newest(folder: Path) -> Checkpoint | None:
+    """Return the newest whole checkpoint of a stage, removing any that a kill left torn."""
+    whole: list[tuple[int, Checkpoint]] = []
+    for path in folder.glob("checkpoint-*"):
+        mark = read_mark(path / STATE)
+        if mark is None:
+            shutil.rmtree(path)
+        else:
+            whole.append((int(path.name.rpartition("-")[2]), Checkpoint(path, mark)))
+    return max(whole, key=lambda found: found[0])[1] if whole else None
+
+
+class Keeper(TrainerCallback):
+    """Writes what a trainer logs into the metrics, and beside each checkpoint where metrics and archive stood."""
+
+    def __init__(self, folder: RunFolder, stage: str, tick: Tick, extra: Callable[[], Record] = dict) -> None:
+        """Keep for a stage.
+
+        Args:
+            folder: The run.
+            stage: What the lines are called.
+            tick: Told the step.
+            extra: What the stage itself must know again to go on from a checkpoint.
+        """
+        self._folder = folder
+        self._stage = stage
+        self._tick = tick
+        self._extra = extra
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Move the bar."""
+        self._tick(state.global_step, state.max_steps)
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Write a line of metrics for a step; what TRL says at the end is no step."""
+        logs: Mapping[str, Any] = kwargs["logs"]
+        if "loss" not in logs:
+            return
+        values = {
+            name: float(value) if math.isfinite(value) else None
+            for name, value in logs.items()
+            if isinstance(value, int | float) and not _UNSTABLE.search(name)
+        }
+        self._folder.metrics.append({"event": "step", "stage": self._stage, "step": state.global_step, **values})
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Complete a checkpoint."""
+        assert args.output_dir is not None
+        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        write_aside(checkpoint / STATE, self._folder.here(self._extra()).model_dump_json())
+
+
+def finish(trainer: Trainer, checkpoint: Checkpoint | None, model: Path) -> None:
+    """Train to the end, from a checkpoint where there is one, and put the model in its place.
+
+    Args:
+        trainer: The trainer.
+        checkpoint: Where to go on.
+        model: Folder for the trained model.
+    """
+    trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint is not None else None)
+    aside = model.with_name(model.name + ".aside")
+    if aside.exists():
+        shutil.rmtree(aside)
+    trainer.save_model(str(aside))
+    replace_folder(aside, model)

@@ -1,0 +1,225 @@
+"""A whole run: the phases in order, each begun and finished once, whatever kills the process in between."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cudal1_data import Suite, load_suite
+from cudal1_env import Archive, Evaluator
+from cudal1_env.local import resolve_device
+from pydantic import ValidationError
+
+from cudal1_agent.errors import ConfigError
+from cudal1_agent.progress import Progress, quiet_libraries
+from cudal1_agent.rundir import REPORT, Mark, RunFolder, stage_model
+from cudal1_agent.session import Session, choose_tasks
+from cudal1_agent.settings import Settings, StageName
+from cudal1_agent.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from cudal1_env.judge import Judge
+
+    from cudal1_agent.stages.trl import Checkpoint
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a run that is either finished or begun anew."""
+
+    name: str
+    """Its mark."""
+    run: Callable[[Session, Checkpoint | None], None]
+    """Does it, from a checkpoint where there is one."""
+    trainer: Path | None = None
+    """Where its checkpoints are, if it has any."""
+    reads_archive: bool = False
+    """Whether what it does depends on the archive as a whole: then evaluations after its beginning, or after its
+    checkpoint, are taken back. Any other phase finds them and measures nothing twice."""
+
+
+def train(
+    settings: Settings | None,
+    run_dir: Path,
+    *,
+    resume: bool = False,
+    evaluator: Evaluator | None = None,
+    suite: Suite | None = None,
+) -> Path:
+    """Run all stages, or go on with a run that was cut off.
+
+    Args:
+        settings: What to do. With `resume`, None takes those of the run, and others are refused.
+        run_dir: The run directory.
+        resume: Go on.
+        evaluator: Who judges; None is this machine's judge. One that is given is not closed.
+        suite: The tasks; None loads the suite that the settings name.
+
+    Returns:
+        `run_dir`.
+
+    Raises:
+        RunError: The directory cannot be begun or resumed; the message says what to type.
+        ConfigError: The settings cannot work.
+        CorpusError: The suite has nothing to learn from.
+        PolicyError: The model cannot be loaded.
+        MachineError: The machine broke; resume later.
+    """
+    progress = Progress()
+    if resume:
+        folder = RunFolder.resume(run_dir, settings)
+    else:
+        folder = RunFolder.begin(run_dir, settings or Settings())
+    with folder:
+        settings = folder.settings
+        progress.line(f"{'resuming' if resume else 'beginning'} the run in {run_dir}")
+        device = resolve_device(settings.device)
+        tasks = choose_tasks(suite or load_suite(settings.suite, device=device), device, settings.evaluation)
+        quiet_libraries()
+        judge = None
+        if evaluator is None:
+            evaluator = judge = make_judge(settings)
+        try:
+            session = Session(
+                settings=settings,
+                folder=folder,
+                device=device,
+                use_cpu=stays_on_cpu(settings),
+                tasks=tasks,
+                verdicts=Verdicts(evaluator, folder.archive, reuse=settings.evaluation.reuse),
+                progress=progress,
+            )
+            run_phases(session, phases(session))
+        finally:
+            if judge is not None:
+                close_judge(judge, folder.archive)
+    return run_dir
+
+
+def run_phases(session: Session, todo: list[Phase]) -> None:
+    """Do what is not finished, in order."""
+    from cudal1_agent.stages.trl import newest
+
+    folder = session.folder
+    reached = Mark(metrics_bytes=0, archive_position=0)
+    for phase in todo:
+        finished = folder.marked(phase.name)
+        if finished is not None:
+            reached = finished
+            continue
+        checkpoint = newest(phase.trainer) if phase.trainer is not None else None
+        folder.go_back(checkpoint.mark if checkpoint is not None else reached, archive=phase.reads_archive)
+        if checkpoint is not None:
+            session.progress.line(f"{phase.name}: going on from {checkpoint.path.name}")
+        began_s, measured = time.monotonic(), session.verdicts.measured
+        phase.run(session, checkpoint)
+        spent_s, measured = time.monotonic() - began_s, session.verdicts.measured - measured
+        session.progress.line(f"{phase.name}: {spent_s:.0f} s, {measured} programs measured")
+        folder.metrics.append(
+            {"event": "seconds", "phase": phase.name, "wall_s": round(spent_s, 2), "measured": measured}
+        )
+        folder.mark(phase.name)
+        reached = folder.here()
+        if phase.trainer is not None:
+            shutil.rmtree(phase.trainer, ignore_errors=True)
+    folder.mark("finished")
+
+
+def phases(session: Session) -> list[Phase]:
+    """Return the phases of a run, in order."""
+    from cudal1_agent.evaluate import tabulate
+
+    settings, path = session.settings, session.folder.path
+    todo: list[Phase] = []
+    model: str | Path = settings.model or path / "model"
+    if settings.model is None:
+        todo.append(Phase("model", make_model))
+    before: StageName | None = None
+    for stage in settings.stages:
+        todo += _training(stage, model, path / "stages" / stage, settings)
+        model = stage_model(path, stage, settings)
+        todo.append(Phase(f"{stage}.table", partial(tabulate, stage=stage, model=model, before=before)))
+        before = stage
+    return [*todo, Phase("report", write_report)]
+
+
+def _training(stage: StageName, model: str | Path, home: Path, settings: Settings) -> list[Phase]:
+    """Return the phases that train a model in one stage."""
+    from cudal1_agent.stages.contrast import run_contrast
+    from cudal1_agent.stages.self_train import collect, learn
+    from cudal1_agent.stages.sft import run_sft
+
+    match stage:
+        case "sft":
+            return [Phase(stage, partial(run_sft, model=model, folder=home), home / "trainer")]
+        case "contrast":
+            run = partial(run_contrast, model=model, folder=home)
+            return [Phase(stage, run, home / "trainer", reads_archive=True)]
+        case "self_train":
+            todo: list[Phase] = []
+            for number in range(settings.self_train.iterations):
+                place = home / str(number)
+                asked = partial(collect, model=model, folder=place, iteration=number)
+                studied = partial(learn, model=model, folder=place, iteration=number)
+                todo.append(Phase(f"{stage}.{number}.answers", asked))
+                todo.append(Phase(f"{stage}.{number}", studied, place / "trainer"))
+                model = place / "model"
+            return todo
+
+
+def make_model(session: Session, _: Checkpoint | None) -> None:
+    """Make the embedded model in the run directory."""
+    from cudal1_agent.model import make_embedded
+
+    make_embedded(
+        session.folder.path / "model",
+        session.tasks.train,
+        session.settings.embedded,
+        seed=session.settings.seed,
+        device=session.device,
+    )
+
+
+def write_report(session: Session, _: Checkpoint | None) -> None:
+    """Write the report into the run directory."""
+    from cudal1_agent.report import report
+
+    report(session.folder.path)
+    session.progress.line(f"report: {session.folder.path / REPORT}")
+
+
+def make_judge(settings: Settings) -> Judge:
+    """Start this machine's judge.
+
+    Raises:
+        ConfigError: The judge does not take the table `judge` of the settings.
+        SettingsError: They ask for what this machine cannot do.
+    """
+    from cudal1_env.judge import Judge, JudgeSettings
+
+    try:
+        return Judge(JudgeSettings.model_validate({"device": settings.device, **settings.judge}))
+    except ValidationError as error:
+        raise ConfigError(f"expected settings of the judge in the table [judge]: {error}") from error
+
+
+def close_judge(judge: Judge, archive: Archive) -> None:
+    """Stop the judge; seeds that will never be used again go into the archive first."""
+    with closing(judge):
+        for commitment, seed in judge.retire().items():
+            archive.disclose(commitment, seed)
+
+
+def stays_on_cpu(settings: Settings) -> bool:
+    """Whether the policy is trained on the CPU: where that is asked for, or there is nothing else."""
+    import torch
+
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("expected a CUDA device for device = 'cuda', found none; take device 'cpu' or 'auto'")
+    return settings.device == "cpu" or not torch.cuda.is_available()
