@@ -192,21 +192,6 @@ class Worker:
                         found.append(int(name))
         return found
 
-    def kill_stragglers(self, timeout_s: float = 1.0) -> list[int]:
-        """Kill every other process of the worker; return the pids found. `freeze` does it too, and safely.
-
-        Raises:
-            TimeoutError: Processes are made faster than they die.
-        """
-        killed: set[int] = set()
-        deadline = time.monotonic() + timeout_s
-        while left := self.stragglers():
-            _kill(left)
-            killed.update(left)
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"expected worker {self.pid} alone after {timeout_s} s, left are {left}")
-        return sorted(killed)
-
     def kill_all(self, timeout_s: float = 5.0) -> None:
         """Kill the worker and everything that it made, and wait until all of it is dead.
 
