@@ -221,15 +221,23 @@ def test_a_stopped_worker_can_be_killed(boxes: Boxes, spec: Spec) -> None:
     worker.close()
 
 
-def test_without_a_pid_namespace_children_are_found_as_well(boxes: Boxes, spec: Spec) -> None:
+@pytest.mark.parametrize("how", ["freeze", "kill", "close"])
+def test_without_a_pid_namespace_orphans_are_found_as_well(boxes: Boxes, spec: Spec, how: str) -> None:
     layers = tuple(name for name in spec.layers if name != "pid-namespace")
-    box = counting(boxes, COUNT_IN_A_CHILD.replace("os.wait()", "pass"), replace(spec, layers=layers))
+    box = counting(boxes, COUNT_IN_A_CHILD, replace(spec, layers=layers))
     worker = Worker(box.pid)
+    (orphan,) = worker.stragglers()
+    if how == "freeze":
+        assert worker.freeze() == [orphan]
+    elif how == "kill":
+        worker.kill_all()
+    else:  # the supervisor alone
+        box.control.close()
+        box.end()
+        assert not os.path.exists(f"/proc/{orphan}")
+    assert stands_still(box)
     worker.kill_all()
     worker.close()
-    # The orphan went to the supervisor; it dies with its worker's supervisor at the latest.
-    box.close()
-    boxes.open.remove(box)
 
 
 def test_the_judge_holds_a_worker_to_a_core_with_all_its_threads(boxes: Boxes, spec: Spec, held: list[Worker]) -> None:

@@ -51,6 +51,9 @@ class Worker:
             raise WorkerGone(f"worker {pid} is dead") from error
         self._stats: dict[int, int] = {}
         self._own_pids = _own_pid_namespace(pid)
+        # Without a pid namespace its orphans become the supervisor's children (see `unshare_namespaces`).
+        parent = _parent(pid)
+        self._top = pid if parent == os.getpid() else parent
 
     def close(self) -> None:
         """Forget the worker (kill it before)."""
@@ -180,7 +183,7 @@ class Worker:
     def stragglers(self) -> list[int]:
         """Return the pids (as the judge sees them) of all other living processes of the worker."""
         if not self._own_pids:
-            return _descendants(self.pid)
+            return self._relatives()
         if not self._has_company():
             return []
         namespace = os.readlink(f"/proc/{self.pid}/ns/pid")
@@ -199,7 +202,7 @@ class Worker:
             TimeoutError: Something does not die (a task hangs inside the kernel).
         """
         deadline = time.monotonic() + timeout_s
-        others = [] if self._own_pids else _descendants(self.pid)
+        others = [] if self._own_pids else self._relatives()
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)  # as process 1 it takes its namespace along
         _kill(others)
@@ -224,6 +227,9 @@ class Worker:
             done |= todo
         if not done:
             raise WorkerGone(f"worker {self.pid} is dead")
+
+    def _relatives(self) -> list[int]:
+        return sorted(_descendants(self._top) - {self.pid})
 
     def _has_company(self) -> bool:
         """Whether the worker's own /proc shows a process beside 1."""
@@ -259,7 +265,21 @@ def _state(pid: int) -> bytes:
     return line[line.rindex(b")") + 2 :][:1]
 
 
-def _descendants(root: int) -> list[int]:
+def _parent(pid: int) -> int:
+    """The parent of a process.
+
+    Raises:
+        WorkerGone: There is no such process.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            line = file.read(_STAT_BYTES)
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise WorkerGone(f"worker {pid} is dead") from error
+    return int(line[line.rindex(b")") + 2 :].split(b" ", 2)[1])
+
+
+def _descendants(root: int) -> set[int]:
     """Living processes whose chain of parents leads to `root`."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
@@ -275,4 +295,4 @@ def _descendants(root: int) -> list[int]:
         more = {pid for pid, parent in parents.items() if parent in family} - family
         family |= more
         grew = bool(more)
-    return sorted(family - {root})
+    return family - {root}

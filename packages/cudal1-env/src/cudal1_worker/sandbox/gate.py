@@ -59,14 +59,14 @@ class Gate:
         try:
             end = os.pidfd_open(worker)
         except OSError:  # before Linux 5.3: no gate either
-            return os.waitpid(worker, 0)[1]
+            return _bury(worker)
         poll = select.poll()
         for fd in (end, self._outside.fileno(), *(() if control is None else (control,))):
             poll.register(fd, select.POLLIN)
         while True:
             for fd, events in poll.poll():
                 if fd == end:
-                    return os.waitpid(worker, 0)[1]
+                    return _bury(worker)
                 if fd == self._listener:
                     self._answer(poll, events)
                 elif fd == self._outside.fileno():
@@ -109,3 +109,27 @@ class Gate:
             with contextlib.suppress(BrokenPipeError):
                 os.write(control, SEALED)
         return bool(order)
+
+
+def _bury(worker: int) -> int:
+    """Wait for the worker and return its status; kill and reap what it left (without a pid namespace, orphans)."""
+    status = os.waitpid(worker, 0)[1]
+    with contextlib.suppress(ChildProcessError):  # none is left
+        while True:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                for orphan in _children():
+                    os.kill(orphan, signal.SIGKILL)
+                os.waitpid(-1, 0)
+    return status
+
+
+def _children() -> list[int]:
+    """This process's children, by a look at every process: not every kernel keeps lists of children."""
+    found: list[int] = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                line = file.read()
+                if int(line[line.rindex(b")") + 2 :].split(b" ", 2)[1]) == os.getpid():
+                    found.append(int(name))
+    return found
