@@ -37,7 +37,7 @@ _SLOWED_LAUNCHES = 3
 """Launches in a row in which the reference was slowed before that is called tampering."""
 
 _RECHECKED_ABOVE = 3.0
-"""Speedups above this must be found in two launches (DESIGN.md, protocol 9)."""
+"""Speedups of which this much is certain must be found in two launches (DESIGN.md, protocol 9)."""
 _MOST_LAUNCHES_TO_AGREE = 3
 
 
@@ -267,10 +267,10 @@ class Judge:
     def _launches(self, built: Built, pool: Pool) -> Evaluation:
         """Measure launches until the rule is satisfied and, for large speedups, two of them agree."""
         case, rule = built.case, RULES[built.case.precision]
-        while decide(case.launches, rule, spread=self.spread, spent=self._spent(case)) == "launch":
+        while decide(case.launches, rule, spread=self.spread, spent=self._spent(case)) != "stop":
             self._one_launch(built, pool)
         speedup = conclude(case.launches, rule, spread=self.spread)
-        if speedup.point > _RECHECKED_ABOVE:
+        if speedup.low > _RECHECKED_ABOVE:
             while not confirmed(case.launches):
                 if len(case.launches) >= max(_MOST_LAUNCHES_TO_AGREE, rule.min_launches):
                     return case.unstable(speedup)
@@ -320,7 +320,8 @@ class Judge:
             reference_s = self._warm_reference(case, pool, mode, reference)
             self._warm_candidate(case, pool, mode, candidate)
             with case.watch.phase("oracle"):
-                sets = pool.sets(mode, SPENT_SETS + self._timed_sets(case.precision, reference_s))
+                pairs, calls = self._size(case.precision, reference_s)
+                sets = pool.sets(mode, SPENT_SETS + pairs * calls)
             with case.watch.phase("warmup"):
                 reference.open()
                 candidate.open()
@@ -328,7 +329,7 @@ class Judge:
             assert self._cache is not None
             with case.watch.phase("measure"):
                 return Measurement(
-                    reference, candidate, sets, self._cache, random, case.tally, turn_ms=self.settings.turn_ms
+                    reference, candidate, sets, self._cache, random, case.tally, calls_per_turn=calls
                 ).run(lambda launch: self._enough(case, launch))
         finally:
             case.stderr = printable(candidate.worker.log)
@@ -377,12 +378,14 @@ class Judge:
                 case.tally.check(one, comparisons)
             candidate.freeze()
 
-    def _timed_sets(self, precision: Precision, reference_s: float) -> int:
-        pairs = RULES[precision].pairs_in_launch
+    def _size(self, precision: Precision, reference_s: float) -> tuple[int, int]:
+        """Return how many pairs of turns a launch may have, and how many calls a turn."""
+        rule = RULES[precision]
         most = self.settings.sets_training if precision == "training" else self.settings.sets_report
-        calls = max(1, min(round(self.settings.turn_ms / max(reference_s * 1e3, 1e-3)), most // pairs))
-        affordable = int(self._budget_s(precision) / (2 * reference_s + 2e-3))
-        return max(RULES[precision].min_pairs * 2, min(pairs, affordable)) * calls
+        turn_s = self.settings.turn_ms * 1e-3
+        calls = max(1, min(round(turn_s / max(reference_s, 1e-6)), most // rule.pairs_in_launch))
+        affordable = int(self._budget_s(precision) / (2 * reference_s))
+        return max(2 * rule.min_pairs, min(rule.pairs_in_launch, affordable)), calls
 
     def _budget_s(self, precision: Precision) -> float:
         return self.settings.budget_training_s if precision == "training" else self.settings.budget_report_s

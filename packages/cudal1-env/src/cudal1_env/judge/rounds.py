@@ -26,10 +26,10 @@ SOLO_SETS = 4
 """Sets for the reference alone, before and again after."""
 SPENT_SETS = WARM_SETS + 2 * SOLO_SETS
 _EMPTY_CALLS = 7
+_RESOLUTION = 0.02
+"""Latencies below this share of the overhead, or below its spread, cannot be told from it: taken as that long."""
 _SLOWED = 1.05
 """The reference may be this much slower beside the candidate than alone (DESIGN.md, protocol 7)."""
-_LEAST_PAIRS = 8
-"""Pairs of turns for which sets are kept, whatever the length of a turn."""
 
 
 @dataclass
@@ -90,7 +90,7 @@ class Measurement:
         cache: Emptied before every call.
         random: Order of the arms.
         tally: Counts the candidate's calls.
-        turn_ms: A turn repeats calls until it lasts about this long.
+        calls_per_turn: Calls that a turn averages over.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Measurement:
         random: np.random.Generator,
         tally: Tally,
         *,
-        turn_ms: float,
+        calls_per_turn: int,
     ) -> None:
         self.reference = reference
         self.candidate = candidate
@@ -110,7 +110,7 @@ class Measurement:
         self.cache = cache
         self.random = random
         self.tally = tally
-        self.turn_ms = turn_ms
+        self.calls_per_turn = calls_per_turn
         self.overhead_ms = 0.0
         self._resolution_ms = 1e-3
 
@@ -127,7 +127,7 @@ class Measurement:
         self._measure_overhead()
         before = self._alone(self.sets[WARM_SETS : WARM_SETS + SOLO_SETS])
         timed = self.sets[SPENT_SETS:]
-        calls = max(1, min(round(self.turn_ms / before), len(timed) // _LEAST_PAIRS))
+        calls = self.calls_per_turn
         self.reference.limit(before * 1e-3)
         self.candidate.limit(before * 1e-3)
         launch = Launch()
@@ -151,7 +151,7 @@ class Measurement:
             times.append(self._trusted(one, empty=True).elapsed_ns * 1e-6)
         self.overhead_ms = statistics.median(times)
         spread = statistics.median(abs(time - self.overhead_ms) for time in times)
-        self._resolution_ms = max(spread / math.sqrt(len(times)), 1e-3)
+        self._resolution_ms = max(spread, _RESOLUTION * self.overhead_ms)
 
     def _alone(self, sets: list[InputSet]) -> float:
         return statistics.median(self._turn([one], is_candidate=False) for one in sets)
