@@ -97,6 +97,7 @@ def live(role: str, spec: sandbox.Spec, report: sandbox.Report, gate: sandbox.Ga
     code = 0
     try:
         entered = sandbox.enter(spec, report, gate)
+        sandbox.keep_only([0, 1, 2, channel_fd, *pages])
         _point_caches(entered)
         torch.set_num_threads(1)
         wire.send(channel, {"ready": True, "layers": list(entered.active), "missing": entered.missing})

@@ -16,6 +16,7 @@ from typing import Self
 
 import numpy as np
 from cudal1_data import Task
+from cudal1_data.suites.starter import STARTER_FOLDER
 from cudal1_worker.sandbox import Spec
 
 from cudal1_env.calibration import load_spread
@@ -206,6 +207,7 @@ class Judge:
         return default_spec(
             "cpu",
             demanded=self.settings.require_sandbox,
+            hidden=(str(STARTER_FOLDER),),  # the variants there are answers
             build_dir=None if folder is None else str(folder),
             core=self.core,
             tmp_bytes=self.settings.scratch_bytes,

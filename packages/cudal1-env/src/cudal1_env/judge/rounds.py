@@ -125,11 +125,14 @@ class Measurement:
             TaskError: The reference fails.
         """
         self._measure_overhead()
-        before = self._alone(self.sets[WARM_SETS : WARM_SETS + SOLO_SETS])
+        solo = self.sets[WARM_SETS : WARM_SETS + SOLO_SETS]
+        before = self._alone(solo)
         timed = self.sets[SPENT_SETS:]
         calls = self.calls_per_turn
         self.reference.limit(before * 1e-3)
         self.candidate.limit(before * 1e-3)
+        for one in solo:  # the reference has settled by now; so must the candidate, or its first turns are slower
+            self._turn([one], is_candidate=True)
         launch = Launch()
         for start in range(0, len(timed) - calls + 1, calls):
             part = timed[start : start + calls]
