@@ -155,6 +155,29 @@ def test_sealing_kills_what_was_forked_before(boxes: Boxes, spec: Spec, held: li
     assert stands_still(box)
 
 
+def test_a_child_whose_first_thread_is_dead_is_killed_too(boxes: Boxes, spec: Spec, held: list[Worker]) -> None:
+    source = """
+        import ctypes, struct, threading, time
+        def count():
+            value = 0
+            while True:
+                value += 1
+                struct.pack_into("=Q", page, 0, value)
+        if os.fork() == 0:
+            threading.Thread(target=count).start()
+            ctypes.CDLL(None).syscall(60, 0)  # ends this thread alone: the process looks like a zombie
+        tell("counting")
+        time.sleep(1000)
+    """
+    box = counting(boxes, source, spec)
+    worker = Worker(box.pid)
+    held.append(worker)
+    assert worker.stragglers()
+    assert worker.freeze()
+    assert stands_still(box)
+    assert worker.stragglers() == []
+
+
 def test_a_child_that_wakes_its_parent_is_killed_too(boxes: Boxes, spec: Spec, held: list[Worker]) -> None:
     source = """
         import signal, struct, time

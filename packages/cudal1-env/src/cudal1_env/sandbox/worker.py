@@ -47,6 +47,7 @@ class Worker:
         try:
             self._handle = os.pidfd_open(pid)
             self._tasks = os.open(f"/proc/{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._namespace = os.readlink(f"/proc/{pid}/ns/pid")
         except (ProcessLookupError, FileNotFoundError) as error:
             raise WorkerGone(f"worker {pid} is dead") from error
         self._stats: dict[int, int] = {}
@@ -131,7 +132,11 @@ class Worker:
             return state == _STOPPED
         if state != _STOPPED and state not in _DEAD:
             return False
-        return all(self._look(int(name))[0] in (_STOPPED, *_DEAD) for name in os.listdir(self._tasks))
+        try:
+            tasks = os.listdir(self._tasks)
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise WorkerGone(f"worker {self.pid} is dead") from error
+        return all(self._look(int(name))[0] in (_STOPPED, *_DEAD) for name in tasks)
 
     def _look(self, task: int) -> tuple[bytes, int]:
         """State letter of a task, and how many threads its process has."""
@@ -144,8 +149,7 @@ class Worker:
             if fd is not None:
                 os.close(self._stats.pop(task))
             return b"X", 0
-        # The name in brackets is the worker's to choose; the last bracket closes it.
-        fields = line[line.rindex(b")") + 2 :].split(b" ", 18)
+        fields = _stat_fields(line)
         return fields[0], int(fields[17])
 
     def seal(self, control: socket.socket | None, timeout_s: float = 1.0) -> list[int]:
@@ -186,12 +190,11 @@ class Worker:
             return self._relatives()
         if not self._has_company():
             return []
-        namespace = os.readlink(f"/proc/{self.pid}/ns/pid")
         found: list[int] = []
         for name in os.listdir("/proc"):
             if name.isdigit() and int(name) != self.pid:
                 with contextlib.suppress(OSError):  # it ended, or is another user's
-                    if os.readlink(f"/proc/{name}/ns/pid") == namespace and _state(int(name)) not in _DEAD:
+                    if os.readlink(f"/proc/{name}/ns/pid") == self._namespace and _lives(int(name)):
                         found.append(int(name))
         return found
 
@@ -208,7 +211,7 @@ class Worker:
         _kill(others)
         if self.cage is not None:
             self.cage.kill()
-        while any(_state(pid) not in _DEAD for pid in (self.pid, *others)):
+        while any(_lives(pid) for pid in (self.pid, *others)):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"expected worker {self.pid} to die within {timeout_s} s")
             time.sleep(0.0002)
@@ -255,14 +258,22 @@ def _own_pid_namespace(pid: int) -> bool:
     return False
 
 
-def _state(pid: int) -> bytes:
-    """State letter of a process's first thread; `X` when there is none."""
+def _lives(pid: int) -> bool:
+    """Whether any thread of a process lives. Its first thread may be dead (a zombie) while others run on."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            line = file.read(_STAT_BYTES)
+            fields = _stat_fields(file.read(_STAT_BYTES))
     except (FileNotFoundError, ProcessLookupError):
-        return b"X"
-    return line[line.rindex(b")") + 2 :][:1]
+        return False
+    return fields[0] not in _DEAD or int(fields[17]) > 1
+
+
+def _stat_fields(line: bytes) -> list[bytes]:
+    """Fields of a line of /proc/PID/stat: state, parent, ..., threads (at 17), and the rest unsplit.
+
+    The name in brackets is the process's to choose; the last bracket closes it.
+    """
+    return line[line.rindex(b")") + 2 :].split(b" ", 18)
 
 
 def _parent(pid: int) -> int:
@@ -276,7 +287,7 @@ def _parent(pid: int) -> int:
             line = file.read(_STAT_BYTES)
     except (FileNotFoundError, ProcessLookupError) as error:
         raise WorkerGone(f"worker {pid} is dead") from error
-    return int(line[line.rindex(b")") + 2 :].split(b" ", 2)[1])
+    return int(_stat_fields(line)[1])
 
 
 def _descendants(root: int) -> set[int]:
@@ -285,10 +296,9 @@ def _descendants(root: int) -> set[int]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{name}/stat", "rb") as file:
-                line = file.read(_STAT_BYTES)
-                state, parent = line[line.rindex(b")") + 2 :].split(b" ", 2)[:2]
-                if state not in _DEAD:
-                    parents[int(name)] = int(parent)
+                fields = _stat_fields(file.read(_STAT_BYTES))
+                if fields[0] not in _DEAD or int(fields[17]) > 1:
+                    parents[int(name)] = int(fields[1])
     family = {root}
     grew = True
     while grew:
