@@ -283,6 +283,8 @@ class Judge:
     def _one_launch(self, built: Built, pool: Pool) -> None:
         """Add one launch to the case, in new processes; repeat it while the reference is slowed beside the candidate.
 
+        If it is slowed each time, a launch of the reference beside itself tells whose fault that is.
+
         Raises:
             Fault: The candidate fails, or slows the reference each time.
         """
@@ -297,10 +299,25 @@ class Judge:
                     raise again.fault
             results.append(self._launch(built, pool))
             if not results[-1].slowed:
-                case.launches.append(results[-1].launch)
-                case.overheads_ms.append(results[-1].overhead_ms)
-                return
-        raise self._tampering(results[-1])
+                break
+        if results[-1].slowed and not self._slowed_by_itself(case, pool):
+            raise self._tampering(results[-1])
+        case.launches.append(results[-1].launch)
+        case.overheads_ms.append(results[-1].overhead_ms)
+
+    def _slowed_by_itself(self, case: Case, pool: Pool) -> bool:
+        """Whether the reference is slowed beside itself too: then it is the machine, not the candidate."""
+        twin = Case(case.task, f"{case.task.source}\n\nModelNew = Model\n", case.precision)
+        built = self._build(twin, pool)
+        try:
+            if built.fault is not None:
+                raise TaskError(f"{case.task.id}: expected the reference to run, got {built.fault.message}")
+            return self._launch(built, pool).slowed
+        finally:
+            if built.arm is not None:
+                built.arm.close()
+            self._folders.drop(built.folder)
+            self._folders.drop(built.snapshot)
 
     def _tampering(self, result: LaunchResult) -> Fault:
         beside = float(np.median(result.launch.reference_ms))

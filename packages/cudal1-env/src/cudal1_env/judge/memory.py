@@ -19,7 +19,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-_F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_WRITE, _F_SEAL_FUTURE_WRITE = 0x1, 0x2, 0x4, 0x8, 0x10
+_F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_FUTURE_WRITE = 0x1, 0x2, 0x4, 0x10
 _IOV_MAX = 1024
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -84,7 +84,9 @@ def sealed_file(data: bytes | memoryview) -> Generator[int]:
         while view:
             view = view[os.write(fd, view) :]
         os.lseek(fd, 0, os.SEEK_SET)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_WRITE | _F_SEAL_SEAL)
+        # Nobody has mapped it, so refusing future writers refuses all; F_SEAL_WRITE would wait for every page in
+        # flight, and fail with EBUSY on a busy machine.
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_FUTURE_WRITE | _F_SEAL_SEAL)
         yield fd
     finally:
         os.close(fd)
