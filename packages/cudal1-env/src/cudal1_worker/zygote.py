@@ -93,6 +93,7 @@ def live(role: str, spec: sandbox.Spec, report: sandbox.Report, gate: sandbox.Ga
     os.dup2(null, 0)
     os.close(null)
     os.close(log_fd)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # the worker is killed, never flushed
     channel = socket.socket(fileno=channel_fd)
     code = 0
     try:
