@@ -7,7 +7,6 @@ flags that its `--help` lists; in a block marked `console run` the commands are 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import re
 import shlex
 import shutil
@@ -60,12 +59,6 @@ def split(command: str) -> list[str]:
     return words[2:]
 
 
-def need(command: str) -> None:
-    """Skip while the agent has no command yet."""
-    if command == "cudal1-agent" and importlib.util.find_spec("cudal1_agent.cli") is None:
-        pytest.skip("cudal1_agent.cli is not there yet")
-
-
 def run(words: list[str], *, timeout_s: float = 240.0) -> str:
     """Run a command of this environment in the repository; return what it printed on standard output."""
     program = shutil.which(words[0], path=str(Path(sys.executable).parent))
@@ -110,7 +103,6 @@ def test_the_first_program_is_judged_correct_and_faster() -> None:
 @pytest.mark.parametrize("command", commands("console", "console run"))
 def test_commands_exist_and_know_their_flags(command: str) -> None:
     words = split(command)
-    need(words[0])
     subcommand = [words[1]] if words[0] in OURS and len(words) > 1 and not words[1].startswith("-") else []
     text = run([words[0], *subcommand, "--help"])
     flags = {word.partition("=")[0] for word in words if word.startswith("--")}
@@ -121,5 +113,4 @@ def test_commands_exist_and_know_their_flags(command: str) -> None:
 @pytest.mark.parametrize("command", commands("console run"))
 def test_marked_commands_run(command: str) -> None:
     words = split(command)
-    need(words[0])
     assert run(words).strip() != ""

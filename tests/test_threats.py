@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-EXPLOITS = ROOT / "tests" / "exploits"
-ROW = re.compile(r"^\| (H\d\d) \| (.+?) \| (yes|no) \| (.+?) \| (.+?) \|$", re.MULTILINE)
+import threats
+from cudal1_env.records import Status
+
 LAST_ID = 57
 
 
-@dataclass(frozen=True)
-class Threat:
-    """One row of the table."""
-
-    id: str
-    on_cpu: bool
-    programs: tuple[str, ...]
-
-
-def threats() -> list[Threat]:
-    text = (ROOT / "docs" / "threats.md").read_text()
-    return [
-        Threat(match[1], match[3] == "yes", tuple(re.findall(r"`([^`]+)`", match[5]))) for match in ROW.finditer(text)
-    ]
+def header(path: Path) -> dict[str, str]:
+    """Return the `# key: value` lines of a program."""
+    found = (re.fullmatch(r"# (\w+): (.+)", line) for line in path.read_text().splitlines())
+    return {match[1]: match[2] for match in found if match}
 
 
 def test_every_threat_is_in_the_table_once() -> None:
-    assert sorted(threat.id for threat in threats()) == [f"H{number:02}" for number in range(1, LAST_ID + 1)]
+    ids = [threat.id for threat in threats.threats(threats.TABLE.read_text())]
+    assert sorted(ids) == [f"H{number:02}" for number in range(1, LAST_ID + 1)]
 
 
 def test_no_row_is_malformed() -> None:
-    lines = (ROOT / "docs" / "threats.md").read_text().splitlines()
-    assert len([line for line in lines if line.startswith("| H")]) == len(threats())
+    text = threats.TABLE.read_text()
+    assert len(re.findall(r"^\|\s*H\d", text, re.MULTILINE)) == len(threats.threats(text))
+
+
+def test_the_table_names_every_attack_and_no_other() -> None:
+    text = threats.TABLE.read_text()
+    assert text == threats.filled(text, threats.attacks()), "run `uv run scripts/threats.py`"
+    listed = {program for threat in threats.threats(text) for program in threat.programs}
+    assert listed == {path.stem for path in threats.attacks()}
+
+
+def test_what_is_tried_on_a_cpu_exists_on_a_cpu() -> None:
+    rows = threats.threats(threats.TABLE.read_text())
+    assert [threat.id for threat in rows if threat.programs and not threat.on_cpu] == []
+
+
+def test_headers_name_their_own_threat_and_a_status() -> None:
+    for path in threats.attacks():
+        assert header(path)["threat"] == threats.threat_id(path), path.name
+        assert header(path)["status"] in set(Status), path.name
+
+
+def test_every_attack_has_an_honest_look_alike_and_no_look_alike_is_alone() -> None:
+    honest = {path.name.removesuffix(threats.HONEST): path for path in threats.EXPLOITS.glob("h*" + threats.HONEST)}
+    assert set(honest) == {path.stem for path in threats.attacks()}
+    assert {name: header(path)["status"] for name, path in honest.items()} == dict.fromkeys(honest, "CORRECT")
