@@ -6,6 +6,7 @@ import math
 import os
 import secrets
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,8 +26,8 @@ from cudal1_env.judge.arms import Arm, Fault
 from cudal1_env.judge.build import BuildFolders
 from cudal1_env.judge.cpu import CoreCache
 from cudal1_env.judge.lease import away_from, choose_core, lease
-from cudal1_env.judge.pool import SEED_BYTES, Pool, WeightsMode
-from cudal1_env.judge.rounds import SPENT_SETS, WARM_SETS, LaunchResult, Measurement
+from cudal1_env.judge.pool import SEED_BYTES, InputSet, Pool, WeightsMode
+from cudal1_env.judge.rounds import WARM_SETS, LaunchResult, Measurement
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.verdict import Case, machine, printable
 from cudal1_env.judge.workers import Zygote
@@ -178,7 +179,11 @@ class Judge:
             self._make_room()
             with case.watch.phase("oracle"):
                 pool = Pool(
-                    task, self._zygote, self._spec(None), self.settings, seed or secrets.token_bytes(SEED_BYTES)
+                    task,
+                    self._zygote,
+                    self._spec(None, core=None),
+                    self.settings,
+                    seed or secrets.token_bytes(SEED_BYTES),
                 )
             self._pools[key] = pool
         self._pools.move_to_end(key)
@@ -186,7 +191,10 @@ class Judge:
         return pool
 
     def _make_room(self) -> None:
-        while len(self._pools) > 1 and sum(pool.size_bytes for pool in self._pools.values()) > self.settings.pool_bytes:
+        while self._pools and (
+            len(self._pools) >= self.settings.max_pools
+            or sum(pool.size_bytes for pool in self._pools.values()) > self.settings.pool_bytes
+        ):
             self._retire(next(iter(self._pools)))
 
     def _retire(self, key: tuple[str, str]) -> None:
@@ -203,13 +211,13 @@ class Judge:
         case.machine = machine(self.core, self._zygote.torch)
         return case
 
-    def _spec(self, folder: Path | None) -> Spec:
+    def _spec(self, folder: Path | None, *, core: int | None) -> Spec:
         return default_spec(
             "cpu",
             demanded=self.settings.require_sandbox,
             hidden=(str(STARTER_FOLDER),),  # the variants there are answers
             build_dir=None if folder is None else str(folder),
-            core=self.core,
+            core=core,
             tmp_bytes=self.settings.scratch_bytes,
             memory_bytes=self.settings.memory_bytes,
             max_processes=self.settings.max_processes,
@@ -225,7 +233,7 @@ class Judge:
             return Built(case, None, fault, None, None)
         folder = self._folders.fresh(snapshot)
         with case.watch.phase("start"):
-            worker = self._zygote.fork("arm", self._spec(folder))
+            worker = self._zygote.fork("arm", self._spec(folder, core=self.core))
         case.layers, case.missing = worker.layers, worker.missing
         arm = Arm(worker, pool.anatomy, self.settings, "ModelNew")
         try:
@@ -333,28 +341,44 @@ class Judge:
         case, candidate = built.case, built.arm
         assert candidate is not None
         with case.watch.phase("start"):
-            reference = Arm(self._zygote.fork("arm", self._spec(None)), pool.anatomy, self.settings, "Model")
+            reference = Arm(
+                self._zygote.fork("arm", self._spec(None, core=self.core)), pool.anatomy, self.settings, "Model"
+            )
         try:
             mode = self._construct(case, pool, reference, candidate)
             reference_s = self._warm_reference(case, pool, mode, reference)
             self._warm_candidate(case, pool, mode, candidate)
-            with case.watch.phase("oracle"):
-                pairs, calls = self._size(case.precision, reference_s)
-                sets = pool.sets(mode, SPENT_SETS + pairs * calls)
             with case.watch.phase("warmup"):
                 reference.open()
                 candidate.open()
             random = pool.secrets.generator("order", len(case.launches))
+            pairs, calls = self._size(case.precision, reference_s)
             assert self._cache is not None
-            with case.watch.phase("measure"):
-                return Measurement(
-                    reference, candidate, sets, self._cache, random, case.tally, calls_per_turn=calls
-                ).run(lambda launch: self._enough(case, launch))
+            measurement = Measurement(
+                reference,
+                candidate,
+                lambda count: self._sets(case, pool, mode, count),
+                self._cache,
+                random,
+                case.tally,
+                most_pairs=pairs,
+                calls_per_turn=calls,
+            )
+            began, oracle_s = time.perf_counter(), case.watch.phases.get("oracle", 0.0)
+            try:
+                return measurement.run(lambda launch: self._enough(case, launch))
+            finally:
+                oracle_s = case.watch.phases.get("oracle", 0.0) - oracle_s
+                case.watch.add("measure", time.perf_counter() - began - oracle_s)
         finally:
             case.stderr = printable(candidate.worker.log)
             reference.close()
             candidate.close()
             built.arm = None
+
+    def _sets(self, case: Case, pool: Pool, mode: WeightsMode, count: int) -> list[InputSet]:
+        with case.watch.phase("oracle"):
+            return pool.sets(mode, count)
 
     def _construct(self, case: Case, pool: Pool, reference: Arm, candidate: Arm) -> WeightsMode:
         with case.watch.phase("warmup"):
@@ -375,8 +399,7 @@ class Judge:
         return case.weights
 
     def _warm_reference(self, case: Case, pool: Pool, mode: WeightsMode, reference: Arm) -> float:
-        with case.watch.phase("oracle"):
-            sets = pool.sets(mode, WARM_SETS)
+        sets = self._sets(case, pool, mode, WARM_SETS)
         with case.watch.phase("warmup"):
             try:
                 if mode == "loaded":

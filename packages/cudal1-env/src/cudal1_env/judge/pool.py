@@ -27,7 +27,7 @@ WeightsMode = Literal["loaded", "seeded"]
 SEED_BYTES = 16
 _CYCLE = ("own", "own", "shifted", "own", "own", "heavy", "own", "own", "needle", "own")
 """Distributions of consecutive sets: most are the task's own, because speed may depend on values."""
-_PROBES = {"own": 4, "shifted": 2, "heavy": 2, "needle": 2}
+_PROBES = {"own": 3, "shifted": 1, "heavy": 1, "needle": 1}
 """How many sets of each distribution tell the reference's own error."""
 _ILL_CONDITIONED = 1e-3
 """A distribution on which the reference itself errs by more than this says nothing about a candidate."""

@@ -25,6 +25,8 @@ WARM_SETS = 2
 SOLO_SETS = 4
 """Sets for the reference alone, before and again after."""
 SPENT_SETS = WARM_SETS + 2 * SOLO_SETS
+_FIRST_PAIRS = 8
+"""Pairs whose sets are made before the first turn: the first look at the interval comes after as many."""
 _EMPTY_CALLS = 7
 _RESOLUTION = 0.02
 """Latencies below this share of the overhead, or below its spread, cannot be told from it: taken as that long."""
@@ -86,10 +88,11 @@ class Measurement:
     Args:
         reference: The reference's arm, warmed, in the timed loop.
         candidate: The candidate's arm, likewise.
-        sets: Input sets; the first `SPENT_SETS` are for other purposes than pairs.
+        sets: Gives the first n input sets, made when first wanted; the first `SPENT_SETS` are not for pairs.
         cache: Emptied before every call.
         random: Order of the arms.
         tally: Counts the candidate's calls.
+        most_pairs: Pairs of turns after which the launch ends.
         calls_per_turn: Calls that a turn averages over.
     """
 
@@ -97,11 +100,12 @@ class Measurement:
         self,
         reference: Arm,
         candidate: Arm,
-        sets: list[InputSet],
+        sets: Callable[[int], list[InputSet]],
         cache: CoreCache,
         random: np.random.Generator,
         tally: Tally,
         *,
+        most_pairs: int,
         calls_per_turn: int,
     ) -> None:
         self.reference = reference
@@ -110,12 +114,13 @@ class Measurement:
         self.cache = cache
         self.random = random
         self.tally = tally
+        self.most_pairs = most_pairs
         self.calls_per_turn = calls_per_turn
         self.overhead_ms = 0.0
         self._resolution_ms = 1e-3
 
     def run(self, enough: Callable[[Launch], bool]) -> LaunchResult:
-        """Measure until `enough` says so or the sets are used up; the candidate is dead afterwards.
+        """Measure until `enough` says so or the launch is full; the candidate is dead afterwards.
 
         Args:
             enough: Looks at the launch after each pair.
@@ -124,18 +129,19 @@ class Measurement:
             Fault: The candidate fails.
             TaskError: The reference fails.
         """
-        self._measure_overhead()
-        solo = self.sets[WARM_SETS : WARM_SETS + SOLO_SETS]
-        before = self._alone(solo)
-        timed = self.sets[SPENT_SETS:]
         calls = self.calls_per_turn
+        spent = self.sets(SPENT_SETS + _FIRST_PAIRS * calls)[:SPENT_SETS]
+        self._measure_overhead(spent[WARM_SETS - 1])
+        solo, afterwards = spent[WARM_SETS:-SOLO_SETS], spent[-SOLO_SETS:]
+        before = self._alone(solo)
         self.reference.limit(before * 1e-3)
         self.candidate.limit(before * 1e-3)
         for one in solo:  # the reference has settled by now; so must the candidate, or its first turns are slower
             self._turn([one], is_candidate=True)
         launch = Launch()
-        for start in range(0, len(timed) - calls + 1, calls):
-            part = timed[start : start + calls]
+        for pair in range(self.most_pairs):
+            last = SPENT_SETS + (pair + 1) * calls
+            part = self.sets(last)[-calls:]
             times: dict[bool, float] = {}
             for is_candidate in (True, False) if self.random.random() < 0.5 else (False, True):
                 times[is_candidate] = self._turn(part, is_candidate=is_candidate)
@@ -143,12 +149,11 @@ class Measurement:
             if enough(launch):
                 break
         self.candidate.close()
-        after = self._alone(self.sets[WARM_SETS + SOLO_SETS : SPENT_SETS])
+        after = self._alone(afterwards)
         return LaunchResult(launch, (before, after), slowed(launch.reference_ms, before, after), self.overhead_ms)
 
-    def _measure_overhead(self) -> None:
-        # The last untimed call's outputs are still the reference's; they belong to the last warm set.
-        one = self.sets[WARM_SETS - 1]
+    def _measure_overhead(self, one: InputSet) -> None:
+        """Time empty calls: their outputs are those of the reference's last untimed call, made on this set."""
         times: list[float] = []
         for _ in range(_EMPTY_CALLS):
             times.append(self._trusted(one, empty=True).elapsed_ns * 1e-6)

@@ -34,6 +34,8 @@ class JudgeSettings(BaseModel):
     """Processes and threads of one worker (compilers run in it)."""
     pool_bytes: int = Field(default=2 << 30, gt=0)
     """Memory for input sets and answers, over all tasks; the oldest task's are dropped first."""
+    max_pools: int = Field(default=12, ge=1)
+    """Tasks whose oracle process and input sets are kept at a time."""
     sets_training: int = Field(default=40, ge=8)
     """Input sets for the timed pairs of one `training` launch; each is used once for each arm."""
     sets_report: int = Field(default=75, ge=8)
