@@ -58,6 +58,7 @@ MAX_MESSAGE_BYTES = 8 << 20
 RELEASE = b"."
 """The byte with which a descriptor of the inputs comes in the timed phase."""
 _LENGTH = struct.Struct("=I")
+_PIECE_BYTES = 1 << 15
 
 
 class ChannelClosed(Exception):
@@ -72,19 +73,32 @@ class BadMessage(Exception):
     """What came is no message; only an untrusted side does that."""
 
 
-def send(channel: socket.socket, message: Message, fds: Sequence[int] = ()) -> None:
+def send(channel: socket.socket, message: Message, fds: Sequence[int] = (), *, timeout_s: float | None = None) -> None:
     """Send one message, with file descriptors beside it.
+
+    Args:
+        channel: A stream socket.
+        message: What to say.
+        fds: Descriptors that come along.
+        timeout_s: Seconds for the whole message; None waits for ever. Whoever sends to an untrusted side gives one:
+            that side may never read.
 
     Raises:
         ChannelClosed: The other side is gone.
+        ChannelTimeout: The other side does not read.
     """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
     data = json.dumps(message).encode()
-    frame = _LENGTH.pack(len(data)) + data
-    try:
-        sent = socket.send_fds(channel, [frame], list(fds)) if fds else channel.send(frame)
-        channel.sendall(frame[sent:])
-    except OSError as error:
-        raise ChannelClosed(f"expected a listening peer, got {error}") from error
+    frame = memoryview(_LENGTH.pack(len(data)) + data)
+    while frame:
+        _wait(channel, deadline, select.POLLOUT)
+        # A piece for which there is room once poll says so: sending it does not block.
+        piece = frame[:_PIECE_BYTES]
+        try:
+            sent = socket.send_fds(channel, [piece], list(fds)) if fds else channel.send(piece)
+        except OSError as error:
+            raise ChannelClosed(f"expected a listening peer, got {error}") from error
+        frame, fds = frame[sent:], ()
 
 
 def receive(channel: socket.socket, *, timeout_s: float | None = None, max_fds: int = 16) -> tuple[Message, list[int]]:
@@ -105,7 +119,7 @@ def receive(channel: socket.socket, *, timeout_s: float | None = None, max_fds: 
     data = bytearray()
     need = _LENGTH.size
     while len(data) < need:
-        _wait(channel, deadline)
+        _wait(channel, deadline, select.POLLIN)
         try:
             chunk, more, _, _ = socket.recv_fds(channel, min(1 << 16, need - len(data)), max_fds)
         except OSError as error:
@@ -127,9 +141,9 @@ def receive(channel: socket.socket, *, timeout_s: float | None = None, max_fds: 
     return message, fds
 
 
-def _wait(channel: socket.socket, deadline: float | None) -> None:
+def _wait(channel: socket.socket, deadline: float | None, event: int) -> None:
     poll = select.poll()
-    poll.register(channel, select.POLLIN)
+    poll.register(channel, event)
     left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1e3
     if not poll.poll(left):
-        raise ChannelTimeout("expected an answer, none came in time")
+        raise ChannelTimeout("expected the other side to speak and to listen, it did not in time")

@@ -168,7 +168,7 @@ class Arm:
         if "fork-gate" not in self.worker.layers:
             self._ask({"op": "seal"}, [], self.settings.warmup_timeout_s, _CALL_ERRORS, "sealing")
         with self._faults("sealing"):
-            wire.send(self.worker.channel, {"op": "timed"})
+            wire.send(self.worker.channel, {"op": "timed"}, timeout_s=self.settings.warmup_timeout_s)
             self.worker.seal()
 
     def limit(self, reference_s: float) -> None:
@@ -204,7 +204,7 @@ class Arm:
             control[wire.OPERATION] = wire.EMPTY if empty else wire.CALL
             with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
                 began = time.perf_counter_ns()
-                socket.send_fds(self.worker.channel, [wire.RELEASE], [fd])
+                self._release(fd)
                 control[wire.GO] = turn
                 self._wait(reply, wire.FLAG, turn, began + int(self._deadline_s * 1e9))
             if reply[wire.OUTCOME] != wire.RETURNED:
@@ -216,6 +216,12 @@ class Arm:
             comparisons = self._compare(one, whole=True)
         self.worker.drain()
         return Call(elapsed, comparisons)
+
+    def _release(self, fd: int) -> None:
+        try:
+            socket.send_fds(self.worker.channel, [wire.RELEASE], [fd])
+        except OSError as error:  # it has shut its end
+            raise wire.ChannelClosed(str(error)) from error
 
     def _awake(self, turn: int) -> None:
         """Let the arm run again and wait until it drops its last outputs and polls; not timed."""
@@ -304,8 +310,10 @@ class Arm:
         """Turn the worker's end or silence into the program's fault."""
         try:
             yield
-        except Late as late:
+        except (Late, wire.ChannelTimeout) as late:
             raise Fault(Status.TIMEOUT, f"expected {what} to end in time, {late}") from None
+        except wire.BadMessage as error:
+            raise Fault(Status.TAMPERING, f"what came over the worker's channel during {what} is no message: {error}")
         except Dead as error:
             raise self._fault_of_death(error, what) from None
         except wire.ChannelClosed:
@@ -330,6 +338,8 @@ class Arm:
 
     def _fault_of_death(self, error: Dead, what: str) -> Fault:
         number = error.how.get("signal")
+        if error.how.get("closed"):
+            return Fault(Status.CRASH, f"the worker closed its channel to the judge during {what}")
         if number == _SIGSYS:
             return Fault(Status.TAMPERING, f"a system call that no honest program needs was made during {what}")
         if number == _SIGKILL:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from cudal1_data import Task
+from cudal1_worker import protocol as wire
 from cudal1_worker.sandbox import Spec
 
 from cudal1_env.errors import TaskError, WorkerLostError
@@ -105,6 +106,8 @@ class OracleClient:
             raise TaskError(
                 f"{self.task.id}: the reference took over {self._timeout_s:g} s in {message['op']}"
             ) from None
+        except wire.BadMessage as error:
+            raise TaskError(f"{self.task.id}: the reference disturbs its channel in {message['op']}: {error}") from None
         if "error" in answer:
             raise TaskError(f"{self.task.id}: the reference failed in {message['op']}: {answer['text']}")
         return answer

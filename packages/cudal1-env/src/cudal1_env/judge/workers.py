@@ -27,6 +27,8 @@ from cudal1_env.sandbox import Worker as Hold
 _START_TIMEOUT_S = 60.0
 _FORK_TIMEOUT_S = 20.0
 _LOG_KEPT = 4000
+_LOG_READS = 32
+"""Reads of 64 KiB from a log at a time: a worker may write faster than anybody reads."""
 _F_SETPIPE_SZ = 1031
 
 
@@ -86,11 +88,14 @@ class Worker:
         Raises:
             Dead: The worker ended.
             Late: No answer in time.
+            BadMessage: What came is no message.
         """
         try:
-            wire.send(self.channel, message, fds)
+            wire.send(self.channel, message, fds, timeout_s=timeout_s)
         except wire.ChannelClosed:
             raise Dead(self.end()) from None
+        except wire.ChannelTimeout:
+            raise Late("it does not listen") from None
         return self.answer(timeout_s=timeout_s)
 
     def answer(self, *, timeout_s: float) -> wire.Message:
@@ -99,6 +104,7 @@ class Worker:
         Raises:
             Dead: The worker ended.
             Late: No answer in time.
+            BadMessage: What came is no message.
         """
         deadline = time.monotonic() + timeout_s
         poll = select.poll()
@@ -116,14 +122,14 @@ class Worker:
                     message, _ = wire.receive(self.channel, timeout_s=max(left, 1.0), max_fds=0)
                 except wire.ChannelTimeout:
                     raise Late("half a message") from None
-                except (wire.ChannelClosed, wire.BadMessage):
+                except wire.ChannelClosed:
                     raise Dead(self.end()) from None
                 return message
 
     def drain(self) -> bool:
         """Take what the log holds, keep its end; False once the other side has closed it."""
         with contextlib.suppress(BlockingIOError):
-            while True:
+            for _ in range(_LOG_READS):
                 data = os.read(self._log_fd, 1 << 16)
                 if not data:
                     return False
@@ -191,11 +197,13 @@ class Worker:
             raise MachineError(str(error)) from error
 
     def end(self) -> dict[str, Any]:
-        """Kill what is left of the worker; return how it ended."""
+        """Kill what is left of the worker; return how it ended: `{"closed": true}` if it lived on without its channel."""
         if self._how is None:
             poll = select.poll()
             poll.register(self._report_fd, select.POLLIN)
+            closed = False
             if not poll.poll(1000):  # the channel may close a moment before the process does
+                closed = self.alive
                 self.kill()
                 poll.poll(5000)
             with contextlib.suppress(BlockingIOError):
@@ -204,6 +212,8 @@ class Worker:
                 self._how = json.loads(os.read(self._report_fd, 4096) or b"{}")
             except (BlockingIOError, ValueError):
                 self._how = {}
+            if closed:
+                self._how = {"closed": True}
         return dict(self._how or {})
 
     def close(self) -> None:
@@ -258,7 +268,10 @@ class Zygote:
             return
         ours, theirs = socket.socketpair()
         environment = clean_environment(
-            OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(path for path in sys.path if path)
+            OMP_NUM_THREADS="1",
+            MKL_NUM_THREADS="1",
+            OMP_WAIT_POLICY="PASSIVE",
+            PYTHONPATH=os.pathsep.join(path for path in sys.path if path),
         )
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-s", "-B", "-m", "cudal1_worker.zygote", str(theirs.fileno())],
