@@ -313,7 +313,8 @@ class Arm:
         except (Late, wire.ChannelTimeout) as late:
             raise Fault(Status.TIMEOUT, f"expected {what} to end in time, {late}") from None
         except wire.BadMessage as error:
-            raise Fault(Status.TAMPERING, f"what came over the worker's channel during {what} is no message: {error}")
+            text = f"what came over the worker's channel during {what} is no message: {error}"
+            raise Fault(Status.TAMPERING, text) from None
         except Dead as error:
             raise self._fault_of_death(error, what) from None
         except wire.ChannelClosed:
@@ -332,8 +333,9 @@ class Arm:
     def _check(self, answer: wire.Message, errors: dict[str, Status], what: str) -> None:
         if "error" not in answer:
             return
-        status = errors.get(str(answer["error"]), errors["raised"])
-        text = str(answer.get("text", ""))[:2000]
+        kind, text = answer["error"], answer.get("text", "")
+        status = errors.get(kind, errors["raised"]) if isinstance(kind, str) else errors["raised"]
+        text = text[:2000] if isinstance(text, str) else "(no text)"
         raise Fault(status, text if status in (Status.NO_CODE, Status.SYNTAX_ERROR) else f"{what} failed: {text}")
 
     def _fault_of_death(self, error: Dead, what: str) -> Fault:

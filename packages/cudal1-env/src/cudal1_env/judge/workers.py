@@ -197,7 +197,11 @@ class Worker:
             raise MachineError(str(error)) from error
 
     def end(self) -> dict[str, Any]:
-        """Kill what is left of the worker; return how it ended: `{"closed": true}` if it lived on without its channel."""
+        """Kill what is left of the worker; return how it ended.
+
+        Returns:
+            What the supervisor saw (see `Dead`), or `{"closed": True}` for a worker that lived on without its channel.
+        """
         if self._how is None:
             poll = select.poll()
             poll.register(self._report_fd, select.POLLIN)
@@ -270,7 +274,7 @@ class Zygote:
         environment = clean_environment(
             OMP_NUM_THREADS="1",
             MKL_NUM_THREADS="1",
-            OMP_WAIT_POLICY="PASSIVE",
+            OMP_WAIT_POLICY="PASSIVE",  # an oracle that waits must not keep a core busy
             PYTHONPATH=os.pathsep.join(path for path in sys.path if path),
         )
         self._process = subprocess.Popen(
