@@ -134,8 +134,8 @@ class Measurement:
         self._measure_overhead(spent[WARM_SETS - 1])
         solo, afterwards = spent[WARM_SETS:-SOLO_SETS], spent[-SOLO_SETS:]
         before = self._alone(solo)
-        self.reference.limit(before * 1e-3)
-        self.candidate.limit(before * 1e-3)
+        for arm in (self.reference, self.candidate):
+            arm.limit(statistics.median(before) * 1e-3)
         for one in solo:  # the reference has settled by now; so must the candidate, or its first turns are slower
             self._turn([one], is_candidate=True)
         launch = Launch()
@@ -150,7 +150,12 @@ class Measurement:
                 break
         self.candidate.close()
         after = self._alone(afterwards)
-        return LaunchResult(launch, (before, after), slowed(launch.reference_ms, before, after), self.overhead_ms)
+        return LaunchResult(
+            launch,
+            (statistics.median(before), statistics.median(after)),
+            slowed(launch.reference_ms, before, after),
+            self.overhead_ms,
+        )
 
     def _measure_overhead(self, one: InputSet) -> None:
         """Time empty calls: their outputs are those of the reference's last untimed call, made on this set."""
@@ -161,8 +166,8 @@ class Measurement:
         spread = statistics.median(abs(time - self.overhead_ms) for time in times)
         self._resolution_ms = max(spread, _RESOLUTION * self.overhead_ms)
 
-    def _alone(self, sets: list[InputSet]) -> float:
-        return statistics.median(self._turn([one], is_candidate=False) for one in sets)
+    def _alone(self, sets: list[InputSet]) -> list[float]:
+        return [self._turn([one], is_candidate=False) for one in sets]
 
     def _turn(self, sets: list[InputSet], *, is_candidate: bool) -> float:
         """Call an arm once on each set; return the mean latency of a call in milliseconds."""
@@ -187,18 +192,24 @@ class Measurement:
         return call
 
 
-def slowed(beside_ms: Sequence[float], before_ms: float, after_ms: float) -> bool:
+def slowed(beside_ms: Sequence[float], before_ms: Sequence[float], after_ms: Sequence[float]) -> bool:
     """Whether the reference was slower beside the candidate than alone.
 
-    The median beside must exceed the smaller of the two medians alone by 5 % (DESIGN.md, protocol 7) and by three
-    standard errors of itself, so that noise is not called tampering.
+    The median beside must exceed the smaller of the two medians alone by 5 % (DESIGN.md, protocol 7), and by three
+    standard errors of either, so that noise is not called tampering.
 
     Args:
         beside_ms: Latencies of the reference's turns in pairs.
-        before_ms: Median latency alone, before the candidate existed in the timed phase.
+        before_ms: Latencies alone, before the candidate's turns.
         after_ms: The same after its death.
     """
-    beside = statistics.median(beside_ms)
-    deviation = 1.4826 * statistics.median(abs(time - beside) for time in beside_ms)
-    error = 1.2533 * deviation / math.sqrt(len(beside_ms))
-    return beside - 3.0 * error > _SLOWED * min(before_ms, after_ms)
+    beside, beside_error = _median_and_error(beside_ms)
+    alone, alone_error = min(_median_and_error(before_ms), _median_and_error(after_ms))
+    return beside - 3.0 * beside_error > _SLOWED * (alone + 3.0 * alone_error)
+
+
+def _median_and_error(times_ms: Sequence[float]) -> tuple[float, float]:
+    """Median and its standard error from the median absolute deviation, as for normal noise."""
+    middle = statistics.median(times_ms)
+    deviation = 1.4826 * statistics.median(abs(time - middle) for time in times_ms)
+    return middle, 1.2533 * deviation / math.sqrt(len(times_ms))
