@@ -51,6 +51,34 @@ class EnvOptions(TypedDict, total=False):
     render_mode: str | None
 
 
+def observation_space(max_source_chars: int, *, attempts: int, most_level: int) -> Dict:
+    """Return the space of observations.
+
+    Args:
+        max_source_chars: Longest program.
+        attempts: Attempts in an episode.
+        most_level: Highest level of the tasks.
+    """
+    source = SourceText(max_source_chars)
+    speedup = Box(0.0, MAX_SPEEDUP, (), np.float64)
+    return Dict(
+        {
+            "task": SourceText(MAX_ID_CHARS),
+            "reference": source,
+            "level": Discrete(most_level, start=1),
+            "attempt": Discrete(attempts + 1),
+            "exemplars": Sequence(Dict({"code": source, "speedup": speedup})),
+            "last": Dict(
+                {
+                    "status": SourceText(MAX_STATUS_CHARS),
+                    "message": SourceText(MAX_MESSAGE_CHARS),
+                    "speedup": speedup,
+                }
+            ),
+        }
+    )
+
+
 class CudaOptEnv(gymnasium.Env[Observation, str]):
     """Write a faster program for a task; the judge measures it.
 
@@ -143,24 +171,9 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self._local = local if evaluator is None else None
         self.evaluator: Evaluator = local if evaluator is None else evaluator
 
-        source = SourceText(max_source_chars)
-        speedup = Box(0.0, MAX_SPEEDUP, (), np.float64)
         self.action_space = SourceText(max_source_chars)
-        self.observation_space = Dict(
-            {
-                "task": SourceText(MAX_ID_CHARS),
-                "reference": source,
-                "level": Discrete(max(task.level for task in self.tasks), start=1),
-                "attempt": Discrete(attempts + 1),
-                "exemplars": Sequence(Dict({"code": source, "speedup": speedup})),
-                "last": Dict(
-                    {
-                        "status": SourceText(MAX_STATUS_CHARS),
-                        "message": SourceText(MAX_MESSAGE_CHARS),
-                        "speedup": speedup,
-                    }
-                ),
-            }
+        self.observation_space = observation_space(
+            max_source_chars, attempts=attempts, most_level=max(task.level for task in self.tasks)
         )
         self._task: Task | None = None
         self._attempt = 0

@@ -150,12 +150,8 @@ class Measurement:
                 break
         self.candidate.close()
         after = self._alone(afterwards)
-        return LaunchResult(
-            launch,
-            (statistics.median(before), statistics.median(after)),
-            slowed(launch.reference_ms, before, after),
-            self.overhead_ms,
-        )
+        alone_ms = (statistics.median(before), statistics.median(after))
+        return LaunchResult(launch, alone_ms, slowed(launch.reference_ms, before, after), self.overhead_ms)
 
     def _measure_overhead(self, one: InputSet) -> None:
         """Time empty calls: their outputs are those of the reference's last untimed call, made on this set."""
