@@ -1,10 +1,12 @@
-"""When the reference counts as slowed beside the candidate."""
+"""When the reference counts as slowed beside the candidate, and when launches confirm each other."""
 
 from __future__ import annotations
 
 import random
 
+from cudal1_env.judge.judge import confirmed
 from cudal1_env.judge.rounds import slowed
+from cudal1_env.stats import Launch
 
 
 def test_a_clear_slowdown_counts_and_a_small_one_does_not() -> None:
@@ -26,3 +28,14 @@ def test_noise_is_rarely_called_a_slowdown() -> None:
         alarms += slowed(times[8:], times[:4], times[4:8])
     # Three launches in a row must alarm, and the reference beside itself must not: the rate of one counts cubed.
     assert alarms / 2000 < 0.1
+
+
+def test_launches_confirm_each_other_within_ten_percent_and_their_noise() -> None:
+    steady = Launch((4.0,) * 8, (1.0,) * 8)
+    assert confirmed([steady, Launch((4.2,) * 8, (1.0,) * 8)])
+    assert not confirmed([steady, Launch((8.0,) * 8, (1.0,) * 8)])
+    assert not confirmed([steady])
+    assert confirmed([steady, Launch((8.0,) * 8, (1.0,) * 8), Launch((8.1,) * 8, (1.0,) * 8)])
+    noise = random.Random(1)
+    blurred = Launch((4.0,) * 8, tuple(noise.lognormvariate(0.2, 0.5) for _ in range(8)))
+    assert confirmed([steady, blurred])

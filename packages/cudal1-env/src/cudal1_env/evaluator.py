@@ -22,9 +22,7 @@ class Evaluator(Protocol):
         """
         ...
 
-    def evaluate_many(
-        self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training"
-    ) -> list[Evaluation]:
+    def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
         """Judge many candidates, builds side by side, measurements one at a time; same order as `jobs`."""
         ...
 

@@ -33,7 +33,7 @@ from cudal1_env.judge.verdict import Case, machine, printable
 from cudal1_env.judge.workers import Zygote
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.sandbox import default_spec
-from cudal1_env.stats import RULES, Launch, agree, centre, conclude, decide
+from cudal1_env.stats import RULES, Launch, centre, conclude, decide
 
 _SLOWED_LAUNCHES = 3
 """Launches in a row in which the reference was slowed before that is called tampering."""
@@ -442,6 +442,14 @@ class Judge:
 
 
 def confirmed(launches: Sequence[Launch]) -> bool:
-    """Whether some two launches agree within 10 % on how fast the candidate is."""
-    points = [math.exp(centre(launch).log_ratio) for launch in launches]
-    return any(agree(one, other) for i, one in enumerate(points) for other in points[:i])
+    """Whether some two launches agree on how fast the candidate is.
+
+    They agree unless their log ratios differ by more than log(1.1), the 10 % of DESIGN.md's protocol 9, plus two standard
+    errors of the difference: what a busy machine blurs is for the interval to say, and low rewards follow from it.
+    """
+    centres = [centre(launch) for launch in launches]
+    return any(
+        abs(one.log_ratio - other.log_ratio) <= math.log(1.1) + 2.0 * math.sqrt(one.variance + other.variance)
+        for i, one in enumerate(centres)
+        for other in centres[:i]
+    )
