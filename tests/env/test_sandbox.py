@@ -355,21 +355,26 @@ def test_a_folder_can_be_hidden_below_a_visible_one(run: Run) -> None:
 
 
 @needs("mount-namespace")
-def test_the_build_folder_is_the_judges(run: Run, tmp_path: Path) -> None:
-    if ROOT:
-        os.chown(tmp_path, NOBODY, NOBODY)
+def test_the_build_folder_is_a_copy_as_bounded_as_tmp(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "deps").mkdir()
+    (tmp_path / "deps" / "made").write_text("outside")
+    os.utime(tmp_path / "deps" / "made", ns=(5_000_000_000, 5_000_000_000))
     source = """
+        import errno
+        result = [open("/tmp/build/deps/made").read(), os.stat("/tmp/build/deps/made").st_mtime]
+        with open("/tmp/build/deps/made", "a") as file:
+            file.write(" and inside")
+        result.append(open("/tmp/build/deps/made").read())
         try:
-            with open("/tmp/build/made", "w") as file:
-                file.write("inside")
-            result = "written"
-        except OSError:
-            with open("/tmp/build/made") as file:
-                result = file.read()
+            with open("/tmp/build/large", "wb") as file:
+                file.write(bytes(8 << 20))
+        except OSError as error:
+            result.append(error.errno == errno.ENOSPC)
     """
-    assert run(source, build_dir=str(tmp_path)) == "written"
-    assert (tmp_path / "made").read_text() == "inside"
-    assert run(source, build_dir=str(tmp_path), build_writable=False) == "inside"
+    told = run(source, build_dir=str(tmp_path), tmp_bytes=4 << 20)
+    assert told == ["outside", 5.0, "outside and inside", True]
+    assert (tmp_path / "deps" / "made").read_text() == "outside"
+    assert [path.name for path in tmp_path.iterdir()] == ["deps"]
 
 
 @needs("landlock")

@@ -1,20 +1,27 @@
-"""Build folders: where a worker leaves what it compiled, and how a later launch of the same program finds it.
+"""Build folders: where a worker leaves what it compiles, and how a later launch of the same program finds it.
 
-A snapshot is taken after the import and before any input exists, so that nothing but build products can be in it. The
-judge copies it itself: regular files and folders only, no links followed.
+The folder is in the worker's private /tmp. A snapshot is taken after the import and before any input exists, so that
+nothing but build products can be in it. The judge copies it itself: regular files and folders only, no links followed.
+
+Where a machine has no mount namespaces the folder is one of the host, whose size nothing bounds; it is removed after
+the evaluation, however deep it is and whatever its permissions are.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
+import subprocess
 import tempfile
 from pathlib import Path
 
-from cudal1_worker.sandbox import NOBODY
+from cudal1_worker.sandbox import BUILD_PATH, NOBODY
 
 _MOST_BYTES = 512 << 20
+_MOST_ENTRIES = 20_000
+_DEEPEST = 32
 
 
 class BuildFolders:
@@ -23,45 +30,79 @@ class BuildFolders:
     def __init__(self) -> None:
         self._root = Path(tempfile.mkdtemp(prefix="cudal1-judge-"))
         self._root.chmod(0o711)
+        self._empty = Path(tempfile.mkdtemp(dir=self._root, prefix="empty-"))
 
-    def fresh(self, snapshot: Path | None = None) -> Path:
-        """Return a new folder that a worker may write to, holding a copy of `snapshot` if there is one."""
+    def begin(self, snapshot: Path | None, *, private: bool) -> tuple[Path, Path | None]:
+        """Return the folder that a worker's build folder begins as, and what is to be removed after the worker.
+
+        Args:
+            snapshot: What an earlier launch kept.
+            private: Whether workers have a file system of their own, and so make a copy.
+        """
+        if private:
+            return snapshot or self._empty, None
         folder = Path(tempfile.mkdtemp(dir=self._root, prefix="build-"))
         if snapshot is not None:
             copy_plain(snapshot, folder)
         _give(folder)
-        return folder
+        return folder, folder
 
-    def keep(self, folder: Path) -> Path:
-        """Return a copy of a worker's build folder that no worker can write to. The worker must be frozen."""
+    def keep(self, folder: Path | None, pid: int) -> Path:
+        """Return a copy of a worker's build folder that no worker can write to.
+
+        Args:
+            folder: The folder, where it is one of the host; None for one in the worker's own file system.
+            pid: The worker, frozen.
+        """
         kept = Path(tempfile.mkdtemp(dir=self._root, prefix="kept-"))
-        copy_plain(folder, kept)
+        source = folder or Path(f"/proc/{pid}/root{BUILD_PATH}")
+        if source.is_dir() and not source.is_symlink() and os.access(source, os.R_OK | os.X_OK):
+            copy_plain(source, kept)
         return kept
 
     def drop(self, folder: Path | None) -> None:
         """Remove a folder."""
         if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
 
     def close(self) -> None:
         """Remove everything."""
-        shutil.rmtree(self._root, ignore_errors=True)
+        remove(self._root)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder with all that an untrusted process may have left there."""
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return
+    except (OSError, RecursionError):  # permissions taken away, or deeper than Python can follow
+        for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+            subprocess.run([*command, "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
 
 
 def copy_plain(source: Path, target: Path, *, most_bytes: int = _MOST_BYTES) -> None:
-    """Copy regular files and folders, with times and permissions, and nothing else; stop at a total size.
+    """Copy regular files and folders, with times and permissions, and nothing else.
+
+    What is beyond a total size, a number of entries or a depth is left out; the program then builds it again.
 
     Args:
-        source: A folder that an untrusted process wrote.
+        source: A folder that an untrusted process wrote, and that nobody writes to now.
         target: An empty folder.
-        most_bytes: Files beyond this total are left out; the program then builds them again.
+        most_bytes: Total size.
     """
-    left = most_bytes
+    left, entries = most_bytes, 0
     for path, folders, files, folder_fd in os.fwalk(source, follow_symlinks=False):
-        here = target / Path(path).relative_to(source)
+        below = Path(path).relative_to(source)
+        entries += len(folders) + len(files)
+        if entries > _MOST_ENTRIES or len(below.parts) == _DEEPEST or len(str(below)) > 1024:
+            folders.clear()
+            continue
+        here = target / below
         for name in folders:
-            if stat.S_ISDIR(os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mode):
-                (here / name).mkdir()
+            with contextlib.suppress(PermissionError):  # what cannot be reached is no build product
+                if stat.S_ISDIR(os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mode):
+                    (here / name).mkdir()
         for name in files:
             try:
                 fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder_fd)

@@ -52,7 +52,9 @@ class Built:
     """None when the import failed; `fault` says how."""
     fault: Fault | None
     folder: Path | None
+    """Build folder of the host, to be removed; None where it is in the worker's own file system."""
     snapshot: Path | None
+    """What a later launch's build folder begins as."""
 
 
 class Judge:
@@ -231,15 +233,19 @@ class Judge:
                 Status.NO_CODE, f"expected a program of at most {self.settings.max_source_bytes} bytes, got {size}"
             )
             return Built(case, None, fault, None, None)
-        folder = self._folders.fresh(snapshot)
+        private = "mount-namespace" in self._spec(None, core=None).layers
+        begins_as, folder = self._folders.begin(snapshot, private=private)
         with case.watch.phase("start"):
-            worker = self._zygote.fork("arm", self._spec(folder, core=self.core))
+            worker = self._zygote.fork("arm", self._spec(begins_as, core=self.core))
         case.layers, case.missing = worker.layers, worker.missing
         arm = Arm(worker, pool.anatomy, self.settings, "ModelNew")
         try:
             with case.watch.phase("build"):
                 arm.build(case.source)
             arm.freeze()
+            kept = snapshot
+            if kept is None and case.precision == "report":
+                kept = self._folders.keep(folder, worker.pid)
         except Fault as fault:
             case.stderr = worker.log
             arm.close()
@@ -248,9 +254,6 @@ class Judge:
         except BaseException:
             arm.close()
             raise
-        kept = snapshot
-        if kept is None and case.precision == "report":
-            kept = self._folders.keep(folder)
         return Built(case, arm, None, folder, kept)
 
     # --- measuring ---------------------------------------------------------------------------------------------

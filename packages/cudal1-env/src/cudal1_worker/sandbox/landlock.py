@@ -11,7 +11,7 @@ import os
 import stat
 
 from cudal1_worker.sandbox import libc
-from cudal1_worker.sandbox.spec import BUILD_PATH, Report, Spec
+from cudal1_worker.sandbox.spec import Report, Spec
 
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446
 _CREATE_VERSION = 1
@@ -68,8 +68,8 @@ def writable(spec: Spec, report: Report) -> list[str]:
     """Return the paths below which the worker may write."""
     own = "mount-namespace" in report.entered
     paths = ["/tmp", "/dev"] if own else [f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom")]
-    if spec.build_dir is not None and spec.build_writable:
-        paths.append(BUILD_PATH if own else spec.build_dir)
+    if spec.build_dir is not None and not own:
+        paths.append(spec.build_dir)
     if spec.device == "cuda":
         # Without /proc the driver fails with error 304.
         paths.append("/proc")

@@ -7,6 +7,7 @@ sockets of other services), /var and everything else of the host do not exist in
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import sys
 
@@ -80,8 +81,7 @@ def enter(spec: Spec, *, own_proc: bool) -> None:
         _bind(fd, root + path)
         _set_flags(root + path, read_only=False)
     for _, fd in build:
-        _bind(fd, root + BUILD_PATH)
-        _set_flags(root + BUILD_PATH, read_only=not spec.build_writable)
+        _copy(fd, root + BUILD_PATH, spec)
     for path in spec.hidden:
         _hide(root + path, null)
     for _, fd in [*sources, *writable, *build, *devices, ("", null)]:
@@ -148,6 +148,16 @@ def _bind(fd: int, target: str) -> None:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
     libc.mount(f"/proc/self/fd/{fd}", target, None, libc.MS_BIND | libc.MS_REC)
+
+
+def _copy(fd: int, target: str, spec: Spec) -> None:
+    """Copy a folder that the judge wrote, times included, and give the copy to the worker."""
+    shutil.copytree(f"/proc/self/fd/{fd}", target)
+    os.chmod(target, 0o755)
+    if spec.root:
+        for path, folders, files in os.walk(target):
+            for name in (".", *folders, *files):
+                os.chown(os.path.join(path, name), spec.uid, spec.gid)
 
 
 def _mount_proc(target: str, *, own: bool) -> None:

@@ -23,7 +23,7 @@ LAYERS = (
 """Every layer by name, in the order in which a worker enters them."""
 
 BUILD_PATH = "/tmp/build"
-"""Where the build folder is found inside a mount namespace."""
+"""Where the build folder is found inside a mount namespace: in the private /tmp, and bounded with it."""
 
 NOBODY = 65534
 """User and group to which root drops."""
@@ -52,13 +52,11 @@ class Spec:
     hidden: tuple[str, ...] = ()
     """Folders below visible ones that are covered by an empty one."""
     build_dir: str | None = None
-    """Folder of the host that appears at `BUILD_PATH`."""
-    build_writable: bool = True
-    """Whether the worker may write into the build folder."""
+    """Folder of the host: `BUILD_PATH` begins as a copy of it. Without a mount namespace the worker writes into it."""
     core: int | None = None
     """CPU core to which the worker is held from the start; None leaves it free (the judge can pin it later)."""
     tmp_bytes: int = 1 << 30
-    """Size of the private /tmp, and of /dev/shm."""
+    """Size of the private /tmp (the build folder is in it), and of /dev/shm."""
     memory_bytes: int | None = 8 << 30
     """Private writable memory that the worker may add to what it was forked with (CPU only); None: no limit."""
     max_processes: int = 256
