@@ -447,8 +447,8 @@ class Judge:
 def confirmed(launches: Sequence[Launch]) -> bool:
     """Whether some two launches agree on how fast the candidate is.
 
-    They agree unless their log ratios differ by more than log(1.1), the 10 % of DESIGN.md's protocol 9, plus two standard
-    errors of the difference: what a busy machine blurs is for the interval to say, and low rewards follow from it.
+    They agree unless their log ratios differ by more than log(1.1), the 10 % of protocol 9 (DESIGN.md), plus two
+    standard errors of the difference: what a busy machine blurs is for the interval to say, and rewards follow it.
     """
     centres = [centre(launch) for launch in launches]
     return any(
