@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from cudal1_agent.errors import ConfigError
 from cudal1_agent.progress import Tick
@@ -155,6 +155,8 @@ def finish(trainer: Trainer, checkpoint: Checkpoint | None, model: Path) -> None
         checkpoint: Where to go on.
         model: Folder for the trained model.
     """
+    # It prints what it logs to standard output, which is for results.
+    trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint is not None else None)
     aside = model.with_name(model.name + ".aside")
     if aside.exists():

@@ -1,0 +1,116 @@
+"""Runs trainings in forked children and kills some of them; run by test_resume.py as a process of its own.
+
+Everything heavy is imported once, here; each child inherits it. Usage: python killed_runs.py FOLDER SEED
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+from agent.doubles import HashEvaluator, suite
+from cudal1_agent.settings import Settings, merged
+from cudal1_agent.stages import contrast, self_train, sft
+from cudal1_agent.train import train
+from datasets import Dataset
+from matplotlib import pyplot
+from trl.trainer.sft_trainer import SFTTrainer
+
+IMPORTED = (contrast, self_train, sft, Dataset, SFTTrainer, pyplot)
+
+STAGES = ("sft", "self_train", "contrast")
+"""In which stages the kills fall, each at a line of the metrics drawn at random."""
+
+SETTINGS = Settings.model_validate(
+    merged(
+        Settings().model_dump(),
+        {
+            "device": "cpu",
+            "embedded": {"vocabulary": 400, "hidden": 64, "layers": 2, "heads": 2, "intermediate": 128, "context": 512},
+            "sft": {"trl": {"max_steps": 40, "logging_steps": 2, "save_steps": 8}},
+            "self_train": {
+                "iterations": 2,
+                "samples": 2,
+                "trl": {"max_steps": 6, "logging_steps": 1, "save_steps": 2},
+            },
+            "contrast": {
+                "trl": {
+                    "max_steps": 6,
+                    "per_device_train_batch_size": 8,
+                    "num_generations": 4,
+                    "max_completion_length": 96,
+                    "save_steps": 2,
+                }
+            },
+            "evaluation": {"max_new_tokens": 96},
+        },
+    )
+)
+
+
+def child(run_dir: Path, *, resume: bool) -> int:
+    """Start a training in a child of its own and return its pid."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            train(None if resume else SETTINGS, run_dir, resume=resume, evaluator=HashEvaluator(), suite=suite())
+            code = 0
+        finally:
+            traceback.print_exc()
+            os._exit(code)
+    return pid
+
+
+def finished(pid: int) -> None:
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code != 0:
+        raise RuntimeError(f"a training ended with {code}")
+
+
+def killed(pid: int, metrics: Path, size: int) -> bool:
+    """Kill a training as soon as its metrics have some size; return whether it was still running."""
+    while os.waitpid(pid, os.WNOHANG)[0] == 0:
+        if metrics.exists() and metrics.stat().st_size >= size:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return True
+        time.sleep(0.002)
+    return False
+
+
+def place(metrics: Path, stage: str, rng: random.Random) -> int:
+    """Return the size of the metrics after some line of a stage."""
+    lines = metrics.read_bytes().splitlines(keepends=True)
+    found = [number for number, line in enumerate(lines) if json.loads(line).get("stage") == stage]
+    return sum(len(line) for line in lines[: rng.choice(found) + 1])
+
+
+def main() -> None:
+    """Run once undisturbed, then once for each stage, killed there and resumed."""
+    folder, rng = Path(sys.argv[1]), random.Random(int(sys.argv[2]))
+    torch.set_num_threads(1)
+    finished(child(folder / "whole", resume=False))
+    said: list[dict[str, object]] = []
+    for stage in STAGES:
+        run_dir = folder / stage
+        size = place(folder / "whole" / "metrics.jsonl", stage, rng)
+        was_killed = killed(child(run_dir, resume=False), run_dir / "metrics.jsonl", size)
+        marks = sorted(path.stem for path in (run_dir / "marks").glob("*.json"))
+        finished(child(run_dir, resume=True))
+        said.append({"stage": stage, "killed": was_killed, "size": size, "marks": marks})
+    (folder / "said.json").write_text(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main()

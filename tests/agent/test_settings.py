@@ -1,0 +1,93 @@
+"""Settings: every config file parses, the quickstart file is the defaults, flags and files merge."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from cudal1_agent.errors import ConfigError
+from cudal1_agent.settings import PRETRAINED, Settings, differences, load_settings, merged, read_config, with_flags
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_config_file_parses(path: Path) -> None:
+    settings = load_settings(path)
+    assert settings.stages
+
+
+def test_the_quickstart_file_spells_out_the_defaults() -> None:
+    path = CONFIGS / "quickstart.toml"
+    assert load_settings(path) == Settings()
+    spelled = tomllib.loads(path.read_text())
+    silent = {name for name, value in Settings().model_dump(mode="json").items() if name not in spelled and value}
+    assert not silent, "defaults that the file does not name"
+    for table in ("embedded", "prompt", "sft", "self_train", "contrast", "evaluation"):
+        named = Settings().model_dump(mode="json")[table]
+        assert {name for name, value in named.items() if value is not None} == spelled[table].keys()
+
+
+def test_the_pretrained_file_spells_out_what_a_model_changes() -> None:
+    assert read_config(CONFIGS / "pretrained.toml") == PRETRAINED
+
+
+def test_a_table_changes_only_what_it_names(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("seed = 7\n[sft.trl]\nmax_steps = 3\n")
+    settings = load_settings(path, {"suite": "kernelbench", "device": None})
+    assert (settings.seed, settings.suite, settings.device) == (7, "kernelbench", "auto")
+    assert settings.sft.trl == {**Settings().sft.trl, "max_steps": 3}
+
+
+def test_a_named_model_takes_the_defaults_for_pretrained_ones() -> None:
+    settings = load_settings(None, {"model": "some/model"})
+    assert settings == Settings.model_validate({**merged(Settings().model_dump(), PRETRAINED), "model": "some/model"})
+    assert settings.contrast.trl["learning_rate"] < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sed = 1", "sed"),
+        ("seed = -1", "seed"),
+        ("stages = ['contrast', 'sft']", "order"),
+        ("[evaluation]\nsamples = 2", "temperature 0"),
+        ("seed = ", "expected TOML"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_fault(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=said) as caught:
+        load_settings(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read the config file"):
+        load_settings(tmp_path / "none.toml")
+
+
+def test_differences_name_each_value() -> None:
+    other = with_flags(Settings(), {"seed": 3, "sft": {"trl": {"max_steps": 1}}})
+    assert [line.split(":")[0] for line in differences(Settings(), other)] == ["seed", "sft.trl.max_steps"]
+    assert differences(Settings(), Settings()) == []
+
+
+def test_help_comes_before_torch() -> None:
+    code = (
+        "import sys\nfrom cudal1_agent.cli import main\nsys.argv = ['cudal1-agent', 'train', '--help']\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        "heavy = {'torch', 'transformers', 'trl', 'datasets', 'gymnasium'} & sys.modules.keys()\n"
+        "assert not heavy, heavy\n"
+    )
+    began_s = time.process_time()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "--run-dir" in done.stdout
+    assert time.process_time() - began_s < 5

@@ -1,0 +1,84 @@
+"""Looking verdicts up, and measuring what is new."""
+
+from __future__ import annotations
+
+import pytest
+from agent.doubles import HashEvaluator, suite
+from cudal1_agent.prompts import build_answer
+from cudal1_agent.verdicts import CHUNK, Verdicts
+from cudal1_data import Task
+from cudal1_env import Archive, Evaluation, MachineError, Status
+
+TASKS = tuple(suite().train)
+PROGRAMS = [variant.source for one in TASKS for variant in one.variants]
+
+
+def answer(source: str) -> str:
+    return build_answer("a", "b", source)
+
+
+def test_the_same_program_is_measured_once() -> None:
+    evaluator = HashEvaluator()
+    with Archive() as archive:
+        verdicts = Verdicts(evaluator, archive)
+        jobs = [(TASKS[0], answer(PROGRAMS[index])) for index in (0, 1, 0, 1, 2)]
+        found = verdicts.judge(jobs)
+        assert [one.source for one in found] == [PROGRAMS[index] for index in (0, 1, 0, 1, 2)]
+        assert len(evaluator.jobs) == len(archive) == verdicts.measured == 3
+        assert verdicts.judge(jobs) == found
+        # As bare source it is the same program.
+        assert verdicts.judge([(TASKS[0], PROGRAMS[1])]) == [found[1]]
+        assert len(evaluator.jobs) == 3
+
+
+def test_another_task_or_size_is_another_measurement() -> None:
+    evaluator = HashEvaluator()
+    with Archive() as archive:
+        verdicts = Verdicts(evaluator, archive)
+        sizes = TASKS[0].held_out("cpu")
+        same_id = TASKS[0].model_copy(update={"source": sizes[0].source})
+        for one in (TASKS[0], TASKS[1], *sizes, same_id):
+            assert verdicts.judge([(one, PROGRAMS[0])])[0].task_source == one.source
+        assert len(evaluator.jobs) == 5
+
+
+def test_without_reuse_everything_is_measured() -> None:
+    evaluator = HashEvaluator()
+    with Archive() as archive:
+        verdicts = Verdicts(evaluator, archive, reuse=False)
+        verdicts.judge([(TASKS[0], PROGRAMS[0])] * 3)
+        assert len(evaluator.jobs) == 3
+
+
+def test_an_answer_without_a_program_is_no_code_and_costs_nothing() -> None:
+    evaluator = HashEvaluator()
+    with Archive() as archive:
+        found = Verdicts(evaluator, archive).judge([(TASKS[0], "I give up."), (TASKS[0], "")])
+        assert [one.status for one in found] == [Status.NO_CODE] * 2
+        assert evaluator.jobs == []
+
+
+def test_what_was_finished_survives_a_broken_machine() -> None:
+    class Breaking(HashEvaluator):
+        def _judge(self, task: Task, source: str, precision: str) -> Evaluation:
+            if len(self.jobs) == CHUNK:
+                raise MachineError("broken")
+            return super()._judge(task, source, precision)  # type: ignore[arg-type]
+
+    jobs = [(TASKS[0], source) for source in PROGRAMS]
+    with Archive() as archive:
+        with pytest.raises(MachineError):
+            Verdicts(Breaking(), archive).judge(jobs)
+        assert len(archive) == CHUNK
+        rest = HashEvaluator()
+        found = Verdicts(rest, archive).judge(jobs)
+        assert len(rest.jobs) == len(PROGRAMS) - CHUNK
+        assert [one.source for one in found] == PROGRAMS
+
+
+def test_progress_counts_what_is_measured() -> None:
+    seen: list[tuple[int, int]] = []
+    with Archive() as archive:
+        verdicts = Verdicts(HashEvaluator(), archive)
+        verdicts.judge([(TASKS[0], source) for source in PROGRAMS], progress=lambda *told: seen.append(told))
+    assert seen == [(4, 9), (8, 9), (9, 9)]
