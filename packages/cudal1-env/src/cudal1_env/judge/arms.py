@@ -199,13 +199,15 @@ class Arm:
         self._turn += 1
         turn = self._turn
         with sealed_file(one.inputs.data) as fd:
-            prepare()
             self._awake(turn)
+            self.freeze()  # what it does at the handover is not timed: it must not warm a cache that was emptied
+            prepare()
             control[wire.OPERATION] = wire.EMPTY if empty else wire.CALL
             with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
                 began = time.perf_counter_ns()
                 self._release(fd)
                 control[wire.GO] = turn
+                self.worker.thaw()
                 self._wait(reply, wire.FLAG, turn, began + int(self._deadline_s * 1e9))
             if reply[wire.OUTCOME] != wire.RETURNED:
                 self._raise_outcome(reply[wire.OUTCOME])
