@@ -155,10 +155,14 @@ class Arm:
         return {"ok": True}
 
     def map_inputs(self, fd: int, *, writable: bool) -> list[Any]:
-        """Map a set of inputs: shared and read-only, or private and writable (untimed); tell where."""
+        """Map a set of inputs: shared and read-only, or private and writable (untimed); tell where.
+
+        Pages come as they are touched: populating them here would be part of the overhead that is subtracted, and a
+        program that maps more cleverly would seem faster.
+        """
         flags = mmap.MAP_PRIVATE if writable else mmap.MAP_SHARED
         prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        block = mmap.mmap(fd, self.input_bytes, flags=flags | mmap.MAP_POPULATE, prot=prot)
+        block = mmap.mmap(fd, self.input_bytes, flags=flags, prot=prot)
         self.words[wire.INPUTS] = _data_ptr(_frombuffer(block, dtype=torch.uint8))
         return [
             layout.view(block, entry) if "tensor" in entry else layout.decode(entry["value"]) for entry in self.entries
