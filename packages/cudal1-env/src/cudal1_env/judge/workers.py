@@ -275,6 +275,11 @@ class Zygote:
             OMP_NUM_THREADS="1",
             MKL_NUM_THREADS="1",
             OMP_WAIT_POLICY="PASSIVE",  # an oracle that waits must not keep a core busy
+            # Freed memory stays in the process. By default glibc decides from the order of early calls whether large
+            # blocks go back to the system, and two processes with the same code differ by a factor of two.
+            MALLOC_MMAP_THRESHOLD_=str(1 << 40),
+            MALLOC_TRIM_THRESHOLD_=str(1 << 40),
+            MALLOC_TOP_PAD_=str(64 << 20),
             PYTHONPATH=os.pathsep.join(path for path in sys.path if path),
         )
         self._process = subprocess.Popen(
