@@ -79,6 +79,7 @@ class Worker:
         self._log_fd = log_fd
         self._report_fd = report_fd
         self._log = b""
+        self._muted = False
         self._how: dict[str, Any] | None = None
         self._open = True
 
@@ -133,8 +134,14 @@ class Worker:
                 data = os.read(self._log_fd, 1 << 16)
                 if not data:
                     return False
-                self._log = (self._log + data)[-_LOG_KEPT:]
+                if not self._muted:
+                    self._log = (self._log + data)[-_LOG_KEPT:]
         return True
+
+    def mute(self) -> None:
+        """Keep nothing of what the worker prints from now on."""
+        self.drain()
+        self._muted = True
 
     @property
     def log(self) -> str:
