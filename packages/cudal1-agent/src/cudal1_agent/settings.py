@@ -63,7 +63,7 @@ class PromptSettings(Frozen):
 class SftSettings(Frozen):
     """Stage 1: the variants of the training tasks, one program after another."""
 
-    contexts: tuple[int, ...] = Field(default=(0, 0, 0, 1, 2), min_length=1)
+    contexts: tuple[int, ...] = Field(default=(0, 0, 1, 2), min_length=1)
     """How many exemplars a training prompt shows: each pair draws one of these. Without any it is the prompt of the
     evaluation; with some, the form of stage 3 is learnt."""
     trl: Table = Field(
@@ -88,7 +88,7 @@ class SelfTrainSettings(Frozen):
 
     iterations: int = Field(default=1, ge=1)
     """How often."""
-    samples: int = Field(default=3, ge=1)
+    samples: int = Field(default=2, ge=1)
     """Answers for each training task and iteration."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature."""
@@ -118,11 +118,11 @@ class ContrastSettings(Frozen):
     """k of the reward smoothing: rewards are clipped to k running standard deviations."""
     trl: Table = Field(
         default={
-            "max_steps": 30,
+            "max_steps": 14,
             "per_device_train_batch_size": 32,
             "num_generations": 8,
             "max_completion_length": 320,
-            "learning_rate": 3e-4,
+            "learning_rate": 1e-4,
             "lr_scheduler_type": "constant_with_warmup",
             "warmup_steps": 2,
             "adam_beta2": 0.98,
@@ -130,9 +130,9 @@ class ContrastSettings(Frozen):
             "loss_type": "grpo",
             "beta": 0.0,
             "top_k": 0,
-            "temperature": 1.0,
+            "temperature": 0.7,
             "logging_steps": 1,
-            "save_steps": 10,
+            "save_steps": 7,
         }
     )
     """Settings of TRL's GRPOConfig. A generation batch holds `generation_batch_size / num_generations` tasks."""
@@ -153,7 +153,7 @@ class EvaluationSettings(Frozen):
     """Prompts that are answered at a time."""
     train_tasks: int | None = Field(default=None, ge=0)
     """How many training tasks are evaluated, from the first on; None is all of them."""
-    held_out_sizes: int | None = Field(default=None, ge=0)
+    held_out_sizes: int | None = Field(default=33, ge=0)
     """How many held-out sizes of training tasks (a): the first of each task, then the second; None is all of them."""
     held_out_tasks: int | None = Field(default=None, ge=0)
     """How many held-out tasks (b); None is all of them."""
