@@ -21,6 +21,9 @@ import numpy.typing as npt
 
 _F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_FUTURE_WRITE = 0x1, 0x2, 0x4, 0x10
 _IOV_MAX = 1024
+_SENT_NAME = "cudal1-data"
+_SENT = f"/memfd:{_SENT_NAME} ".encode()
+"""How memory that the judge sent is called where a worker has mapped it."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _readv = _libc.process_vm_readv
@@ -78,7 +81,7 @@ def sealed_file(data: bytes | memoryview) -> Generator[int]:
 
     Written by `write`, because mapping it first would make the kernel clear every page before.
     """
-    fd = os.memfd_create("cudal1-data", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = os.memfd_create(_SENT_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         view = memoryview(data)
         while view:
@@ -138,14 +141,22 @@ def gather(pid: int, addresses: npt.NDArray[np.uint64], item_bytes: int) -> npt.
 
 
 def private_ranges(pid: int) -> list[tuple[int, int]]:
-    """Return the address ranges that a worker shares with nobody, sorted, neighbours joined."""
+    """Return the address ranges that a worker shares with nobody, sorted, neighbours joined.
+
+    A private mapping of what the judge sent (inputs) is none: it shows the judge's memory. A worker whose first thread
+    is dead has no ranges.
+    """
     ranges: list[tuple[int, int]] = []
-    with open(f"/proc/{pid}/maps") as file:
-        for line in file:
-            span, flags, *_ = line.split(maxsplit=2)
-            if flags[3] != "p":
-                continue
-            low, high = (int(end, 16) for end in span.split("-"))
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            lines = file.read().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return ranges
+    for line in lines:
+        # Names of mapped files are the worker's to choose, and need not be text.
+        span, flags, _, _, _, *name = line.split(maxsplit=5)
+        if flags[3:4] == b"p" and not (name and name[0].startswith(_SENT)):
+            low, high = (int(end, 16) for end in span.split(b"-"))
             if ranges and ranges[-1][1] == low:
                 ranges[-1] = (ranges[-1][0], high)
             else:

@@ -158,8 +158,13 @@ class Pool:
                     worst[position] = max(worst[position], relative)
                 if not allowed:
                     break
-            if allowed or name == "own":
+            if allowed:
                 self._own_error[mode, name] = worst
+            elif name == "own":
+                raise TaskError(
+                    f"{self.task.id}: expected a reference whose own arithmetic agrees with float64 within "
+                    f"{_ILL_CONDITIONED:g} of its outputs' scale, it does not (errors {worst}): any answer would pass"
+                )
 
     def _make(self, mode: WeightsMode, index: int) -> InputSet:
         name = _CYCLE[index % len(_CYCLE)]
