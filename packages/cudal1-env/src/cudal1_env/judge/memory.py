@@ -149,7 +149,7 @@ def private_ranges(pid: int) -> list[tuple[int, int]]:
     ranges: list[tuple[int, int]] = []
     try:
         with open(f"/proc/{pid}/maps", "rb") as file:
-            lines = file.read().splitlines()
+            lines = file.read().split(b"\n")[:-1]
     except (FileNotFoundError, ProcessLookupError):
         return ranges
     for line in lines:
