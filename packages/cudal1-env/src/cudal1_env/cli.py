@@ -47,7 +47,8 @@ class Evaluate:
             evaluation = evaluation.model_copy(update={"seed": seeds.get(evaluation.seed_commitment)})
         if not self.json:
             print(describe(evaluation))
-        print(evaluation.model_dump_json())
+        # ASCII, because texts of the program's own may hold what some readers take for the end of a line.
+        print(evaluation.model_dump_json(ensure_ascii=True))
         return 0
 
 
@@ -69,7 +70,7 @@ class Replay:
         with Judge() as judge:
             result = replay(judge, record)
         if self.json:
-            print(result.model_dump_json())
+            print(result.model_dump_json(ensure_ascii=True))
         else:
             print(f"recorded: {describe(result.recorded)}\nrepeated: {describe(result.repeated)}")
             print(
@@ -101,12 +102,13 @@ class Doctor:
 
 
 def describe(evaluation: Evaluation) -> str:
-    """Return one line for people."""
+    """Return one line for people, without the control characters that a program may have put into its message."""
     where = f" [{evaluation.task}]"
     times = ""
     if evaluation.reference is not None and evaluation.candidate is not None:
         times = f" ({evaluation.reference.median_ms:.3g} ms -> {evaluation.candidate.median_ms:.3g} ms)"
-    return f"{evaluation.status}{where}: {evaluation.message}{times}"
+    text = " ".join(evaluation.message.split())
+    return f"{evaluation.status}{where}: {''.join(c if c.isprintable() else '?' for c in text)}{times}"
 
 
 def _log(text: str) -> None:

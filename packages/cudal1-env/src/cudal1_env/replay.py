@@ -36,10 +36,11 @@ def read_record(path: Path) -> Evaluation:
         RecordError: The file holds no record.
     """
     try:
-        lines = path.read_text().strip().splitlines()
+        # Not splitlines: a program's text may hold characters that it takes for the end of a line.
+        lines = path.read_text(encoding="utf-8").strip().split("\n")
     except OSError as error:
         raise RecordError(f"expected a record in {path}, cannot read it: {error}") from error
-    for text in ("\n".join(lines), lines[-1] if lines else ""):
+    for text in ("\n".join(lines), lines[-1]):
         try:
             return Evaluation.model_validate_json(text)
         except ValidationError:
