@@ -201,9 +201,22 @@ def own_error(own: torch.Tensor, answer: torch.Tensor) -> dict[str, Any]:
     error = (wide - answer.double())[both].abs()
     return {
         "own_error": float(error.max()) if error.numel() else 0.0,
+        "own_row_error": row_error(wide, answer.double()),
         "masks_agree": masks_agree,
         "mismatches": int((wide != answer.double()).sum()),
     }
+
+
+def row_error(got: torch.Tensor, answer: torch.Tensor) -> float:
+    """Largest error over the largest magnitude of its row (last dimension), over rows that are finite and not zero."""
+    width = answer.shape[-1] if answer.ndim else 1
+    if answer.numel() == 0:
+        return 0.0
+    rows, mine = answer.reshape(-1, width), got.reshape(-1, width)
+    scale = rows.abs().amax(1)
+    error = (mine - rows).abs().amax(1)
+    usable = scale.isfinite() & error.isfinite() & (scale > 0)
+    return float((error[usable] / scale[usable]).max()) if bool(usable.any()) else 0.0
 
 
 def alike(first: torch.Tensor, second: torch.Tensor) -> bool:

@@ -274,10 +274,10 @@ class Arm:
             result: list[Comparison] = []
             for output, answer in zip(outputs, one.answers, strict=True):
                 if whole and answer.whole is not None:
-                    result.append(compare(cpu.whole(self.worker, output), answer.whole, answer, output.expected))
+                    result.append(compare(cpu.whole(self.worker, output), answer.whole, answer, output.expected, None))
                 else:
                     got = cpu.sample(self.worker, output, answer.positions)
-                    result.append(compare(got, answer.values, answer, output.expected))
+                    result.append(compare(got, answer.values, answer, output.expected, answer.positions))
         except cpu.Contract as error:
             raise Fault(Status.WRONG_CONTRACT, str(error)) from None
         return tuple(result)

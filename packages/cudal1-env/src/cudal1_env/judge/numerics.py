@@ -58,6 +58,10 @@ class Answer:
     """Largest finite magnitude of the answer."""
     tolerance: float
     """Allowed absolute error; for integers the allowed share of elements that differ."""
+    row_tolerance: float = float("inf")
+    """Allowed error over the largest magnitude in the row (last dimension); infinite where it says nothing."""
+    row_scales: Floats | None = None
+    """Largest magnitude in each row, shape (rows,); None for integers."""
     reference_error: float = field(default=0.0)
     """The reference's own error, over the scale."""
 
@@ -82,14 +86,19 @@ def decode(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[np.generic]:
 
 
 def compare(
-    got: npt.NDArray[np.generic], right: npt.NDArray[np.generic], answer: Answer, expected: Expected
+    got: npt.NDArray[np.generic],
+    right: npt.NDArray[np.generic],
+    answer: Answer,
+    expected: Expected,
+    positions: npt.NDArray[np.int64] | None,
 ) -> Comparison:
     """Compare output elements with the right ones.
 
     Args:
         got: What the worker left, decoded, shape (n,).
         right: float64 (or int64) answers, shape (n,).
-        answer: Tolerance and scale.
+        answer: Tolerances and scales.
+        positions: Flat positions of the elements, shape (n,); None when they are all, in order.
         expected: The output's dtype.
     """
     if got.size == 0:
@@ -110,10 +119,31 @@ def compare(
         same = (wide[outside] == rounded[outside]) | (np.isnan(wide[outside]) & np.isnan(rounded[outside]))
         if not same.all():
             return Comparison(float("nan"), False)
-        difference = np.abs(wide[finite] - right[finite])
-        error = float(difference.max()) if difference.size else 0.0
+        difference = np.abs(wide - right)
+        error = float(difference[finite].max()) if finite.any() else 0.0
+        allowed = row_allowance(answer, expected, positions)
+        rows_right = allowed is None or bool((difference <= allowed)[finite].all())
     # Written so that NaN fails.
-    return Comparison(error / answer.scale if answer.scale > 0 else error, error <= answer.tolerance)
+    return Comparison(error / answer.scale if answer.scale > 0 else error, error <= answer.tolerance and rows_right)
+
+
+def row_allowance(answer: Answer, expected: Expected, positions: npt.NDArray[np.int64] | None) -> Floats | None:
+    """Return the allowed absolute error of each element by its row's scale, shape (n,) or broadcast to it.
+
+    One scale for a whole tensor would let rows of small values be left out where others are large.
+    """
+    if answer.row_scales is None or not np.isfinite(answer.row_tolerance):
+        return None
+    allowed = np.maximum(answer.row_tolerance * answer.row_scales, float(np.finfo(np.float32).tiny))
+    width = expected.shape[-1] if expected.shape else 1
+    return np.repeat(allowed, width) if positions is None else allowed[positions // width]
+
+
+def row_scales(values: Floats, shape: tuple[int, ...]) -> Floats:
+    """Largest finite magnitude in each row (last dimension) of a flat answer."""
+    width = shape[-1] if shape else 1
+    magnitudes = np.abs(values.reshape(-1, width))
+    return np.where(np.isfinite(magnitudes), magnitudes, 0.0).max(axis=1)
 
 
 def tolerance(*, scale: float, own_relative_error: float, dtype: str, factor: float, floor_ulps: float) -> float:

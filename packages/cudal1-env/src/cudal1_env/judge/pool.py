@@ -17,7 +17,7 @@ from cudal1_worker.protocol import MAX_OUTPUTS
 from cudal1_worker.sandbox import Spec
 
 from cudal1_env.errors import TaskError
-from cudal1_env.judge.numerics import Answer, Expected, tolerance
+from cudal1_env.judge.numerics import EPSILON, Answer, Expected, row_scales, tolerance
 from cudal1_env.judge.oracle import Anatomy, OracleClient, Weights
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers import Zygote
@@ -105,6 +105,7 @@ class Pool:
         self._weights: Weights | None = None
         self._sets: dict[WeightsMode, list[InputSet]] = {"loaded": [], "seeded": []}
         self._own_error: dict[tuple[WeightsMode, str], list[float]] = {}
+        self._own_row_error: dict[tuple[WeightsMode, str], list[float]] = {}
 
     @property
     def anatomy(self) -> Anatomy:
@@ -145,6 +146,7 @@ class Pool:
         """Learn the reference's own error on each distribution, and which distributions the reference allows."""
         for name, count in _PROBES.items():
             worst = [0.0] * len(self.anatomy.outputs)
+            worst_row = [0.0] * len(self.anatomy.outputs)
             allowed = True
             for number in range(count):
                 seed = self.secrets.number("probe", mode, name, number)
@@ -156,10 +158,12 @@ class Pool:
                         relative = entry["mismatches"] / max(out.size, 1)
                     allowed = allowed and bool(entry["masks_agree"]) and relative < _ILL_CONDITIONED
                     worst[position] = max(worst[position], relative)
+                    worst_row[position] = max(worst_row[position], entry["own_row_error"])
                 if not allowed:
                     break
             if allowed:
                 self._own_error[mode, name] = worst
+                self._own_row_error[mode, name] = worst_row
             elif name == "own":
                 raise TaskError(
                     f"{self.task.id}: expected a reference whose own arithmetic agrees with float64 within "
@@ -176,7 +180,7 @@ class Pool:
         share = max(16, self.settings.sample_elements // len(self.anatomy.outputs))
         answers: list[Answer] = []
         for position, (out, values) in enumerate(zip(self.anatomy.outputs, raw.answers, strict=True)):
-            own = self._own_error[mode, name][position]
+            own = (self._own_error[mode, name][position], self._own_row_error[mode, name][position])
             answers.append(self._answer(out, values, raw.reports[position]["scale"], own, share, random, whole=whole))
         return InputSet(index, name, raw.inputs, tuple(answers))
 
@@ -185,7 +189,7 @@ class Pool:
         out: Expected,
         values: npt.NDArray[np.float64] | npt.NDArray[np.int64],
         scale: float,
-        own: float,
+        own: tuple[float, float],
         share: int,
         random: np.random.Generator,
         *,
@@ -194,17 +198,29 @@ class Pool:
         count = min(share, out.size)
         positions = np.sort(random.choice(out.size, size=count, replace=False, shuffle=False)) if count else np.empty(0)
         positions = positions.astype(np.int64)
-        if out.floating:
-            allowed = tolerance(
-                scale=scale,
-                own_relative_error=own,
-                dtype=out.dtype,
-                factor=self.settings.error_factor,
-                floor_ulps=self.settings.error_floor_ulps,
-            )
-        else:
-            allowed = own * self.settings.error_factor
-        return Answer(positions, values[positions], values if whole else None, scale, allowed, own)
+        settings, (own_error, own_row_error) = self.settings, own
+        kept = values if whole else None
+        if not out.floating:
+            return Answer(positions, values[positions], kept, scale, own_error * settings.error_factor)
+        floats = values.astype(np.float64, copy=False)
+        allowed = tolerance(
+            scale=scale,
+            own_relative_error=own_error,
+            dtype=out.dtype,
+            factor=settings.error_factor,
+            floor_ulps=settings.error_floor_ulps,
+        )
+        row_allowed = max(settings.error_factor * own_row_error, settings.error_floor_ulps * EPSILON[out.dtype])
+        return Answer(
+            positions,
+            values[positions],
+            kept,
+            scale,
+            allowed,
+            row_tolerance=row_allowed if row_allowed < 1.0 else float("inf"),
+            row_scales=row_scales(floats, out.shape),
+            reference_error=own_error,
+        )
 
     def close(self) -> None:
         """End the oracle; the sets stay usable."""
