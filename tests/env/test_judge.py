@@ -127,9 +127,13 @@ def test_weights_are_the_judges_where_the_state_agrees(judge: Judge) -> None:
     assert judge.evaluate(LINEAR, candidate(stale, init=folded)).status is Status.WRONG_OUTPUT
 
 
-def test_other_state_names_keep_the_seeded_weights(judge: Judge) -> None:
+def test_other_state_names_keep_the_seeded_weights_unless_defaults_could_be_left_out(judge: Judge) -> None:
     other = "self.first = nn.Linear(128, 64); self.second = nn.LayerNorm(64)"
     one = judge.evaluate(LINEAR, candidate("return self.second(self.first(x[0]))", init=other))
+    assert one.status is Status.WRONG_CONTRACT, "a LayerNorm is made with ones and zeros"
+    plain = reference("return self.lin(x[0])", "[torch.randn(64, 128)]", init="self.lin = nn.Linear(128, 64)")
+    plain = plain.model_copy(update={"id": "file/plain_linear"})
+    one = judge.evaluate(plain, candidate("return self.first(x[0])", init="self.first = nn.Linear(128, 64)"))
     assert (one.status, one.weights) == (Status.CORRECT, "seeded")
 
 

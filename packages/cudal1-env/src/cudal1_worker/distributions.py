@@ -69,7 +69,7 @@ def _moved(value: torch.Tensor, name: str, generator: torch.Generator) -> torch.
     return out.copy_(y)
 
 
-def non_default_state(state: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+def non_default_state(state: dict[str, torch.Tensor], seed: int, *, parameters: set[str]) -> dict[str, torch.Tensor]:
     """Return values for a module's state that differ from every default.
 
     Ones (scales) become 1 + 0.2 n, zeros (biases, running means) 0.1 n, constant positive statistics stay positive,
@@ -78,6 +78,7 @@ def non_default_state(state: dict[str, torch.Tensor], seed: int) -> dict[str, to
     Args:
         state: `state_dict()` of a fresh module.
         seed: Seed of the values.
+        parameters: Names of what is trained: nothing is left as it was, not even zeros (an identity is a default too).
     """
     generator = torch.Generator().manual_seed(seed)
     result: dict[str, torch.Tensor] = {}
@@ -93,8 +94,8 @@ def non_default_state(state: dict[str, torch.Tensor], seed: int) -> dict[str, to
             y = 0.1 * noise
         elif bool((x == x.flatten()[0]).all()):
             y = x * (1.0 + 0.2 * noise.clamp(-3, 3))
-        elif bool((x == 0).any()) or x.unique().numel() < x.numel() // 4:
-            y = x.clone()  # structured: a mask, an index, an embedding with padding
+        elif name not in parameters and (bool((x == 0).any()) or x.unique().numel() < x.numel() // 4):
+            y = x.clone()  # structured: a mask, an index
         else:
             y = x + 0.5 * x.std() * noise
         result[name] = y.to(value.dtype)

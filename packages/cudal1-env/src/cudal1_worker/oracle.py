@@ -111,13 +111,15 @@ class Oracle:
                 for out in first
             ],
             "random": not same,
+            "defaults": default_names(plain),
         }
 
     def state(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make non-default weights, write them into the judge's memory, and keep models that hold them."""
         plain, wide = self.fresh_model(message["seed"]), self.fresh_model(message["seed"])
         with torch.no_grad():
-            values = distributions.non_default_state(plain.state_dict(), message["values_seed"])
+            parameters = {name for name, _ in plain.named_parameters()}
+            values = distributions.non_default_state(plain.state_dict(), message["values_seed"], parameters=parameters)
             names = list(values)
             entries, size = layout.manifest([values[name] for name in names])
             os.truncate(fds[0], size)
@@ -190,6 +192,21 @@ def report(answer: torch.Tensor) -> dict[str, Any]:
     """Scale of one answer: its largest finite magnitude."""
     finite = answer.double()[answer.double().isfinite()]
     return {"scale": float(finite.abs().max()) if finite.numel() else 0.0, "finite": finite.numel() == answer.numel()}
+
+
+def default_names(model: Any) -> list[str]:
+    """Names of what a constructor fills with a constant, and of parameters that it makes partly zero (an identity)."""
+    if not isinstance(model, torch.nn.Module):
+        return []
+    parameters = {name for name, _ in model.named_parameters()}
+    return [
+        name
+        for name, value in model.state_dict().items()
+        if isinstance(value, torch.Tensor)
+        and value.is_floating_point()
+        and value.numel()
+        and bool((value == value.flatten()[0]).all() or (name in parameters and (value == 0).any()))
+    ]
 
 
 def own_error(own: torch.Tensor, answer: torch.Tensor) -> dict[str, Any]:

@@ -398,6 +398,12 @@ class Judge:
         if not pool.anatomy.state:
             case.weights = None if same else "seeded"
             return "seeded"
+        if not same and pool.anatomy.defaults:
+            raise Fault(
+                Status.WRONG_CONTRACT,
+                f"expected the reference's names and shapes in state_dict(), so that the judge can load weights: "
+                f"{', '.join(pool.anatomy.defaults[:4])} hold defaults when made, which a program must not rely on",
+            )
         case.weights = "loaded" if same else "seeded"
         return case.weights
 

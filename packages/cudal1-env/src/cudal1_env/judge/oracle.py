@@ -34,6 +34,8 @@ class Anatomy:
     """Size of an input set."""
     outputs: tuple[Expected, ...]
     """What each output must look like."""
+    defaults: tuple[str, ...] = ()
+    """Names of its state that a constructor fills with a constant or with zeros: what a program could leave out."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,14 @@ class OracleClient:
                     raise TaskError(
                         f"{task.id}: expected real outputs, got {out.dtype}; return real and imaginary part"
                     )
-            self.anatomy = Anatomy(answer["arguments"], answer["state"], answer["inputs"], answer["bytes"], outputs)
+            self.anatomy = Anatomy(
+                answer["arguments"],
+                answer["state"],
+                answer["inputs"],
+                answer["bytes"],
+                outputs,
+                tuple(answer["defaults"]),
+            )
         except BaseException:
             self.close()
             raise

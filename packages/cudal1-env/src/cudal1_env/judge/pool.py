@@ -33,6 +33,14 @@ _ILL_CONDITIONED = 1e-3
 """A distribution on which the reference itself errs by more than this says nothing about a candidate."""
 
 
+_LEAST_WIDTH = 16
+"""Shorter rows have no scale of their own: all their values may be small by chance."""
+
+
+def _width(out: Expected) -> int:
+    return out.shape[-1] if out.shape else 1
+
+
 class Secrets:
     """Everything secret about one pool, derived from one 128-bit seed.
 
@@ -217,7 +225,7 @@ class Pool:
             kept,
             scale,
             allowed,
-            row_tolerance=row_allowed if row_allowed < 1.0 else float("inf"),
+            row_tolerance=row_allowed if row_allowed < 1.0 and _width(out) >= _LEAST_WIDTH else float("inf"),
             row_scales=row_scales(floats, out.shape),
             reference_error=own_error,
         )
