@@ -1,0 +1,69 @@
+"""The commands, as a user types them: what they refuse, and with which words."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from cudal1_agent import cli
+from cudal1_agent.rundir import RunFolder
+from cudal1_agent.settings import Settings
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["cudal1-agent", *map(str, words)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+def test_model_makes_a_folder_and_prints_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "small.toml"
+    config.write_text("[embedded]\nhidden = 32\nheads = 2\nlayers = 1\nintermediate = 64\nvocabulary = 600\n")
+    assert typed(monkeypatch, "model", "--out", tmp_path / "m", "--config", config) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "m")
+    assert (tmp_path / "m" / "model.safetensors").is_file()
+    assert typed(monkeypatch, "model", "--out", tmp_path / "m") == 2
+    assert "expected a new or an empty folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("train", "--suite", "startr", "--run-dir", "{tmp}/new"), "starter"),
+        (("train", "--stages", "sft,polish"), "stages"),
+        (("train", "--config", "{tmp}/none.toml"), "cannot read the config file"),
+        (("train", "--run-dir", "{tmp}/run"), "--resume"),
+        (("train", "--run-dir", "{tmp}/none", "--resume"), "begin a run there"),
+        (("train", "--run-dir", "{tmp}/run", "--resume", "--seed", "9"), "seed: 0 in the run, 9 asked for"),
+        (("report", "{tmp}/none"), "expected a run directory"),
+        (("evaluate", "{tmp}/run"), "finished stage"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence_and_code_2(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    RunFolder.begin(tmp_path / "run", Settings()).close()
+    assert typed(monkeypatch, *(word.format(tmp=tmp_path) for word in words)) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    last = printed.err.strip().splitlines()[-1]
+    assert last.startswith("cudal1-agent: ")
+    assert said in last
+    assert "Traceback" not in printed.err
+
+
+def test_resume_without_a_directory_takes_the_newest(tmp_path: Path) -> None:
+    with pytest.raises(cli.RunError, match="none"):
+        cli.newest_run(tmp_path)
+    for name in ("a", "b"):
+        RunFolder.begin(tmp_path / name, Settings()).close()
+    assert cli.newest_run(tmp_path) == tmp_path / "b"

@@ -1,0 +1,188 @@
+"""Policies: a local model, an HTTP endpoint, and vLLM where it is not installed."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent.doubles import suite
+from cudal1_agent.errors import PolicyError
+from cudal1_agent.model import END, is_embedded, make_embedded, make_tokenizer, tokenizer_texts
+from cudal1_agent.policies.openai import OpenAIPolicy
+from cudal1_agent.policies.transformers import TransformersPolicy, as_chat, load_tokenizer
+from cudal1_agent.policies.vllm import VllmPolicy
+from cudal1_agent.prompts import build_prompt
+from cudal1_agent.settings import EmbeddedModel
+from hypothesis import given
+from hypothesis import strategies as st
+
+TASKS = tuple(suite().train)
+SHAPE = EmbeddedModel(vocabulary=400, hidden=32, layers=1, heads=2, intermediate=64, context=256)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_embedded(tmp_path_factory.mktemp("model"), TASKS, SHAPE, seed=0)
+
+
+# --- the embedded model
+
+
+def test_the_embedded_model_is_an_ordinary_folder_and_the_seed_decides_it(model: Path, tmp_path: Path) -> None:
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in model.iterdir()}
+    assert is_embedded(model)
+    assert not is_embedded(tmp_path)
+    same = make_embedded(tmp_path / "same", TASKS, SHAPE, seed=0)
+    other = make_embedded(tmp_path / "other", TASKS, SHAPE, seed=1)
+    assert (same / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+    assert (other / "model.safetensors").read_bytes() != (model / "model.safetensors").read_bytes()
+    assert (other / "tokenizer.json").read_bytes() == (model / "tokenizer.json").read_bytes()
+
+
+TOKENIZER = make_tokenizer(tokenizer_texts(TASKS, "cpu"), vocabulary=400, context=256)
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_any_text_survives_the_tokenizer(text: str) -> None:
+    if "<|" not in text:
+        assert TOKENIZER.decode(TOKENIZER(text)["input_ids"], clean_up_tokenization_spaces=False) == text
+
+
+def test_digits_stay_single_and_lines_apart() -> None:
+    tokens = [
+        TOKENIZER.decode([number]) for number in TOKENIZER("N = 1024\n\n\nclass Model(nn.Module):\n")["input_ids"]
+    ]
+    assert [token for token in tokens if token.isdigit()] == ["1", "0", "2", "4"]
+    assert all("\n" not in token[:-1] for token in tokens), "no token crosses the end of a line"
+
+
+def test_the_tokenizer_learns_from_training_tasks_alone() -> None:
+    held_out = suite().test[0].variants[0].source
+    assert all(held_out not in text for text in tokenizer_texts(TASKS, "cpu"))
+
+
+# --- transformers
+
+
+def test_answers_are_as_many_as_asked_and_the_seed_decides(model: Path) -> None:
+    policy = TransformersPolicy(model, use_cpu=True, batch=4)
+    prompts = [build_prompt(task.source, [], style="compact") for task in TASKS]
+    asked: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 8}
+    first = policy.sample(prompts, 2, seed=1, **asked)
+    assert [len(answers) for answers in first] == [2, 2, 2]
+    assert first == policy.sample(prompts, 2, seed=1, **asked)
+    assert first != policy.sample(prompts, 2, seed=2, **asked)
+    assert all(END not in answer for answers in first for answer in answers)
+    policy.close()
+
+
+def test_greedy_answers_do_not_depend_on_their_neighbours(model: Path) -> None:
+    prompts = [build_prompt(task.source, [], style="compact") for task in TASKS]
+    prompts.append(prompts[0] * 2)
+    together = TransformersPolicy(model, use_cpu=True, batch=4)
+    alone = TransformersPolicy(model, use_cpu=True, batch=1)
+    asked: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 12, "seed": 0}
+    assert together.sample(prompts, 1, **asked) == alone.sample(prompts, 1, **asked)
+
+
+def test_a_chat_template_is_used_where_there_is_one(model: Path) -> None:
+    tokenizer = load_tokenizer(model)
+    assert as_chat(tokenizer, "hello") == "hello"
+    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    assert as_chat(tokenizer, "hello") == "<user>hello<assistant>"
+
+
+def test_a_model_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="cannot load a tokenizer"):
+        TransformersPolicy(tmp_path / "none", use_cpu=True)
+
+
+# --- vllm
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed")
+def test_vllm_says_how_to_install_it(model: Path) -> None:
+    with pytest.raises(PolicyError, match=r"pip install cudal1-agent\[vllm\]"):
+        VllmPolicy(model)
+
+
+# --- openai
+
+
+@contextmanager
+def endpoint(replies: list[tuple[int, object]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """An endpoint on this machine that gives some replies, then echoes the prompt and the seed."""
+    asked: list[dict[str, Any]] = []
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with lock:
+                asked.append({**request, "path": self.path, "key": self.headers.get("Authorization")})
+                content = f"{request['messages'][0]['content']}/{request['seed']}"
+                status, body = replies.pop(0) if replies else (200, {"choices": [{"message": {"content": content}}]})
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def policy_at(url: str) -> OpenAIPolicy:
+    return OpenAIPolicy("m", url=url, key="secret", attempts=3, pause_s=0.01, timeout_s=10)
+
+
+def test_an_endpoint_is_asked_once_for_each_answer() -> None:
+    with endpoint([]) as (url, asked):
+        policy = policy_at(url)
+        found = policy.sample(["a", "b"], 2, temperature=0.7, max_new_tokens=5, seed=10)
+        policy.close()
+    assert found == [["a/10", "a/11"], ["b/10", "b/11"]]
+    assert {one["path"] for one in asked} == {"/v1/chat/completions"}
+    assert {one["key"] for one in asked} == {"Bearer secret"}
+    assert {(one["model"], one["temperature"], one["max_tokens"]) for one in asked} == {("m", 0.7, 5)}
+
+
+def test_a_busy_endpoint_is_asked_again_and_a_refusal_is_not() -> None:
+    with endpoint([(429, {}), (503, {})]) as (url, asked):
+        policy = policy_at(url)
+        assert policy.sample(["a"], 1, temperature=0, max_new_tokens=5, seed=0) == [["a/0"]]
+        assert len(asked) == 3
+        policy.close()
+    with endpoint([(401, {"error": "no such key"})]) as (url, asked):
+        policy = policy_at(url)
+        with pytest.raises(PolicyError, match=r"status 401.*no such key.*check the address"):
+            policy.sample(["a"], 1, temperature=0, max_new_tokens=5, seed=0)
+        assert len(asked) == 1
+        policy.close()
+
+
+def test_an_endpoint_that_is_not_there_or_talks_nonsense_is_a_sentence() -> None:
+    with endpoint([(200, {"choices": []})]) as (url, _):
+        policy = policy_at(url)
+        with pytest.raises(PolicyError, match="expected a chat completion"):
+            policy.sample(["a"], 1, temperature=0, max_new_tokens=5, seed=0)
+    with pytest.raises(PolicyError, match="ConnectError"):
+        policy.sample(["a"], 1, temperature=0, max_new_tokens=5, seed=0)
+    policy.close()

@@ -1,0 +1,110 @@
+"""What stage 3 uses of TRL that TRL does not promise, held to the installed version."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent.doubles import suite
+from cudal1_agent.errors import ConfigError
+from cudal1_agent.model import make_embedded
+from cudal1_agent.settings import EmbeddedModel
+from cudal1_agent.stages.contrast import ContrastTrainer, check_steps, task_order
+from cudal1_agent.stages.trl import arguments
+from datasets import Dataset
+from transformers import AutoTokenizer
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+TASKS = tuple(suite().train)
+SHAPE = EmbeddedModel(vocabulary=400, hidden=32, layers=1, heads=2, intermediate=64, context=256)
+TABLE: dict[str, Any] = {
+    "max_steps": 3,
+    "per_device_train_batch_size": 8,
+    "num_generations": 4,
+    "max_completion_length": 4,
+    "logging_steps": 1,
+    "save_steps": 3,
+}
+
+
+def test_the_private_method_is_there_with_its_signature() -> None:
+    method = GRPOTrainer._generate_and_score_completions
+    assert list(inspect.signature(method).parameters) == ["self", "inputs"]
+    assert "self._generate_and_score_completions(generation_batch)" in inspect.getsource(GRPOTrainer._prepare_inputs)
+
+
+def test_every_step_generates_from_the_prompt_written_for_it(tmp_path: Path) -> None:
+    model = make_embedded(tmp_path / "model", TASKS, SHAPE, seed=0)
+    config = arguments(GRPOConfig, TABLE, folder=tmp_path / "trainer", seed=0, use_cpu=True)
+    config.shuffle_dataset = False
+    order = task_order(TASKS, config, seed=0)
+    written: list[tuple[str, int]] = []
+    seen: list[tuple[list[str], list[str]]] = []
+
+    def write(task: str, step: int) -> str:
+        written.append((task, step))
+        return f"{task} {step}\n"
+
+    def score(prompts: list[str], completions: list[str], task: list[str], **_: Any) -> list[float]:
+        seen.append((prompts, task))
+        return [float(len(text)) for text in completions]
+
+    trainer = ContrastTrainer(
+        write_prompt=write,
+        model=str(model),
+        reward_funcs=[score],
+        args=config,
+        train_dataset=Dataset.from_list([{"prompt": "", "task": task} for task in order]),
+        processing_class=AutoTokenizer.from_pretrained(model),
+    )
+    generated: list[list[str]] = []
+    generate = trainer._generate
+
+    def spy(prompts: list[str]) -> Any:
+        generated.append(list(prompts))
+        return generate(prompts)
+
+    trainer._generate = spy  # type: ignore[method-assign]
+    trainer.train()
+
+    assert len(order) == 6
+    expected = [
+        [order[2 * step]] * 4 + [order[2 * step + 1]] * 4 for step in range(3)
+    ]  # groups lie side by side, in the order of the dataset
+    assert [tasks for _, tasks in seen] == expected
+    assert generated == [[f"{task} {step}\n" for task in tasks] for step, tasks in enumerate(expected)]
+    assert [prompts for prompts, _ in seen] == generated
+    assert len(written) == 6, "one prompt for each task and step, not for each answer"
+
+
+def test_a_checkpoint_between_two_generation_batches_is_asked_for(tmp_path: Path) -> None:
+    def made(**changes: Any) -> GRPOConfig:
+        return arguments(GRPOConfig, {**TABLE, **changes}, folder=tmp_path, seed=0, use_cpu=True)
+
+    check_steps(made())
+    check_steps(made(num_iterations=3))
+    with pytest.raises(ConfigError, match="save_steps"):
+        check_steps(made(num_iterations=2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"output_dir": "elsewhere"}, "exact resumption"),
+        ({"max_steps": 0}, "max_steps"),
+        ({"learning_rat": 1.0}, "learning_rat"),
+        ({"save_steps": 3, "logging_steps": 2}, "multiple of logging_steps"),
+    ],
+)
+def test_a_table_that_cannot_work_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        arguments(GRPOConfig, {**TABLE, **changes}, folder=tmp_path, seed=0, use_cpu=True)
+
+
+def test_a_table_goes_to_trl_unchanged(tmp_path: Path) -> None:
+    config = arguments(GRPOConfig, {**TABLE, "epsilon_high": 0.28, "beta": 0.5}, folder=tmp_path, seed=7, use_cpu=True)
+    assert (config.epsilon_high, config.beta, config.seed) == (0.28, 0.5, 7)
+    assert {name: getattr(config, name) for name in TABLE} == TABLE
