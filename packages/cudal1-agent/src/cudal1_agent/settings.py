@@ -68,7 +68,7 @@ class SftSettings(Frozen):
     evaluation; with some, the form of stage 3 is learnt."""
     trl: Table = Field(
         default={
-            "max_steps": 700,
+            "max_steps": 900,
             "per_device_train_batch_size": 4,
             "learning_rate": 2e-3,
             "lr_scheduler_type": "linear",
