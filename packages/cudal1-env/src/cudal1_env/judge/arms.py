@@ -26,7 +26,7 @@ from cudal1_env.records import Status
 
 _SPINS = 0x3FFF
 """Polls of the flag between two looks at the clock (about a millisecond)."""
-_AWAKE_TIMEOUT_S = 5.0
+_AWAKE_TIMEOUT_S = 2.0
 
 _BUILD_ERRORS = {
     "syntax": Status.SYNTAX_ERROR,

@@ -38,6 +38,9 @@ from cudal1_env.stats import RULES, Launch, centre, conclude, decide
 _SLOWED_LAUNCHES = 3
 """Launches in a row in which the reference was slowed before that is called tampering."""
 
+_CONTROL_LAUNCHES = 4
+"""Launches of the reference beside itself, none of which may be slowed if the candidate is to be blamed. A task that is
+slowed half the time by chance is blamed in 1 of 128 evaluations."""
 _RECHECKED_ABOVE = 3.0
 """Speedups of which this much is certain must be found in two launches (DESIGN.md, protocol 9)."""
 _MOST_LAUNCHES_TO_AGREE = 3
@@ -317,13 +320,17 @@ class Judge:
         case.overheads_ms.append(results[-1].overhead_ms)
 
     def _slowed_by_itself(self, case: Case, pool: Pool) -> bool:
-        """Whether the reference is slowed beside itself too: then it is the machine, not the candidate."""
+        """Whether the reference is ever slowed beside itself too: then it is the machine, not the candidate."""
+        return any(self._beside_itself(case, pool).slowed for _ in range(_CONTROL_LAUNCHES))
+
+    def _beside_itself(self, case: Case, pool: Pool) -> LaunchResult:
+        """Measure one launch with the reference in the candidate's place."""
         twin = Case(case.task, f"{case.task.source}\n\nModelNew = Model\n", case.precision)
         built = self._build(twin, pool)
         try:
             if built.fault is not None:
                 raise TaskError(f"{case.task.id}: expected the reference to run, got {built.fault.message}")
-            return self._launch(built, pool).slowed
+            return self._launch(built, pool)
         finally:
             if built.arm is not None:
                 built.arm.close()
@@ -367,12 +374,12 @@ class Judge:
                 most_pairs=pairs,
                 calls_per_turn=calls,
             )
-            began, oracle_s = time.perf_counter(), case.watch.phases.get("oracle", 0.0)
+            case.measuring = (time.perf_counter(), case.watch.phases.get("oracle", 0.0))
             try:
                 return measurement.run(lambda launch: self._enough(case, launch))
             finally:
-                oracle_s = case.watch.phases.get("oracle", 0.0) - oracle_s
-                case.watch.add("measure", time.perf_counter() - began - oracle_s)
+                case.watch.add("measure", case.measuring_s())
+                case.measuring = None
         finally:
             case.stderr = printable(candidate.worker.log)
             reference.close()
@@ -442,7 +449,7 @@ class Judge:
         return self.settings.budget_training_s if precision == "training" else self.settings.budget_report_s
 
     def _spent(self, case: Case) -> bool:
-        return case.watch.phases.get("measure", 0.0) > self._budget_s(case.precision)
+        return case.watch.phases.get("measure", 0.0) + case.measuring_s() > self._budget_s(case.precision)
 
     def _enough(self, case: Case, launch: Launch) -> bool:
         rule = RULES[case.precision]

@@ -53,7 +53,8 @@ class Tally:
         for position, (comparison, answer) in enumerate(zip(comparisons, one.answers, strict=True)):
             seen = OutputError(
                 output=position,
-                error=comparison.error,  # type: ignore[attr-defined]
+                # Two digits: the program chooses this number, and could tell its author about inputs with more.
+                error=float(f"{comparison.error:.1e}"),  # type: ignore[attr-defined]
                 tolerance=answer.tolerance / answer.scale if answer.scale > 0 else answer.tolerance,
                 reference_error=answer.reference_error,
             )
@@ -65,7 +66,7 @@ class Tally:
                 raise Fault(
                     Status.WRONG_OUTPUT,
                     f"expected output {position} within {seen.tolerance:.3g} of the float64 answer (over its scale), "
-                    f"the error is {seen.error:.3g} on {one.distribution} inputs",
+                    f"the error is {seen.error:.2g} on {one.distribution} inputs",
                 )
 
 

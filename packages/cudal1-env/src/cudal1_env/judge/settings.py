@@ -40,7 +40,7 @@ class JudgeSettings(BaseModel):
     """Input sets for the timed pairs of one `training` launch; each is used once for each arm."""
     sets_report: int = Field(default=75, ge=8)
     """The same for each launch of `report`."""
-    budget_training_s: float = Field(default=0.6, gt=0)
+    budget_training_s: float = Field(default=0.8, gt=0)
     """Seconds of measurement after which a `training` evaluation takes the interval as it stands."""
     budget_report_s: float = Field(default=20.0, gt=0)
     """The same for `report`, over all launches."""

@@ -65,6 +65,15 @@ class Case:
     missing: tuple[str, ...] = ()
     commitment: str | None = None
     stderr: str = ""
+    measuring: tuple[float, float] | None = None
+    """When the launch that is being measured began, and the oracle's seconds by then."""
+
+    def measuring_s(self) -> float:
+        """Seconds of the launch that is being measured, the oracle's share left out."""
+        if self.measuring is None:
+            return 0.0
+        began, oracle_s = self.measuring
+        return time.perf_counter() - began - (self.watch.phases.get("oracle", 0.0) - oracle_s)
 
     def failed(self, fault: Fault) -> Evaluation:
         """Return the record of a candidate that failed."""
