@@ -118,7 +118,7 @@ class ContrastSettings(Frozen):
     """k of the reward smoothing: rewards are clipped to k running standard deviations."""
     trl: Table = Field(
         default={
-            "max_steps": 14,
+            "max_steps": 10,
             "per_device_train_batch_size": 32,
             "num_generations": 8,
             "max_completion_length": 320,
@@ -132,7 +132,7 @@ class ContrastSettings(Frozen):
             "top_k": 0,
             "temperature": 0.7,
             "logging_steps": 1,
-            "save_steps": 7,
+            "save_steps": 5,
         }
     )
     """Settings of TRL's GRPOConfig. A generation batch holds `generation_batch_size / num_generations` tasks."""
@@ -153,7 +153,7 @@ class EvaluationSettings(Frozen):
     """Prompts that are answered at a time."""
     train_tasks: int | None = Field(default=None, ge=0)
     """How many training tasks are evaluated, from the first on; None is all of them."""
-    held_out_sizes: int | None = Field(default=33, ge=0)
+    held_out_sizes: int | None = Field(default=16, ge=0)
     """How many held-out sizes of training tasks (a): the first of each task, then the second; None is all of them."""
     held_out_tasks: int | None = Field(default=None, ge=0)
     """How many held-out tasks (b); None is all of them."""
