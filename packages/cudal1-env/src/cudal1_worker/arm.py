@@ -96,7 +96,7 @@ class Arm:
         self.entries: list[layout.Entry] = []
         self.input_bytes = 0
         self.inputs: list[Any] = []
-        self.last_inputs: list[Any] = []
+        self.slots: list[mmap.mmap] = []
         self.outputs: Any = None
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
@@ -150,28 +150,28 @@ class Arm:
         return {"ok": True}
 
     def learn_inputs(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Learn how inputs will lie in memory."""
+        """Learn how inputs will lie in memory, and map the blocks in which timed calls find them, read-only."""
         self.entries, self.input_bytes = message["entries"], message["bytes"]
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+        self.slots = [mmap.mmap(fd, self.input_bytes, flags=flags, prot=mmap.PROT_READ) for fd in fds]
         return {"ok": True}
 
-    def map_inputs(self, fd: int, *, writable: bool) -> list[Any]:
-        """Map a set of inputs: shared and read-only, or private and writable (untimed); tell where.
-
-        Pages come as they are touched: populating them here would be part of the overhead that is subtracted, and a
-        program that maps more cleverly would seem faster.
-        """
-        flags = mmap.MAP_PRIVATE if writable else mmap.MAP_SHARED
-        prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        block = mmap.mmap(fd, self.input_bytes, flags=flags, prot=prot)
+    def inputs_in(self, block: mmap.mmap) -> list[Any]:
+        """Return a set of inputs that lies in a block; tell the judge where that is."""
         self.words[wire.INPUTS] = _data_ptr(_frombuffer(block, dtype=torch.uint8))
         return [
             layout.view(block, entry) if "tensor" in entry else layout.decode(entry["value"]) for entry in self.entries
         ]
 
     def call_once(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Call the model once, untimed, and leave a descriptor in the reply page."""
+        """Call the model once, untimed, and leave a descriptor in the reply page.
+
+        The inputs are mapped shared and read-only, or privately and writable.
+        """
         self.outputs = None
-        self.inputs = self.map_inputs(fds[0], writable=message["writable"])
+        flags = mmap.MAP_PRIVATE if message["writable"] else mmap.MAP_SHARED
+        prot = mmap.PROT_READ | (mmap.PROT_WRITE if message["writable"] else 0)
+        self.inputs = self.inputs_in(mmap.mmap(fds[0], self.input_bytes, flags=flags, prot=prot))
         with torch.no_grad():
             self.outputs = self.model(*self.inputs)
         if self.describe(self.outputs) != wire.RETURNED:
@@ -186,8 +186,10 @@ class Arm:
     def timed(self) -> NoReturn:
         """Follow the control page for the rest of this process's life.
 
-        On GO a descriptor of the inputs waits in the channel. Outputs and inputs of the turn before are dropped at
-        WAKE, which no clock sees; inputs one turn later still, so that addresses alternate.
+        At WAKE, which no clock sees, outputs of the turn before are dropped and tensors made over the block of the next
+        turn's inputs. The judge fills that block while this process is stopped, and lets it go on with GO. So all that
+        this loop does while the clock runs is the call and its description: whatever else it did would be subtracted
+        as overhead, and a program that replaces the loop by a leaner one would seem faster.
         """
         control, words = self.control, self.words
         last_go = last_wake = 0
@@ -199,13 +201,11 @@ class Arm:
                     wake = control[wire.WAKE]
                     if wake != last_wake:
                         self.outputs = None
-                        self.last_inputs, self.inputs = self.inputs, []
+                        self.inputs = self.inputs_in(self.slots[control[wire.SLOT]])
                         words[wire.AWAKE] = last_wake = wake
                     continue
                 last_go = go
-                _, fds, _, _ = socket.recv_fds(self.channel, 1, 1)
                 try:
-                    self.inputs = self.map_inputs(fds[0], writable=False)
                     self.outputs = self.model(*self.inputs) if control[wire.OPERATION] == wire.CALL else kept
                     words[wire.OUTCOME] = self.describe(self.outputs)
                     words[wire.FLAG] = go
@@ -213,8 +213,6 @@ class Arm:
                     words[wire.OUTCOME] = wire.RAISED
                     words[wire.FLAG] = go
                     wire.send(self.channel, describe_error(error))
-                finally:
-                    os.close(fds[0])
 
     def describe(self, outputs: Any) -> int:
         """Write one descriptor for each output tensor into the reply page; return the outcome."""

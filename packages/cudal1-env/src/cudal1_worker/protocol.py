@@ -24,7 +24,7 @@ Message = dict[str, Any]
 PAGE_BYTES = 8192
 
 # Words of the control page.
-GO, OPERATION, WAKE = 0, 1, 2
+GO, OPERATION, WAKE, SLOT = 0, 1, 2, 3
 # Operations.
 CALL, EMPTY = 1, 2
 # Words of the reply page.
@@ -55,8 +55,8 @@ DTYPES = (
 """Names of the dtypes that may cross, in the order of their codes."""
 
 MAX_MESSAGE_BYTES = 8 << 20
-RELEASE = b"."
-"""The byte with which a descriptor of the inputs comes in the timed phase."""
+SLOTS = 2
+"""Blocks of memory for inputs; timed calls take turns, so that no address comes twice in a row."""
 _LENGTH = struct.Struct("=I")
 _PIECE_BYTES = 1 << 15
 

@@ -6,7 +6,6 @@ Both arms, reference and candidate, go through exactly this code.
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import numpy as np
 from cudal1_worker import protocol as wire
 
 from cudal1_env.judge import cpu
-from cudal1_env.judge.memory import Unreadable, read, sealed_file
+from cudal1_env.judge.memory import SharedBlock, Unreadable, read, sealed_file
 from cudal1_env.judge.numerics import Comparison, compare
 from cudal1_env.judge.oracle import Anatomy, Weights
 from cudal1_env.judge.pool import InputSet
@@ -80,6 +79,7 @@ class Arm:
         self.anatomy = anatomy
         self.settings = settings
         self.wanted = wanted
+        self._slots: list[SharedBlock] = []
         self._turn = 0
         self._deadline_s = settings.call_timeout_s
 
@@ -114,8 +114,10 @@ class Arm:
             _CALL_ERRORS,
             f"{self.wanted}(...)",
         )
+        self._slots = [SharedBlock(self.anatomy.input_bytes, sealed=True) for _ in range(wire.SLOTS)]
         message = {"op": "inputs", "entries": self.anatomy.entries, "bytes": self.anatomy.input_bytes}
-        self._ask(message, [], self.settings.warmup_timeout_s, _CALL_ERRORS, "learning the inputs' layout")
+        fds = [block.fd for block in self._slots]
+        self._ask(message, fds, self.settings.warmup_timeout_s, _CALL_ERRORS, "learning the inputs' layout")
         return answer.get("state") == self.anatomy.state
 
     def load(self, weights: Weights) -> None:
@@ -187,13 +189,13 @@ class Arm:
     def call(self, one: InputSet, prepare: Callable[[], None], *, empty: bool = False) -> Call:
         """Make one timed call; the arm is frozen before and after.
 
-        The clock starts when the judge releases the inputs (a descriptor of memory that the worker could not reach
-        before, all of it at once, so that no work can overlap the release), and stops when the judge, having frozen
-        the arm, has read a secret sample of the outputs and compared it.
+        The judge writes the inputs into memory that the arm can only read, and empties the caches, while the arm is
+        frozen. The clock starts when it lets the arm run again, and stops when the judge, having frozen the arm, has
+        read a secret sample of the outputs and compared it.
 
         Args:
             one: Inputs never seen by this arm.
-            prepare: Called when the inputs are ready and the arm is still frozen (empties caches).
+            prepare: Called when the inputs are written and the arm is still frozen (empties caches).
             empty: Everything but the call itself, on the last untimed call's outputs (to measure the overhead).
 
         Raises:
@@ -202,32 +204,28 @@ class Arm:
         control, reply = self._control.words, self._reply.words
         self._turn += 1
         turn = self._turn
-        with sealed_file(one.inputs.data) as fd:
-            self._awake(turn)
-            self.freeze()  # what it does at the handover is not timed: it must not warm a cache that was emptied
-            prepare()
-            control[wire.OPERATION] = wire.EMPTY if empty else wire.CALL
-            with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
-                began = time.perf_counter_ns()
-                self._release(fd)
-                control[wire.GO] = turn
-                self.worker.thaw()
-                self._wait(reply, wire.FLAG, turn, began + int(self._deadline_s * 1e9))
-            if reply[wire.OUTCOME] != wire.RETURNED:
-                self._raise_outcome(reply[wire.OUTCOME])
-            self.freeze()
-            comparisons = self._compare(one, whole=False)
-            elapsed = time.perf_counter_ns() - began
+        slot = turn % wire.SLOTS
+        control[wire.SLOT] = slot
+        control[wire.OPERATION] = wire.EMPTY if empty else wire.CALL
+        self._awake(turn)
+        self.freeze()
+        # From here until it is let go nothing of the arm runs: it sees neither a copy in the making nor a warm cache.
+        np.copyto(self._slots[slot].bytes, one.inputs)
+        prepare()
+        with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
+            began = time.perf_counter_ns()
+            control[wire.GO] = turn
+            self.worker.thaw()
+            self._wait(reply, wire.FLAG, turn, began + int(self._deadline_s * 1e9))
+        if reply[wire.OUTCOME] != wire.RETURNED:
+            self._raise_outcome(reply[wire.OUTCOME])
+        self.freeze()
+        comparisons = self._compare(one, whole=False)
+        elapsed = time.perf_counter_ns() - began
         if one.whole and not empty and all(c.right for c in comparisons):
             comparisons = self._compare(one, whole=True)
         self.worker.drain()
         return Call(elapsed, comparisons)
-
-    def _release(self, fd: int) -> None:
-        try:
-            socket.send_fds(self.worker.channel, [wire.RELEASE], [fd])
-        except OSError as error:  # it has shut its end
-            raise wire.ChannelClosed(str(error)) from error
 
     def _awake(self, turn: int) -> None:
         """Let the arm run again and wait until it drops its last outputs and polls; not timed."""
@@ -359,3 +357,5 @@ class Arm:
     def close(self) -> None:
         """Kill the worker and give its memory back."""
         self.worker.close()
+        for block in self._slots:
+            block.close()

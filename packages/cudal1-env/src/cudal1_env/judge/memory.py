@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 _F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_FUTURE_WRITE = 0x1, 0x2, 0x4, 0x10
 _IOV_MAX = 1024
-_SENT_NAME = "cudal1-data"
-_SENT = f"/memfd:{_SENT_NAME} ".encode()
-"""How memory that the judge sent is called where a worker has mapped it."""
+_NAME = "cudal1-judge"
+_SENT = f"/memfd:{_NAME} ".encode()
+"""How memory that the judge shares or sent is called where a worker has mapped it."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _readv = _libc.process_vm_readv
@@ -48,11 +48,10 @@ class SharedBlock:
     Args:
         size_bytes: Size of the block, a multiple of 8.
         sealed: Whether the worker is refused every way of writing to it.
-        name: Shown in /proc, for people.
     """
 
-    def __init__(self, size_bytes: int, *, sealed: bool, name: str = "cudal1") -> None:
-        self.fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    def __init__(self, size_bytes: int, *, sealed: bool) -> None:
+        self.fd = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, size_bytes)
         self.size_bytes = size_bytes
         self._map = mmap.mmap(self.fd, size_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
@@ -81,7 +80,7 @@ def sealed_file(data: bytes | memoryview) -> Generator[int]:
 
     Written by `write`, because mapping it first would make the kernel clear every page before.
     """
-    fd = os.memfd_create(_SENT_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         view = memoryview(data)
         while view:
