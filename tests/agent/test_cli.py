@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cudal1_agent import cli
+from cudal1_agent.errors import RunError
 from cudal1_agent.rundir import RunFolder
 from cudal1_agent.settings import Settings
 
@@ -62,7 +63,7 @@ def test_what_cannot_be_done_is_one_sentence_and_code_2(
 
 
 def test_resume_without_a_directory_takes_the_newest(tmp_path: Path) -> None:
-    with pytest.raises(cli.RunError, match="none"):
+    with pytest.raises(RunError, match="none"):
         cli.newest_run(tmp_path)
     for name in ("a", "b"):
         RunFolder.begin(tmp_path / name, Settings()).close()

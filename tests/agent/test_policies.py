@@ -56,10 +56,10 @@ def test_any_text_survives_the_tokenizer(text: str) -> None:
 
 
 def test_digits_stay_single_and_lines_apart() -> None:
-    tokens = [
-        TOKENIZER.decode([number]) for number in TOKENIZER("N = 1024\n\n\nclass Model(nn.Module):\n")["input_ids"]
+    tokens: list[str] = [
+        str(TOKENIZER.decode([number])) for number in TOKENIZER("N = 1024\n\n\nclass Model(nn.Module):\n")["input_ids"]
     ]
-    assert [token for token in tokens if token.isdigit()] == ["1", "0", "2", "4"]
+    assert [token for token in tokens if str(token).isdigit()] == ["1", "0", "2", "4"]
     assert all("\n" not in token[:-1] for token in tokens), "no token crosses the end of a line"
 
 

@@ -6,7 +6,7 @@ program is often one token; digits stay single, so that a size never seen before
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 PAD, END = "<|pad|>", "<|end|>"
+MARK = "cudal1_embedded"
+"""In the configuration of an embedded model, so that it is known again after training."""
 
 
 def tokenizer_texts(tasks: Iterable[Task], device: Device) -> list[str]:
@@ -113,10 +115,11 @@ def make_llama(shape: EmbeddedModel, tokenizer: PreTrainedTokenizerBase) -> PreT
         eos_token_id=cast(int, tokenizer.eos_token_id),
         pad_token_id=cast(int, tokenizer.pad_token_id),
     )
+    setattr(config, MARK, True)  # kept and saved like any other name
     return LlamaForCausalLM(config)
 
 
 def is_embedded(folder: str | Path) -> bool:
-    """Whether a folder holds an embedded model (before or after training), by its tokenizer's end token."""
-    path = Path(folder) / "tokenizer_config.json"
-    return path.is_file() and re.search(re.escape(END), path.read_text(encoding="utf-8")) is not None
+    """Whether a folder holds an embedded model, before or after training: its configuration says so."""
+    path = Path(folder) / "config.json"
+    return path.is_file() and MARK in json.loads(path.read_text(encoding="utf-8"))

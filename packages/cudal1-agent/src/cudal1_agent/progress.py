@@ -6,6 +6,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
 
 QUIET_S = 15.0
 """Shortest time between two plain lines of one piece of work."""
@@ -21,27 +25,37 @@ class Progress:
         """Look at standard error once."""
         self._terminal = sys.stderr.isatty()
         self._began_s = time.monotonic()
+        self._bars: Bars | None = None
 
     def line(self, text: str) -> None:
         """Write one line, with the minutes since the beginning."""
         minutes, seconds = divmod(int(time.monotonic() - self._began_s), 60)
-        sys.stderr.write(f"[{minutes:02d}:{seconds:02d}] {text}\n")
-        sys.stderr.flush()
+        stamped = f"[{minutes:02d}:{seconds:02d}] {text}"
+        if self._bars is not None:
+            # Above the bars; rich would otherwise draw over it.
+            self._bars.console.print(stamped, markup=False, highlight=False, soft_wrap=True)
+        else:
+            sys.stderr.write(stamped + "\n")
+            sys.stderr.flush()
 
     @contextmanager
     def bar(self, label: str) -> Iterator[Tick]:
-        """Show a piece of work; call what this yields with how much of how much is done."""
+        """Show a piece of work; call what this yields with how much of how much is done. Bars may nest."""
         if not self._terminal:
             yield self._plain(label)
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as Bars
+        elif self._bars is not None:
+            yield self._added(self._bars, label)
+        else:
+            with _drawn() as bars:
+                self._bars = bars
+                try:
+                    yield self._added(bars, label)
+                finally:
+                    self._bars = None
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Bars(*columns, console=Console(stderr=True)) as bars:
-            work = bars.add_task(label, total=None)
-            yield lambda done, total: bars.update(work, completed=done, total=total)
+    def _added(self, bars: Bars, label: str) -> Tick:
+        work = bars.add_task(label, total=None)
+        return lambda done, total: bars.update(work, completed=done, total=total)
 
     def _plain(self, label: str) -> Tick:
         spoken_s = time.monotonic()
@@ -53,6 +67,15 @@ class Progress:
                 self.line(f"{label}: {done} of {total}")
 
         return tick
+
+
+def _drawn() -> Bars:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Bars(*columns, console=Console(stderr=True), redirect_stdout=False, redirect_stderr=False)
 
 
 def quiet_libraries() -> None:

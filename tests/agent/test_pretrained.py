@@ -1,0 +1,81 @@
+"""A model that somebody brings, with a chat template: both TRL stages, the full prompt, and `evaluate` on the run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent.doubles import HashEvaluator, suite
+from cudal1_agent.evaluate import evaluate_model, last_model, settings_for
+from cudal1_agent.model import MARK, is_embedded, make_embedded
+from cudal1_agent.policies.transformers import TransformersPolicy
+from cudal1_agent.rundir import read_metrics
+from cudal1_agent.session import TRAIN
+from cudal1_agent.settings import EmbeddedModel, Settings, with_flags
+from cudal1_agent.stages.contrast import ContrastTrainer
+from cudal1_agent.train import train
+
+CHAT = (
+    "{% for m in messages %}<{{ m.role }}>\n{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>\n{% endif %}"
+)
+TRL: dict[str, Any] = {"max_steps": 2, "logging_steps": 1, "save_steps": 2, "per_device_train_batch_size": 4}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    shape = EmbeddedModel(vocabulary=400, hidden=32, layers=1, heads=2, intermediate=64, context=2048)
+    folder = make_embedded(tmp_path / "brought", tuple(suite().train), shape, seed=0)
+    config = json.loads((folder / "config.json").read_text())
+    del config[MARK]
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "chat_template.jinja").write_text(CHAT)
+    assert not is_embedded(folder)
+    return folder
+
+
+def test_a_chat_model_goes_through_the_stages(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = with_flags(
+        Settings(),
+        {
+            "model": str(model),
+            "device": "cpu",
+            "stages": ("sft", "contrast"),
+            "prompt": {"max_tokens": 2000},
+            "sft": {"trl": {**TRL, "max_length": 2048}},
+            "contrast": {"trl": {**TRL, "num_generations": 2, "max_completion_length": 8}},
+            "evaluation": {"max_new_tokens": 16, "held_out_sizes": 1},
+        },
+    )
+    prompts: list[Any] = []
+    generate = ContrastTrainer._generate
+
+    def spy(self: ContrastTrainer, given: list[Any]) -> Any:
+        prompts.extend(given)
+        return generate(self, given)
+
+    monkeypatch.setattr(ContrastTrainer, "_generate", spy)
+    run_dir = train(settings, tmp_path / "run", evaluator=HashEvaluator(), suite=suite())
+
+    records = read_metrics(run_dir / "metrics.jsonl")
+    assert [record["stage"] for record in records if record["event"] == "step"] == ["sft"] * 2 + ["contrast"] * 2
+    assert all(message["role"] == "user" for prompt in prompts for message in prompt)
+    assert all("You are an expert" in prompt[0]["content"] for prompt in prompts)
+    assert not (run_dir / "model").exists(), "none is made where one is named"
+    assert last_model(run_dir) == run_dir / "stages" / "contrast" / "model"
+
+    asked: list[str] = []
+    sample = TransformersPolicy.sample
+
+    def listening(self: TransformersPolicy, given: list[str], n: int, **how: Any) -> list[list[str]]:
+        asked.extend(given)
+        return sample(self, given, n, **how)
+
+    monkeypatch.setattr(TransformersPolicy, "sample", listening)
+    flags = {"suite": "starter", "evaluation": {"train_tasks": 2, "held_out_sizes": 0, "held_out_tasks": 0}}
+    results = evaluate_model(str(run_dir), settings_for(str(run_dir), flags), evaluator=HashEvaluator())
+    assert {group: len(found) for group, found in results.items()} == {TRAIN: 2}
+    assert len(asked) == 2
+    assert all("You are an expert" in prompt for prompt in asked)
