@@ -77,6 +77,10 @@ def enter(spec: Spec, *, own_proc: bool) -> None:
     for folder in ("/tmp", "/dev/shm"):
         data = f"size={spec.tmp_bytes},nr_inodes={_MAX_FILES},mode=1777"
         libc.mount("private", root + folder, "tmpfs", _QUIET, data)
+        for path, fd in sources:  # a project that lives below /tmp is covered by now: show it again
+            if path.startswith(folder + "/"):
+                _bind(fd, root + path)
+                _set_flags(root + path, read_only=True)
     for path, fd in writable:
         _bind(fd, root + path)
         _set_flags(root + path, read_only=False)
