@@ -37,22 +37,22 @@ SETTINGS = Settings.model_validate(
         {
             "device": "cpu",
             "embedded": {"vocabulary": 400, "hidden": 64, "layers": 2, "heads": 2, "intermediate": 128, "context": 512},
-            "sft": {"trl": {"max_steps": 40, "logging_steps": 2, "save_steps": 8}},
+            "sft": {"trl": {"max_steps": 30, "logging_steps": 2, "save_steps": 6}},
             "self_train": {
                 "iterations": 2,
                 "samples": 2,
-                "trl": {"max_steps": 6, "logging_steps": 1, "save_steps": 2},
+                "trl": {"max_steps": 4, "logging_steps": 1, "save_steps": 2},
             },
             "contrast": {
                 "trl": {
-                    "max_steps": 6,
+                    "max_steps": 5,
                     "per_device_train_batch_size": 8,
                     "num_generations": 4,
-                    "max_completion_length": 96,
+                    "max_completion_length": 64,
                     "save_steps": 2,
                 }
             },
-            "evaluation": {"max_new_tokens": 96},
+            "evaluation": {"max_new_tokens": 64},
         },
     )
 )
