@@ -1,9 +1,9 @@
 """The agent: a policy that writes programs, and the three stages of CUDA-L1 that improve it.
 
-Importing this package imports no torch; `cudal1_agent.train.train` runs a whole training.
+`cudal1_agent.train.train` runs a whole training, with `cudal1_agent.settings.Settings`. Importing this package
+imports next to nothing, so that `cudal1-agent --help` answers at once.
 """
 
 from cudal1_agent.errors import AgentError, ConfigError, CorpusError, PolicyError, RunError
-from cudal1_agent.settings import Settings, load_settings
 
-__all__ = ["AgentError", "ConfigError", "CorpusError", "PolicyError", "RunError", "Settings", "load_settings"]
+__all__ = ["AgentError", "ConfigError", "CorpusError", "PolicyError", "RunError"]

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-from cudal1_data.errors import DataError
 
 from cudal1_agent.errors import AgentError, RunError
-from cudal1_agent.settings import load_settings
 
 RUNS = Path("runs")
 """Where runs go that are given no directory."""
@@ -42,6 +40,8 @@ class Train:
 
     def run(self) -> int:
         """Train, and print the stage table."""
+        from cudal1_agent.settings import load_settings
+
         flags: dict[str, Any] = {
             "model": self.model,
             "suite": self.suite,
@@ -134,6 +134,8 @@ class Model:
 
     def run(self) -> int:
         """Make it."""
+        from cudal1_agent.settings import load_settings
+
         settings = load_settings(self.config, {"suite": self.suite, "seed": self.seed})
         if self.out.exists() and any(self.out.iterdir()):
             raise RunError(f"expected a new or an empty folder for the model, found files in {self.out}")
@@ -172,6 +174,7 @@ def main() -> None:
         prog="cudal1-agent",
         description="Train and evaluate policies that write faster programs.",
     )
+    from cudal1_data.errors import DataError
     from cudal1_env.errors import EnvError
 
     try:
