@@ -10,6 +10,7 @@ import mmap
 import os
 import socket
 import sys
+import time
 import traceback
 import types
 from collections.abc import Callable
@@ -98,6 +99,7 @@ class Arm:
         self.inputs: list[Any] = []
         self.slots: list[mmap.mmap] = []
         self.outputs: Any = None
+        self.form: Any = None
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
             "construct": self.construct,
@@ -206,8 +208,13 @@ class Arm:
                     continue
                 last_go = go
                 try:
-                    self.outputs = self.model(*self.inputs) if control[wire.OPERATION] == wire.CALL else kept
-                    words[wire.OUTCOME] = self.describe(self.outputs)
+                    if control[wire.OPERATION] == wire.CALL:
+                        self.outputs = self.model(*self.inputs)
+                        words[wire.OUTCOME] = self.describe(self.outputs)
+                    else:
+                        began = time.perf_counter_ns()
+                        words[wire.OUTCOME] = self.describe(kept)
+                        words[wire.DESCRIBING] = time.perf_counter_ns() - began
                     words[wire.FLAG] = go
                 except Exception as error:  # data for the judge, sent behind the flag
                     words[wire.OUTCOME] = wire.RAISED
@@ -215,7 +222,15 @@ class Arm:
                     wire.send(self.channel, describe_error(error))
 
     def describe(self, outputs: Any) -> int:
-        """Write one descriptor for each output tensor into the reply page; return the outcome."""
+        """Write one descriptor for each output tensor into the reply page; return the outcome.
+
+        One tensor of the same form as the last needs only its address: this runs while the clock does.
+        """
+        form = (_shape(outputs), _stride(outputs), _dtype(outputs)) if type(outputs) is torch.Tensor else None
+        if form is not None and form == self.form:
+            self.words[wire.ADDRESS] = _data_ptr(outputs)
+            return wire.RETURNED
+        self.form = None
         leaves = layout.flatten(outputs) if type(outputs) is not torch.Tensor else [outputs]
         if len(leaves) > wire.MAX_OUTPUTS:
             return wire.NOT_TENSORS
@@ -243,6 +258,7 @@ class Arm:
             )
             offset += wire.DESCRIPTOR.size
         self.words[wire.OUTPUTS] = len(leaves)
+        self.form = form
         return wire.RETURNED
 
 

@@ -28,13 +28,15 @@ GO, OPERATION, WAKE, SLOT = 0, 1, 2, 3
 # Operations.
 CALL, EMPTY = 1, 2
 # Words of the reply page.
-FLAG, AWAKE, OUTCOME, OUTPUTS, INPUTS = 0, 1, 2, 3, 4
+FLAG, AWAKE, OUTCOME, OUTPUTS, INPUTS, DESCRIBING = 0, 1, 2, 3, 4, 5
 # Outcomes of a call.
 RETURNED, RAISED, NOT_TENSORS = 1, 2, 3
 
 MAX_DIMENSIONS = 8
 MAX_OUTPUTS = 32
 DESCRIPTOR_OFFSET = 64
+ADDRESS = DESCRIPTOR_OFFSET // 8
+"""Word of the first output's address."""
 DESCRIPTOR = struct.Struct(f"=QQQQ{MAX_DIMENSIONS}q{MAX_DIMENSIONS}q")
 """Address, dtype code, dimensions, device code, shape, strides (in elements)."""
 

@@ -227,6 +227,11 @@ class Arm:
         self.worker.drain()
         return Call(elapsed, comparisons)
 
+    @property
+    def describing_ns(self) -> int:
+        """How long the worker took to describe its outputs in the last empty call, as it says; for the reference's."""
+        return self._reply.words[wire.DESCRIBING]
+
     def _awake(self, turn: int) -> None:
         """Let the arm run again and wait until it drops its last outputs and polls; not timed."""
         self._control.words[wire.WAKE] = turn

@@ -318,6 +318,7 @@ class Judge:
             raise self._tampering(results[-1])
         case.launches.append(results[-1].launch)
         case.overheads_ms.append(results[-1].overhead_ms)
+        case.harnesses_ms.append(results[-1].harness_ms)
 
     def _slowed_by_itself(self, case: Case, pool: Pool) -> bool:
         """Whether the reference is ever slowed beside itself too: then it is the machine, not the candidate."""

@@ -81,6 +81,8 @@ class LaunchResult:
     """Whether the reference was slower beside the candidate than alone, beyond noise."""
     overhead_ms: float
     """What was subtracted from every call of both arms."""
+    harness_ms: float
+    """How much of it is the worker's own code, which a program could replace by less."""
 
 
 class Measurement:
@@ -118,6 +120,7 @@ class Measurement:
         self.most_pairs = most_pairs
         self.calls_per_turn = calls_per_turn
         self.overhead_ms = 0.0
+        self.harness_ms = 0.0
         self._resolution_ms = 1e-3
 
     def run(self, enough: Callable[[Launch], bool]) -> LaunchResult:
@@ -152,13 +155,17 @@ class Measurement:
         self.candidate.close()
         after = self._alone(afterwards)
         alone_ms = (statistics.median(before), statistics.median(after))
-        return LaunchResult(launch, alone_ms, slowed(launch.reference_ms, before, after), self.overhead_ms)
+        was_slowed = slowed(launch.reference_ms, before, after)
+        return LaunchResult(launch, alone_ms, was_slowed, self.overhead_ms, self.harness_ms)
 
     def _measure_overhead(self, one: InputSet) -> None:
         """Time empty calls: their outputs are those of the reference's last untimed call, made on this set."""
         times: list[float] = []
+        harness: list[float] = []
         for _ in range(_EMPTY_CALLS):
             times.append(self._trusted(one, empty=True).elapsed_ns * 1e-6)
+            harness.append(self.reference.describing_ns * 1e-6)
+        self.harness_ms = statistics.median(harness)
         self.overhead_ms = statistics.median(times)
         spread = statistics.median(abs(time - self.overhead_ms) for time in times)
         self._resolution_ms = max(spread, _RESOLUTION * self.overhead_ms)

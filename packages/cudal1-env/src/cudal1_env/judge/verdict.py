@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import statistics
 import time
 import uuid
 from collections.abc import Generator
@@ -59,6 +60,7 @@ class Case:
     tally: Tally = field(default_factory=Tally)
     launches: list[Launch] = field(default_factory=list[Launch])
     overheads_ms: list[float] = field(default_factory=list[float])
+    harnesses_ms: list[float] = field(default_factory=list[float])
     weights: Literal["loaded", "seeded"] | None = None
     machine: Machine | None = None
     layers: tuple[str, ...] = ()
@@ -80,11 +82,17 @@ class Case:
         return self._record(fault.status, fault.message)
 
     def measured(self, speedup: Speedup) -> Evaluation:
-        """Return the record of a candidate that was right and was measured."""
-        verb = "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "not told apart"
-        text = f"right; {speedup.point:.3g} x the reference's speed ({speedup.low:.3g} to {speedup.high:.3g}): {verb}"
+        """Return the record of a candidate that was right and was measured.
+
+        The low end allows for the harness's share of a call, which is subtracted from both arms, and which a program
+        that puts less in its place does not have: 1 / low grows by that share of the reference's latency.
+        """
         reference = summarize_latency([ms for launch in self.launches for ms in launch.reference_ms])
         candidate = summarize_latency([ms for launch in self.launches for ms in launch.candidate_ms])
+        share = statistics.median(self.harnesses_ms) / reference.median_ms
+        speedup = speedup.model_copy(update={"low": 1 / (1 / speedup.low + share)})
+        verb = "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "not told apart"
+        text = f"right; {speedup.point:.3g} x the reference's speed ({speedup.low:.3g} to {speedup.high:.3g}): {verb}"
         return self._record(Status.CORRECT, text, speedup=speedup, reference=reference, candidate=candidate)
 
     def unstable(self, speedup: Speedup) -> Evaluation:
