@@ -11,14 +11,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from cudal1_data import load_suite
-from cudal1_env.doctor import as_candidate, examine
+from cudal1_env.doctor import as_candidate
 from cudal1_env.errors import TaskError
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.records import Evaluation
+from judge_cpu import record
+from parts import add_options, joined, machine_line, mine, write
+
+PUBLISHED = ("cuda-l1/level1/12", "cuda-l1/level1/9")
 
 
 def main() -> None:
@@ -28,62 +32,57 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=0.6, help="most seconds that making a task's oracle may take")
+    add_options(parser)
     options = parser.parse_args()
-    suite = load_suite(str(options.file))
-    judged: list[Evaluation] = []
-    left_out: dict[str, str] = {}
     with options.out.open("w") as file:
-        write(file, {"kind": "machine", "findings": examine().model_dump(mode="json")})
-        for task in suite:
-            if len(judged) == options.count:
-                break
-            with Judge(JudgeSettings(oracle_timeout_s=4 * options.seconds)) as judge:
-                try:
-                    seconds = judge.prepare(task)
-                    if seconds > options.seconds:
-                        left_out[task.id] = f"{seconds:.1f} s"
-                        continue
-                    one = judge.evaluate(task, as_candidate(task))
-                except TaskError as error:
-                    left_out[task.id] = str(error)[:200]
-                    continue
-            judged.append(one)
-            write(file, record("reference", one))
-            say(f"{len(judged)} {task.id}: {one.message} [{one.seconds.total_s:.1f} s]")
-        published = {}
-        for name in ("cuda-l1/level1/12", "cuda-l1/level1/9"):
-            with Judge() as judge:
-                one = judge.evaluate(suite[name], suite.programs[name]["custom_code"])
-            published[name] = {"status": one.status, "message": one.message}
-            write(file, record("published", one))
-        alarms = [one.task for one in judged if one.speedup and not one.speedup.low <= 1 <= one.speedup.high]
-        summary = {
-            "kind": "summary",
-            "judged": len(judged),
-            "correct": sum(one.correct for one in judged),
-            "not_correct": {one.task: one.message for one in judged if not one.correct},
-            "intervals_without_one": alarms,
-            "left_out": left_out,
-            "published": published,
-        }
-        write(file, summary)
+        if options.join:
+            lines = [write(file, line) for line in joined(options.join)]
+        else:
+            lines = [write(file, line) for line in measured(options)]
+        summary = write(file, {"kind": "summary", **summarise(lines)})
     print(json.dumps(summary, indent=1))
 
 
-def record(kind: str, one: Evaluation) -> dict[str, Any]:
-    """A record without the programs: they are the release's."""
-    return {"kind": kind, **one.model_dump(mode="json", exclude={"source", "task_source"})}
+def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield a line for the machine, one for each task that fits, one for each that does not, and the published two."""
+    yield machine_line()
+    suite = load_suite(str(options.file))
+    number, parts = (int(word) for word in options.part.split("/"))
+    left = options.count // parts
+    for task in mine(suite, options.part):
+        if not left:
+            break
+        with Judge(JudgeSettings(oracle_timeout_s=4 * options.seconds)) as judge:
+            try:
+                seconds = judge.prepare(task)
+                if seconds > options.seconds:
+                    yield {"kind": "left-out", "task": task.id, "reason": f"{seconds:.1f} s"}
+                    continue
+                one = judge.evaluate(task, as_candidate(task))
+            except TaskError as error:
+                yield {"kind": "left-out", "task": task.id, "reason": str(error)[:200]}
+                continue
+        left -= 1
+        yield record("reference", one)
+        print(f"{task.id}: {one.message} [{one.seconds.total_s:.1f} s]", file=sys.stderr, flush=True)
+    if number == 0:
+        for name in PUBLISHED:
+            with Judge() as judge:
+                yield record("published", judge.evaluate(suite[name], suite.programs[name]["custom_code"]))
 
 
-def write(file: Any, line: dict[str, Any]) -> None:
-    """Write one JSON line."""
-    file.write(json.dumps(line) + "\n")
-    file.flush()
-
-
-def say(text: str) -> None:
-    """Tell about progress."""
-    print(text, file=sys.stderr, flush=True)
+def summarise(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Count over the lines of one or several files."""
+    judged = [line for line in lines if line["kind"] == "reference"]
+    speedups = {line["task"]: line["speedup"] for line in judged if line["speedup"]}
+    return {
+        "judged": len(judged),
+        "correct": sum(line["status"] == "CORRECT" for line in judged),
+        "not_correct": {line["task"]: line["message"] for line in judged if line["status"] != "CORRECT"},
+        "intervals_without_one": {k: v for k, v in speedups.items() if not v["low"] <= 1 <= v["high"]},
+        "left_out": sum(line["kind"] == "left-out" for line in lines),
+        "published": {line["task"]: line["message"] for line in lines if line["kind"] == "published"},
+    }
 
 
 if __name__ == "__main__":
