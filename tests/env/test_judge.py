@@ -190,7 +190,7 @@ def test_replay_repeats_the_numerics_exactly() -> None:
         again = replay(second, record)
         assert again.repeated.seed_commitment == one.seed_commitment
     assert again.same_status
-    assert again.same_errors
+    assert again.same_tolerances
 
 
 def test_a_pools_seed_is_disclosed_only_when_it_retires() -> None:

@@ -74,7 +74,7 @@ class Replay:
         else:
             print(f"recorded: {describe(result.recorded)}\nrepeated: {describe(result.repeated)}")
             print(
-                f"same status: {result.same_status}; same tolerances: {result.same_errors}; overlap: {result.overlap}"
+                f"same status: {result.same_status}; same tolerances: {result.same_tolerances}; overlap: {result.overlap}"
             )
         return 0 if result.same_status and result.overlap is not False else 1
 
@@ -96,7 +96,7 @@ class Doctor:
 
         findings = examine()
         if self.calibrate:
-            findings = findings.model_copy(update={"spread": calibrate(log=_log)})
+            findings = findings.model_copy(update={"spread": calibrate(log=_log), "calibrated": True})
         print(findings.model_dump_json() if self.json else findings.text())
         return 1 if any(layer in findings.missing_layers for layer in self.require_sandbox) else 0
 

@@ -88,7 +88,7 @@ class Latency(BaseModel):
 
 
 class OutputError(BaseModel):
-    """The largest error seen in one output tensor, next to what was allowed."""
+    """The largest error seen in one output tensor on one distribution of inputs, next to what was allowed."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -100,6 +100,8 @@ class OutputError(BaseModel):
     """What was allowed, on the same scale."""
     reference_error: NonNegative
     """The reference's own error on the same scale."""
+    distribution: str = "own"
+    """Distribution of the inputs (`cudal1_worker.distributions`); `own` is the task's."""
 
 
 class Seconds(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from cudal1_data import Task
@@ -23,8 +24,9 @@ class Replay(BaseModel):
     """What came now."""
     same_status: bool
     """Whether the statuses agree."""
-    same_errors: bool
-    """Whether the largest errors agree to the last bit (the numerics are repeated exactly on the same machine type)."""
+    same_tolerances: bool
+    """Whether the seed gave the same inputs and answers again: what the reference errs by, to the last bit, and what was
+    allowed, on every distribution that both evaluations came to (how many calls they made is for the clock to say)."""
     overlap: bool | None
     """Whether the speedup intervals overlap; None where there is none."""
 
@@ -69,11 +71,17 @@ def replay(judge: Judge, record: Evaluation) -> Replay:
         recorded=record,
         repeated=repeated,
         same_status=record.status is repeated.status,
-        same_errors=_errors(record) == _errors(repeated),
+        same_tolerances=_same_tolerances(record, repeated),
         overlap=overlap,
     )
 
 
-def _errors(record: Evaluation) -> list[tuple[int, str, str]]:
-    # repr, so that NaN equals NaN
-    return [(error.output, repr(error.tolerance), repr(error.reference_error)) for error in record.errors]
+def _same_tolerances(record: Evaluation, repeated: Evaluation) -> bool:
+    one, other = ({(e.output, e.distribution): e for e in record.errors} for record in (record, repeated))
+    if bool(one) != bool(other):
+        return False
+    return all(
+        one[key].reference_error == other[key].reference_error
+        and math.isclose(one[key].tolerance, other[key].tolerance, rel_tol=1e-12)
+        for key in one.keys() & other.keys()
+    )

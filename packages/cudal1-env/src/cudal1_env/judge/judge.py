@@ -35,12 +35,13 @@ from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.sandbox import default_spec
 from cudal1_env.stats import RULES, Launch, centre, conclude, decide
 
-_SLOWED_LAUNCHES = 3
+_SLOWED_LAUNCHES = 5
 """Launches in a row in which the reference was slowed before that is called tampering."""
 
-_CONTROL_LAUNCHES = 4
+_CONTROL_LAUNCHES = 5
 """Launches of the reference beside itself, none of which may be slowed if the candidate is to be blamed. A task that is
-slowed half the time by chance is blamed in 1 of 128 evaluations."""
+slowed half the time by chance is blamed in 1 of 1024 evaluations."""
+
 _RECHECKED_ABOVE = 3.0
 """Speedups of which this much is certain must be found in two launches (DESIGN.md, protocol 9)."""
 _MOST_LAUNCHES_TO_AGREE = 3

@@ -40,7 +40,8 @@ class Tally:
 
     calls: int = 0
     full_checks: int = 0
-    errors: dict[int, OutputError] = field(default_factory=dict[int, OutputError])
+    errors: dict[tuple[int, str], OutputError] = field(default_factory=dict[tuple[int, str], OutputError])
+    """The worst by output and distribution."""
 
     def check(self, one: InputSet, comparisons: Sequence[object], *, names: str = "candidate") -> None:
         """Count a call's comparisons.
@@ -57,11 +58,12 @@ class Tally:
                 error=float(f"{comparison.error:.1e}"),  # type: ignore[attr-defined]
                 tolerance=answer.tolerance / answer.scale if answer.scale > 0 else answer.tolerance,
                 reference_error=answer.reference_error,
+                distribution=one.distribution,
             )
-            worst = self.errors.get(position)
+            worst = self.errors.get((position, one.distribution))
             wrong = not comparison.right  # type: ignore[attr-defined]
             if wrong or worst is None or seen.error * worst.tolerance > worst.error * seen.tolerance:
-                self.errors[position] = seen
+                self.errors[position, one.distribution] = seen
             if wrong:
                 raise Fault(
                     Status.WRONG_OUTPUT,

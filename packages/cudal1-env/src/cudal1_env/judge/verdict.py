@@ -124,7 +124,7 @@ class Case:
             speedup=speedup,
             reference=reference,
             candidate=candidate,
-            errors=tuple(self.tally.errors[position] for position in sorted(self.tally.errors)),
+            errors=tuple(self.tally.errors[key] for key in sorted(self.tally.errors)),
             weights=self.weights,
             precision=self.precision,
             launches=len(self.launches),
