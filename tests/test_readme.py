@@ -6,7 +6,6 @@ flags that its `--help` lists; in a block marked `console run` the commands are 
 
 from __future__ import annotations
 
-import functools
 import re
 import shlex
 import shutil
@@ -76,7 +75,6 @@ def test_the_readme_shows_python_and_commands() -> None:
     assert "uv run pytest" in commands("console")
 
 
-@functools.cache
 def execute(block: Block) -> str:
     """Run a Python block in a fresh process outside the repository; return its standard output."""
     with tempfile.TemporaryDirectory() as folder:
@@ -95,10 +93,12 @@ def test_python_blocks_run(block: Block) -> None:
 
 
 def test_the_first_program_is_judged() -> None:
-    status, reward = execute(next(blocks("python"))).splitlines()[-1].split()
-    # On a busy machine two launches of a program this fast may disagree; how fast it is, tests of the judge ask.
-    assert status in ("CORRECT", "UNSTABLE")
-    assert float(reward) >= 1.0 if status == "CORRECT" else float(reward) == 0.0
+    for _ in range(2):  # on a busy machine two launches of a program this fast may disagree, and it is UNSTABLE
+        status, reward = execute(next(blocks("python"))).splitlines()[-1].split()
+        if status != "UNSTABLE":
+            break
+    assert status == "CORRECT"
+    assert float(reward) > 1.0
 
 
 @pytest.mark.parametrize("command", commands("console", "console run"))

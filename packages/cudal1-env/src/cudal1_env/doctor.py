@@ -13,7 +13,7 @@ from cudal1_env.errors import MachineError
 from cudal1_env.judge.lease import choose_core
 from cudal1_env.judge.verdict import machine
 from cudal1_env.records import Machine
-from cudal1_env.sandbox import available_layers
+from cudal1_env.sandbox import available_layers, successful_attempts
 from cudal1_env.stats import DEFAULT_SPREAD, Launch, Spread, calibrate_spread
 
 _CALIBRATION_TASKS = 6
@@ -29,6 +29,8 @@ class Findings(BaseModel):
     """Host, CPU, versions."""
     layers: dict[str, str | None]
     """Every sandbox layer: None where it is available, else the reason."""
+    attempts: dict[str, str]
+    """What a probe could do from inside the sandbox although it must not; empty on a sound machine."""
     tools: dict[str, str | None]
     """Compilers by name: path, or None."""
     spread: Spread
@@ -49,6 +51,8 @@ class Findings(BaseModel):
         lines.append(f"arms      {core if self.machine.core is None else f'held to core {self.machine.core}'}")
         for name, reason in self.layers.items():
             lines.append(f"sandbox   {name:18s} {'active' if reason is None else 'MISSING: ' + reason}")
+        for name, meaning in self.attempts.items():
+            lines.append(f"sandbox   HOLE: {name}: {meaning}")
         for name, path in self.tools.items():
             hint = (
                 f"missing: install the package {name}; programs that compile with it are left out"
@@ -77,6 +81,7 @@ def examine() -> Findings:
     return Findings(
         machine=machine(choose_core(), torch.__version__),
         layers=dict(available_layers()),
+        attempts=successful_attempts(),
         tools={name: shutil.which(name) for name in ("gcc", "g++", "ninja", "nvcc")},
         spread=spread,
         calibrated=spread_path().exists(),
