@@ -73,9 +73,8 @@ class Replay:
             print(result.model_dump_json(ensure_ascii=True))
         else:
             print(f"recorded: {describe(result.recorded)}\nrepeated: {describe(result.repeated)}")
-            print(
-                f"same status: {result.same_status}; same tolerances: {result.same_tolerances}; overlap: {result.overlap}"
-            )
+            same = f"same status: {result.same_status}; same tolerances: {result.same_tolerances}"
+            print(f"{same}; overlap: {result.overlap}")
         return 0 if result.same_status and result.overlap is not False else 1
 
 

@@ -25,8 +25,8 @@ class Replay(BaseModel):
     same_status: bool
     """Whether the statuses agree."""
     same_tolerances: bool
-    """Whether the seed gave the same inputs and answers again: what the reference errs by, to the last bit, and what was
-    allowed, on every distribution that both evaluations came to (how many calls they made is for the clock to say)."""
+    """Whether the seed gave the same inputs and answers again: what the reference errs by, to the last bit, and what
+    was allowed, on every distribution that both evaluations came to (how many calls they made, the clock decides)."""
     overlap: bool | None
     """Whether the speedup intervals overlap; None where there is none."""
 

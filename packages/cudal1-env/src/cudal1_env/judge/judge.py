@@ -36,11 +36,9 @@ from cudal1_env.sandbox import default_spec
 from cudal1_env.stats import RULES, Launch, centre, conclude, decide
 
 _SLOWED_LAUNCHES = 5
-"""Launches in a row in which the reference was slowed before that is called tampering."""
-
-_CONTROL_LAUNCHES = 5
-"""Launches of the reference beside itself, none of which may be slowed if the candidate is to be blamed. A task that is
-slowed half the time by chance is blamed in 1 of 1024 evaluations."""
+"""Launches in which the reference must be slowed, and as many beside itself in which it must not, each after one of
+the former, before that is called tampering. What is slowed half the time by chance is blamed in 1 of 1024 evaluations.
+"""
 
 _RECHECKED_ABOVE = 3.0
 """Speedups of which this much is certain must be found in two launches (DESIGN.md, protocol 9)."""
@@ -298,32 +296,27 @@ class Judge:
     def _one_launch(self, built: Built, pool: Pool) -> None:
         """Add one launch to the case, in new processes; repeat it while the reference is slowed beside the candidate.
 
-        If it is slowed each time, a launch of the reference beside itself tells whose fault that is.
+        After each that is slowed, a launch of the reference beside itself tells whose fault that is. They take turns,
+        because a machine is busy for seconds at a time.
 
         Raises:
             Fault: The candidate fails, or slows the reference each time.
         """
         case = built.case
-        results: list[LaunchResult] = []
-        while len(results) < _SLOWED_LAUNCHES:
+        for _ in range(_SLOWED_LAUNCHES):
             if built.arm is None:
                 again = self._build(case, pool, built.snapshot)
                 self._folders.drop(built.folder)
                 built.arm, built.folder = again.arm, again.folder
                 if again.fault is not None:
                     raise again.fault
-            results.append(self._launch(built, pool))
-            if not results[-1].slowed:
-                break
-        if results[-1].slowed and not self._slowed_by_itself(case, pool):
-            raise self._tampering(results[-1])
-        case.launches.append(results[-1].launch)
-        case.overheads_ms.append(results[-1].overhead_ms)
-        case.harnesses_ms.append(results[-1].harness_ms)
-
-    def _slowed_by_itself(self, case: Case, pool: Pool) -> bool:
-        """Whether the reference is ever slowed beside itself too: then it is the machine, not the candidate."""
-        return any(self._beside_itself(case, pool).slowed for _ in range(_CONTROL_LAUNCHES))
+            result = self._launch(built, pool)
+            if not result.slowed or self._beside_itself(case, pool).slowed:
+                case.launches.append(result.launch)
+                case.overheads_ms.append(result.overhead_ms)
+                case.harnesses_ms.append(result.harness_ms)
+                return
+        raise self._tampering(result)
 
     def _beside_itself(self, case: Case, pool: Pool) -> LaunchResult:
         """Measure one launch with the reference in the candidate's place."""
