@@ -141,7 +141,7 @@ class Model:
             raise RunError(f"expected a new or an empty folder for the model, found files in {self.out}")
 
         from cudal1_data import load_suite
-        from cudal1_env.local import resolve_device
+        from cudal1_env.hardware import resolve_device
 
         from cudal1_agent.model import make_embedded
         from cudal1_agent.progress import quiet_libraries

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudal1_data import load_suite
 from cudal1_env import Archive, Evaluator
-from cudal1_env.local import resolve_device
+from cudal1_env.hardware import resolve_device
 from cudal1_env.stats import SpeedupSummary, paired_change
 
 from cudal1_agent.assessment import Assessed, assess, plain_or_contrastive, summarize

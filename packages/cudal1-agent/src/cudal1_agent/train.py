@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cudal1_data import Suite, load_suite
 from cudal1_env import Archive, Evaluator
-from cudal1_env.local import resolve_device
+from cudal1_env.hardware import resolve_device
 from pydantic import ValidationError
 
 from cudal1_agent.errors import ConfigError

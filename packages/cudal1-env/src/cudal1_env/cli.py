@@ -34,10 +34,11 @@ class Evaluate:
 
     def run(self) -> int:
         """Judge, print, and say by the exit code whether it could be judged."""
+        from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import Judge, JudgeSettings
         from cudal1_env.tasks import find_task
 
-        task = find_task(self.task, "cpu" if self.device == "auto" else self.device)
+        task = find_task(self.task, resolve_device(self.device))
         source = self.file.read_text(errors="replace")
         settings = JudgeSettings(device=self.device, require_sandbox=self.require_sandbox)
         with Judge(settings) as judge:

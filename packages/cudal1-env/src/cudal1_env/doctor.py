@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict
 
 from cudal1_env.calibration import load_spread, save_spread, spread_path
 from cudal1_env.errors import MachineError
+from cudal1_env.judge.cpu import CpuDevice
 from cudal1_env.judge.lease import choose_core
-from cudal1_env.judge.verdict import machine
 from cudal1_env.records import Machine
 from cudal1_env.sandbox import available_layers, successful_attempts
 from cudal1_env.stats import DEFAULT_SPREAD, Launch, Spread, calibrate_spread
@@ -78,8 +78,9 @@ def examine() -> Findings:
     import torch
 
     spread = load_spread()
+    core = choose_core()
     return Findings(
-        machine=machine(choose_core(), torch.__version__),
+        machine=CpuDevice(core).machine(core, torch.__version__, None),
         layers=dict(available_layers()),
         attempts=successful_attempts(),
         tools={name: shutil.which(name) for name in ("gcc", "g++", "ninja", "nvcc")},

@@ -16,7 +16,8 @@ from cudal1_env.archive import Archive
 from cudal1_env.errors import SettingsError
 from cudal1_env.evaluator import Evaluator
 from cudal1_env.exemplars import Exemplar, ExemplarRule, exemplars_by_name, scored
-from cudal1_env.local import LocalEvaluator, resolve_device
+from cudal1_env.hardware import resolve_device
+from cudal1_env.local import LocalEvaluator
 from cudal1_env.records import Evaluation, Precision
 from cudal1_env.reward import Rule, reward_of
 from cudal1_env.spaces import SourceText

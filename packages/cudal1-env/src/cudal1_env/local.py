@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from cudal1_data import Task
 
@@ -14,11 +14,6 @@ from cudal1_env.records import Device, Evaluation, Precision
 
 if TYPE_CHECKING:
     from cudal1_env.judge import Judge
-
-
-def resolve_device(device: Literal["auto", "cpu", "cuda"]) -> Device:
-    """Return the device that `auto` stands for: the CPU, as long as the judge knows no other."""
-    return "cpu" if device == "auto" else device
 
 
 @dataclass

@@ -19,7 +19,8 @@ from cudal1_env.archive import Archive
 from cudal1_env.env import CudaOptEnv, EnvOptions, Observation, close_owned
 from cudal1_env.errors import SettingsError
 from cudal1_env.evaluator import Evaluator
-from cudal1_env.local import LocalEvaluator, resolve_device
+from cudal1_env.hardware import resolve_device
+from cudal1_env.local import LocalEvaluator
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]

@@ -20,6 +20,7 @@ import torch
 
 from cudal1_worker import layout, sandbox
 from cudal1_worker import protocol as wire
+from cudal1_worker.cpu_side import CpuSide
 
 MODULE_NAME = "candidate"
 _ERROR_CHARS = 4000
@@ -32,7 +33,6 @@ _device = torch.Tensor.device.__get__  # type: ignore[attr-defined]
 _layout = torch.Tensor.layout.__get__  # type: ignore[attr-defined]
 _stride = torch.Tensor.stride
 _data_ptr = torch.Tensor.data_ptr
-_frombuffer = torch.frombuffer
 
 
 class Failure(Exception):
@@ -94,14 +94,15 @@ class Arm:
         self.words = memoryview(self.reply).cast("Q")
         self.module: types.ModuleType | None = None
         self.model: Any = None
+        self.side: Any = CpuSide()
         self.entries: list[layout.Entry] = []
-        self.input_bytes = 0
-        self.inputs: list[Any] = []
-        self.slots: list[mmap.mmap] = []
-        self.outputs: Any = None
-        self.form: Any = None
+        self.inputs: list[list[Any]] = []
+        self.outputs: list[Any] = []
+        self.forms: dict[int, Any] = {}
+        self.reused = False
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
+            "cuda": self.use_cuda,
             "construct": self.construct,
             "load": self.load,
             "inputs": self.learn_inputs,
@@ -134,17 +135,26 @@ class Arm:
         self.module = execute(source, message["wanted"])
         return {"ok": True}
 
+    def use_cuda(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Work on a GPU from now on; answer with the address of the arena."""
+        from cudal1_worker.cuda_side import CudaSide
+
+        self.side = CudaSide(message, fds)
+        return {"arena": self.side.arena.start}
+
     def construct(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make the model under the seed; answer with names, shapes and dtypes of its state."""
         torch.manual_seed(message["seed"])
         arguments = layout.decode(message["arguments"])
         factory = getattr(self.module, message["wanted"])
-        self.model = factory(**arguments) if isinstance(arguments, dict) else factory(*arguments)
+        model = factory(**arguments) if isinstance(arguments, dict) else factory(*arguments)
+        self.model = self.side.place(model)
         return {"state": state_names(self.model)}
 
     def load(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Load the judge's weights into the model's state."""
-        block = mmap.mmap(fds[0], message["bytes"], flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        whole = mmap.mmap(fds[0], message["bytes"], flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        block = torch.frombuffer(whole, dtype=torch.uint8)
         state = self.model.state_dict()
         with torch.no_grad():
             for name, entry in zip(message["names"], message["entries"], strict=True):
@@ -152,33 +162,39 @@ class Arm:
         return {"ok": True}
 
     def learn_inputs(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Learn how inputs will lie in memory, and map the blocks in which timed calls find them, read-only."""
-        self.entries, self.input_bytes = message["entries"], message["bytes"]
-        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
-        self.slots = [mmap.mmap(fd, self.input_bytes, flags=flags, prot=mmap.PROT_READ) for fd in fds]
+        """Learn how inputs will lie in memory, and map the blocks in which timed calls find them."""
+        self.entries = message["entries"]
+        self.inputs, self.outputs = [], []
+        self.side.learn_slots(message, fds)
         return {"ok": True}
 
-    def inputs_in(self, block: mmap.mmap) -> list[Any]:
+    def inputs_in(self, block: torch.Tensor) -> list[Any]:
         """Return a set of inputs that lies in a block; tell the judge where that is."""
-        self.words[wire.INPUTS] = _data_ptr(_frombuffer(block, dtype=torch.uint8))
+        self.words[wire.INPUTS] = _data_ptr(block)
         return [
             layout.view(block, entry) if "tensor" in entry else layout.decode(entry["value"]) for entry in self.entries
         ]
 
     def call_once(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Call the model once, untimed, and leave a descriptor in the reply page.
+        """Call the model once, untimed, and leave a descriptor in the reply page; answer with its seconds.
 
-        The inputs are mapped shared and read-only, or privately and writable.
+        The outputs of the call before live on meanwhile: whether this one overwrites them is learnt here.
         """
-        self.outputs = None
-        flags = mmap.MAP_PRIVATE if message["writable"] else mmap.MAP_SHARED
-        prot = mmap.PROT_READ | (mmap.PROT_WRITE if message["writable"] else 0)
-        self.inputs = self.inputs_in(mmap.mmap(fds[0], self.input_bytes, flags=flags, prot=prot))
+        before = {_data_ptr(leaf) for leaf in layout.flatten(self.outputs) if isinstance(leaf, torch.Tensor)}
+        self.inputs = [self.inputs_in(self.side.untimed_block(message, fds))]
+        began = time.perf_counter()
         with torch.no_grad():
-            self.outputs = self.model(*self.inputs)
+            outputs = self.model(*self.inputs[0])
+        self.side.finish()
+        elapsed = time.perf_counter() - began
+        self.reused = any(
+            _data_ptr(leaf) in before for leaf in layout.flatten(outputs) if type(leaf) is torch.Tensor and leaf.numel()
+        )
+        self.outputs = [self.side.keep(outputs, reused=False)]
+        self.side.finish()
         if self.describe(self.outputs) != wire.RETURNED:
             raise Failure("contract", "expected dense tensors, or nested lists, tuples or dicts of them")
-        return {"ok": True}
+        return {"ok": True, "seconds": elapsed}
 
     def seal(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Give up the right to start processes (where the supervisor has no gate to take it away)."""
@@ -193,7 +209,7 @@ class Arm:
         this loop does while the clock runs is the call and its description: whatever else it did would be subtracted
         as overhead, and a program that replaces the loop by a leaner one would seem faster.
         """
-        control, words = self.control, self.words
+        control, words, side = self.control, self.words, self.side
         last_go = last_wake = 0
         kept = self.outputs
         with torch.no_grad():
@@ -202,14 +218,15 @@ class Arm:
                 if go == last_go:
                     wake = control[wire.WAKE]
                     if wake != last_wake:
-                        self.outputs = None
-                        self.inputs = self.inputs_in(self.slots[control[wire.SLOT]])
+                        self.outputs = []
+                        first = control[wire.SLOT]
+                        self.inputs = [self.inputs_in(side.slots[first + k]) for k in range(control[wire.COUNT])]
                         words[wire.AWAKE] = last_wake = wake
                     continue
                 last_go = go
                 try:
                     if control[wire.OPERATION] == wire.CALL:
-                        self.outputs = self.model(*self.inputs)
+                        self.outputs = self.call_all()
                         words[wire.OUTCOME] = self.describe(self.outputs)
                     else:
                         began = time.perf_counter_ns()
@@ -221,45 +238,64 @@ class Arm:
                     words[wire.FLAG] = go
                     wire.send(self.channel, describe_error(error))
 
-    def describe(self, outputs: Any) -> int:
-        """Write one descriptor for each output tensor into the reply page; return the outcome.
+    def call_all(self) -> list[Any]:
+        """Call the model on each set of inputs; return the outputs when nothing of it runs any more.
 
-        One tensor of the same form as the last needs only its address: this runs while the clock does.
+        Outputs that the next call would overwrite are copied, on the program's own time.
         """
-        form = (_shape(outputs), _stride(outputs), _dtype(outputs)) if type(outputs) is torch.Tensor else None
-        if form is not None and form == self.form:
-            self.words[wire.ADDRESS] = _data_ptr(outputs)
-            return wire.RETURNED
-        self.form = None
-        leaves = layout.flatten(outputs) if type(outputs) is not torch.Tensor else [outputs]
-        if len(leaves) > wire.MAX_OUTPUTS:
-            return wire.NOT_TENSORS
-        offset = wire.DESCRIPTOR_OFFSET
-        for leaf in leaves:
-            if not isinstance(leaf, torch.Tensor) or _layout(leaf) is not torch.strided:
+        side, reused = self.side, self.reused and len(self.inputs) > 1
+        outputs = [side.keep(self.model(*one), reused=reused) for one in self.inputs]
+        side.finish()
+        return outputs
+
+    def describe(self, calls: list[Any]) -> int:
+        """Write one descriptor for each output tensor of each call into the reply page; return the outcome.
+
+        One tensor of the same form as the last in its place needs only its address: this runs while the clock does.
+        """
+        words, place = self.words, 0
+        for outputs in calls:
+            form = (_shape(outputs), _stride(outputs), _dtype(outputs)) if type(outputs) is torch.Tensor else None
+            if form is not None and form == self.forms.get(place):
+                words[wire.ADDRESS + place * wire.DESCRIPTOR_WORDS] = _data_ptr(outputs)
+                place += 1
+                continue
+            leaves = layout.flatten(outputs) if type(outputs) is not torch.Tensor else [outputs]
+            if place + len(leaves) > wire.MAX_DESCRIPTORS:
                 return wire.NOT_TENSORS
-            shape = _shape(leaf)
-            rank = len(shape)
-            if rank > wire.MAX_DIMENSIONS:
-                return wire.NOT_TENSORS
-            padding = (0,) * (wire.MAX_DIMENSIONS - rank)
-            code = 0 if _device(leaf).type == "cpu" else 1 if _device(leaf).type == "cuda" else 2
-            wire.DESCRIPTOR.pack_into(
-                self.reply,
-                offset,
-                _data_ptr(leaf),
-                layout.dtype_code(_dtype(leaf)),
-                rank,
-                code,
-                *shape,
-                *padding,
-                *_stride(leaf),
-                *padding,
-            )
-            offset += wire.DESCRIPTOR.size
-        self.words[wire.OUTPUTS] = len(leaves)
-        self.form = form
+            for leaf in leaves:
+                self.forms.pop(place, None)
+                if not self.describe_one(leaf, place):
+                    return wire.NOT_TENSORS
+                place += 1
+            if form is not None:
+                self.forms[place - 1] = form
+        words[wire.OUTPUTS] = place
         return wire.RETURNED
+
+    def describe_one(self, leaf: Any, place: int) -> bool:
+        """Write the descriptor at a place; False for what is no dense tensor."""
+        if not isinstance(leaf, torch.Tensor) or _layout(leaf) is not torch.strided:
+            return False
+        shape = _shape(leaf)
+        rank = len(shape)
+        if rank > wire.MAX_DIMENSIONS:
+            return False
+        padding = (0,) * (wire.MAX_DIMENSIONS - rank)
+        kind = _device(leaf).type
+        wire.DESCRIPTOR.pack_into(
+            self.reply,
+            wire.DESCRIPTOR_OFFSET + place * wire.DESCRIPTOR.size,
+            _data_ptr(leaf),
+            layout.dtype_code(_dtype(leaf)),
+            rank,
+            0 if kind == "cpu" else 1 if kind == "cuda" else 2,
+            *shape,
+            *padding,
+            *_stride(leaf),
+            *padding,
+        )
+        return True
 
 
 def state_names(model: Any) -> list[list[Any]]:

@@ -33,7 +33,8 @@ def transform(values: list[Any], name: str, seed: int) -> list[Any]:
         raise ValueError(f"expected one of {NAMES}, got {name!r}")
     if name == "own":
         return values
-    generator = torch.Generator().manual_seed(seed)
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    generator = torch.Generator(tensors[0].device if tensors else "cpu").manual_seed(seed)
     return [_moved(v, name, generator) if _movable(v) else v for v in values]
 
 
@@ -54,16 +55,16 @@ def _moved(value: torch.Tensor, name: str, generator: torch.Generator) -> torch.
     if name == "shifted":
         y = x.sqrt() if unit else 1.5 * x + (0.25 if low >= 0.0 else 0.5) * spread
     elif name == "heavy":
-        factor = torch.randn(x.shape, generator=generator, dtype=torch.float64).mul_(1.2).exp_()
+        factor = torch.randn(x.shape, generator=generator, dtype=torch.float64, device=x.device).mul_(1.2).exp_()
         y = x.pow(4) if unit else x * factor
     else:
         y = (0.25 * x).contiguous()
-        place = int(torch.randint(x.numel(), (1,), generator=generator))
+        place = int(torch.randint(x.numel(), (1,), generator=generator, device=x.device))
         y.view(-1)[place] = 1.0 if unit else 40.0 * spread
     y = torch.where(kept, y, x)
     if x.ndim >= 2 and x.shape[-1] == x.shape[-2] and torch.equal(x, x.mT):
         y = (y + y.mT) / 2
-    if unit and x.ndim >= 1 and torch.allclose(x.sum(-1), torch.ones((), dtype=x.dtype), atol=1e-4):
+    if unit and x.ndim >= 1 and torch.allclose(x.sum(-1), torch.ones((), dtype=x.dtype, device=x.device), atol=1e-4):
         y = y / y.sum(-1, keepdim=True)
     out = torch.empty_like(value)
     return out.copy_(y)
@@ -85,6 +86,7 @@ def non_default_state(state: dict[str, torch.Tensor], seed: int, *, parameters: 
     for name, value in state.items():
         if not isinstance(value, torch.Tensor):
             continue
+        value = value.cpu()
         if not value.is_floating_point() or value.numel() == 0:
             result[name] = value.clone()
             continue

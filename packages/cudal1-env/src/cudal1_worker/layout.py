@@ -72,18 +72,18 @@ def manifest(values: list[Any]) -> tuple[list[Entry], int]:
     return entries, max(offset, ALIGNMENT)
 
 
-def view(block: Any, entry: Entry) -> torch.Tensor:
-    """Return the tensor that `entry` describes, lying in `block` (a writable or read-only buffer)."""
+def view(block: torch.Tensor, entry: Entry) -> torch.Tensor:
+    """Return the tensor that `entry` describes, lying in `block` (bytes, on any device)."""
     spec = entry["tensor"]
     dtype = _DTYPES[spec["dtype"]]
     count = spec["bytes"] // dtype.itemsize
     if count == 0:
-        return torch.empty(spec["shape"], dtype=dtype)
-    flat = torch.frombuffer(block, dtype=dtype, count=count, offset=spec["offset"])
+        return torch.empty(spec["shape"], dtype=dtype, device=block.device)
+    flat = block[spec["offset"] : spec["offset"] + spec["bytes"]].view(dtype)
     return flat.as_strided(spec["shape"], spec["strides"])
 
 
-def store(block: Any, entries: list[Entry], values: list[Any]) -> None:
+def store(block: torch.Tensor, entries: list[Entry], values: list[Any]) -> None:
     """Copy tensors into a writable block at the places that the manifest names."""
     for entry, value in zip(entries, values, strict=True):
         if "tensor" in entry and entry["tensor"]["bytes"]:

@@ -6,6 +6,7 @@ candidate and no clock.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import random
@@ -31,13 +32,17 @@ class Oracle:
         self.module: types.ModuleType | None = None
         self.models: dict[str, tuple[Any, Any]] = {}
         self.entries: list[layout.Entry] = []
-        self.values: list[Any] = []
         self.answers: list[torch.Tensor] = []
+        self.written: tuple[list[layout.Entry], list[Any]] = ([], [])
+        self.device = torch.device("cpu")
+        self.block: torch.Tensor = torch.empty(0)
+        self.memory: Any = None
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
             "describe": self.describe,
             "state": self.state,
             "make": self.make,
+            "block": self.use_block,
             "write": self.write,
         }
 
@@ -58,7 +63,11 @@ class Oracle:
             wire.send(self.channel, answer)
 
     def build(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Import the reference program."""
+        """Choose the device and import the reference program."""
+        self.device = torch.device(message["device"])
+        if self.device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = message["tf32"]
+            torch.backends.cudnn.allow_tf32 = message["tf32"]
         with os.fdopen(os.dup(fds[0]), "rb") as file:
             self.module = execute(file.read().decode(), REFERENCE)
         for name in ("get_inputs", "get_init_inputs"):
@@ -72,15 +81,17 @@ class Oracle:
         arguments = self.module.get_init_inputs()
         torch.manual_seed(seed)
         factory = getattr(self.module, REFERENCE)
-        return factory(**arguments) if isinstance(arguments, dict) else factory(*arguments)
+        model = factory(**arguments) if isinstance(arguments, dict) else factory(*arguments)
+        return model.to(self.device) if isinstance(model, torch.nn.Module) else model
 
     def fresh_inputs(self, seed: int, distribution: str) -> list[Any]:
         """Call the task's `get_inputs` under a seed, then move its values to another distribution."""
         assert self.module is not None
         torch.manual_seed(seed)
         random.seed(seed)
-        values = list(self.module.get_inputs())
-        values = [value.detach() if isinstance(value, torch.Tensor) else value for value in values]
+        with contextlib.nullcontext() if self.device.type == "cpu" else self.device:  # drawn where they are needed
+            values = list(self.module.get_inputs())
+        values = [value.detach().to(self.device) if isinstance(value, torch.Tensor) else value for value in values]
         return distributions.transform(values, distribution, seed)
 
     def describe(self, message: wire.Message, fds: list[int]) -> wire.Message:
@@ -115,16 +126,15 @@ class Oracle:
         }
 
     def state(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Make non-default weights, write them into the judge's memory, and keep models that hold them."""
+        """Make non-default weights, which wait for `write`, and models that hold them."""
         plain, wide = self.fresh_model(message["seed"]), self.fresh_model(message["seed"])
         with torch.no_grad():
             parameters = {name for name, _ in plain.named_parameters()}
             values = distributions.non_default_state(plain.state_dict(), message["values_seed"], parameters=parameters)
             names = list(values)
             entries, size = layout.manifest([values[name] for name in names])
-            os.truncate(fds[0], size)
-            block = mmap.mmap(fds[0], size, flags=mmap.MAP_SHARED)
-            layout.store(block, entries, [values[name] for name in names])
+            self.written = (entries, [values[name] for name in names])
+            self.answers = []
             for model in (plain, wide):
                 state = model.state_dict()
                 for name in names:
@@ -149,22 +159,37 @@ class Oracle:
         if message["reference_error"]:
             for entry, answer, own in zip(reports, answers, self.run(plain, values), strict=True):
                 entry.update(own_error(own, answer))
-        self.values, self.answers = values, answers
-        return {"outputs": reports, "answer_bytes": sum(8 * answer.numel() for answer in answers)}
-
-    def write(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Write the set made last: inputs by the manifest, then answers as float64 (integers as int64), end to end."""
-        block = mmap.mmap(fds[0], message["bytes"], flags=mmap.MAP_SHARED)
-        entries, _ = layout.manifest(self.values)
+        entries, _ = layout.manifest(values)
         if entries != self.entries:
             raise Failure("task", "expected get_inputs() to return the same shapes, layouts and plain values each time")
-        layout.store(block, entries, self.values)
+        self.written, self.answers = (entries, values), answers
+        return {"outputs": reports, "answer_bytes": sum(8 * answer.numel() for answer in answers)}
+
+    def use_block(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Map the judge's memory, into which `write` writes."""
+        if self.device.type == "cuda":
+            from cudal1_worker import vmm
+
+            torch.cuda.synchronize()
+            if self.memory is not None:
+                self.memory.close()
+            self.memory = vmm.Mapping.take(fds[0], message["bytes"], 0)
+            self.block = self.memory.tensor()
+        else:
+            self.memory = mmap.mmap(fds[0], message["bytes"], flags=mmap.MAP_SHARED)
+            self.block = torch.frombuffer(self.memory, dtype=torch.uint8)
+        return {"ok": True}
+
+    def write(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Write what was made last: tensors by their manifest, then answers as float64 (integers as int64), in line."""
+        layout.store(self.block, *self.written)
         offset = message["answers_at"]
         for answer in self.answers:
             if answer.numel():
-                flat = torch.frombuffer(block, dtype=answer.dtype, count=answer.numel(), offset=offset)
-                flat.copy_(answer.contiguous().flatten())
+                self.block[offset : offset + 8 * answer.numel()].view(answer.dtype).copy_(answer.contiguous().flatten())
             offset += 8 * answer.numel()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
         return {"ok": True}
 
     def run(self, model: Any, values: list[Any]) -> list[torch.Tensor]:

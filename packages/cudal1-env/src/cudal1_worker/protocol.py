@@ -21,10 +21,10 @@ from typing import Any
 
 Message = dict[str, Any]
 
-PAGE_BYTES = 8192
+PAGE_BYTES = 1 << 16
 
 # Words of the control page.
-GO, OPERATION, WAKE, SLOT = 0, 1, 2, 3
+GO, OPERATION, WAKE, SLOT, COUNT = 0, 1, 2, 3, 4
 # Operations.
 CALL, EMPTY = 1, 2
 # Words of the reply page.
@@ -39,6 +39,9 @@ ADDRESS = DESCRIPTOR_OFFSET // 8
 """Word of the first output's address."""
 DESCRIPTOR = struct.Struct(f"=QQQQ{MAX_DIMENSIONS}q{MAX_DIMENSIONS}q")
 """Address, dtype code, dimensions, device code, shape, strides (in elements)."""
+DESCRIPTOR_WORDS = DESCRIPTOR.size // 8
+MAX_DESCRIPTORS = (PAGE_BYTES - DESCRIPTOR_OFFSET) // DESCRIPTOR.size
+"""Output tensors of all calls that are made in one go."""
 
 DTYPES = (
     "float32",
@@ -58,7 +61,7 @@ DTYPES = (
 
 MAX_MESSAGE_BYTES = 8 << 20
 SLOTS = 2
-"""Blocks of memory for inputs; timed calls take turns, so that no address comes twice in a row."""
+"""Blocks of memory for the inputs of one call; timed calls take turns, so that no address comes twice in a row."""
 _LENGTH = struct.Struct("=I")
 _PIECE_BYTES = 1 << 15
 

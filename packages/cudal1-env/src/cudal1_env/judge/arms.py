@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from cudal1_worker import protocol as wire
 
-from cudal1_env.judge import cpu
-from cudal1_env.judge.memory import SharedBlock, Unreadable, read, sealed_file
+from cudal1_env.judge.device import ArmMemory, Contract, Device, Output, parse_outputs
+from cudal1_env.judge.memory import sealed_file
 from cudal1_env.judge.numerics import Comparison, compare
 from cudal1_env.judge.oracle import Anatomy, Weights
 from cudal1_env.judge.pool import InputSet
@@ -53,12 +52,14 @@ class Fault(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """One timed call."""
+    """Timed calls that were made in one go: one, or several where a single one is too short."""
 
     elapsed_ns: int
-    """From the release of the inputs to the right sample read."""
-    comparisons: tuple[Comparison, ...]
-    """For each output: the sample, or the whole output where the set says so."""
+    """From the release of the inputs until the sample of the last outputs is read."""
+    comparisons: tuple[tuple[Comparison, ...], ...]
+    """For each call and output: the sample, or the whole output where the set says so."""
+    settle_s: float
+    """How long emptying the caches took: more than usual where something else works on the device."""
 
 
 class Arm:
@@ -66,20 +67,25 @@ class Arm:
 
     Args:
         worker: Freshly forked.
+        device: Where it works.
         anatomy: What the task looks like.
         settings: Time limits.
         wanted: `Model` or `ModelNew`.
     """
 
-    def __init__(self, worker: Worker, anatomy: Anatomy, settings: JudgeSettings, wanted: str) -> None:
+    def __init__(
+        self, worker: Worker, device: Device, anatomy: Anatomy, settings: JudgeSettings, wanted: str
+    ) -> None:
         assert worker.control is not None, "an oracle is no arm"
         assert worker.reply is not None, "an oracle is no arm"
         self.worker = worker
         self._control, self._reply = worker.control, worker.reply
+        self.device = device
         self.anatomy = anatomy
         self.settings = settings
         self.wanted = wanted
-        self._slots: list[SharedBlock] = []
+        self._memory: ArmMemory | None = None
+        self._burst = 1
         self._turn = 0
         self._deadline_s = settings.call_timeout_s
 
@@ -107,6 +113,11 @@ class Arm:
         Raises:
             Fault: The constructor fails.
         """
+        anatomy = self.anatomy
+        output_bytes = sum(out.size * out.item_bytes for out in anatomy.outputs)
+        self._memory = self.device.memory(self.worker.pid, anatomy.input_bytes, output_bytes)
+        if (begin := self._memory.begin()) is not None:
+            self._memory.began(self._ask(*begin, self.settings.warmup_timeout_s, _CALL_ERRORS, "starting on the GPU"))
         answer = self._ask(
             {"op": "construct", "wanted": self.wanted, "seed": seed, "arguments": self.anatomy.arguments},
             [],
@@ -114,11 +125,25 @@ class Arm:
             _CALL_ERRORS,
             f"{self.wanted}(...)",
         )
-        self._slots = [SharedBlock(self.anatomy.input_bytes, sealed=True) for _ in range(wire.SLOTS)]
-        message = {"op": "inputs", "entries": self.anatomy.entries, "bytes": self.anatomy.input_bytes}
-        fds = [block.fd for block in self._slots]
-        self._ask(message, fds, self.settings.warmup_timeout_s, _CALL_ERRORS, "learning the inputs' layout")
+        self.make_slots(1)
         return answer.get("state") == self.anatomy.state
+
+    def make_slots(self, burst: int) -> None:
+        """Make room for the inputs of as many calls in one go.
+
+        Raises:
+            Fault: The worker cannot map it.
+        """
+        message, fds = self.memory.slots(burst)
+        message = {"op": "inputs", "entries": self.anatomy.entries, **message}
+        self._ask(message, fds, self.settings.warmup_timeout_s, _CALL_ERRORS, "learning the inputs' layout")
+        self._burst = burst
+
+    @property
+    def memory(self) -> ArmMemory:
+        """Its memory, once it is constructed."""
+        assert self._memory is not None, "construct first"
+        return self._memory
 
     def load(self, weights: Weights) -> None:
         """Load the judge's weights.
@@ -134,43 +159,50 @@ class Arm:
         """Call once, untimed, and compare as a timed call would.
 
         Args:
-            one: An input set with whole answers or a sample.
+            one: An input set.
             writable: Map the inputs privately and writable, to tell a program that writes to its inputs from one that
                 crashes; timed calls map them read-only.
 
         Returns:
-            Seconds of the call as the judge saw them, and the comparisons.
+            Seconds of the call as the worker says (to be believed of the reference only), and the comparisons.
 
         Raises:
             Fault: The call fails, breaks the contract, or writes to its inputs.
         """
-        with sealed_file(one.inputs.data) as fd:
-            began = time.perf_counter()
-            message = {"op": "call", "writable": writable}
-            self._ask(message, [fd], self.settings.warmup_timeout_s, _CALL_ERRORS, "the first calls")
-            elapsed = time.perf_counter() - began
+        with self.memory.present(one.inputs, writable=writable) as (message, fds):
+            answer = self._ask(
+                {"op": "call", **message}, fds, self.settings.warmup_timeout_s, _CALL_ERRORS, "the first calls"
+            )
             self.freeze()
             try:
-                if writable and not self._inputs_intact(one):
+                if writable and not self.memory.intact(one.inputs, self._inputs_at()):
                     raise Fault(
                         Status.WRONG_CONTRACT, "expected inputs to be left as they are, the program wrote to one"
                     )
-                comparisons = self._compare(one, whole=True)
+                with self._contract():
+                    outputs = self._outputs(1)
+                    comparisons = self._compare(one, outputs, self.memory.samples(outputs, one.answers))
             finally:
                 self.thaw()
-        return elapsed, comparisons
+        seconds = answer.get("seconds")
+        return seconds if isinstance(seconds, float) and seconds > 0 else 1e-3, comparisons
 
-    def open(self) -> None:
+    def open(self, burst: int) -> None:
         """Enter the timed loop, and take away the right to make processes. The arm is frozen afterwards.
 
         What the program says from here on is not kept: it sees inputs that the task's later candidates will see again,
         and its author reads the record.
+
+        Args:
+            burst: Most calls in one go.
 
         Raises:
             Fault: The worker fails.
         """
         self.worker.mute()
         self.thaw()
+        if burst != self._burst:
+            self.make_slots(burst)
         if "fork-gate" not in self.worker.layers:
             self._ask({"op": "seal"}, [], self.settings.warmup_timeout_s, _CALL_ERRORS, "sealing")
         with self._faults("sealing"):
@@ -186,46 +218,52 @@ class Arm:
 
     # --- timed calls -------------------------------------------------------------------------------------------
 
-    def call(self, one: InputSet, prepare: Callable[[], None], *, empty: bool = False) -> Call:
-        """Make one timed call; the arm is frozen before and after.
+    def call(self, sets: Sequence[InputSet], *, empty: bool = False) -> Call:
+        """Make timed calls in one go, at most as many as `make_slots` was told; the arm is frozen before and after.
 
-        The judge writes the inputs into memory that the arm can only read, and empties the caches, while the arm is
+        The judge writes the inputs into memory that the arm does not choose, and empties the caches, while the arm is
         frozen. The clock starts when it lets the arm run again, and stops when the judge, having frozen the arm, has
-        read a secret sample of the outputs and compared it.
+        read a secret sample of all outputs.
 
         Args:
-            one: Inputs never seen by this arm.
-            prepare: Called when the inputs are written and the arm is still frozen (empties caches).
-            empty: Everything but the call itself, on the last untimed call's outputs (to measure the overhead).
+            sets: Inputs never seen by this arm.
+            empty: Everything but the calls themselves, on the last untimed call's outputs (to measure the overhead).
 
         Raises:
-            Fault: The call fails or breaks the contract.
+            Fault: A call fails or breaks the contract.
         """
-        control, reply = self._control.words, self._reply.words
+        control, reply, count = self._control.words, self._reply.words, len(sets)
         self._turn += 1
         turn = self._turn
-        slot = turn % wire.SLOTS
-        control[wire.SLOT] = slot
+        first = turn % wire.SLOTS * self._burst if count <= self._burst else 0
+        control[wire.SLOT], control[wire.COUNT] = first, count
         control[wire.OPERATION] = wire.EMPTY if empty else wire.CALL
         self._awake(turn)
         self.freeze()
         # From here until it is let go nothing of the arm runs: it sees neither a copy in the making nor a warm cache.
-        np.copyto(self._slots[slot].bytes, one.inputs)
-        prepare()
+        self.memory.fill(first, [one.inputs for one in sets])
+        settle_s = self.device.settle()
         with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
             began = time.perf_counter_ns()
             control[wire.GO] = turn
             self.worker.thaw()
-            self._wait(reply, wire.FLAG, turn, began + int(self._deadline_s * 1e9))
+            self._wait(reply, wire.FLAG, turn, began + int(self._deadline_s * count * 1e9))
         if reply[wire.OUTCOME] != wire.RETURNED:
             self._raise_outcome(reply[wire.OUTCOME])
         self.freeze()
-        comparisons = self._compare(one, whole=False)
-        elapsed = time.perf_counter_ns() - began
-        if one.whole and not empty and all(c.right for c in comparisons):
-            comparisons = self._compare(one, whole=True)
+        with self._contract():
+            outputs = self._outputs(count)
+            got = self.memory.samples(outputs, [answer for one in sets for answer in one.answers])
+            elapsed = time.perf_counter_ns() - began
+            # What was read is the judge's by now: comparing it need not hurry.
+            width = len(self.anatomy.outputs)
+            parts = [slice(width * k, width * (k + 1)) for k in range(count)]
+            comparisons = [
+                self._compare(one, outputs[part], got[part], whole=not empty)
+                for one, part in zip(sets, parts, strict=True)
+            ]
         self.worker.drain()
-        return Call(elapsed, comparisons)
+        return Call(elapsed, tuple(comparisons), settle_s)
 
     @property
     def describing_ns(self) -> int:
@@ -239,12 +277,6 @@ class Arm:
         with self._faults("handing over after a call"):
             limit = time.perf_counter_ns() + int(_AWAKE_TIMEOUT_S * 1e9)
             self._wait(self._reply.words, wire.AWAKE, turn, limit)
-
-    def _inputs_intact(self, one: InputSet) -> bool:
-        try:
-            return np.array_equal(read(self.worker.pid, self._inputs_at(), self.anatomy.input_bytes), one.inputs)
-        except Unreadable:
-            return False
 
     def _inputs_at(self) -> int:
         """Where the worker says that it mapped its inputs; only its own contract depends on it."""
@@ -269,31 +301,49 @@ class Arm:
             self._check(known, _CALL_ERRORS, "a timed call")
         raise Fault(Status.WRONG_CONTRACT, "expected dense tensors on the task's device, or nested sequences of them")
 
-    def _compare(self, one: InputSet, *, whole: bool) -> tuple[Comparison, ...]:
-        page = self._reply.bytes.tobytes()  # copied once; the worker is frozen
-        try:
-            outputs = cpu.parse_outputs(page, self.anatomy.outputs)
-            self._check_aliasing(outputs)
-            result: list[Comparison] = []
-            for output, answer in zip(outputs, one.answers, strict=True):
-                if whole and answer.whole is not None:
-                    result.append(compare(cpu.whole(self.worker, output), answer.whole, answer, output.expected, None))
-                else:
-                    got = cpu.sample(self.worker, output, answer.positions)
-                    result.append(compare(got, answer.values, answer, output.expected, answer.positions))
-        except cpu.Contract as error:
-            raise Fault(Status.WRONG_CONTRACT, str(error)) from None
-        return tuple(result)
+    def _outputs(self, calls: int) -> list[Output]:
+        """Where the outputs lie, as the worker says and the contract allows; the worker is frozen.
 
-    def _check_aliasing(self, outputs: list[cpu.Output]) -> None:
+        Raises:
+            Contract: They are not what the task's outputs are.
+        """
+        expected = self.anatomy.outputs
+        size = wire.DESCRIPTOR_OFFSET + calls * len(expected) * wire.DESCRIPTOR.size
+        page = self._reply.bytes[:size].tobytes()  # copied once
+        outputs = parse_outputs(page, expected, calls, self.device.code)
+        self._check_aliasing(outputs, len(expected))
+        return outputs
+
+    def _compare(
+        self, one: InputSet, outputs: Sequence[Output], got: Sequence[Any], *, whole: bool = True
+    ) -> tuple[Comparison, ...]:
+        """Compare a sample; where it is right and the set holds the whole answers, the whole outputs."""
+        samples = [
+            compare(values, answer, output.expected, whole=False)
+            for values, answer, output in zip(got, one.answers, outputs, strict=True)
+        ]
+        if not (whole and one.whole and all(sample.right for sample in samples)):
+            return tuple(samples)
+        return tuple(
+            compare(self.memory.whole(output), answer, output.expected, whole=True)
+            for answer, output in zip(one.answers, outputs, strict=True)
+        )
+
+    def _check_aliasing(self, outputs: Sequence[Output], width: int) -> None:
         start = self._inputs_at()
         end = start + self.anatomy.input_bytes
-        for position, output in enumerate(outputs):
+        for place, output in enumerate(outputs):
             low, high = output.address, output.address + output.span_bytes
             if low < end and start < high and not output.expected.aliases:
-                raise Fault(
-                    Status.WRONG_CONTRACT, f"expected output {position} in memory of its own, it lies in an input"
-                )
+                raise Contract(f"expected output {place % width} in memory of its own, it lies in an input")
+
+    @contextlib.contextmanager
+    def _contract(self) -> Generator[None]:
+        """Turn a broken contract into the program's fault."""
+        try:
+            yield
+        except Contract as error:
+            raise Fault(Status.WRONG_CONTRACT, str(error)) from None
 
     # --- stopping ----------------------------------------------------------------------------------------------
 
@@ -362,5 +412,5 @@ class Arm:
     def close(self) -> None:
         """Kill the worker and give its memory back."""
         self.worker.close()
-        for block in self._slots:
-            block.close()
+        if self._memory is not None:
+            self._memory.close()

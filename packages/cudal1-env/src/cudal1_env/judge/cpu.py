@@ -1,137 +1,180 @@
-"""The CPU device: how outputs are read, how caches are emptied. The one module that a GPU replaces."""
+"""The CPU device: inputs in sealed memory, outputs read out of the frozen worker's, caches emptied by overwriting them."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
-from dataclasses import dataclass
+import time
+from collections.abc import Generator, Sequence
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from cudal1_worker import protocol as wire
 
 from cudal1_env.judge import memory
-from cudal1_env.judge.numerics import Expected, decode
-from cudal1_env.judge.workers import Worker
+from cudal1_env.judge.device import Contract, Output, check_holes
+from cudal1_env.judge.memory import SharedBlock, sealed_file
+from cudal1_env.judge.numerics import Answer, decode
+from cudal1_env.records import Machine
 
-_DEVICE_CODE = 0
-
-
-class Contract(Exception):
-    """Outputs are not what the task's contract says; the text says what was expected and what came."""
+Bytes = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True)
-class Output:
-    """Where a worker says that one output lies; checked against what the task expects."""
-
-    address: int
-    strides: tuple[int, ...]
-    """In elements."""
-    expected: Expected
-
-    @property
-    def span_bytes(self) -> int:
-        """Bytes from the first to the last element."""
-        reach = sum((n - 1) * s for n, s in zip(self.expected.shape, self.strides, strict=True))
-        return (reach + 1) * self.expected.item_bytes if self.expected.size else 0
-
-
-def parse_outputs(page: bytes, expected: tuple[Expected, ...]) -> list[Output]:
-    """Check a copy of the reply page against the contract.
+class CpuDevice:
+    """The CPU: one core for both arms.
 
     Args:
-        page: The reply page, copied once after the worker was frozen.
-        expected: What the task's outputs must look like.
-
-    Raises:
-        Contract: Number, device, dtype or shape differ, or strides reach backwards.
-    """
-    count = int.from_bytes(page[8 * wire.OUTPUTS : 8 * wire.OUTPUTS + 8], "little")
-    if count != len(expected):
-        raise Contract(f"expected {len(expected)} output tensors, got {count}")
-    outputs: list[Output] = []
-    for position, want in enumerate(expected):
-        offset = wire.DESCRIPTOR_OFFSET + position * wire.DESCRIPTOR.size
-        address, code, rank, device, *rest = (int(word) for word in wire.DESCRIPTOR.unpack_from(page, offset))
-        shape, strides = tuple(rest[:rank]), tuple(rest[wire.MAX_DIMENSIONS : wire.MAX_DIMENSIONS + rank])
-        dtype = wire.DTYPES[code] if code < len(wire.DTYPES) else f"unknown dtype {code}"
-        if rank > wire.MAX_DIMENSIONS or shape != want.shape:
-            raise Contract(f"expected shape {list(want.shape)} for output {position}, got {list(shape)}")
-        if dtype != want.dtype:
-            raise Contract(f"expected dtype {want.dtype} for output {position}, got {dtype}")
-        if device != _DEVICE_CODE:
-            raise Contract(f"expected output {position} on the CPU, got another device")
-        if any(stride < 0 for stride in strides):
-            raise Contract(f"expected strides of zero or more for output {position}, got {list(strides)}")
-        outputs.append(Output(address, strides, want))
-    return outputs
-
-
-def sample(worker: Worker, output: Output, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
-    """Read output elements at flat positions (in C order of the shape) from a frozen worker.
-
-    Raises:
-        Contract: The memory that the worker named is not there.
-    """
-    shape = output.expected.shape
-    indices = np.unravel_index(positions, shape) if shape else ()
-    offsets = np.zeros(positions.shape, dtype=np.int64)
-    for index, stride in zip(indices, output.strides, strict=True):
-        offsets += index.astype(np.int64) * stride
-    addresses = (np.uint64(output.address) + (offsets * output.expected.item_bytes).astype(np.uint64)).astype(np.uint64)
-    try:
-        return decode(memory.gather(worker.pid, addresses, output.expected.item_bytes), output.expected.dtype)
-    except memory.Unreadable as error:
-        raise Contract(f"expected readable outputs: {error}") from None
-
-
-def whole(worker: Worker, output: Output) -> npt.NDArray[np.generic]:
-    """Read a whole output from a frozen worker, flat, in C order of its shape.
-
-    Raises:
-        Contract: The memory that the worker named is not there, or is not the worker's own.
-    """
-    want = output.expected
-    if not want.size:
-        return decode(np.empty(0, dtype=np.uint8), want.dtype)
-    if output.span_bytes > 16 * want.size * want.item_bytes + 4096:
-        raise Contract(f"expected an output without large holes, strides {list(output.strides)} span too much")
-    # Where the reference itself returns an input, so may a candidate; inputs lie in shared, sealed memory.
-    if not want.aliases and not memory.is_private(memory.private_ranges(worker.pid), output.address, output.span_bytes):
-        raise Contract("expected outputs in memory of the process's own, they lie in a shared or unmapped range")
-    try:
-        data = memory.read(worker.pid, output.address, output.span_bytes)
-    except memory.Unreadable as error:
-        raise Contract(f"expected readable outputs: {error}") from None
-    items = data.view(f"V{want.item_bytes}")
-    strides = tuple(stride * want.item_bytes for stride in output.strides)
-    laid = np.lib.stride_tricks.as_strided(items, shape=want.shape, strides=strides, writeable=False)
-    return decode(np.ascontiguousarray(laid).reshape(-1).view(np.uint8), want.dtype)
-
-
-class CoreCache:
-    """Empties the private caches of the arms' core, so that neither arm finds what the other left.
-
-    The judge's thread moves to that core for a moment, while both arms are frozen, and writes more than its L2.
-
-    Args:
-        core: The arms' core; None does nothing (no core could be fixed).
-        home: Cores to which the thread returns.
+        core: The arms' core; None where no core could be fixed: then no caches are emptied.
     """
 
-    def __init__(self, core: int | None, home: frozenset[int]) -> None:
+    name: Literal["cpu", "cuda"] = "cpu"
+    code = 0
+    tf32 = False
+    locks: tuple[str, ...] = ()
+    most_burst = 1
+
+    def __init__(self, core: int | None) -> None:
         self._core = core
-        self._home = home
         self._block = np.zeros(2 * level2_bytes(core or 0), dtype=np.uint8)
 
-    def empty(self) -> None:
-        """Write the block on the arms' core."""
+    def settle(self) -> float:
+        """Empty the private caches of the arms' core, so that neither arm finds what the other left.
+
+        The judge's thread moves to that core for a moment, while both arms are frozen, and writes more than its L2.
+        """
         if self._core is None:
-            return
+            return 0.0
+        began = time.perf_counter()
+        home = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {self._core})
         self._block += 1
-        os.sched_setaffinity(0, self._home)
+        os.sched_setaffinity(0, home)
+        return time.perf_counter() - began
+
+    def memory(self, pid: int, input_bytes: int, output_bytes: int) -> CpuMemory:
+        """Make the memory of an arm."""
+        return CpuMemory(pid, input_bytes)
+
+    def block(self, size_bytes: int) -> SharedBlock:
+        """Make memory for an oracle."""
+        return SharedBlock(size_bytes, sealed=False)
+
+    def copy(self, array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        """Copy an array."""
+        return array.copy()
+
+    def view(self, raw: Bytes, dtype: Literal["float64", "int64"]) -> npt.NDArray[np.generic]:
+        """View bytes as numbers."""
+        return raw.view(dtype)
+
+    def take(self, values: npt.NDArray[np.generic], positions: npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
+        """Copy elements of a flat array."""
+        return values[positions]
+
+    def to_host(self, array: Bytes) -> Bytes:
+        """Copy bytes."""
+        return array.copy()
+
+    def machine(self, core: int | None, torch_version: str, cuda_version: str | None) -> Machine:
+        """Describe this machine."""
+        return Machine(
+            device="cpu",
+            name=model_name(),
+            cores=len(os.sched_getaffinity(0)),
+            core=core,
+            kernel=f"{platform.system()} {platform.release()}",
+            python=platform.python_version(),
+            torch=torch_version,
+        )
+
+
+class CpuMemory:
+    """Memory of one arm on a CPU.
+
+    Args:
+        pid: The worker.
+        input_bytes: Size of a set of inputs.
+    """
+
+    def __init__(self, pid: int, input_bytes: int) -> None:
+        self._pid = pid
+        self._input_bytes = input_bytes
+        self._slots: list[SharedBlock] = []
+
+    def begin(self) -> None:
+        """Nothing to tell."""
+
+    def began(self, answer: wire.Message) -> None:
+        """Nothing to learn."""
+
+    def slots(self, count: int) -> tuple[wire.Message, list[int]]:
+        """Make sealed blocks for inputs: the worker can map them read-only and in no other way."""
+        self._slots = [SharedBlock(self._input_bytes, sealed=True) for _ in range(wire.SLOTS * count)]
+        return {"bytes": self._input_bytes}, [block.fd for block in self._slots]
+
+    @contextlib.contextmanager
+    def present(self, inputs: Bytes, *, writable: bool) -> Generator[tuple[wire.Message, list[int]]]:
+        """Put the inputs of an untimed call into a sealed file."""
+        with sealed_file(inputs.data) as fd:
+            yield {"writable": writable}, [fd]
+
+    def fill(self, first: int, inputs: Sequence[Bytes]) -> None:
+        """Write inputs into the blocks from `first` on."""
+        for block, one in zip(self._slots[first:], inputs, strict=False):
+            np.copyto(block.bytes, one)
+
+    def intact(self, inputs: Bytes, address: int) -> bool:
+        """Whether the inputs of the last untimed call are as they were."""
+        try:
+            return np.array_equal(memory.read(self._pid, address, self._input_bytes), inputs)
+        except memory.Unreadable:
+            return False
+
+    def samples(self, outputs: Sequence[Output], answers: Sequence[Answer]) -> list[npt.NDArray[np.generic]]:
+        """Read the outputs' elements at the answers' positions from the frozen worker.
+
+        Raises:
+            Contract: The memory that the worker named is not there.
+        """
+        return [self._sample(output, answer.positions) for output, answer in zip(outputs, answers, strict=True)]
+
+    def _sample(self, output: Output, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
+        want = output.expected
+        addresses = np.uint64(output.address) + output.offsets(positions).astype(np.uint64)
+        try:
+            return decode(memory.gather(self._pid, addresses.astype(np.uint64), want.item_bytes), want.dtype)
+        except memory.Unreadable as error:
+            raise Contract(f"expected readable outputs: {error}") from None
+
+    def whole(self, output: Output) -> npt.NDArray[np.generic]:
+        """Read a whole output from the frozen worker, flat, in C order of its shape.
+
+        Raises:
+            Contract: The memory that the worker named is not there, or is not the worker's own.
+        """
+        want = output.expected
+        if not want.size:
+            return decode(np.empty(0, dtype=np.uint8), want.dtype)
+        check_holes(output)
+        # Where the reference itself returns an input, so may a candidate; inputs lie in shared, sealed memory.
+        ranges = memory.private_ranges(self._pid)
+        if not want.aliases and not memory.is_private(ranges, output.address, output.span_bytes):
+            raise Contract("expected outputs in memory of the process's own, they lie in a shared or unmapped range")
+        try:
+            data = memory.read(self._pid, output.address, output.span_bytes)
+        except memory.Unreadable as error:
+            raise Contract(f"expected readable outputs: {error}") from None
+        items = data.view(f"V{want.item_bytes}")
+        strides = tuple(stride * want.item_bytes for stride in output.strides)
+        laid = np.lib.stride_tricks.as_strided(items, shape=want.shape, strides=strides, writeable=False)
+        return decode(np.ascontiguousarray(laid).reshape(-1).view(np.uint8), want.dtype)
+
+    def close(self) -> None:
+        """Give the blocks back."""
+        for block in self._slots:
+            block.close()
 
 
 def level2_bytes(core: int) -> int:
@@ -144,7 +187,7 @@ def level2_bytes(core: int) -> int:
     return int(text[:-1]) << {"K": 10, "M": 20, "G": 30}[text[-1]] if text[-1] in "KMG" else int(text)
 
 
-def name() -> str:
+def model_name() -> str:
     """Model of the CPU, as the system tells it."""
     try:
         with open("/proc/cpuinfo") as file:

@@ -18,18 +18,22 @@ from typing import Self
 import numpy as np
 from cudal1_data import Task
 from cudal1_data.suites.starter import STARTER_FOLDER
+from cudal1_worker import protocol as wire
 from cudal1_worker.sandbox import Spec
 
 from cudal1_env.calibration import load_spread
-from cudal1_env.errors import SettingsError, TaskError
+from cudal1_env.errors import TaskError
+from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.arms import Arm, Fault
 from cudal1_env.judge.build import BuildFolders
-from cudal1_env.judge.cpu import CoreCache
-from cudal1_env.judge.lease import away_from, choose_core, lease
+from cudal1_env.judge.cpu import CpuDevice
+from cudal1_env.judge.device import Device
+from cudal1_env.judge.lease import away_from, choose_core, core_name, lease
+from cudal1_env.judge.oracle import Anatomy
 from cudal1_env.judge.pool import SEED_BYTES, InputSet, Pool, WeightsMode
 from cudal1_env.judge.rounds import WARM_SETS, LaunchResult, Measurement
 from cudal1_env.judge.settings import JudgeSettings
-from cudal1_env.judge.verdict import Case, machine, printable
+from cudal1_env.judge.verdict import Case, printable
 from cudal1_env.judge.workers import Zygote
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.sandbox import default_spec
@@ -74,17 +78,15 @@ class Judge:
 
     def __init__(self, settings: JudgeSettings | None = None) -> None:
         self.settings = settings or JudgeSettings()
-        if self.settings.device == "cuda":
-            raise SettingsError("expected device 'cpu' or 'auto': this version judges on CPUs only")
-        default_spec("cpu", demanded=self.settings.require_sandbox)
         self.core = choose_core()
+        self.device = choose_device(self.settings, self.core)
+        default_spec(self.device.name, demanded=self.settings.require_sandbox)
         self.spread = load_spread()
         self._zygote = Zygote()
         self._folders = BuildFolders()
         self._pools: OrderedDict[tuple[str, str], Pool] = OrderedDict()
         self._disclosed: dict[str, str] = {}
         self._lock = threading.RLock()
-        self._cache: CoreCache | None = None
 
     # --- the protocol ------------------------------------------------------------------------------------------
 
@@ -186,6 +188,7 @@ class Judge:
                     task,
                     self._zygote,
                     self._spec(None, core=None),
+                    self.device,
                     self.settings,
                     seed or secrets.token_bytes(SEED_BYTES),
                 )
@@ -212,12 +215,12 @@ class Judge:
     def _case(self, task: Task, source: str, precision: Precision) -> Case:
         self._zygote.start()
         case = Case(task, printable(source), precision)
-        case.machine = machine(self.core, self._zygote.torch)
+        case.machine = self.device.machine(self.core, self._zygote.torch, self._zygote.cuda)
         return case
 
     def _spec(self, folder: Path | None, *, core: int | None) -> Spec:
         return default_spec(
-            "cpu",
+            self.device.name,
             demanded=self.settings.require_sandbox,
             hidden=(str(STARTER_FOLDER),),  # the variants there are answers
             build_dir=None if folder is None else str(folder),
@@ -240,7 +243,7 @@ class Judge:
         with case.watch.phase("start"):
             worker = self._zygote.fork("arm", self._spec(begins_as, core=self.core))
         case.layers, case.missing = worker.layers, worker.missing
-        arm = Arm(worker, pool.anatomy, self.settings, "ModelNew")
+        arm = Arm(worker, self.device, pool.anatomy, self.settings, "ModelNew")
         try:
             with case.watch.phase("build"):
                 arm.build(case.source)
@@ -265,10 +268,8 @@ class Judge:
         try:
             if built.fault is not None:
                 return case.failed(built.fault)
-            with lease(self.core) as waited, away_from(self.core) as home:
+            with lease(core_name(self.core), *self.device.locks) as waited, away_from(self.core):
                 case.watch.add("wait", waited)
-                if self._cache is None:
-                    self._cache = CoreCache(self.core, home)
                 return self._launches(built, pool)
         except Fault as fault:
             return case.failed(fault)
@@ -346,28 +347,26 @@ class Judge:
         case, candidate = built.case, built.arm
         assert candidate is not None
         with case.watch.phase("start"):
-            reference = Arm(
-                self._zygote.fork("arm", self._spec(None, core=self.core)), pool.anatomy, self.settings, "Model"
-            )
+            worker = self._zygote.fork("arm", self._spec(None, core=self.core))
+            reference = Arm(worker, self.device, pool.anatomy, self.settings, "Model")
         try:
             mode = self._construct(case, pool, reference, candidate)
             reference_s = self._warm_reference(case, pool, mode, reference)
             self._warm_candidate(case, pool, mode, candidate)
+            pairs, calls, burst = self._size(case.precision, reference_s, pool.anatomy)
             with case.watch.phase("warmup"):
-                reference.open()
-                candidate.open()
+                for arm in (reference, candidate):
+                    arm.open(burst)
             random = pool.secrets.generator("order", len(case.launches))
-            pairs, calls = self._size(case.precision, reference_s)
-            assert self._cache is not None
             measurement = Measurement(
                 reference,
                 candidate,
                 lambda count: self._sets(case, pool, mode, count),
-                self._cache,
                 random,
                 case.tally,
                 most_pairs=pairs,
                 calls_per_turn=calls,
+                burst=burst,
             )
             case.measuring = (time.perf_counter(), case.watch.phases.get("oracle", 0.0))
             try:
@@ -431,14 +430,21 @@ class Judge:
                 case.tally.check(one, comparisons)
             candidate.freeze()
 
-    def _size(self, precision: Precision, reference_s: float) -> tuple[int, int]:
-        """Return how many pairs of turns a launch may have, and how many calls a turn."""
-        rule = RULES[precision]
-        most = self.settings.sets_training if precision == "training" else self.settings.sets_report
-        turn_s = self.settings.turn_ms * 1e-3
-        calls = max(1, min(round(turn_s / max(reference_s, 1e-6)), most // rule.pairs_in_launch))
-        affordable = int(self._budget_s(precision) / (2 * reference_s))
-        return max(2 * rule.min_pairs, min(rule.pairs_in_launch, affordable)), calls
+    def _size(self, precision: Precision, reference_s: float, anatomy: Anatomy) -> tuple[int, int, int]:
+        """Return how many pairs of turns a launch may have, how many calls a turn, and how many are made in one go."""
+        rule, settings = RULES[precision], self.settings
+        most = settings.sets_training if precision == "training" else settings.sets_report
+        burst = 1
+        if reference_s < settings.burst_below_us * 1e-6:
+            burst = min(
+                math.ceil(settings.burst_ms * 1e-3 / reference_s),
+                self.device.most_burst,
+                wire.MAX_DESCRIPTORS // len(anatomy.outputs),
+                max(1, settings.burst_bytes // anatomy.input_bytes),
+            )
+        calls = max(1, min(round(settings.turn_ms * 1e-3 / max(reference_s * burst, 1e-6)), most // rule.pairs_in_launch))
+        affordable = int(self._budget_s(precision) / (2 * reference_s * burst))
+        return max(2 * rule.min_pairs, min(rule.pairs_in_launch, affordable)), calls * burst, burst
 
     def _budget_s(self, precision: Precision) -> float:
         return self.settings.budget_training_s if precision == "training" else self.settings.budget_report_s
@@ -450,6 +456,19 @@ class Judge:
         rule = RULES[case.precision]
         step = decide([*case.launches, launch], rule, spread=self.spread, spent=self._spent(case))
         return step != "pair"
+
+
+def choose_device(settings: JudgeSettings, core: int | None) -> Device:
+    """Return the device that the settings ask for.
+
+    Raises:
+        MachineError: A GPU is asked for, and there is none.
+    """
+    if resolve_device(settings.device) == "cpu":
+        return CpuDevice(core)
+    from cudal1_env.judge.cuda import CudaDevice  # starts torch and the GPU
+
+    return CudaDevice(tf32=settings.arithmetic == "tf32")
 
 
 def confirmed(launches: Sequence[Launch]) -> bool:

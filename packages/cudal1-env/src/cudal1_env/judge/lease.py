@@ -1,4 +1,4 @@
-"""Exclusive use of one CPU core, among all judges of this host."""
+"""Exclusive use of one CPU core or GPU, among all judges of this host."""
 
 from __future__ import annotations
 
@@ -24,35 +24,40 @@ def choose_core() -> int | None:
     return cores[-1] if len(cores) > 1 else None
 
 
-@contextlib.contextmanager
-def lease(core: int | None, *, wait_s: float = _WAIT_S) -> Generator[float]:
-    """Hold a core; yield the seconds that were waited for it.
+def core_name(core: int | None) -> str:
+    """What the lease of a core is called."""
+    return f"cpu-{'all' if core is None else core}"
 
-    The lock is a file lock on an empty file that stays: removing it would race with the next holder.
+
+@contextlib.contextmanager
+def lease(*names: str, wait_s: float = _WAIT_S) -> Generator[float]:
+    """Hold devices, taken in the order of their names; yield the seconds that were waited for them.
+
+    A lock is a file lock on an empty file that stays: removing it would race with the next holder.
 
     Raises:
-        MachineError: Others hold the core for longer than `wait_s`.
+        MachineError: Others hold one for longer than `wait_s`.
     """
     folder = Path(tempfile.gettempdir()) / "cudal1-leases"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o777)
         folder.chmod(0o1777)
-    fd = os.open(folder / f"cpu-{'all' if core is None else core}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     began = time.monotonic()
-    try:
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() - began > wait_s:
-                    raise MachineError(
-                        f"expected CPU core {core} to be free within {wait_s:g} s, another judge holds it"
-                    ) from None
-                time.sleep(0.01)
+    with contextlib.ExitStack() as held:
+        for name in sorted(names):
+            fd = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            held.callback(os.close, fd)
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() - began > wait_s:
+                        raise MachineError(
+                            f"expected {name} to be free within {wait_s:g} s, another judge holds it"
+                        ) from None
+                    time.sleep(0.01)
         yield time.monotonic() - began
-    finally:
-        os.close(fd)
 
 
 @contextlib.contextmanager

@@ -6,12 +6,18 @@ reference in float64, with a floor of a few units in the last place of the outpu
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Array = Any
+"""A numpy array, or a torch tensor where whole outputs are compared on the device on which they lie."""
+
+_TINY = float(np.finfo(np.float32).tiny)
 
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Distance from 1 to the next number, by dtype."""
@@ -52,7 +58,7 @@ class Answer:
     """Flat positions of the sample, shape (n,)."""
     values: npt.NDArray[np.float64] | npt.NDArray[np.int64]
     """Right values at these positions, shape (n,)."""
-    whole: npt.NDArray[np.float64] | npt.NDArray[np.int64] | None
+    whole: Array | None
     """All right values, flat; None for sets that are only sampled."""
     scale: float
     """Largest finite magnitude of the answer."""
@@ -60,8 +66,10 @@ class Answer:
     """Allowed absolute error; for integers the allowed share of elements that differ."""
     row_tolerance: float = float("inf")
     """Allowed error over the largest magnitude in the row (last dimension); infinite where it says nothing."""
-    row_scales: Floats | None = None
-    """Largest magnitude in each row, shape (rows,); None for integers."""
+    row_scales: Array | None = None
+    """Largest magnitude in each row, shape (rows,), for whole comparisons; None for integers."""
+    sample_scales: Floats | None = None
+    """The same for the rows of the sample's elements, shape (n,)."""
     reference_error: float = field(default=0.0)
     """The reference's own error, over the scale."""
 
@@ -85,65 +93,77 @@ def decode(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[np.generic]:
     return data.view(np.dtype(dtype))
 
 
-def compare(
-    got: npt.NDArray[np.generic],
-    right: npt.NDArray[np.generic],
-    answer: Answer,
-    expected: Expected,
-    positions: npt.NDArray[np.int64] | None,
-) -> Comparison:
+def compare(got: Array, answer: Answer, expected: Expected, *, whole: bool) -> Comparison:
     """Compare output elements with the right ones.
 
     Args:
         got: What the worker left, decoded, shape (n,).
-        right: float64 (or int64) answers, shape (n,).
-        answer: Tolerances and scales.
-        positions: Flat positions of the elements, shape (n,); None when they are all, in order.
-        expected: The output's dtype.
+        answer: Right values, tolerances and scales.
+        expected: The output's shape and dtype.
+        whole: Whether `got` is the whole output, in order, or the sample.
     """
-    if got.size == 0:
+    right = answer.whole if whole else answer.values
+    assert right is not None, "expected a set whose whole answer was kept"
+    if got.shape[0] == 0:
         return Comparison(0.0, True)
     if not expected.floating:
-        share = float(np.count_nonzero(got.astype(np.int64) != right) / got.size)
+        share = float((_integers(got) != right).sum()) / got.shape[0]
         return Comparison(share, share <= answer.tolerance)
+    xp = _namespace(got)
     with np.errstate(all="ignore"):
-        wide = got.astype(np.float64)
+        wide = _doubles(got)
         # A float64 answer beyond the output's range is infinite in the output's dtype, and must be so there.
-        narrow = np.float32 if expected.dtype == "bfloat16" else np.dtype(expected.dtype)
-        rounded = right.astype(narrow).astype(np.float64)
-        finite = np.isfinite(rounded)
-        outside = ~finite
-        if not np.array_equal(np.isfinite(wide), finite):
+        rounded = _doubles(_narrowed(right, expected.dtype))
+        finite = xp.isfinite(rounded)
+        same = (wide == rounded) | (xp.isnan(wide) & xp.isnan(rounded))
+        if bool((xp.isfinite(wide) != finite).any()) or not bool((same | finite).all()):
             return Comparison(float("nan"), False)
-        right = right.astype(np.float64)
-        same = (wide[outside] == rounded[outside]) | (np.isnan(wide[outside]) & np.isnan(rounded[outside]))
-        if not same.all():
-            return Comparison(float("nan"), False)
-        difference = np.abs(wide - right)
-        error = float(difference[finite].max()) if finite.any() else 0.0
-        allowed = row_allowance(answer, expected, positions)
-        rows_right = allowed is None or bool((difference <= allowed)[finite].all())
+        difference = xp.where(finite, xp.abs(wide - _doubles(right)), 0.0)
+        error = float(difference.max())
+        rows_right = _rows_right(difference, answer, expected, whole=whole)
     # Written so that NaN fails.
     return Comparison(error / answer.scale if answer.scale > 0 else error, error <= answer.tolerance and rows_right)
 
 
-def row_allowance(answer: Answer, expected: Expected, positions: npt.NDArray[np.int64] | None) -> Floats | None:
-    """Return the allowed absolute error of each element by its row's scale, shape (n,) or broadcast to it.
+def _rows_right(difference: Array, answer: Answer, expected: Expected, *, whole: bool) -> bool:
+    """Whether each element is within what its row's scale allows.
 
     One scale for a whole tensor would let rows of small values be left out where others are large.
     """
-    if answer.row_scales is None or not np.isfinite(answer.row_tolerance):
-        return None
-    allowed = np.maximum(answer.row_tolerance * answer.row_scales, float(np.finfo(np.float32).tiny))
+    scales = answer.row_scales if whole else answer.sample_scales
+    if scales is None or not np.isfinite(answer.row_tolerance):
+        return True
+    allowed = (answer.row_tolerance * scales).clip(min=_TINY)
+    if not whole:
+        return bool((difference <= allowed).all())
     width = expected.shape[-1] if expected.shape else 1
-    return np.repeat(allowed, width) if positions is None else allowed[positions // width]
+    return bool((difference.reshape(-1, width) <= allowed[:, None]).all())
 
 
-def row_scales(values: Floats, shape: tuple[int, ...]) -> Floats:
+def row_scales(values: Array, shape: tuple[int, ...]) -> Array:
     """Largest finite magnitude in each row (last dimension) of a flat answer."""
-    width = shape[-1] if shape else 1
-    magnitudes = np.abs(values.reshape(-1, width))
-    return np.where(np.isfinite(magnitudes), magnitudes, 0.0).max(axis=1)
+    xp = _namespace(values)
+    magnitudes = xp.abs(values.reshape(-1, shape[-1] if shape else 1))
+    return xp.amax(xp.where(xp.isfinite(magnitudes), magnitudes, 0.0), 1)
+
+
+def _namespace(array: Array) -> Any:
+    """The library that an array belongs to: numpy and torch give the functions used here the same names."""
+    return np if isinstance(array, np.ndarray) else sys.modules["torch"]
+
+
+def _doubles(array: Array) -> Array:
+    return array.astype(np.float64) if isinstance(array, np.ndarray) else array.double()
+
+
+def _integers(array: Array) -> Array:
+    return array.astype(np.int64) if isinstance(array, np.ndarray) else array.long()
+
+
+def _narrowed(array: Array, dtype: str) -> Array:
+    """Round to an output's dtype; to float32 for bfloat16, which numpy does not know."""
+    name = "float32" if dtype == "bfloat16" else dtype
+    return array.astype(name) if isinstance(array, np.ndarray) else array.to(getattr(_namespace(array), name))
 
 
 def tolerance(*, scale: float, own_relative_error: float, dtype: str, factor: float, floor_ulps: float) -> float:
@@ -160,4 +180,4 @@ def tolerance(*, scale: float, own_relative_error: float, dtype: str, factor: fl
         floor_ulps: f.
     """
     relative = max(factor * own_relative_error, floor_ulps * EPSILON[dtype])
-    return max(relative * scale, float(np.finfo(np.float32).tiny))
+    return max(relative * scale, _TINY)

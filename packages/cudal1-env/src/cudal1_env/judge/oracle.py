@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +12,9 @@ from cudal1_worker import protocol as wire
 from cudal1_worker.sandbox import Spec
 
 from cudal1_env.errors import TaskError, WorkerLostError
-from cudal1_env.judge.memory import SharedBlock, sealed_file
-from cudal1_env.judge.numerics import EPSILON, Expected
+from cudal1_env.judge.device import Block, Device
+from cudal1_env.judge.memory import sealed_file
+from cudal1_env.judge.numerics import EPSILON, Array, Expected
 from cudal1_env.judge.workers import Dead, Late, Worker, Zygote
 
 _PAGE = 4096
@@ -51,8 +51,10 @@ class Weights:
 class RawSet:
     """One input set as the oracle made it."""
 
-    inputs: npt.NDArray[np.uint8]
-    answers: list[npt.NDArray[np.float64] | npt.NDArray[np.int64]]
+    inputs: Array
+    """Bytes, shape (input_bytes,); in memory of the device."""
+    answers: list[Array]
+    """float64 or int64, flat; views of memory that the next set overwrites."""
     reports: list[dict[str, Any]]
 
 
@@ -62,6 +64,7 @@ class OracleClient:
     Args:
         zygote: Where the process is forked.
         spec: Its sandbox.
+        device: Where the reference runs.
         task: Whose reference it runs.
         seed: Seed of the constructor.
         timeout_s: Limit for each answer.
@@ -70,14 +73,15 @@ class OracleClient:
         TaskError: The reference cannot be imported or called, or is random.
     """
 
-    def __init__(self, zygote: Zygote, spec: Spec, task: Task, *, seed: int, timeout_s: float) -> None:
+    def __init__(self, zygote: Zygote, spec: Spec, device: Device, task: Task, *, seed: int, timeout_s: float) -> None:
         self.task = task
         self._timeout_s = timeout_s
+        self._device = device
         self.worker: Worker = zygote.fork("oracle", spec)
-        self._block: SharedBlock | None = None
+        self._block: Block | None = None
         try:
             with sealed_file(task.source.encode("utf-8", "replace")) as fd:
-                self._ask({"op": "build"}, [fd])
+                self._ask({"op": "build", "device": device.name, "tf32": device.tf32}, [fd])
             answer = self._ask({"op": "describe", "seed": seed})
             if answer["random"]:
                 raise TaskError(
@@ -128,14 +132,10 @@ class OracleClient:
             seed: Seed of the constructor.
             values_seed: Seed of the values.
         """
-        with SharedBlock(_PAGE, sealed=False) as block:
-            answer = self._ask({"op": "state", "seed": seed, "values_seed": values_seed}, [block.fd])
-            size = int(answer["bytes"])
-            data = np.frombuffer(os.pread(block.fd, size, 0), dtype=np.uint8)
-            while data.size < size:
-                more = np.frombuffer(os.pread(block.fd, size - data.size, data.size), dtype=np.uint8)
-                data = np.concatenate([data, more])
-        return Weights(list(answer["names"]), list(answer["entries"]), data)
+        answer = self._ask({"op": "state", "seed": seed, "values_seed": values_seed})
+        size = int(answer["bytes"])
+        data = self._written(size, answers_at=size)[:size]
+        return Weights(list(answer["names"]), list(answer["entries"]), self._device.to_host(data))
 
     def make(self, seed: int, distribution: str, weights: str, *, reference_error: bool) -> RawSet:
         """Make one input set with its answers.
@@ -156,21 +156,24 @@ class OracleClient:
             }
         )
         answers_at = self.anatomy.input_bytes
-        size = answers_at + max(int(made["answer_bytes"]), 8)
-        size = -(-size // _PAGE) * _PAGE
-        if self._block is None or self._block.size_bytes < size:
-            if self._block is not None:
-                self._block.close()
-            self._block = SharedBlock(size, sealed=False)
-        self._ask({"op": "write", "bytes": self._block.size_bytes, "answers_at": answers_at}, [self._block.fd])
-        data = self._block.bytes
-        answers: list[npt.NDArray[np.float64] | npt.NDArray[np.int64]] = []
+        data = self._written(answers_at + max(int(made["answer_bytes"]), 8), answers_at=answers_at)
+        answers: list[Array] = []
         offset = answers_at
         for out in self.anatomy.outputs:
-            raw = data[offset : offset + 8 * out.size].copy()
-            answers.append(raw.view(np.float64) if out.dtype in EPSILON else raw.view(np.int64))
+            raw = data[offset : offset + 8 * out.size]
+            answers.append(self._device.view(raw, "float64" if out.dtype in EPSILON else "int64"))
             offset += 8 * out.size
-        return RawSet(data[:answers_at].copy(), answers, made["outputs"])
+        return RawSet(self._device.copy(data[:answers_at]), answers, made["outputs"])
+
+    def _written(self, size_bytes: int, *, answers_at: int) -> Array:
+        """Let the oracle write what it made last; return the memory, which belongs to the judge."""
+        if self._block is None or self._block.size_bytes < size_bytes:
+            if self._block is not None:
+                self._block.close()
+            self._block = self._device.block(-(-size_bytes // _PAGE) * _PAGE)
+            self._ask({"op": "block", "bytes": self._block.size_bytes}, [self._block.fd])
+        self._ask({"op": "write", "answers_at": answers_at})
+        return self._block.bytes
 
     def close(self) -> None:
         """End the process."""

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from cudal1_data import Task
 from cudal1_worker.protocol import MAX_OUTPUTS
 from cudal1_worker.sandbox import Spec
 
 from cudal1_env.errors import TaskError
-from cudal1_env.judge.numerics import EPSILON, Answer, Expected, row_scales, tolerance
+from cudal1_env.judge.device import Device
+from cudal1_env.judge.numerics import EPSILON, Answer, Array, Expected, row_scales, tolerance
 from cudal1_env.judge.oracle import Anatomy, OracleClient, Weights
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers import Zygote
@@ -72,7 +72,7 @@ class InputSet:
 
     index: int
     distribution: str
-    inputs: npt.NDArray[np.uint8]
+    inputs: Array
     answers: tuple[Answer, ...]
 
     @property
@@ -84,7 +84,10 @@ class InputSet:
     def size_bytes(self) -> int:
         """Memory that the set takes."""
         return self.inputs.nbytes + sum(
-            a.values.nbytes + a.positions.nbytes + (0 if a.whole is None else a.whole.nbytes) for a in self.answers
+            a.values.nbytes
+            + a.positions.nbytes
+            + sum(part.nbytes for part in (a.whole, a.row_scales) if part is not None)
+            for a in self.answers
         )
 
 
@@ -95,6 +98,7 @@ class Pool:
         task: The task.
         zygote: Where the oracle is forked.
         spec: The oracle's sandbox.
+        device: Where the task runs.
         settings: Tolerances and sample sizes.
         seed: 16 secret bytes.
 
@@ -102,12 +106,15 @@ class Pool:
         TaskError: The reference cannot be judged against.
     """
 
-    def __init__(self, task: Task, zygote: Zygote, spec: Spec, settings: JudgeSettings, seed: bytes) -> None:
+    def __init__(self, task: Task, zygote: Zygote, spec: Spec, device: Device, settings: JudgeSettings, seed: bytes) -> None:
         self.task = task
         self.settings = settings
+        self.device = device
         self.secrets = Secrets(seed)
         self.construct_seed = self.secrets.number("construct")
-        self.oracle = OracleClient(zygote, spec, task, seed=self.construct_seed, timeout_s=settings.oracle_timeout_s)
+        self.oracle = OracleClient(
+            zygote, spec, device, task, seed=self.construct_seed, timeout_s=settings.oracle_timeout_s
+        )
         if not 1 <= len(self.anatomy.outputs) <= MAX_OUTPUTS:
             raise TaskError(f"{task.id}: expected 1 to {MAX_OUTPUTS} output tensors, got {len(self.anatomy.outputs)}")
         self._weights: Weights | None = None
@@ -195,7 +202,7 @@ class Pool:
     def _answer(
         self,
         out: Expected,
-        values: npt.NDArray[np.float64] | npt.NDArray[np.int64],
+        values: Array,
         scale: float,
         own: tuple[float, float],
         share: int,
@@ -207,10 +214,10 @@ class Pool:
         positions = np.sort(random.choice(out.size, size=count, replace=False, shuffle=False)) if count else np.empty(0)
         positions = positions.astype(np.int64)
         settings, (own_error, own_row_error) = self.settings, own
-        kept = values if whole else None
+        kept = self.device.copy(values) if whole else None
+        sample = self.device.take(values, positions)
         if not out.floating:
-            return Answer(positions, values[positions], kept, scale, own_error * settings.error_factor)
-        floats = values.astype(np.float64, copy=False)
+            return Answer(positions, sample, kept, scale, own_error * settings.error_factor)
         allowed = tolerance(
             scale=scale,
             own_relative_error=own_error,
@@ -219,14 +226,16 @@ class Pool:
             floor_ulps=settings.error_floor_ulps,
         )
         row_allowed = max(settings.error_factor * own_row_error, settings.error_floor_ulps * EPSILON[out.dtype])
+        scales = row_scales(values, out.shape) if out.size else None
         return Answer(
             positions,
-            values[positions],
+            sample,
             kept,
             scale,
             allowed,
             row_tolerance=row_allowed if row_allowed < 1.0 and _width(out) >= _LEAST_WIDTH else float("inf"),
-            row_scales=row_scales(floats, out.shape),
+            row_scales=scales if whole else None,
+            sample_scales=None if scales is None else self.device.take(scales, positions // _width(out)),
             reference_error=own_error,
         )
 

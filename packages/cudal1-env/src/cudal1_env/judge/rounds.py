@@ -15,7 +15,6 @@ import numpy as np
 
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.arms import Arm, Call, Fault
-from cudal1_env.judge.cpu import CoreCache
 from cudal1_env.judge.pool import InputSet
 from cudal1_env.records import OutputError, Status
 from cudal1_env.stats import Launch
@@ -24,10 +23,11 @@ WARM_SETS = 2
 """Sets for untimed calls."""
 SOLO_SETS = 4
 """Sets for the reference alone, before and again after."""
-SPENT_SETS = WARM_SETS + 2 * SOLO_SETS
 _FIRST_PAIRS = 8
 """Pairs whose sets are made before the first turn: the first look at the interval comes after as many."""
 _EMPTY_CALLS = 7
+_SLOPES = 12
+"""Turns of one call, and of several, that tell a GPU's overhead."""
 _RESOLUTION = 0.02
 """Latencies below this share of the overhead, or below its spread, cannot be told from it: taken as that long."""
 _SLOWED = 1.05
@@ -93,12 +93,12 @@ class Measurement:
     Args:
         reference: The reference's arm, warmed, in the timed loop.
         candidate: The candidate's arm, likewise.
-        sets: Gives the first n input sets, made when first wanted; the first `SPENT_SETS` are not for pairs.
-        cache: Emptied before every call.
+        sets: Gives the first n input sets, made when first wanted; the first ones are not for pairs.
         random: Order of the arms.
         tally: Counts the candidate's calls.
         most_pairs: Pairs of turns after which the launch ends.
-        calls_per_turn: Calls that a turn averages over.
+        calls_per_turn: Calls that a turn averages over, a multiple of `burst`.
+        burst: Calls that are made in one go.
     """
 
     def __init__(
@@ -106,21 +106,22 @@ class Measurement:
         reference: Arm,
         candidate: Arm,
         sets: Callable[[int], list[InputSet]],
-        cache: CoreCache,
         random: np.random.Generator,
         tally: Tally,
         *,
         most_pairs: int,
         calls_per_turn: int,
+        burst: int,
     ) -> None:
         self.reference = reference
         self.candidate = candidate
         self.sets = sets
-        self.cache = cache
         self.random = random
         self.tally = tally
         self.most_pairs = most_pairs
         self.calls_per_turn = calls_per_turn
+        self.burst = burst
+        self._settle_s: dict[bool, list[float]] = {False: [], True: []}
         self.overhead_ms = 0.0
         self.harness_ms = 0.0
         self._resolution_ms = 1e-3
@@ -135,18 +136,19 @@ class Measurement:
             Fault: The candidate fails.
             TaskError: The reference fails.
         """
-        calls = self.calls_per_turn
-        spent = self.sets(SPENT_SETS + _FIRST_PAIRS * calls)[:SPENT_SETS]
-        self._measure_overhead(spent[WARM_SETS - 1])
-        solo, afterwards = spent[WARM_SETS:-SOLO_SETS], spent[-SOLO_SETS:]
+        calls, burst = self.calls_per_turn, self.burst
+        spent_sets = WARM_SETS + 2 * SOLO_SETS * burst
+        spent = self.sets(spent_sets + _FIRST_PAIRS * calls)[:spent_sets]
+        self._measure_overhead(spent[WARM_SETS:], spent[WARM_SETS - 1])
+        solo, afterwards = spent[WARM_SETS : WARM_SETS + SOLO_SETS * burst], spent[-SOLO_SETS * burst :]
         before = self._alone(solo)
         for arm in (self.reference, self.candidate):
             arm.limit(statistics.median(before) * 1e-3)
-        for one in solo:  # the reference has settled by now; so must the candidate, or its first turns are slower
-            self._turn([one], is_candidate=True)
+        for one in _groups(solo, burst):  # the reference has settled by now; so must the candidate
+            self._turn(one, is_candidate=True)
         launch = Launch()
         for pair in range(self.most_pairs):
-            last = SPENT_SETS + (pair + 1) * calls
+            last = spent_sets + (pair + 1) * calls
             part = self.sets(last)[-calls:]
             times: dict[bool, float] = {}
             for is_candidate in (True, False) if self.random.random() < 0.5 else (False, True):
@@ -157,45 +159,72 @@ class Measurement:
         self.candidate.close()
         after = self._alone(afterwards)
         alone_ms = (statistics.median(before), statistics.median(after))
-        was_slowed = slowed(launch.reference_ms, before, after)
-        return LaunchResult(launch, alone_ms, was_slowed, self.overhead_ms, self.harness_ms)
+        was_slowed = slowed(launch.reference_ms, before, after) or self._busy(alone_ms[0])
+        return LaunchResult(launch, alone_ms, was_slowed, self.overhead_ms, self.harness_ms / burst)
 
-    def _measure_overhead(self, one: InputSet) -> None:
-        """Time empty calls: their outputs are those of the reference's last untimed call, made on this set."""
-        times: list[float] = []
-        harness: list[float] = []
-        for _ in range(_EMPTY_CALLS):
-            times.append(self._trusted(one, empty=True).elapsed_ns * 1e-6)
-            harness.append(self.reference.describing_ns * 1e-6)
-        self.harness_ms = statistics.median(harness)
-        self.overhead_ms = statistics.median(times)
-        spread = statistics.median(abs(time - self.overhead_ms) for time in times)
-        self._resolution_ms = max(spread, _RESOLUTION * self.overhead_ms)
+    def _busy(self, reference_ms: float) -> bool:
+        """Whether emptying the caches took longer before the candidate's calls than before the reference's.
+
+        On a GPU that tells of work that goes on though the process stands still, started by the inputs' arrival.
+        """
+        mine, other = (_median_and_error([1e3 * s for s in self._settle_s[who]]) for who in (True, False))
+        allowed = (_SLOWED - 1.0) * reference_ms * self.burst
+        return mine[0] - 3.0 * mine[1] > other[0] + 3.0 * other[1] + allowed
+
+    def _measure_overhead(self, sets: list[InputSet], warm: InputSet) -> None:
+        """Learn from the reference what a turn takes beside its calls.
+
+        On a CPU that is an empty call: its outputs are those of the reference's last untimed call, made on `warm`. On a
+        GPU an empty call lacks the first kernel's start after another process's; there it is what a turn of one call
+        takes beyond the slope between one call and several: T(n) = a + n t, a = (n T(1) - T(n)) / (n - 1).
+        """
+        empties = [self._trusted([warm], empty=True).elapsed_ns * 1e-6 for _ in range(_EMPTY_CALLS)]
+        self.harness_ms = self.reference.describing_ns * 1e-6
+        if self.reference.device.name == "cpu":
+            self.overhead_ms = statistics.median(empties)
+            spread = statistics.median(abs(time - self.overhead_ms) for time in empties)
+        else:
+            many = max(2, self.burst)
+            ones, several = [], []
+            for _ in range(_SLOPES):
+                ones.append(self._trusted(sets[:1]).elapsed_ns * 1e-6)
+                several.append(self._trusted(sets[:many]).elapsed_ns * 1e-6)
+            one, error = _median_and_error(ones)
+            slope = max(0.0, (statistics.median(several) - one) / (many - 1))
+            self.overhead_ms = max(min(empties), one - slope)
+            spread = error
+        self._resolution_ms = max(spread, _RESOLUTION * self.overhead_ms) / self.burst
 
     def _alone(self, sets: list[InputSet]) -> list[float]:
-        return [self._turn([one], is_candidate=False) for one in sets]
+        return [self._turn(part, is_candidate=False) for part in _groups(sets, self.burst)]
 
     def _turn(self, sets: list[InputSet], *, is_candidate: bool) -> float:
         """Call an arm once on each set; return the mean latency of a call in milliseconds."""
         total = 0.0
-        for one in sets:
+        for part in _groups(sets, self.burst):
             if is_candidate:
-                call = self.candidate.call(one, self.cache.empty)
-                self.tally.check(one, call.comparisons)
+                call = self.candidate.call(part)
+                for one, comparisons in zip(part, call.comparisons, strict=True):
+                    self.tally.check(one, comparisons)
             else:
-                call = self._trusted(one)
-            total += max(call.elapsed_ns * 1e-6 - self.overhead_ms, self._resolution_ms)
+                call = self._trusted(part)
+            self._settle_s[is_candidate].append(call.settle_s)
+            total += max(call.elapsed_ns * 1e-6 - self.overhead_ms, self._resolution_ms * len(part))
         return total / len(sets)
 
-    def _trusted(self, one: InputSet, *, empty: bool = False) -> Call:
+    def _trusted(self, sets: list[InputSet], *, empty: bool = False) -> Call:
         try:
-            call = self.reference.call(one, self.cache.empty, empty=empty)
+            call = self.reference.call(sets, empty=empty)
         except Fault as fault:
             raise TaskError(f"expected the reference to answer, got {fault.status}: {fault.message}") from fault
-        if not all(comparison.right for comparison in call.comparisons):
-            errors = [comparison.error for comparison in call.comparisons]
+        if not all(comparison.right for one in call.comparisons for comparison in one):
+            errors = [comparison.error for one in call.comparisons for comparison in one]
             raise TaskError(f"expected the reference to agree with its own float64 answer, errors over scale: {errors}")
         return call
+
+
+def _groups(sets: list[InputSet], size: int) -> list[list[InputSet]]:
+    return [sets[start : start + size] for start in range(0, len(sets), size)]
 
 
 def slowed(beside_ms: Sequence[float], before_ms: Sequence[float], after_ms: Sequence[float]) -> bool:

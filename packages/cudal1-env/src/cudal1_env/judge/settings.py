@@ -14,6 +14,8 @@ class JudgeSettings(BaseModel):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where programs run; `auto` takes a GPU when the judge supports one here."""
+    arithmetic: Literal["strict", "tf32"] = "strict"
+    """`tf32` lets both arms round the factors of products to TF32, and so widens the tolerance; GPUs only."""
     require_sandbox: tuple[str, ...] = ()
     """Sandbox layers without which the judge refuses to work; the rest is used where the machine has it."""
     oracle_timeout_s: float = Field(default=300.0, gt=0)
@@ -46,6 +48,12 @@ class JudgeSettings(BaseModel):
     """The same for `report`, over all launches."""
     turn_ms: float = Field(default=8.0, gt=0)
     """A turn repeats single calls until it lasts about this long."""
+    burst_below_us: float = Field(default=200.0, ge=0)
+    """Calls whose reference is faster than this are made several in one go (GPUs only) ..."""
+    burst_ms: float = Field(default=1.0, gt=0)
+    """... so many that they take about this long together."""
+    burst_bytes: int = Field(default=1 << 30, gt=0)
+    """Inputs of the calls that are made in one go."""
     sample_elements: int = Field(default=128, ge=16)
     """Secret output elements that stop the clock, over all outputs of a call."""
     full_check_share: float = Field(default=0.25, gt=0, le=1)

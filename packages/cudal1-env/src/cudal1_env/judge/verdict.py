@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import platform
 import statistics
 import time
 import uuid
@@ -16,7 +14,6 @@ from typing import Literal
 
 from cudal1_data import Task
 
-from cudal1_env.judge import cpu
 from cudal1_env.judge.arms import Fault
 from cudal1_env.judge.rounds import Tally
 from cudal1_env.records import Evaluation, Latency, Machine, Precision, Seconds, Speedup, Status
@@ -140,19 +137,6 @@ class Case:
             seed_commitment=self.commitment,
             stderr=printable(self.stderr),
         )
-
-
-def machine(core: int | None, torch_version: str) -> Machine:
-    """Describe this machine."""
-    return Machine(
-        device="cpu",
-        name=cpu.name(),
-        cores=len(os.sched_getaffinity(0)),
-        core=core,
-        kernel=f"{platform.system()} {platform.release()}",
-        python=platform.python_version(),
-        torch=torch_version,
-    )
 
 
 def sha256(text: str) -> str:

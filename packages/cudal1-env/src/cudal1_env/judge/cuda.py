@@ -1,0 +1,246 @@
+"""The CUDA device: inputs and outputs lie in device memory of the judge, which the worker maps.
+
+Tensors here are the judge's own, over memory that it made (`cudal1_worker.vmm`); nothing of a worker is executed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import time
+from collections.abc import Generator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from cudal1_worker import protocol as wire
+from cudal1_worker import vmm
+
+from cudal1_env.errors import MachineError
+from cudal1_env.judge.device import Contract, Output, check_holes
+from cudal1_env.judge.numerics import Answer, decode
+from cudal1_env.records import Machine
+
+Tensor = Any
+"""A torch tensor on the GPU."""
+
+_ARENA_BYTES = 256 << 20
+"""Least size of an arena. Larger intermediate results come from the driver; only outputs must lie in it."""
+
+
+class CudaDevice:
+    """One GPU, leased as a whole.
+
+    Args:
+        tf32: Whether products may round their factors to TF32.
+
+    Raises:
+        MachineError: There is no usable GPU.
+    """
+
+    name: Literal["cpu", "cuda"] = "cuda"
+    code = 1
+    most_burst = 32
+
+    def __init__(self, *, tf32: bool) -> None:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise MachineError("expected an NVIDIA GPU and its driver, torch finds none; use device='cpu'")
+        self.tf32 = tf32
+        self._torch: Any = torch
+        self._properties: Any = torch.cuda.get_device_properties(0)
+        self._flush: Tensor = torch.zeros(2 * int(self._properties.L2_cache_size), dtype=torch.uint8, device="cuda")
+        self.locks = (f"gpu-{self._properties.uuid}",)
+
+    def settle(self) -> float:
+        """Overwrite the L2 cache and give back its persisting lines.
+
+        The kernel fills the GPU: when a worker's kernel runs at the same time, though its process stands still, this
+        takes longer by that kernel's time.
+        """
+        began = time.perf_counter()
+        vmm.check(vmm.driver.cuCtxResetPersistingL2Cache())
+        self._flush.add_(1)
+        self._torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    def memory(self, pid: int, input_bytes: int, output_bytes: int) -> CudaMemory:
+        """Make the memory of an arm."""
+        return CudaMemory(input_bytes, output_bytes, tf32=self.tf32)
+
+    def block(self, size_bytes: int) -> CudaBlock:
+        """Make memory for an oracle."""
+        return CudaBlock(size_bytes)
+
+    def copy(self, array: Tensor) -> Tensor:
+        """Copy a tensor on the GPU."""
+        return array.clone()
+
+    def view(self, raw: Tensor, dtype: Literal["float64", "int64"]) -> Tensor:
+        """View bytes as numbers."""
+        return raw.view(getattr(self._torch, dtype))
+
+    def take(self, values: Tensor, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
+        """Copy elements of a flat tensor to the host."""
+        taken: npt.NDArray[np.generic] = values[self._torch.from_numpy(positions).cuda()].cpu().numpy()
+        return taken
+
+    def to_host(self, array: Tensor) -> npt.NDArray[np.uint8]:
+        """Copy bytes to the host."""
+        host: npt.NDArray[np.uint8] = array.cpu().numpy()
+        return host
+
+    def machine(self, core: int | None, torch_version: str, cuda_version: str | None) -> Machine:
+        """Describe this machine."""
+        return Machine(
+            device="cuda",
+            name=str(self._properties.name),
+            cores=len(os.sched_getaffinity(0)),
+            core=core,
+            kernel=f"{platform.system()} {platform.release()}",
+            python=platform.python_version(),
+            torch=torch_version,
+            driver=_driver_version(),
+            cuda=cuda_version,
+        )
+
+
+class CudaBlock:
+    """Device memory of the judge that another process can map.
+
+    Args:
+        size_bytes: Its size.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self._mapping = vmm.Mapping.create(size_bytes, 0)
+        self.size_bytes = self._mapping.size_bytes
+        self.bytes: Tensor = self._mapping.tensor()
+        self.fd = self._mapping.export()
+
+    def close(self) -> None:
+        """Give it back."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+            del self.bytes
+            self._mapping.close()
+
+
+class CudaMemory:
+    """Memory of one arm on a GPU: the arena in which the worker's torch allocates, and the slots of its inputs.
+
+    Args:
+        input_bytes: Size of a set of inputs.
+        output_bytes: Size of the outputs of one call.
+        tf32: Whether the worker may round to TF32.
+    """
+
+    def __init__(self, input_bytes: int, output_bytes: int, *, tf32: bool) -> None:
+        import torch
+
+        self._torch: Any = torch
+        self._tf32 = tf32
+        self._input_bytes = input_bytes
+        self._stride = vmm.rounded(input_bytes)
+        self._arena = CudaBlock(max(_ARENA_BYTES, 8 * output_bytes))
+        self._slots: CudaBlock | None = None
+        self._base = 0
+
+    def begin(self) -> tuple[wire.Message, list[int]]:
+        """Hand over the arena."""
+        return {"op": "cuda", "arena_bytes": self._arena.size_bytes, "tf32": self._tf32}, [self._arena.fd]
+
+    def began(self, answer: wire.Message) -> None:
+        """Take the address at which the worker says that it mapped the arena."""
+        base = answer.get("arena")
+        self._base = base if isinstance(base, int) else 0
+
+    def slots(self, count: int) -> tuple[wire.Message, list[int]]:
+        """Make slots for inputs."""
+        if self._slots is not None:
+            self._slots.close()
+        number = wire.SLOTS * count
+        self._slots = CudaBlock(self._stride * number)
+        return {"bytes": self._input_bytes, "stride": self._stride, "slots": number}, [self._slots.fd]
+
+    @contextlib.contextmanager
+    def present(self, inputs: Tensor, *, writable: bool) -> Generator[tuple[wire.Message, list[int]]]:
+        """Put the inputs of an untimed call into the first slot."""
+        self.fill(0, [inputs])
+        yield {"slot": 0}, []
+
+    def fill(self, first: int, inputs: Sequence[Tensor]) -> None:
+        """Copy inputs into the slots from `first` on, and wait until they are there."""
+        for number, one in enumerate(inputs):
+            self._slot(first + number).copy_(one)
+        self._torch.cuda.synchronize()
+
+    def _slot(self, number: int) -> Tensor:
+        assert self._slots is not None
+        return self._slots.bytes[self._stride * number : self._stride * number + self._input_bytes]
+
+    def intact(self, inputs: Tensor, address: int) -> bool:
+        """Whether the first slot still holds the inputs of the last untimed call."""
+        return bool(self._torch.equal(self._slot(0), inputs))
+
+    def samples(self, outputs: Sequence[Output], answers: Sequence[Answer]) -> list[npt.NDArray[np.generic]]:
+        """Read the outputs' elements at the answers' positions, all in one go.
+
+        Raises:
+            Contract: The memory that the worker named is not in the arena.
+        """
+        places: list[npt.NDArray[np.int64]] = []
+        for output, answer in zip(outputs, answers, strict=True):
+            start = self._start(output)
+            items = start + output.offsets(answer.positions)
+            places.append((items[:, None] + np.arange(output.expected.item_bytes)).reshape(-1))
+        index = self._torch.from_numpy(np.concatenate(places)).to("cuda", non_blocking=True)
+        data: npt.NDArray[np.uint8] = self._arena.bytes[index].cpu().numpy()
+        result: list[npt.NDArray[np.generic]] = []
+        done = 0
+        for output, place in zip(outputs, places, strict=True):
+            result.append(decode(data[done : done + place.size], output.expected.dtype))
+            done += place.size
+        return result
+
+    def whole(self, output: Output) -> Tensor:
+        """Return a copy of a whole output, flat, in C order of its shape.
+
+        Raises:
+            Contract: The memory that the worker named is not in the arena, or is not aligned.
+        """
+        want = output.expected
+        dtype = getattr(self._torch, want.dtype)
+        if not want.size:
+            return self._torch.empty(0, dtype=dtype, device="cuda")
+        check_holes(output)
+        start = self._start(output)
+        if start % want.item_bytes:
+            raise Contract("expected outputs at an address that is a multiple of their elements' size")
+        span = self._arena.bytes[start : start + output.span_bytes].view(dtype)
+        return span.as_strided(want.shape, output.strides).reshape(-1).clone()
+
+    def _start(self, output: Output) -> int:
+        """Offset of an output in the arena."""
+        start = output.address - self._base
+        if output.expected.size and not 0 <= start <= self._arena.size_bytes - output.span_bytes:
+            raise Contract("expected outputs in memory that torch allocated, they lie elsewhere")
+        return start
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._arena.close()
+        if self._slots is not None:
+            self._slots.close()
+
+
+def _driver_version() -> str:
+    try:
+        with open("/proc/driver/nvidia/version") as file:
+            words = file.readline().split()
+    except OSError:
+        return "unknown"
+    return next((word for word in words if word[0].isdigit() and "." in word), "unknown")

@@ -1,0 +1,202 @@
+"""What the judge asks of a device. `cpu.py` and `cuda.py` answer; everything else is the same for both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from cudal1_worker import protocol as wire
+
+from cudal1_env.judge.numerics import Answer, Array, Expected
+from cudal1_env.records import Machine
+
+
+class Contract(Exception):
+    """Outputs are not what the task's contract says; the text says what was expected and what came."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a worker says that one output lies; checked against what the task expects."""
+
+    address: int
+    strides: tuple[int, ...]
+    """In elements."""
+    expected: Expected
+
+    @property
+    def span_bytes(self) -> int:
+        """Bytes from the first to the last element."""
+        reach = sum((n - 1) * s for n, s in zip(self.expected.shape, self.strides, strict=True))
+        return (reach + 1) * self.expected.item_bytes if self.expected.size else 0
+
+    def offsets(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Bytes from the address to elements at flat positions (in C order of the shape), shape (n,)."""
+        indices = np.unravel_index(positions, self.expected.shape) if self.expected.shape else ()
+        offsets = np.zeros(positions.shape, dtype=np.int64)
+        for index, stride in zip(indices, self.strides, strict=True):
+            offsets += index.astype(np.int64) * stride
+        return offsets * self.expected.item_bytes
+
+
+class Block(Protocol):
+    """Memory of the judge that an oracle writes."""
+
+    fd: int
+    size_bytes: int
+
+    @property
+    def bytes(self) -> Array:
+        """The memory, shape (size_bytes,)."""
+        ...
+
+    def close(self) -> None:
+        """Give it back."""
+        ...
+
+
+class ArmMemory(Protocol):
+    """Memory of one arm: the blocks in which it finds inputs, and what it leaves behind."""
+
+    def begin(self) -> tuple[wire.Message, list[int]] | None:
+        """What the worker must be told before its constructor runs, and what it answers is given to `began`."""
+        ...
+
+    def began(self, answer: wire.Message) -> None:
+        """Take the worker's answer to `begin`."""
+        ...
+
+    def slots(self, count: int) -> tuple[wire.Message, list[int]]:
+        """Make blocks for the inputs of `count` calls in one go, twice; what the worker must be told of them."""
+        ...
+
+    def present(self, inputs: Array, *, writable: bool) -> AbstractContextManager[tuple[wire.Message, list[int]]]:
+        """Lay out the inputs of an untimed call; what the worker must be told of them."""
+        ...
+
+    def fill(self, first: int, inputs: Sequence[Array]) -> None:
+        """Write inputs into the blocks from `first` on, and wait until they are there."""
+        ...
+
+    def intact(self, inputs: Array, address: int) -> bool:
+        """Whether the inputs of the last untimed call, mapped in the worker at `address`, are as they were."""
+        ...
+
+    def samples(self, outputs: Sequence[Output], answers: Sequence[Answer]) -> list[npt.NDArray[np.generic]]:
+        """Read the outputs' elements at the answers' positions.
+
+        Raises:
+            Contract: The memory that the worker named is not there.
+        """
+        ...
+
+    def whole(self, output: Output) -> Array:
+        """Read a whole output, flat, in C order of its shape.
+
+        Raises:
+            Contract: The memory that the worker named is not there, or is not the worker's own.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give everything back; the worker is dead."""
+        ...
+
+
+class Device(Protocol):
+    """A kind of device, as the judge uses it."""
+
+    name: Literal["cpu", "cuda"]
+    code: int
+    """How descriptors call it."""
+    tf32: bool
+    """Whether both arms and the oracle may round to TF32."""
+    locks: tuple[str, ...]
+    """What must be leased beside the arms' core."""
+    most_burst: int
+    """Most calls that are made in one go."""
+
+    def settle(self) -> float:
+        """Empty the caches; return the seconds that it took, more than usual if something else works there."""
+        ...
+
+    def memory(self, pid: int, input_bytes: int, output_bytes: int) -> ArmMemory:
+        """Make the memory of an arm."""
+        ...
+
+    def block(self, size_bytes: int) -> Block:
+        """Make memory for an oracle."""
+        ...
+
+    def copy(self, array: Array) -> Array:
+        """Copy an array of the device."""
+        ...
+
+    def view(self, raw: Array, dtype: Literal["float64", "int64"]) -> Array:
+        """View bytes as numbers."""
+        ...
+
+    def take(self, values: Array, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
+        """Copy elements of a flat array to the host."""
+        ...
+
+    def to_host(self, array: Array) -> npt.NDArray[np.uint8]:
+        """Copy bytes to the host."""
+        ...
+
+    def machine(self, core: int | None, torch_version: str, cuda_version: str | None) -> Machine:
+        """Describe this machine."""
+        ...
+
+
+def parse_outputs(page: bytes, expected: tuple[Expected, ...], calls: int, device_code: int) -> list[Output]:
+    """Check a copy of the reply page against the contract.
+
+    Args:
+        page: The reply page, copied once after the worker was frozen.
+        expected: What the task's outputs must look like.
+        calls: How many calls were made in one go.
+        device_code: On which kind of device they must lie.
+
+    Returns:
+        The outputs of the first call, then those of the second, ...
+
+    Raises:
+        Contract: Number, device, dtype or shape differ, or strides reach backwards.
+    """
+    count = int.from_bytes(page[8 * wire.OUTPUTS : 8 * wire.OUTPUTS + 8], "little")
+    if count != calls * len(expected):
+        raise Contract(f"expected {len(expected)} output tensors, got {count / calls:g}")
+    outputs: list[Output] = []
+    for place in range(count):
+        position = place % len(expected)
+        want = expected[position]
+        offset = wire.DESCRIPTOR_OFFSET + place * wire.DESCRIPTOR.size
+        address, code, rank, device, *rest = (int(word) for word in wire.DESCRIPTOR.unpack_from(page, offset))
+        shape, strides = tuple(rest[:rank]), tuple(rest[wire.MAX_DIMENSIONS : wire.MAX_DIMENSIONS + rank])
+        dtype = wire.DTYPES[code] if code < len(wire.DTYPES) else f"unknown dtype {code}"
+        if rank > wire.MAX_DIMENSIONS or shape != want.shape:
+            raise Contract(f"expected shape {list(want.shape)} for output {position}, got {list(shape)}")
+        if dtype != want.dtype:
+            raise Contract(f"expected dtype {want.dtype} for output {position}, got {dtype}")
+        if device != device_code:
+            raise Contract(f"expected output {position} on the task's device, got another")
+        if any(stride < 0 for stride in strides):
+            raise Contract(f"expected strides of zero or more for output {position}, got {list(strides)}")
+        outputs.append(Output(address, strides, want))
+    return outputs
+
+
+def check_holes(output: Output) -> None:
+    """Refuse outputs that span much more memory than they have elements.
+
+    Raises:
+        Contract: They do.
+    """
+    want = output.expected
+    if output.span_bytes > 16 * want.size * want.item_bytes + 4096:
+        raise Contract(f"expected an output without large holes, strides {list(output.strides)} span too much")

@@ -1,0 +1,45 @@
+"""What an arm does differently on a CPU: inputs lie in sealed files that are mapped."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import torch
+
+from cudal1_worker import protocol as wire
+
+_frombuffer = torch.frombuffer
+
+
+class CpuSide:
+    """An arm's memory on a CPU."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self.slots: list[torch.Tensor] = []
+
+    def place(self, model: Any) -> Any:
+        """Return the model where it is."""
+        return model
+
+    def learn_slots(self, message: wire.Message, fds: list[int]) -> None:
+        """Map the blocks in which timed calls find their inputs, read-only."""
+        self.size_bytes = message["bytes"]
+        self.slots = [self._mapped(fd, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ) for fd in fds]
+
+    def untimed_block(self, message: wire.Message, fds: list[int]) -> torch.Tensor:
+        """Map the inputs of an untimed call, shared and read-only, or privately and writable."""
+        if message["writable"]:
+            return self._mapped(fds[0], mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+        return self._mapped(fds[0], mmap.MAP_SHARED, mmap.PROT_READ)
+
+    def _mapped(self, fd: int, flags: int, prot: int) -> torch.Tensor:
+        return _frombuffer(mmap.mmap(fd, self.size_bytes, flags=flags, prot=prot), dtype=torch.uint8)
+
+    def finish(self) -> None:
+        """Nothing runs behind a call's back."""
+
+    def keep(self, outputs: Any, *, reused: bool) -> Any:
+        """Outputs can be read wherever they lie."""
+        return outputs

@@ -1,0 +1,121 @@
+"""What an arm does differently on a GPU: torch allocates in an arena that the judge can read, inputs lie in its slots.
+
+Outputs that a program made elsewhere (with an allocator of its own) are copied into the arena, on its own time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from cuda.bindings import driver
+
+from cudal1_worker import layout, vmm
+from cudal1_worker import protocol as wire
+
+_synchronize = torch.cuda.synchronize
+_data_ptr = torch.Tensor.data_ptr
+_ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+_FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+
+
+class Arena:
+    """Hands out pieces of a range of addresses, first fit; torch's caching allocator asks rarely.
+
+    What does not fit comes from the driver, so a program runs in any case.
+    """
+
+    def __init__(self, start: int, size_bytes: int) -> None:
+        self.start, self.end = start, start + size_bytes
+        self._free = [(start, size_bytes)]
+
+    def holds(self, address: int) -> bool:
+        """Whether an address lies in the arena."""
+        return self.start <= address < self.end
+
+    def allocate(self, size: int, device: int, stream: int | None) -> int:
+        """Return the address of `size` bytes, or 0."""
+        size = -(-size // 512) * 512
+        for place, (start, room) in enumerate(self._free):
+            if room >= size:
+                self._free[place : place + 1] = [(start + size, room - size)] if room > size else []
+                return start
+        status, address = driver.cuMemAlloc(size)
+        return int(address) if status == driver.CUresult.CUDA_SUCCESS else 0
+
+    def free(self, address: int, size: int, device: int, stream: int | None) -> None:
+        """Take a piece back."""
+        if not self.holds(address):
+            driver.cuMemFree(address)
+            return
+        self._free.append((address, -(-size // 512) * 512))
+        self._free.sort()
+        joined: list[tuple[int, int]] = []
+        for start, room in self._free:
+            if joined and joined[-1][0] + joined[-1][1] == start:
+                joined[-1] = (joined[-1][0], joined[-1][1] + room)
+            else:
+                joined.append((start, room))
+        self._free = joined
+
+
+class CudaSide:
+    """An arm's memory on a GPU.
+
+    Args:
+        message: `arena_bytes`, `tf32`.
+        fds: The arena.
+    """
+
+    def __init__(self, message: wire.Message, fds: list[int]) -> None:
+        torch.backends.cuda.matmul.allow_tf32 = message["tf32"]
+        torch.backends.cudnn.allow_tf32 = message["tf32"]
+        torch.empty(1, device="cuda")  # makes the context
+        self._memory = vmm.Mapping.take(fds[0], message["arena_bytes"], 0)
+        self.arena = Arena(self._memory.address, self._memory.size_bytes)
+        self._callbacks = (_ALLOCATE(self.arena.allocate), _FREE(self.arena.free))
+        pointers = [ctypes.cast(callback, ctypes.c_void_p).value for callback in self._callbacks]
+        self._pool = torch.cuda.MemPool(torch._C._cuda_customAllocator(*pointers))
+        self._pooled = torch.cuda.use_mem_pool(self._pool)
+        self._pooled.__enter__()  # for good
+        self.slots: list[torch.Tensor] = []
+        self._slot_memory: vmm.Mapping | None = None
+
+    def place(self, model: Any) -> Any:
+        """Move a module to the GPU."""
+        return model.to("cuda") if isinstance(model, torch.nn.Module) else model
+
+    def learn_slots(self, message: wire.Message, fds: list[int]) -> None:
+        """Map the blocks in which calls find their inputs: they lie in one allocation, `stride` bytes apart."""
+        self.slots = []
+        if self._slot_memory is not None:
+            _synchronize()
+            self._slot_memory.close()
+        stride, count = message["stride"], message["slots"]
+        self._slot_memory = vmm.Mapping.take(fds[0], stride * count, 0)
+        whole = self._slot_memory.tensor()
+        self.slots = [whole[stride * k : stride * k + message["bytes"]] for k in range(count)]
+
+    def untimed_block(self, message: wire.Message, fds: list[int]) -> torch.Tensor:
+        """Return the slot that the judge has filled."""
+        return self.slots[message["slot"]]
+
+    def finish(self) -> None:
+        """Wait for everything that runs on the GPU, on any stream."""
+        _synchronize()
+
+    def keep(self, outputs: Any, *, reused: bool) -> Any:
+        """Return outputs that lie in the arena, and that no later call overwrites."""
+        if type(outputs) is torch.Tensor:
+            return outputs if not reused and self.arena.holds(_data_ptr(outputs)) else self._copy(outputs)
+        leaves = [
+            leaf
+            if not isinstance(leaf, torch.Tensor) or (not reused and self.arena.holds(_data_ptr(leaf)))
+            else self._copy(leaf)
+            for leaf in layout.flatten(outputs)
+        ]
+        return leaves
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone() if tensor.is_cuda and tensor.numel() else tensor
