@@ -6,7 +6,7 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -34,6 +34,7 @@ class CpuDevice:
     tf32 = False
     locks: tuple[str, ...] = ()
     most_burst = 1
+    reads_frozen = True
 
     def __init__(self, core: int | None) -> None:
         self._core = core
@@ -52,6 +53,13 @@ class CpuDevice:
         self._block += 1
         os.sched_setaffinity(0, home)
         return time.perf_counter() - began
+
+    def state(self) -> None:
+        """A CPU has no driver to ask."""
+
+    def strangers(self, own: Collection[int]) -> int:
+        """Others may use other cores."""
+        return 0
 
     def memory(self, pid: int, input_bytes: int, output_bytes: int) -> CpuMemory:
         """Make the memory of an arm."""

@@ -9,7 +9,7 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +20,8 @@ from cudal1_worker import vmm
 from cudal1_env.errors import MachineError
 from cudal1_env.judge.device import Contract, Output, check_holes
 from cudal1_env.judge.numerics import Answer, decode
-from cudal1_env.records import Machine
+from cudal1_env.judge.nvml import Nvml
+from cudal1_env.records import GpuState, Machine
 
 Tensor = Any
 """A torch tensor on the GPU."""
@@ -42,6 +43,7 @@ class CudaDevice:
     name: Literal["cpu", "cuda"] = "cuda"
     code = 1
     most_burst = 32
+    reads_frozen = False
 
     def __init__(self, *, tf32: bool) -> None:
         import torch
@@ -52,6 +54,7 @@ class CudaDevice:
         self._torch: Any = torch
         self._properties: Any = torch.cuda.get_device_properties(0)
         self._flush: Tensor = torch.zeros(2 * int(self._properties.L2_cache_size), dtype=torch.uint8, device="cuda")
+        self._nvml = Nvml(str(self._properties.uuid))
         self.locks = (f"gpu-{self._properties.uuid}",)
 
     def settle(self) -> float:
@@ -65,6 +68,14 @@ class CudaDevice:
         self._flush.add_(1)
         self._torch.cuda.synchronize()
         return time.perf_counter() - began
+
+    def state(self) -> GpuState:
+        """Clocks, power and throttle reasons, as the driver tells them."""
+        return self._nvml.state()
+
+    def strangers(self, own: Collection[int]) -> int:
+        """How many processes compute on this GPU that are not of this judge."""
+        return len(self._nvml.processes() - {os.getpid(), *own})
 
     def memory(self, pid: int, input_bytes: int, output_bytes: int) -> CudaMemory:
         """Make the memory of an arm."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cudal1_worker import protocol as wire
 
 from cudal1_env.judge.numerics import Answer, Array, Expected
-from cudal1_env.records import Machine
+from cudal1_env.records import GpuState, Machine
 
 
 class Contract(Exception):
@@ -119,6 +119,17 @@ class Device(Protocol):
     """What must be leased beside the arms' core."""
     most_burst: int
     """Most calls that are made in one go."""
+    reads_frozen: bool
+    """Whether outputs are read while the worker stands still. On a GPU its kernels would run on in any case, and what
+    counts is that the bytes which were read at that moment are right."""
+
+    def state(self) -> GpuState | None:
+        """What the driver tells about the device now; None where there is none."""
+        ...
+
+    def strangers(self, own: Collection[int]) -> int:
+        """How many processes work on the device that are not of this judge."""
+        ...
 
     def settle(self) -> float:
         """Empty the caches; return the seconds that it took, more than usual if something else works there."""

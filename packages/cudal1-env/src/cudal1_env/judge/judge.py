@@ -270,6 +270,7 @@ class Judge:
                 return case.failed(built.fault)
             with lease(core_name(self.core), *self.device.locks) as waited, away_from(self.core):
                 case.watch.add("wait", waited)
+                case.strangers = self.device.strangers(self._own_pids(built))
                 return self._launches(built, pool)
         except Fault as fault:
             return case.failed(fault)
@@ -279,6 +280,11 @@ class Judge:
                 built.arm.close()
             self._folders.drop(built.folder)
             self._folders.drop(built.snapshot)
+
+    def _own_pids(self, built: Built) -> set[int]:
+        """Processes of this judge that may hold memory of the device."""
+        own = {pool.oracle.worker.pid for pool in self._pools.values()}
+        return own if built.arm is None else own | {built.arm.worker.pid}
 
     def _launches(self, built: Built, pool: Pool) -> Evaluation:
         """Measure launches until the rule is satisfied and, for large speedups, two of them agree."""
@@ -316,6 +322,7 @@ class Judge:
                 case.launches.append(result.launch)
                 case.overheads_ms.append(result.overhead_ms)
                 case.harnesses_ms.append(result.harness_ms)
+                case.states.append(result.states)
                 return
         raise self._tampering(result)
 
