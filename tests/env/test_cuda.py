@@ -74,18 +74,29 @@ def test_bad_programs_get_their_status_and_harm_nobody(judge: Judge, body: str, 
     assert again.status is Status.CORRECT, again.message
 
 
-def test_work_on_another_stream_is_waited_for(judge: Judge) -> None:
+MISH = "import torch.nn.functional as F\n\ndef work(x):\n    soft = F.softplus(x)\n    return soft + x * torch.tanh(soft)\n"
+
+
+def test_an_own_stream_is_waited_for(judge: Judge) -> None:
     task = load_task("starter/softplus_mish", device="cuda")
     body = (
-        "import importlib; m = reference(x) if False else None\n"
+        "self.side.wait_stream(torch.cuda.current_stream())\n"
         "        with torch.cuda.stream(self.side):\n            out = work(x)\n        return out"
     )
-    top = "import torch.nn.functional as F\n\ndef work(x):\n    return x * torch.tanh(F.softplus(x))\n"
-    one = judge.evaluate(task, forward(body, top=top, init="self.side = torch.cuda.Stream()"))
-    assert one.status in (Status.CORRECT, Status.WRONG_OUTPUT), one.message
-    if one.status is Status.CORRECT:
-        assert one.speedup is not None
-        assert one.speedup.point < 20
+    one = judge.evaluate(task, forward(body, top=MISH, init="self.side = torch.cuda.Stream()"))
+    assert one.status is Status.CORRECT, one.message
+    assert one.speedup is not None
+    assert one.speedup.point < 20
+
+
+def test_a_reused_output_buffer_is_fine(judge: Judge) -> None:
+    task = load_task("starter/softplus_mish", device="cuda")
+    body = (
+        "if self.out is None: self.out = torch.empty_like(x)\n"
+        "        return torch.add(F.softplus(x), x * torch.tanh(F.softplus(x)), out=self.out)"
+    )
+    one = judge.evaluate(task, forward(body, top=MISH, init="self.out = None"))
+    assert one.status is Status.CORRECT, one.message
 
 
 def test_a_captured_graph_is_judged_right(judge: Judge) -> None:

@@ -73,9 +73,7 @@ class Arm:
         wanted: `Model` or `ModelNew`.
     """
 
-    def __init__(
-        self, worker: Worker, device: Device, anatomy: Anatomy, settings: JudgeSettings, wanted: str
-    ) -> None:
+    def __init__(self, worker: Worker, device: Device, anatomy: Anatomy, settings: JudgeSettings, wanted: str) -> None:
         assert worker.control is not None, "an oracle is no arm"
         assert worker.reply is not None, "an oracle is no arm"
         self.worker = worker

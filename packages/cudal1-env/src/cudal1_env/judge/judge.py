@@ -449,7 +449,9 @@ class Judge:
                 wire.MAX_DESCRIPTORS // len(anatomy.outputs),
                 max(1, settings.burst_bytes // anatomy.input_bytes),
             )
-        calls = max(1, min(round(settings.turn_ms * 1e-3 / max(reference_s * burst, 1e-6)), most // rule.pairs_in_launch))
+        calls = max(
+            1, min(round(settings.turn_ms * 1e-3 / max(reference_s * burst, 1e-6)), most // rule.pairs_in_launch)
+        )
         affordable = int(self._budget_s(precision) / (2 * reference_s * burst))
         return max(2 * rule.min_pairs, min(rule.pairs_in_launch, affordable)), calls * burst, burst
 
