@@ -74,7 +74,12 @@ def test_bad_programs_get_their_status_and_harm_nobody(judge: Judge, body: str, 
     assert again.status is Status.CORRECT, again.message
 
 
-MISH = "import torch.nn.functional as F\n\ndef work(x):\n    soft = F.softplus(x)\n    return soft + x * torch.tanh(soft)\n"
+MISH = """import torch.nn.functional as F
+
+def work(x):
+    soft = F.softplus(x)
+    return soft + x * torch.tanh(soft)
+"""
 
 
 def test_an_own_stream_is_waited_for(judge: Judge) -> None:

@@ -240,6 +240,8 @@ class Arm:
         self.freeze()
         # From here until it is let go nothing of the arm runs: it sees neither a copy in the making nor a warm cache.
         self.memory.fill(first, [one.inputs for one in sets])
+        answers = [answer for one in sets for answer in one.answers]
+        self.memory.expect(answers, self.anatomy.outputs)
         settle_s = self.device.settle()
         with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
             began = time.perf_counter_ns()
@@ -252,7 +254,7 @@ class Arm:
             self.freeze()
         with self._contract():
             outputs = self._outputs(count)
-            got = self.memory.samples(outputs, [answer for one in sets for answer in one.answers])
+            got = self.memory.samples(outputs, answers)
             elapsed = time.perf_counter_ns() - began
             # What was read is the judge's by now: comparing it need not hurry.
             self.freeze()

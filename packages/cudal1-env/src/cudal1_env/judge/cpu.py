@@ -1,4 +1,4 @@
-"""The CPU device: inputs in sealed memory, outputs read out of the frozen worker's, caches emptied by overwriting them."""
+"""The CPU device: inputs in sealed memory, outputs read from the frozen worker, caches emptied by overwriting them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cudal1_worker import protocol as wire
 from cudal1_env.judge import memory
 from cudal1_env.judge.device import Contract, Output, check_holes
 from cudal1_env.judge.memory import SharedBlock, sealed_file
-from cudal1_env.judge.numerics import Answer, decode
+from cudal1_env.judge.numerics import Answer, Expected, decode
 from cudal1_env.records import Machine
 
 Bytes = npt.NDArray[np.uint8]
@@ -33,7 +33,7 @@ class CpuDevice:
     code = 0
     tf32 = False
     locks: tuple[str, ...] = ()
-    most_burst = 1
+    bursts = False
     reads_frozen = True
 
     def __init__(self, core: int | None) -> None:
@@ -139,6 +139,9 @@ class CpuMemory:
             return np.array_equal(memory.read(self._pid, address, self._input_bytes), inputs)
         except memory.Unreadable:
             return False
+
+    def expect(self, answers: Sequence[Answer], expected: tuple[Expected, ...]) -> None:
+        """Nothing to do beforehand."""
 
     def samples(self, outputs: Sequence[Output], answers: Sequence[Answer]) -> list[npt.NDArray[np.generic]]:
         """Read the outputs' elements at the answers' positions from the frozen worker.

@@ -86,6 +86,10 @@ class ArmMemory(Protocol):
         """Whether the inputs of the last untimed call, mapped in the worker at `address`, are as they were."""
         ...
 
+    def expect(self, answers: Sequence[Answer], expected: tuple[Expected, ...]) -> None:
+        """Get ready to read these positions: what can be done before the clock runs."""
+        ...
+
     def samples(self, outputs: Sequence[Output], answers: Sequence[Answer]) -> list[npt.NDArray[np.generic]]:
         """Read the outputs' elements at the answers' positions.
 
@@ -117,8 +121,8 @@ class Device(Protocol):
     """Whether both arms and the oracle may round to TF32."""
     locks: tuple[str, ...]
     """What must be leased beside the arms' core."""
-    most_burst: int
-    """Most calls that are made in one go."""
+    bursts: bool
+    """Whether several short calls are made in one go."""
     reads_frozen: bool
     """Whether outputs are read while the worker stands still. On a GPU its kernels would run on in any case, and what
     counts is that the bytes which were read at that moment are right."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import secrets
@@ -34,6 +35,7 @@ from cudal1_env.judge.pool import SEED_BYTES, InputSet, Pool, WeightsMode
 from cudal1_env.judge.rounds import WARM_SETS, LaunchResult, Measurement
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.verdict import Case, printable
+from cudal1_env.judge.warm_core import kept_awake
 from cudal1_env.judge.workers import Zygote
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.sandbox import default_spec
@@ -44,6 +46,8 @@ _SLOWED_LAUNCHES = 5
 the former, before that is called tampering. What is slowed half the time by chance is blamed in 1 of 1024 evaluations.
 """
 
+_WARM_REPEATS = 3
+"""Further untimed calls of the reference, which tell how long it takes once all is compiled and allocated."""
 _RECHECKED_ABOVE = 3.0
 """Speedups of which this much is certain must be found in two launches (DESIGN.md, protocol 9)."""
 _MOST_LAUNCHES_TO_AGREE = 3
@@ -268,7 +272,8 @@ class Judge:
         try:
             if built.fault is not None:
                 return case.failed(built.fault)
-            with lease(core_name(self.core), *self.device.locks) as waited, away_from(self.core):
+            awake = kept_awake(self.core) if self.device.name == "cuda" else contextlib.nullcontext()
+            with lease(core_name(self.core), *self.device.locks) as waited, away_from(self.core), awake:
                 case.watch.add("wait", waited)
                 case.strangers = self.device.strangers(self._own_pids(built))
                 return self._launches(built, pool)
@@ -421,11 +426,11 @@ class Judge:
             try:
                 if mode == "loaded":
                     reference.load(pool.weights())
-                elapsed_s = [reference.warm(one, writable=False)[0] for one in sets]
+                elapsed_s = [reference.warm(one, writable=False)[0] for one in [*sets, *sets[-1:] * _WARM_REPEATS]]
             except Fault as fault:
                 raise TaskError(f"{pool.task.id}: expected the reference to run, got {fault.message}") from fault
             reference.freeze()
-        return elapsed_s[-1]
+        return min(elapsed_s[1:])
 
     def _warm_candidate(self, case: Case, pool: Pool, mode: WeightsMode, candidate: Arm) -> None:
         with case.watch.phase("warmup"):
@@ -442,16 +447,15 @@ class Judge:
         rule, settings = RULES[precision], self.settings
         most = settings.sets_training if precision == "training" else settings.sets_report
         burst = 1
-        if reference_s < settings.burst_below_us * 1e-6:
+        if self.device.bursts and reference_s < settings.burst_below_us * 1e-6:
             burst = min(
                 math.ceil(settings.burst_ms * 1e-3 / reference_s),
-                self.device.most_burst,
+                settings.burst_training if precision == "training" else settings.burst_report,
                 wire.MAX_DESCRIPTORS // len(anatomy.outputs),
                 max(1, settings.burst_bytes // anatomy.input_bytes),
             )
-        calls = max(
-            1, min(round(settings.turn_ms * 1e-3 / max(reference_s * burst, 1e-6)), most // rule.pairs_in_launch)
-        )
+        wanted = round(settings.turn_ms * 1e-3 / max(reference_s * burst, 1e-6))
+        calls = max(1, min(wanted, most // (rule.pairs_in_launch * burst)))
         affordable = int(self._budget_s(precision) / (2 * reference_s * burst))
         return max(2 * rule.min_pairs, min(rule.pairs_in_launch, affordable)), calls * burst, burst
 
