@@ -164,7 +164,7 @@ class Arm:
     def learn_inputs(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Learn how inputs will lie in memory, and map the blocks in which timed calls find them."""
         self.entries = message["entries"]
-        self.inputs, self.outputs = [], []
+        self.inputs = []  # they lie in what is unmapped now
         self.side.learn_slots(message, fds)
         return {"ok": True}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import secrets
@@ -35,7 +34,6 @@ from cudal1_env.judge.pool import SEED_BYTES, InputSet, Pool, WeightsMode
 from cudal1_env.judge.rounds import WARM_SETS, LaunchResult, Measurement
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.verdict import Case, printable
-from cudal1_env.judge.warm_core import kept_awake
 from cudal1_env.judge.workers import Zygote
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.sandbox import default_spec
@@ -272,8 +270,7 @@ class Judge:
         try:
             if built.fault is not None:
                 return case.failed(built.fault)
-            awake = kept_awake(self.core) if self.device.name == "cuda" else contextlib.nullcontext()
-            with lease(core_name(self.core), *self.device.locks) as waited, away_from(self.core), awake:
+            with lease(core_name(self.core), *self.device.locks) as waited, away_from(self.core):
                 case.watch.add("wait", waited)
                 case.strangers = self.device.strangers(self._own_pids(built))
                 return self._launches(built, pool)
