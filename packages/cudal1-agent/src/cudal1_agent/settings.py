@@ -230,6 +230,7 @@ PRETRAINED: Table = {
         },
     },
     "contrast": {
+        "contexts": [2],
         "trl": {
             "max_steps": 200,
             "per_device_train_batch_size": 8,
@@ -238,7 +239,7 @@ PRETRAINED: Table = {
             "learning_rate": 1e-6,
             "adam_beta2": 0.999,
             "beta": 0.01,
-        }
+        },
     },
     "evaluation": {"max_new_tokens": 2048, "batch": 8},
 }
