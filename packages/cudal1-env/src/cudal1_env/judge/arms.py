@@ -14,6 +14,7 @@ from typing import Any
 from cudal1_worker import protocol as wire
 
 from cudal1_env.judge.device import ArmMemory, Contract, Device, Output, parse_outputs
+from cudal1_env.judge.keeper import CoreKeeper
 from cudal1_env.judge.memory import sealed_file
 from cudal1_env.judge.numerics import Comparison, compare
 from cudal1_env.judge.oracle import Anatomy, Weights
@@ -68,17 +69,27 @@ class Arm:
     Args:
         worker: Freshly forked.
         device: Where it works.
+        keeper: Hands the arms' core over.
         anatomy: What the task looks like.
         settings: Time limits.
         wanted: `Model` or `ModelNew`.
     """
 
-    def __init__(self, worker: Worker, device: Device, anatomy: Anatomy, settings: JudgeSettings, wanted: str) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        device: Device,
+        keeper: CoreKeeper,
+        anatomy: Anatomy,
+        settings: JudgeSettings,
+        wanted: str,
+    ) -> None:
         assert worker.control is not None, "an oracle is no arm"
         assert worker.reply is not None, "an oracle is no arm"
         self.worker = worker
         self._control, self._reply = worker.control, worker.reply
         self.device = device
+        self.keeper = keeper
         self.anatomy = anatomy
         self.settings = settings
         self.wanted = wanted
@@ -243,10 +254,12 @@ class Arm:
         answers = [answer for one in sets for answer in one.answers]
         self.memory.expect(answers, self.anatomy.outputs)
         settle_s = self.device.settle()
+        self.keeper.hold()
         with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
             began = time.perf_counter_ns()
             control[wire.GO] = turn
             self.worker.thaw()
+            self.keeper.release()
             self._wait(reply, wire.FLAG, turn, began + int(self._deadline_s * count * 1e9))
         if reply[wire.OUTCOME] != wire.RETURNED:
             self._raise_outcome(reply[wire.OUTCOME])

@@ -28,6 +28,7 @@ from cudal1_env.judge.arms import Arm, Fault
 from cudal1_env.judge.build import BuildFolders
 from cudal1_env.judge.cpu import CpuDevice
 from cudal1_env.judge.device import Device
+from cudal1_env.judge.keeper import CoreKeeper
 from cudal1_env.judge.lease import away_from, choose_core, core_name, lease
 from cudal1_env.judge.oracle import Anatomy
 from cudal1_env.judge.pool import SEED_BYTES, InputSet, Pool, WeightsMode
@@ -85,6 +86,7 @@ class Judge:
         default_spec(self.device.name, demanded=self.settings.require_sandbox)
         self.spread = load_spread()
         self._zygote = Zygote()
+        self._keeper = CoreKeeper(self.core)
         self._folders = BuildFolders()
         self._pools: OrderedDict[tuple[str, str], Pool] = OrderedDict()
         self._disclosed: dict[str, str] = {}
@@ -166,6 +168,7 @@ class Judge:
         with self._lock:
             self.retire()
             self._zygote.close()
+            self._keeper.close()
             self._folders.close()
 
     def __enter__(self) -> Self:
@@ -245,7 +248,7 @@ class Judge:
         with case.watch.phase("start"):
             worker = self._zygote.fork("arm", self._spec(begins_as, core=self.core))
         case.layers, case.missing = worker.layers, worker.missing
-        arm = Arm(worker, self.device, pool.anatomy, self.settings, "ModelNew")
+        arm = Arm(worker, self.device, self._keeper, pool.anatomy, self.settings, "ModelNew")
         try:
             with case.watch.phase("build"):
                 arm.build(case.source)
@@ -357,7 +360,7 @@ class Judge:
         assert candidate is not None
         with case.watch.phase("start"):
             worker = self._zygote.fork("arm", self._spec(None, core=self.core))
-            reference = Arm(worker, self.device, pool.anatomy, self.settings, "Model")
+            reference = Arm(worker, self.device, self._keeper, pool.anatomy, self.settings, "Model")
         try:
             mode = self._construct(case, pool, reference, candidate)
             reference_s = self._warm_reference(case, pool, mode, reference)

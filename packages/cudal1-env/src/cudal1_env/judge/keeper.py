@@ -1,0 +1,77 @@
+"""Keeps the arms' core from sleeping until the moment at which an arm goes on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+from cudal1_env.judge.memory import SharedBlock
+
+_PAGE = 4096
+_HELD, _SPINNING = 0, 1
+_WAIT_S = 0.05
+_PROGRAM = """
+import ctypes, mmap, os, signal, sys
+core, page, pipe = map(int, sys.argv[1:])
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with the judge
+os.sched_setaffinity(0, {core})
+words = memoryview(mmap.mmap(page, 4096)).cast("Q")
+while os.read(pipe, 1):
+    words[1] = 1
+    while words[0]:
+        pass
+    words[1] = 0
+"""
+
+
+class CoreKeeper:
+    """A process that spins on the arms' core while no arm runs there, and makes way at once.
+
+    A core that sleeps takes long to wake, and in a virtual machine unevenly long; an arm that is let go would pay that
+    on the judge's clock. So the core is handed over awake: this process blocks when the arm is already runnable.
+
+    Args:
+        core: Which; None does nothing.
+    """
+
+    def __init__(self, core: int | None) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        if core is None:
+            return
+        self._page = SharedBlock(_PAGE, sealed=False)
+        read_end, self._pipe = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _PROGRAM, str(core), str(self._page.fd), str(read_end)],
+            pass_fds=(self._page.fd, read_end),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(read_end)
+
+    def hold(self) -> None:
+        """Spin, and return when it does (or after a while: then only the wake-up is uneven)."""
+        if self._process is None:
+            return
+        words = self._page.words
+        words[_HELD] = 1
+        os.write(self._pipe, b"x")
+        limit = time.perf_counter() + _WAIT_S
+        while not words[_SPINNING] and time.perf_counter() < limit:
+            pass
+
+    def release(self) -> None:
+        """Make way."""
+        if self._process is not None:
+            self._page.words[_HELD] = 0
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            os.close(self._pipe)
+            self._page.close()
+            self._process = None
