@@ -221,6 +221,7 @@ class Arm:
                         self.outputs = []
                         first = control[wire.SLOT]
                         self.inputs = [self.inputs_in(side.slots[first + k]) for k in range(control[wire.COUNT])]
+                        side.wake()
                         words[wire.AWAKE] = last_wake = wake
                     continue
                 last_go = go

@@ -11,12 +11,13 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from cudal1_worker import protocol as wire
 
 from cudal1_env.judge.device import ArmMemory, Contract, Device, Output, parse_outputs
 from cudal1_env.judge.keeper import CoreKeeper
 from cudal1_env.judge.memory import sealed_file
-from cudal1_env.judge.numerics import Comparison, compare
+from cudal1_env.judge.numerics import Answer, Comparison, compare
 from cudal1_env.judge.oracle import Anatomy, Weights
 from cudal1_env.judge.pool import InputSet
 from cudal1_env.judge.settings import JudgeSettings
@@ -59,8 +60,8 @@ class Call:
     """From the release of the inputs until the sample of the last outputs is read."""
     comparisons: tuple[tuple[Comparison, ...], ...]
     """For each call and output: the sample, or the whole output where the set says so."""
-    settle_s: float
-    """How long emptying the caches took: more than usual where something else works on the device."""
+    probe_s: float | None
+    """How long work of the judge's took on the device when the inputs had arrived, if that was asked for."""
 
 
 class Arm:
@@ -95,6 +96,7 @@ class Arm:
         self.wanted = wanted
         self._memory: ArmMemory | None = None
         self._burst = 1
+        self._random = np.random.default_rng()  # seeded by the system: nobody needs to repeat it
         self._turn = 0
         self._deadline_s = settings.call_timeout_s
 
@@ -190,7 +192,7 @@ class Arm:
                     )
                 with self._contract():
                     outputs = self._outputs(1)
-                    comparisons = self._compare(one, outputs, self.memory.samples(outputs, one.answers))
+                    comparisons = self._compare(one, outputs, self.memory.samples(outputs, one.answers), one.answers)
             finally:
                 self.thaw()
         seconds = answer.get("seconds")
@@ -227,7 +229,7 @@ class Arm:
 
     # --- timed calls -------------------------------------------------------------------------------------------
 
-    def call(self, sets: Sequence[InputSet], *, empty: bool = False) -> Call:
+    def call(self, sets: Sequence[InputSet], *, empty: bool = False, probe: bool = False) -> Call:
         """Make timed calls in one go, at most as many as `make_slots` was told; the arm is frozen before and after.
 
         The judge writes the inputs into memory that the arm does not choose, and empties the caches, while the arm is
@@ -236,6 +238,8 @@ class Arm:
 
         Args:
             sets: Inputs never seen by this arm.
+            probe: Find out, before the clock starts, whether something of the arm works on the device though it stands
+                still; such a call is not for timing.
             empty: Everything but the calls themselves, on the last untimed call's outputs (to measure the overhead).
 
         Raises:
@@ -251,9 +255,10 @@ class Arm:
         self.freeze()
         # From here until it is let go nothing of the arm runs: it sees neither a copy in the making nor a warm cache.
         self.memory.fill(first, [one.inputs for one in sets])
-        answers = [answer for one in sets for answer in one.answers]
+        answers = self._chosen([answer for one in sets for answer in one.answers])
         self.memory.expect(answers, self.anatomy.outputs)
-        settle_s = self.device.settle()
+        probe_s = self.device.probe() if probe else None
+        self.device.settle()
         self.keeper.hold()
         with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
             began = time.perf_counter_ns()
@@ -274,11 +279,11 @@ class Arm:
             width = len(self.anatomy.outputs)
             parts = [slice(width * k, width * (k + 1)) for k in range(count)]
             comparisons = [
-                self._compare(one, outputs[part], got[part], whole=not empty)
+                self._compare(one, outputs[part], got[part], answers[part], whole=not empty)
                 for one, part in zip(sets, parts, strict=True)
             ]
         self.worker.drain()
-        return Call(elapsed, tuple(comparisons), settle_s)
+        return Call(elapsed, tuple(comparisons), probe_s)
 
     @property
     def describing_ns(self) -> int:
@@ -316,6 +321,18 @@ class Arm:
             self._check(known, _CALL_ERRORS, "a timed call")
         raise Fault(Status.WRONG_CONTRACT, "expected dense tensors on the task's device, or nested sequences of them")
 
+    def _chosen(self, answers: list[Answer]) -> list[Answer]:
+        """Return the answers with as much of their samples as is read in one turn: on a GPU each element costs."""
+        if self.device.sample_pieces is None:
+            return answers
+        each = max(4, self.device.sample_pieces // len(answers))
+        return [
+            answer
+            if answer.positions.size <= each
+            else answer.some(np.sort(self._random.choice(answer.positions.size, each, replace=False, shuffle=False)))
+            for answer in answers
+        ]
+
     def _outputs(self, calls: int) -> list[Output]:
         """Where the outputs lie, as the worker says and the contract allows; the worker is frozen.
 
@@ -330,12 +347,18 @@ class Arm:
         return outputs
 
     def _compare(
-        self, one: InputSet, outputs: Sequence[Output], got: Sequence[Any], *, whole: bool = True
+        self,
+        one: InputSet,
+        outputs: Sequence[Output],
+        got: Sequence[Any],
+        sampled: Sequence[Answer],
+        *,
+        whole: bool = True,
     ) -> tuple[Comparison, ...]:
         """Compare a sample; where it is right and the set holds the whole answers, the whole outputs."""
         samples = [
             compare(values, answer, output.expected, whole=False)
-            for values, answer, output in zip(got, one.answers, outputs, strict=True)
+            for values, answer, output in zip(got, sampled, outputs, strict=True)
         ]
         if not (whole and one.whole and all(sample.right for sample in samples)):
             return tuple(samples)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import time
 from collections.abc import Collection, Generator, Sequence
 from typing import Literal
 
@@ -34,25 +33,27 @@ class CpuDevice:
     tf32 = False
     locks: tuple[str, ...] = ()
     bursts = False
+    sample_pieces = None
     reads_frozen = True
 
     def __init__(self, core: int | None) -> None:
         self._core = core
         self._block = np.zeros(2 * level2_bytes(core or 0), dtype=np.uint8)
 
-    def settle(self) -> float:
+    def settle(self) -> None:
         """Empty the private caches of the arms' core, so that neither arm finds what the other left.
 
         The judge's thread moves to that core for a moment, while both arms are frozen, and writes more than its L2.
         """
         if self._core is None:
-            return 0.0
-        began = time.perf_counter()
+            return
         home = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {self._core})
         self._block += 1
         os.sched_setaffinity(0, home)
-        return time.perf_counter() - began
+
+    def probe(self) -> None:
+        """A worker that stands still does nothing on a CPU."""
 
     def state(self) -> None:
         """A CPU has no driver to ask."""

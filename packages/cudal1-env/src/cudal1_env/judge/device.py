@@ -121,6 +121,8 @@ class Device(Protocol):
     """Whether both arms and the oracle may round to TF32."""
     locks: tuple[str, ...]
     """What must be leased beside the arms' core."""
+    sample_pieces: int | None
+    """How many elements are read in a timed turn, over all its outputs, at least 4 of each; None: whole samples."""
     bursts: bool
     """Whether several short calls are made in one go."""
     reads_frozen: bool
@@ -135,8 +137,12 @@ class Device(Protocol):
         """How many processes work on the device that are not of this judge."""
         ...
 
-    def settle(self) -> float:
-        """Empty the caches; return the seconds that it took, more than usual if something else works there."""
+    def settle(self) -> None:
+        """Empty the caches."""
+        ...
+
+    def probe(self) -> float | None:
+        """Seconds that work of the judge's takes on the device now, more than usual if something else works there."""
         ...
 
     def memory(self, pid: int, input_bytes: int, output_bytes: int) -> ArmMemory:

@@ -7,7 +7,7 @@ reference in float64, with a floor of a few units in the last place of the outpu
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,11 @@ class Answer:
     """The same for the rows of the sample's elements, shape (n,)."""
     reference_error: float = field(default=0.0)
     """The reference's own error, over the scale."""
+
+    def some(self, chosen: npt.NDArray[np.int64]) -> Answer:
+        """Return the answer with a part of its sample."""
+        scales = None if self.sample_scales is None else self.sample_scales[chosen]
+        return replace(self, positions=self.positions[chosen], values=self.values[chosen], sample_scales=scales)
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ class Measurement:
         self.most_pairs = most_pairs
         self.calls_per_turn = calls_per_turn
         self.burst = burst
-        self._settle_s: dict[bool, list[float]] = {False: [], True: []}
+        self._probe_s: dict[bool, list[float]] = {False: [], True: []}
         self._single_ms: dict[bool, list[float]] = {False: [], True: []}
         self.overhead_ms = 0.0
         self.harness_ms = 0.0
@@ -153,14 +153,17 @@ class Measurement:
             self._turn(one, is_candidate=True)
         launch, states = Launch(), list[GpuState]()
         singles = _SINGLES if burst > 1 else 0
+        extra = singles + (1 if self.reference.device.name == "cuda" else 0)
         for pair in range(self.most_pairs):
-            last = spent_sets + (pair + 1) * (calls + singles)
-            part = self.sets(last)[-(calls + singles) :]
+            last = spent_sets + (pair + 1) * (calls + extra)
+            part = self.sets(last)[-(calls + extra) :]
             times: dict[bool, float] = {}
             for is_candidate in (True, False) if self.random.random() < 0.5 else (False, True):
                 times[is_candidate] = self._turn(part[:calls], is_candidate=is_candidate)
-                for one in part[calls:]:
+                for one in part[calls : calls + singles]:
                     self._single_ms[is_candidate].append(self._elapsed_ms([one], is_candidate=is_candidate))
+                for one in part[calls + singles :]:
+                    self._elapsed_ms([one], is_candidate=is_candidate, probe=True)
             launch = launch.add(times[False], times[True])
             if (state := self.reference.device.state()) is not None:
                 states.append(state)
@@ -175,12 +178,14 @@ class Measurement:
         return LaunchResult(launch, alone_ms, was_slowed, self.overhead_ms, self.harness_ms / burst, tuple(states))
 
     def _busy(self, reference_ms: float) -> bool:
-        """Whether emptying the caches took longer before the candidate's calls than before the reference's.
+        """Whether the judge's own work took longer before the candidate's calls than before the reference's.
 
-        On a GPU that tells of work that goes on though the process stands still, started by the inputs' arrival.
+        On a GPU that tells of work that goes on though the process stands still, set off by the inputs' arrival.
         """
-        mine, other = (_median_and_error([1e3 * s for s in self._settle_s[who]]) for who in (True, False))
-        allowed = (_SLOWED - 1.0) * reference_ms * self.burst
+        if not self._probe_s[True]:
+            return False
+        mine, other = (_median_and_error([1e3 * s for s in self._probe_s[who]]) for who in (True, False))
+        allowed = (_SLOWED - 1.0) * reference_ms
         return mine[0] - 3.0 * mine[1] > other[0] + 3.0 * other[1] + allowed
 
     def _measure_overhead(self, sets: list[InputSet], warm: InputSet) -> None:
@@ -218,20 +223,21 @@ class Measurement:
             total += max(elapsed_ms - self.overhead_ms, self._resolution_ms * len(part))
         return total / len(sets)
 
-    def _elapsed_ms(self, part: list[InputSet], *, is_candidate: bool) -> float:
+    def _elapsed_ms(self, part: list[InputSet], *, is_candidate: bool, probe: bool = False) -> float:
         """Make calls in one go, compare their outputs, and return the milliseconds that the judge's clock saw."""
         if is_candidate:
-            call = self.candidate.call(part)
+            call = self.candidate.call(part, probe=probe)
             for one, comparisons in zip(part, call.comparisons, strict=True):
                 self.tally.check(one, comparisons)
         else:
-            call = self._trusted(part)
-        self._settle_s[is_candidate].append(call.settle_s)
+            call = self._trusted(part, probe=probe)
+        if call.probe_s is not None:
+            self._probe_s[is_candidate].append(call.probe_s)
         return call.elapsed_ns * 1e-6
 
-    def _trusted(self, sets: list[InputSet], *, empty: bool = False) -> Call:
+    def _trusted(self, sets: list[InputSet], *, empty: bool = False, probe: bool = False) -> Call:
         try:
-            call = self.reference.call(sets, empty=empty)
+            call = self.reference.call(sets, empty=empty, probe=probe)
         except Fault as fault:
             raise TaskError(f"expected the reference to answer, got {fault.status}: {fault.message}") from fault
         if not all(comparison.right for one in call.comparisons for comparison in one):
