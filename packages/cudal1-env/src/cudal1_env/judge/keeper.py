@@ -13,15 +13,18 @@ _PAGE = 4096
 _HELD, _SPINNING = 0, 1
 _WAIT_S = 0.05
 _PROGRAM = """
-import ctypes, mmap, os, signal, sys
+import mmap, os, sys
 core, page, pipe = map(int, sys.argv[1:])
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with the judge
 os.sched_setaffinity(0, {core})
 words = memoryview(mmap.mmap(page, 4096)).cast("Q")
-while os.read(pipe, 1):
+judge = os.getppid()
+while os.read(pipe, 1):  # nothing comes when the judge is dead
     words[1] = 1
+    spins = 0
     while words[0]:
-        pass
+        spins += 1
+        if not spins & 0xFFFFF and os.getppid() != judge:
+            sys.exit()
     words[1] = 0
 """
 
