@@ -17,7 +17,7 @@ from cudal1_worker import protocol as wire
 from cudal1_env.judge.device import ArmMemory, Contract, Device, Output, parse_outputs
 from cudal1_env.judge.keeper import CoreKeeper
 from cudal1_env.judge.memory import sealed_file
-from cudal1_env.judge.numerics import Answer, Comparison, compare
+from cudal1_env.judge.numerics import Answer, Array, Comparison, compare
 from cudal1_env.judge.oracle import Anatomy, Weights
 from cudal1_env.judge.pool import InputSet
 from cudal1_env.judge.settings import JudgeSettings
@@ -198,7 +198,7 @@ class Arm:
         seconds = answer.get("seconds")
         return seconds if isinstance(seconds, float) and seconds > 0 else 1e-3, comparisons
 
-    def open(self, burst: int) -> None:
+    def open(self, burst: int, warm: Array) -> None:
         """Enter the timed loop, and take away the right to make processes. The arm is frozen afterwards.
 
         What the program says from here on is not kept: it sees inputs that the task's later candidates will see again,
@@ -206,6 +206,7 @@ class Arm:
 
         Args:
             burst: Most calls in one go.
+            warm: Inputs for calls that are made to find out whether the program uses its outputs' memory again.
 
         Raises:
             Fault: The worker fails.
@@ -214,6 +215,8 @@ class Arm:
         self.thaw()
         if burst != self._burst:
             self.make_slots(burst)
+            self.memory.fill(0, [warm] * burst)
+            self._ask({"op": "rehearse"}, [], self.settings.warmup_timeout_s, _CALL_ERRORS, "several calls in one go")
         if "fork-gate" not in self.worker.layers:
             self._ask({"op": "seal"}, [], self.settings.warmup_timeout_s, _CALL_ERRORS, "sealing")
         with self._faults("sealing"):
@@ -254,10 +257,9 @@ class Arm:
         self._awake(turn)
         self.freeze()
         # From here until it is let go nothing of the arm runs: it sees neither a copy in the making nor a warm cache.
-        self.memory.fill(first, [one.inputs for one in sets])
+        probe_s = self._fill(first, sets, probe=probe)
         answers = self._chosen([answer for one in sets for answer in one.answers])
         self.memory.expect(answers, self.anatomy.outputs)
-        probe_s = self.device.probe() if probe else None
         self.device.settle()
         self.keeper.hold()
         with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
@@ -284,6 +286,14 @@ class Arm:
             ]
         self.worker.drain()
         return Call(elapsed, tuple(comparisons), probe_s)
+
+    def _fill(self, first: int, sets: Sequence[InputSet], *, probe: bool) -> float | None:
+        """Write inputs into the slots; with `probe`, return how long work of the judge's took meanwhile."""
+        inputs = [one.inputs for one in sets]
+        if probe:
+            return self.device.probe(lambda: self.memory.fill(first, inputs))
+        self.memory.fill(first, inputs)
+        return None
 
     @property
     def describing_ns(self) -> int:

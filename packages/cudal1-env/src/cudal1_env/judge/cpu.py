@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -52,8 +52,9 @@ class CpuDevice:
         self._block += 1
         os.sched_setaffinity(0, home)
 
-    def probe(self) -> None:
-        """A worker that stands still does nothing on a CPU."""
+    def probe(self, fill: Callable[[], None]) -> None:
+        """Write the inputs: a worker that stands still does nothing on a CPU."""
+        fill()
 
     def state(self) -> None:
         """A CPU has no driver to ask."""

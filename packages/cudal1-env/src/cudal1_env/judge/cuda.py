@@ -9,7 +9,7 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -29,6 +29,8 @@ Tensor = Any
 
 _SAMPLE_BYTES = 1 << 20
 """Room for the samples of all outputs of one turn."""
+_PROBE_KERNELS = 8
+"""A millisecond and more of work: enough that inputs arrive while it runs."""
 _ARENA_BYTES = 256 << 20
 """Least size of an arena. Larger intermediate results come from the driver; only outputs must lie in it."""
 
@@ -68,14 +70,16 @@ class CudaDevice:
         vmm.check(vmm.driver.cuCtxResetPersistingL2Cache())
         self._copies.copy_one(self._flush[0].data_ptr(), self._flush[1].data_ptr(), self._flush.shape[1])
 
-    def probe(self) -> float:
-        """Run a kernel that fills the GPU; return the seconds that it took.
+    def probe(self, fill: Callable[[], None]) -> float:
+        """Write inputs while kernels of the judge's fill the GPU; return the seconds that these took.
 
-        When a worker's kernel runs at the same time, though its process stands still, that is more by this kernel's
-        time: kernels of two processes take turns.
+        A worker's kernel that the inputs' arrival sets off, though its process stands still, makes that longer by its
+        own time: kernels of two processes take turns.
         """
         began = time.perf_counter()
-        self._flush.add_(1)
+        for _ in range(_PROBE_KERNELS):
+            self._flush.add_(1)
+        fill()
         self._torch.cuda.synchronize()
         return time.perf_counter() - began
 

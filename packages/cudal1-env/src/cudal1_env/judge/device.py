@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -141,8 +141,13 @@ class Device(Protocol):
         """Empty the caches."""
         ...
 
-    def probe(self) -> float | None:
-        """Seconds that work of the judge's takes on the device now, more than usual if something else works there."""
+    def probe(self, fill: Callable[[], None]) -> float | None:
+        """Write an arm's inputs while work of the judge's fills the device.
+
+        Returns:
+            Seconds of that work, more than usual if something else works there too; None where nothing could.
+        """
+        ...
         ...
 
     def memory(self, pid: int, input_bytes: int, output_bytes: int) -> ArmMemory:

@@ -368,7 +368,7 @@ class Judge:
             pairs, calls, burst = self._size(case.precision, reference_s, pool.anatomy)
             with case.watch.phase("warmup"):
                 for arm in (reference, candidate):
-                    arm.open(burst)
+                    arm.open(burst, pool.sets(mode, WARM_SETS)[-1].inputs)
             random = pool.secrets.generator("order", len(case.launches))
             measurement = Measurement(
                 reference,
