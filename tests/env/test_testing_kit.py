@@ -137,7 +137,7 @@ def answer_of(right: np.ndarray) -> Answer:
 
 
 @settings(max_examples=200)
-@given(st.data(), st.integers(0, 2**32 - 1), st.sampled_from([(1,), (7, 3), (2, 5, 4)]), st.floats(1e-3, 1e3))
+@given(st.data(), st.integers(0, 2**32 - 1), st.sampled_from([(9,), (7, 3), (2, 5, 4)]), st.floats(1e-3, 1e3))
 def test_the_comparison_refuses_every_mutant_of_an_answer(data, seed, shape, scale) -> None:
     rng = np.random.default_rng(seed)
     right, values, other = (scale * rng.standard_normal(shape) for _ in range(3))
