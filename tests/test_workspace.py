@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -102,6 +103,16 @@ def test_a_wheel_holds_every_file_of_its_package(wheels: dict[str, Path], name: 
     assert any(entry.endswith(".dist-info/licenses/LICENSE") for entry in names)
 
 
+def test_the_wheel_of_the_environment_holds_the_exploits(wheels: dict[str, Path]) -> None:
+    source = ROOT / "tests" / "exploits"
+    expected = {path.relative_to(source).as_posix(): path for path in tracked() if path.is_relative_to(source)}
+    assert expected
+    with zipfile.ZipFile(wheels["cudal1-env"]) as archive:
+        inside = "cudal1_env/testing/exploits/"
+        assert {name.removeprefix(inside) for name in archive.namelist() if name.startswith(inside)} == set(expected)
+        assert all(archive.read(inside + name) == path.read_bytes() for name, path in expected.items())
+
+
 @pytest.fixture(scope="module")
 def clean(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment outside the workspace that holds the wheels; returns its folder of programs."""
@@ -138,6 +149,13 @@ def test_the_example_agent_passes_with_the_wheels(clean: Path, tmp_path: Path) -
     example = ROOT / "examples" / "random_agent.py"
     shutil.copy(example, tmp_path)
     assert outside(clean / "python", "random_agent.py", cwd=tmp_path).strip() != ""
+
+
+@pytest.mark.slow
+def test_the_exploits_of_the_wheel_are_judged(clean: Path, tmp_path: Path) -> None:
+    words = ("redteam", "--device", "cpu", "--only", "h14_nan", "--json")
+    summary = json.loads(outside(clean / "cudal1-env", *words, cwd=tmp_path))["summary"]
+    assert (summary["attacks"], summary["look_alikes"]) == (1, 1)
 
 
 @pytest.mark.slow

@@ -34,7 +34,8 @@ from cudal1_env.stats import (
     summarize_latency,
     summarize_speedups,
 )
-from cudal1_env.testing.noise import MODELS, TYPICAL, HeavyTails, Lognormal, NoiseModel, simulated_launches
+from cudal1_env.testing.noise import MODELS, TYPICAL, HeavyTails, Lognormal, NoiseModel
+from cudal1_env.testing.strategies import simulated_launches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
