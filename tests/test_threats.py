@@ -25,7 +25,7 @@ def test_the_table_names_every_attack_and_no_other() -> None:
     text = threats.TABLE.read_text()
     assert text == threats.filled(text, threats.attacks()), "run `uv run scripts/threats.py`"
     listed = {program for threat in threats.threats(text) for program in threat.programs}
-    assert listed == {path.stem for path in threats.attacks()}
+    assert listed == {threats.name(path) for path in threats.attacks()}
 
 
 def test_what_is_tried_on_a_cpu_exists_on_a_cpu() -> None:
@@ -45,6 +45,6 @@ def test_headers_name_their_own_threat_and_a_status() -> None:
 
 
 def test_every_attack_has_an_honest_look_alike_and_no_look_alike_is_alone() -> None:
-    honest = {path.name.removesuffix(threats.HONEST): path for path in threats.EXPLOITS.glob("h*" + threats.HONEST)}
-    assert set(honest) == {path.stem for path in threats.attacks()}
-    assert {name: read_header(path)["status"] for name, path in honest.items()} == dict.fromkeys(honest, "CORRECT")
+    honest = {program.name: program for program in programs() if program.honest}
+    assert set(honest) == {f"{threats.name(path)}.honest" for path in threats.attacks()}
+    assert {name: program.header["status"] for name, program in honest.items()} == dict.fromkeys(honest, "CORRECT")

@@ -1,5 +1,7 @@
 """The programs of tests/exploits: attacks and their honest look-alikes, each with a header that says what it must get.
 
+Those that need a GPU lie in the folder `cuda`, and are called `cuda/NAME`.
+
 A program begins with comments of the form `# key: value`:
 
     threat: id in docs/threats.md
@@ -41,8 +43,12 @@ class Program:
 
     @property
     def name(self) -> str:
-        """File name without its last ending."""
-        return self.path.name.removesuffix(".py")
+        """File name without its last ending, behind `cuda/` where it lies in that folder."""
+        return ("cuda/" if self._in_cuda else "") + self.path.name.removesuffix(".py")
+
+    @property
+    def _in_cuda(self) -> bool:
+        return self.path.parent.name == "cuda"
 
     @property
     def source(self) -> str:
@@ -67,7 +73,8 @@ class Program:
     def task(self, device: Device = "cpu") -> Task:
         """What it is judged on, at the size for a device."""
         name = self.header["task"]
-        return load_task(self.path.parent / "tasks" / name[5:] if name.startswith("file:") else name, device=device)
+        folder = self.path.parents[1 if self._in_cuda else 0] / "tasks"
+        return load_task(folder / name[5:] if name.startswith("file:") else name, device=device)
 
 
 def exploits_folder() -> Path:
@@ -93,9 +100,11 @@ def programs(only: Sequence[str] = ()) -> list[Program]:
     Args:
         only: Beginnings of names; by default every program.
     """
-    found = [Program(path, read_header(path)) for path in exploits_folder().glob("h[0-9][0-9]_*.py")]
+    folder = exploits_folder()
+    paths = [*folder.glob("h[0-9][0-9]_*.py"), *folder.glob("cuda/h[0-9][0-9]_*.py")]
+    found = [Program(path, read_header(path)) for path in paths]
     chosen = [program for program in found if not only or program.name.startswith(tuple(only))]
-    return sorted(chosen, key=lambda program: (program.header["task"], program.path.name))
+    return sorted(chosen, key=lambda program: (program.header["task"], program.name))
 
 
 def read_header(path: Path) -> dict[str, str]:
