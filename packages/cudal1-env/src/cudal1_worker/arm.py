@@ -177,25 +177,23 @@ class Arm:
         ]
 
     def call_once(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Call the model once, untimed, and leave a descriptor in the reply page; answer with its seconds.
+        """Call the model once, untimed, and leave a descriptor in the reply page; answer with its seconds if asked to.
 
         The outputs of the call before live on meanwhile: whether this one overwrites them is learnt here.
         """
-        before = {_data_ptr(leaf) for leaf in layout.flatten(self.outputs) if isinstance(leaf, torch.Tensor)}
+        before = set(places(self.outputs))
         self.inputs = [self.inputs_in(self.side.untimed_block(message, fds))]
-        began = time.perf_counter()
+        seconds = message["clock"] and time.perf_counter()
         with torch.no_grad():
             outputs = self.model(*self.inputs[0])
         self.side.finish()
-        elapsed = time.perf_counter() - began
-        self.reused = any(
-            _data_ptr(leaf) in before for leaf in layout.flatten(outputs) if type(leaf) is torch.Tensor and leaf.numel()
-        )
+        seconds = message["clock"] and time.perf_counter() - seconds
+        self.reused = not before.isdisjoint(places(outputs))
         self.outputs = [self.side.keep(outputs, reused=False)]
         self.side.finish()
         if self.describe(self.outputs) != wire.RETURNED:
             raise Failure("contract", "expected dense tensors, or nested lists, tuples or dicts of them")
-        return {"ok": True, "seconds": elapsed}
+        return {"ok": True, "seconds": seconds}
 
     def rehearse(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make as many calls in one go as a timed turn will, and learn whether outputs lie where earlier ones did.
@@ -206,10 +204,8 @@ class Arm:
         with torch.no_grad():
             outputs = [self.model(*self.inputs_in(block)) for block in blocks]
         self.side.finish()
-        places = [
-            _data_ptr(leaf) for leaf in layout.flatten(outputs) if isinstance(leaf, torch.Tensor) and leaf.numel()
-        ]
-        self.reused = self.reused or len(set(places)) < len(places)
+        found = places(outputs)
+        self.reused = self.reused or len(set(found)) < len(found)
         return {"ok": True}
 
     def seal(self, message: wire.Message, fds: list[int]) -> wire.Message:
@@ -314,6 +310,12 @@ class Arm:
             *padding,
         )
         return True
+
+
+def places(outputs: Any) -> list[int]:
+    """Return the addresses of the dense tensors among outputs."""
+    leaves = [leaf for leaf in layout.flatten(outputs) if isinstance(leaf, torch.Tensor)]
+    return [_data_ptr(leaf) for leaf in leaves if type(leaf) is torch.Tensor and _layout(leaf) is torch.strided]
 
 
 def state_names(model: Any) -> list[list[Any]]:

@@ -9,10 +9,10 @@ import ctypes
 from typing import Any
 
 import torch
-from cuda.bindings import driver
 
 from cudal1_worker import layout, vmm
 from cudal1_worker import protocol as wire
+from cudal1_worker.vmm import driver
 
 _synchronize = torch.cuda.synchronize
 _data_ptr = torch.Tensor.data_ptr
@@ -75,7 +75,7 @@ class CudaSide:
         self._memory = vmm.Mapping.take(fds[0], message["arena_bytes"], 0)
         self.arena = Arena(self._memory.address, self._memory.size_bytes)
         self._callbacks = (_ALLOCATE(self.arena.allocate), _FREE(self.arena.free))
-        pointers = [ctypes.cast(callback, ctypes.c_void_p).value for callback in self._callbacks]
+        pointers = [ctypes.cast(callback, ctypes.c_void_p).value or 0 for callback in self._callbacks]
         self._pool = torch.cuda.MemPool(torch._C._cuda_customAllocator(*pointers))
         self._pooled = torch.cuda.use_mem_pool(self._pool)
         self._pooled.__enter__()  # for good

@@ -181,9 +181,8 @@ class Arm:
             Fault: The call fails, breaks the contract, or writes to its inputs.
         """
         with self.memory.present(one.inputs, writable=writable) as (message, fds):
-            answer = self._ask(
-                {"op": "call", **message}, fds, self.settings.warmup_timeout_s, _CALL_ERRORS, "the first calls"
-            )
+            message = {"op": "call", "clock": self.wanted == "Model", **message}
+            answer = self._ask(message, fds, self.settings.warmup_timeout_s, _CALL_ERRORS, "the first calls")
             self.freeze()
             try:
                 if writable and not self.memory.intact(one.inputs, self._inputs_at()):
@@ -192,7 +191,11 @@ class Arm:
                     )
                 with self._contract():
                     outputs = self._outputs(1)
-                    comparisons = self._compare(one, outputs, self.memory.samples(outputs, one.answers), one.answers)
+                    comparisons = (
+                        self._whole(one, outputs)
+                        if one.whole
+                        else self._sampled(outputs, self.memory.samples(outputs, one.answers), one.answers)
+                    )
             finally:
                 self.thaw()
         seconds = answer.get("seconds")
@@ -280,10 +283,10 @@ class Arm:
             self.freeze()
             width = len(self.anatomy.outputs)
             parts = [slice(width * k, width * (k + 1)) for k in range(count)]
-            comparisons = [
-                self._compare(one, outputs[part], got[part], answers[part], whole=not empty)
-                for one, part in zip(sets, parts, strict=True)
-            ]
+            comparisons = [self._sampled(outputs[part], got[part], answers[part]) for part in parts]
+            for place, (one, part) in enumerate(zip(sets, parts, strict=True)):
+                if one.whole and not empty and all(sample.right for sample in comparisons[place]):
+                    comparisons[place] = self._whole(one, outputs[part])
         self.worker.drain()
         return Call(elapsed, tuple(comparisons), probe_s)
 
@@ -356,22 +359,15 @@ class Arm:
         self._check_aliasing(outputs, len(expected))
         return outputs
 
-    def _compare(
-        self,
-        one: InputSet,
-        outputs: Sequence[Output],
-        got: Sequence[Any],
-        sampled: Sequence[Answer],
-        *,
-        whole: bool = True,
+    def _sampled(
+        self, outputs: Sequence[Output], got: Sequence[Any], answers: Sequence[Answer]
     ) -> tuple[Comparison, ...]:
-        """Compare a sample; where it is right and the set holds the whole answers, the whole outputs."""
-        samples = [
+        return tuple(
             compare(values, answer, output.expected, whole=False)
-            for values, answer, output in zip(got, sampled, outputs, strict=True)
-        ]
-        if not (whole and one.whole and all(sample.right for sample in samples)):
-            return tuple(samples)
+            for values, answer, output in zip(got, answers, outputs, strict=True)
+        )
+
+    def _whole(self, one: InputSet, outputs: Sequence[Output]) -> tuple[Comparison, ...]:
         return tuple(
             compare(self.memory.whole(output), answer, output.expected, whole=True)
             for answer, output in zip(one.answers, outputs, strict=True)

@@ -315,6 +315,7 @@ class Judge:
             Fault: The candidate fails, or slows the reference each time.
         """
         case = built.case
+        message = ""
         for _ in range(_SLOWED_LAUNCHES):
             if built.arm is None:
                 again = self._build(case, pool, built.snapshot)
@@ -329,7 +330,8 @@ class Judge:
                 case.harnesses_ms.append(result.harness_ms)
                 case.states.append(result.states)
                 return
-        raise self._tampering(result)
+            message = slowed_text(result)
+        raise Fault(Status.TAMPERING, message)
 
     def _beside_itself(self, case: Case, pool: Pool) -> LaunchResult:
         """Measure one launch with the reference in the candidate's place."""
@@ -344,15 +346,6 @@ class Judge:
                 built.arm.close()
             self._folders.drop(built.folder)
             self._folders.drop(built.snapshot)
-
-    def _tampering(self, result: LaunchResult) -> Fault:
-        beside = float(np.median(result.launch.reference_ms))
-        alone = min(result.alone_ms)
-        return Fault(
-            Status.TAMPERING,
-            f"expected the reference to keep its speed beside the candidate, in {_SLOWED_LAUNCHES} launches in a row "
-            f"it slowed by over 5 % (last: {beside:.4g} ms beside, {alone:.4g} ms alone)",
-        )
 
     def _launch(self, built: Built, pool: Pool) -> LaunchResult:
         """Measure one fresh pair of workers; both are dead afterwards."""
@@ -469,6 +462,15 @@ class Judge:
         rule = RULES[case.precision]
         step = decide([*case.launches, launch], rule, spread=self.spread, spent=self._spent(case))
         return step != "pair"
+
+
+def slowed_text(result: LaunchResult) -> str:
+    """Say by how much the reference was slowed in the last of several launches."""
+    beside = float(np.median(result.launch.reference_ms))
+    return (
+        f"expected the reference to keep its speed beside the candidate, in {_SLOWED_LAUNCHES} launches it was slowed "
+        f"by over 5 %, beside itself it was not (last: {beside:.4g} ms beside, {min(result.alone_ms):.4g} ms alone)"
+    )
 
 
 def choose_device(settings: JudgeSettings, core: int | None) -> Device:

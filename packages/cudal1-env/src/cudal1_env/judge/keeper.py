@@ -35,30 +35,37 @@ class CoreKeeper:
     A core that sleeps takes long to wake, and in a virtual machine unevenly long; an arm that is let go would pay that
     on the judge's clock. So the core is handed over awake: this process blocks when the arm is already runnable.
 
+    It is started when it is first held.
+
     Args:
         core: Which; None does nothing.
     """
 
     def __init__(self, core: int | None) -> None:
+        self._core = core
         self._process: subprocess.Popen[bytes] | None = None
-        if core is None:
-            return
-        self._page = SharedBlock(_PAGE, sealed=False)
+        self._page: SharedBlock | None = None
+        self._pipe = -1
+
+    def _start(self, core: int) -> SharedBlock:
+        page = SharedBlock(_PAGE, sealed=False)
         read_end, self._pipe = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _PROGRAM, str(core), str(self._page.fd), str(read_end)],
-            pass_fds=(self._page.fd, read_end),
+            [sys.executable, "-I", "-S", "-c", _PROGRAM, str(core), str(page.fd), str(read_end)],
+            pass_fds=(page.fd, read_end),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         os.close(read_end)
+        self._page = page
+        return page
 
     def hold(self) -> None:
         """Spin, and return when it does (or after a while: then only the wake-up is uneven)."""
-        if self._process is None:
+        if self._core is None:
             return
-        words = self._page.words
+        words = (self._page or self._start(self._core)).words
         words[_HELD] = 1
         os.write(self._pipe, b"x")
         limit = time.perf_counter() + _WAIT_S
@@ -67,7 +74,7 @@ class CoreKeeper:
 
     def release(self) -> None:
         """Make way."""
-        if self._process is not None:
+        if self._page is not None:
             self._page.words[_HELD] = 0
 
     def close(self) -> None:
@@ -76,5 +83,6 @@ class CoreKeeper:
             self._process.kill()
             self._process.wait()
             os.close(self._pipe)
+        if self._page is not None:
             self._page.close()
-            self._process = None
+        self._process = self._page = None
