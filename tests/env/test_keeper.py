@@ -25,10 +25,11 @@ def test_it_spins_between_hold_and_release_on_its_core_and_sleeps_otherwise() ->
     core = max(os.sched_getaffinity(0))
     keeper = CoreKeeper(core)
     try:
+        keeper.hold()
+        assert keeper._process is not None
+        pid = keeper._process.pid
         for _ in range(3):
             keeper.hold()
-            assert keeper._process is not None
-            pid = keeper._process.pid
             assert until(pid, "R")
             assert os.sched_getaffinity(pid) == {core}
             keeper.release()

@@ -33,7 +33,7 @@ class CpuDevice:
     tf32 = False
     locks: tuple[str, ...] = ()
     bursts = False
-    sample_pieces = None
+    sample_pieces: int | None = None
     reads_frozen = True
 
     def __init__(self, core: int | None) -> None:

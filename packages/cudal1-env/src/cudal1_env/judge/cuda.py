@@ -6,6 +6,7 @@ Tensors here are the judge's own, over memory that it made (`cudal1_worker.vmm`)
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import platform
 import time
@@ -48,16 +49,15 @@ class CudaDevice:
     name: Literal["cpu", "cuda"] = "cuda"
     code = 1
     bursts = True
-    sample_pieces = 32
+    sample_pieces: int | None = 32
     reads_frozen = False
 
     def __init__(self, *, tf32: bool) -> None:
-        import torch
-
+        torch: Any = importlib.import_module("torch")
         if not torch.cuda.is_available():
             raise MachineError("expected an NVIDIA GPU and its driver, torch finds none; use device='cpu'")
         self.tf32 = tf32
-        self._torch: Any = torch
+        self._torch = torch
         self._properties: Any = torch.cuda.get_device_properties(0)
         level2 = int(self._properties.L2_cache_size)
         self._flush: Tensor = torch.zeros(2, 2 * level2, dtype=torch.uint8, device="cuda")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from cudal1_env.errors import MachineError
@@ -31,9 +32,8 @@ class Nvml:
     """
 
     def __init__(self, uuid: str) -> None:
-        import pynvml
-
-        self._nvml: Any = pynvml
+        pynvml: Any = importlib.import_module("pynvml")  # it carries no types
+        self._nvml = pynvml
         try:
             pynvml.nvmlInit()
             self._handle: Any = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")

@@ -202,7 +202,8 @@ class Measurement:
             spread = statistics.median(abs(time - self.overhead_ms) for time in empties)
         else:
             many = max(2, self.burst)
-            ones, several = [], []
+            ones: list[float] = []
+            several: list[float] = []
             for _ in range(_SLOPES):
                 ones.append(self._trusted(sets[:1]).elapsed_ns * 1e-6)
                 several.append(self._trusted(sets[:many]).elapsed_ns * 1e-6)
