@@ -188,6 +188,7 @@ class CpuMemory:
         """Give the blocks back."""
         for block in self._slots:
             block.close()
+        self._slots = []  # their mappings go with them
 
 
 def level2_bytes(core: int) -> int:
