@@ -46,12 +46,13 @@ def load(name: str) -> Any:
 def judge_one(name: str, task: Path, candidate: Path, claim: Path) -> None:
     """Judge one candidate with the evaluator called `name`, in this process, and write what it claims."""
     result = load(name)(task.read_text(), candidate.read_text(), num_correct_trials=5, measure_performance=True)
-    correct = result is not None and bool(result.correctness)
-    timed = result is not None and correct and result.runtime > 0 and getattr(result, "ref_runtime", -1.0) > 0
-    speedup = result.ref_runtime / result.runtime if result is not None and timed else None
-    said = "" if result is None else str(result.metadata)[-500:]
+    if result is None:
+        fail("expected a verdict, got None: the evaluator gave up")
+    timed = result.correctness and result.runtime > 0 and result.ref_runtime > 0
+    speedup = result.ref_runtime / result.runtime if timed else None
+    verdict = Claim(correct=bool(result.correctness), speedup=speedup, message=str(result.metadata)[-500:])
     # Written aside, then renamed: a claim is whole or not there.
-    claim.with_suffix(".part").write_text(Claim(correct=correct, speedup=speedup, message=said).model_dump_json())
+    claim.with_suffix(".part").write_text(verdict.model_dump_json())
     os.replace(claim.with_suffix(".part"), claim)
 
 

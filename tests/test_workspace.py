@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import shutil
@@ -152,10 +151,11 @@ def test_the_example_agent_passes_with_the_wheels(clean: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_the_exploits_of_the_wheel_are_judged(clean: Path, tmp_path: Path) -> None:
-    words = ("redteam", "--device", "cpu", "--only", "h14_nan", "--json")
-    summary = json.loads(outside(clean / "cudal1-env", *words, cwd=tmp_path))["summary"]
-    assert (summary["attacks"], summary["look_alikes"]) == (1, 1)
+def test_the_exploits_and_their_tasks_are_found_in_the_wheel(clean: Path, tmp_path: Path) -> None:
+    code = "from cudal1_env.testing.programs import programs; print(*[one.path for one in programs() if one.task()])"
+    paths = [Path(word) for word in outside(clean / "python", "-c", code, cwd=tmp_path).split()]
+    assert {path.name for path in paths} == {path.name for path in (ROOT / "tests" / "exploits").glob("h*.py")}
+    assert all(path.is_relative_to(clean.parent) for path in paths)
 
 
 @pytest.mark.slow

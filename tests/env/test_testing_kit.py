@@ -241,15 +241,15 @@ class Naive:
                 for _ in range(5):
                     model(*inputs)
                 began = time.perf_counter()
-                for _ in range(20):
+                for _ in range(10):
                     model(*inputs)
                 times.append(time.perf_counter() - began)
         return Claim(correct=correct, speedup=times[0] / times[1])
 
 
 def test_the_suite_has_teeth() -> None:
-    paid = ("template/honest_first", "template/kept_by_shape", "template/kept_by_sample")
-    names = ("right", *paid, "mutant/zeros", "mutant/half_precision", "mutant/another_input")
+    paid = ("template/honest_first", "template/kept_by_shape")
+    names = ("right", *paid, "mutant/zeros", "mutant/half_precision")
     found = examine(Naive(), [case for case in SPOILT if case.name in names], margin=1.0)
     assert [finding.case for finding in found.denied] == []
     assert {finding.case for finding in found.rewarded} >= set(paid)
