@@ -1,4 +1,4 @@
-"""`cudal1-env`: evaluate, doctor, replay. Results on standard output, everything else on standard error."""
+"""`cudal1-env`: evaluate, sweep, audit, replay, doctor. Results on standard output, all else on standard error."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from typing import Annotated, Literal
 import tyro
 from cudal1_data.errors import DataError
 
+from cudal1_env.commands.audit import Audit
+from cudal1_env.commands.output import describe, log
+from cudal1_env.commands.sweep import Sweep
 from cudal1_env.errors import EnvError
-from cudal1_env.records import Evaluation, Precision
+from cudal1_env.records import Precision
 
 
 @dataclass(frozen=True)
@@ -96,36 +99,22 @@ class Doctor:
 
         findings = examine()
         if self.calibrate:
-            findings = findings.model_copy(update={"spread": calibrate(log=_log), "calibrated": True})
+            findings = findings.model_copy(update={"spread": calibrate(log=log), "calibrated": True})
         print(findings.model_dump_json() if self.json else findings.text())
         return 1 if any(layer in findings.missing_layers for layer in self.require_sandbox) else 0
-
-
-def describe(evaluation: Evaluation) -> str:
-    """Return one line for people, without the control characters that a program may have put into its message."""
-    where = f" [{evaluation.task}]"
-    times = ""
-    if evaluation.reference is not None and evaluation.candidate is not None:
-        times = f" ({evaluation.reference.median_ms:.3g} ms -> {evaluation.candidate.median_ms:.3g} ms)"
-    text = " ".join(evaluation.message.split())
-    return f"{evaluation.status}{where}: {''.join(c if c.isprintable() else '?' for c in text)}{times}"
-
-
-def _log(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def main() -> None:
     """Parse the command line and run one command; a user's error is one sentence and exit code 2."""
     command = tyro.extras.subcommand_cli_from_dict(
-        {"evaluate": Evaluate, "replay": Replay, "doctor": Doctor},
+        {"evaluate": Evaluate, "sweep": Sweep, "audit": Audit, "replay": Replay, "doctor": Doctor},
         prog="cudal1-env",
         description="Judge GPU programs with a clock that they cannot reach.",
     )
     try:
         code = command.run()
     except (DataError, EnvError, OSError) as error:
-        _log(f"cudal1-env: {error}")
+        log(f"cudal1-env: {error}")
         if getattr(command, "json", False):
             print(json.dumps({"error": type(error).__name__, "message": str(error)}))
         code = 2
