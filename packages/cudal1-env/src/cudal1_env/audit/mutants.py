@@ -112,7 +112,7 @@ def rounded(values: Values, dtype: str) -> Values:
 
 def _constant(right: Values) -> Values | None:
     finite = right[np.isfinite(right)]
-    if not finite.size:
+    if right.size < 2 or not finite.size:  # the mean of one number is that number
         return None
     mean: Any = finite.mean()
     return np.full_like(right, mean if right.dtype.kind == "f" else round(float(mean)))
