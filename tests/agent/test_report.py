@@ -17,8 +17,8 @@ from cudal1_agent.errors import RunError
 from cudal1_agent.report import report, summary_text
 from cudal1_agent.rundir import RunFolder
 from cudal1_agent.settings import Settings
-from cudal1_agent.tables import aligned, cells, change_text
-from cudal1_env.stats import paired_change, summarize_speedups
+from cudal1_agent.tables import change_text
+from cudal1_env.stats import aligned, cells, paired_change, summarize_speedups
 
 TASK = suite()[0]
 BEFORE, AFTER = [1.0, 2.0, None], [2.0, 3.0, 1.0]

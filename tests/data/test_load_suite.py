@@ -95,6 +95,9 @@ def test_release_form(release_file: Path) -> None:
     assert suite.ids == ("cuda-l1/level1/1", "cuda-l1/level1/12")
     assert suite.programs["cuda-l1/level1/1"] == {"custom_code": "class ModelNew: ...", "cuda_graph_code": "# graph"}
     assert suite.programs["cuda-l1/level1/12"] == {"cuda_graph_code": "# graph"}
+    assert suite.scores["cuda-l1/level1/1"] == {"score_default": 2.5}
+    assert load_suite(f"{release_file}:level1/12").scores == {"cuda-l1/level1/12": {"score_default": 2.5}}
+    assert suite[:1].scores.keys() == {"cuda-l1/level1/1"}
     assert suite["cuda-l1/level1/12"].overlaps == "kernelbench/level1/12"
     assert suite["cuda-l1/level1/12"].split == "test"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from cudal1_env import Archive, Evaluation
-from cudal1_env.stats import PairedChange
+from cudal1_env.stats import COLUMNS, PairedChange, cells
 
 from cudal1_agent.rundir import ARCHIVE, METRICS, REPORT, Record, is_finished, read_metrics, read_settings, write_aside
 from cudal1_agent.session import GROUPS
-from cudal1_agent.tables import COLUMNS, cells, change_text, stage_table, summary_of
+from cudal1_agent.tables import change_text, stage_table, summary_of
 
 BEST = 12
 """Programs that the report shows in full."""

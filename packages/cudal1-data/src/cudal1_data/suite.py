@@ -15,6 +15,9 @@ from cudal1_data.task import Split, Task
 Programs = Mapping[str, Mapping[str, str]]
 """Published programs by task id and column name. Untrusted text: nothing here runs it."""
 
+Scores = Mapping[str, Mapping[str, float]]
+"""Published figures by task id and column name (`score_default`: speedup against the reference as it is)."""
+
 
 @dataclass(frozen=True)
 class Broken:
@@ -51,6 +54,7 @@ class Suite(Sequence[Task]):
         *,
         broken: Iterable[Broken] = (),
         programs: Programs | None = None,
+        scores: Scores | None = None,
     ) -> None:
         """Collect tasks under a name.
 
@@ -59,6 +63,7 @@ class Suite(Sequence[Task]):
             tasks: Its tasks, in order. A second task of the same id goes to `broken`.
             broken: Files that could not be used.
             programs: Published programs by task id and column.
+            scores: What was published of them by task id and column.
         """
         self.name = name
         known: dict[str, Task] = {}
@@ -75,6 +80,7 @@ class Suite(Sequence[Task]):
         self._tasks = tuple(known.values())
         self.broken: tuple[Broken, ...] = tuple(faults)
         self.programs: Programs = MappingProxyType(dict(programs or {}))
+        self.scores: Scores = MappingProxyType(dict(scores or {}))
 
     @overload
     def __getitem__(self, key: int | str) -> Task: ...
@@ -145,7 +151,8 @@ class Suite(Sequence[Task]):
     def _part(self, tasks: Iterable[Task]) -> Suite:
         kept = tuple(tasks)
         programs = {task.id: self.programs[task.id] for task in kept if task.id in self.programs}
-        return Suite(self.name, kept, broken=self.broken, programs=programs)
+        scores = {task.id: self.scores[task.id] for task in kept if task.id in self.scores}
+        return Suite(self.name, kept, broken=self.broken, programs=programs, scores=scores)
 
 
 def nearest(key: str, names: Iterable[str], *, count: int = 3) -> list[str]:

@@ -16,10 +16,11 @@ from cudal1_env.archive import Archive
 from cudal1_env.errors import SettingsError
 from cudal1_env.evaluator import Evaluator
 from cudal1_env.exemplars import Exemplar, ExemplarRule, exemplars_by_name, scored
+from cudal1_env.gate import find_audit
 from cudal1_env.hardware import resolve_device
 from cudal1_env.local import LocalEvaluator
 from cudal1_env.records import Evaluation, Precision
-from cudal1_env.reward import Rule, reward_of
+from cudal1_env.reward import Rule, nothing, reward_of
 from cudal1_env.spaces import SourceText
 
 MAX_ID_CHARS = 256
@@ -48,6 +49,7 @@ class EnvOptions(TypedDict, total=False):
     exemplar_rule: ExemplarRule
     reward: Rule
     precision: Precision
+    audit: str | Path | None
     max_source_chars: int
     render_mode: str | None
 
@@ -100,9 +102,12 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
     0 for a program that is not right. For one that is: the lower end of the speedup's interval where that is
     above 1, exactly 1 where the interval holds 1, the best estimate where the upper end is below 1.
 
+    A task whose checker lets wrong answers through (`cudal1-env audit`) gives no program a reward; messages say so.
+
     ## Info
     `task` and `level`; after a step also `status`, seconds by phase, the record (`evaluation`) and, for a
-    correct program, speedup and latencies with units. What is unknown is left out.
+    correct program, speedup and latencies with units; `audit` says why a task gives no reward. What is unknown is
+    left out.
 
     ## Episode end
     Terminated after `attempts` attempts; never truncated.
@@ -125,6 +130,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         precision: Precision = "training",
         archive: str | Path | Archive | None = None,
         evaluator: Evaluator | None = None,
+        audit: str | Path | None = "auto",
         max_source_chars: int = MAX_SOURCE_CHARS,
         render_mode: str | None = None,
     ) -> None:
@@ -141,6 +147,8 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             precision: How narrow intervals must be.
             archive: Where evaluations are kept and exemplars come from; None keeps them in memory until `close`.
             evaluator: Who judges; None is this machine, from the first step on. One that is given is not closed.
+            audit: What `cudal1-env audit --out` wrote: the tasks that it found wanting give no reward. `auto` is the
+                suite's own file, where there is one; None pays for every task.
             max_source_chars: Longest text of an answer, a reference or an exemplar, in characters.
             render_mode: None or `ansi`.
 
@@ -148,6 +156,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             SettingsError: Arguments that leave nothing to play.
             UnknownSuiteError: Nothing goes by the name of the suite.
             MachineError: The archive cannot be opened.
+            RecordError: The file of the audit holds none.
         """
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise SettingsError(f"expected render_mode None or 'ansi', got {render_mode!r}")
@@ -164,6 +173,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self.max_source_chars = max_source_chars
         self._reward: Rule = reward
         self._rule = exemplars_by_name(exemplar_rule)
+        self.audit = find_audit(audit, self.suite.name)
         self._check_tasks()
 
         self._owns_archive = not isinstance(archive, Archive)
@@ -179,6 +189,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self._task: Task | None = None
         self._attempt = 0
         self._last: Evaluation | None = None
+        self._complaint: str | None = None
 
     @property
     def task(self) -> Task:
@@ -214,6 +225,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             self._task = self._named(name)
         self._attempt = 0
         self._last = None
+        self._complaint = None if self.audit is None else self.audit.complaint(self._task)
         return self._observation(), {"task": self.task.id, "level": self.task.level}
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -251,8 +263,12 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         """
         self._attempt += 1
         self._last = evaluation
-        reward = reward_of(evaluation, self._reward)
         info = {"level": self.task.level, **info_of(evaluation)}
+        if self._complaint is None:
+            reward = reward_of(evaluation, self._reward)
+        else:
+            reward = nothing(self._reward)
+            info["audit"] = self._complaint
         return self._observation(), reward, self._attempt >= self.attempts, False, info
 
     def render(self) -> str | None:  # type: ignore[override]  # gymnasium's type wants a frame in every mode
@@ -263,6 +279,8 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         lines = [f"{self.task.id} (level {self.task.level}), attempt {self._attempt} of {self.attempts}"]
         if self._last is not None:
             lines.append(f"{self._last.status}: {self._last.message}")
+            if self._complaint is not None:
+                lines.append(self._complaint)
             if self._last.candidate and self._last.reference:
                 times = f"{self._last.candidate.median_ms:.3g} ms against {self._last.reference.median_ms:.3g} ms"
                 lines.append(f"latency {times} of the reference")
@@ -277,6 +295,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         shown = [variant for variant in variants if len(variant.source) <= self.max_source_chars]
         chosen = self._rule.choose(shown, self.exemplars, self.np_random) if self.exemplars else []
         last = self._last
+        message = "; ".join(text for text in (self._complaint, last.message) if text) if last else ""
         speedup = last.speedup.point if last and last.correct and last.speedup else 0.0
         return {
             "task": self.task.id,
@@ -286,7 +305,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             "exemplars": tuple(_shown(exemplar) for exemplar in chosen),
             "last": {
                 "status": last.status.value if last else "",
-                "message": last.message[:MAX_MESSAGE_CHARS] if last else "",
+                "message": message[:MAX_MESSAGE_CHARS],
                 "speedup": _bounded(speedup),
             },
         }

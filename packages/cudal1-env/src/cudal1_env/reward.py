@@ -63,6 +63,15 @@ def reward_of(evaluation: Evaluation, rule: Rule = "speedup") -> float:
     return reward(evaluation.status, evaluation.speedup, rule)
 
 
+def nothing(rule: Rule = "speedup") -> float:
+    """Return what a task that gives no reward gives: as much as a failure, for whatever program.
+
+    >>> nothing(), nothing("log") == LOG_FLOOR
+    (0.0, True)
+    """
+    return reward(Status.WRONG_OUTPUT, None, rule)
+
+
 def _worth(speedup: Speedup) -> float:
     if speedup.low > 1.0:
         return speedup.low

@@ -179,4 +179,6 @@ def _chosen(suite: Suite, names: Iterable[str]) -> Suite:
             raise broken[0].error
         task = suite[name[: match.start()] if match else name]
         tasks.append(task.at(parse_size(match["size"])) if match else task)
-    return Suite(suite.name, tasks, programs={t.id: suite.programs[t.id] for t in tasks if t.id in suite.programs})
+    programs = {task.id: suite.programs[task.id] for task in tasks if task.id in suite.programs}
+    scores = {task.id: suite.scores[task.id] for task in tasks if task.id in suite.scores}
+    return Suite(suite.name, tasks, programs=programs, scores=scores)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -16,6 +17,7 @@ from cudal1_data.suites.folder import human_name
 from cudal1_data.task import Split, Task, check_reference
 
 PROGRAM_SUFFIX = "_code"
+SCORE_PREFIX = "score_"
 
 Rows = Sequence[dict[str, Any] | BrokenTaskError]
 """Rows of a table, with an error in the place of each that is none."""
@@ -66,7 +68,7 @@ class KernelBenchRow(BaseModel):
 
 
 class ReleaseRow(BaseModel):
-    """The columns of CUDA-L1's release; the `*_code` columns go to `Suite.programs`, scores are ignored."""
+    """The columns of CUDA-L1's release; `*_code` go to `Suite.programs`, `score_*` to `Suite.scores`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -123,6 +125,7 @@ def suite_of_rows(name: str, tables: Iterable[tuple[Path, Rows]]) -> Suite:
     tasks: list[Task] = []
     broken: list[Broken] = []
     programs: dict[str, dict[str, str]] = {}
+    scores: dict[str, dict[str, float]] = {}
     for path, rows in tables:
         for number, row in enumerate(rows, start=1):
             try:
@@ -135,7 +138,9 @@ def suite_of_rows(name: str, tables: Iterable[tuple[Path, Rows]]) -> Suite:
             tasks.append(task)
             if columns := _programs(row):
                 programs.setdefault(task.id, columns)
-    return Suite(name, tasks, broken=broken, programs=programs)
+            if figures := _scores(row):
+                scores.setdefault(task.id, figures)
+    return Suite(name, tasks, broken=broken, programs=programs, scores=scores)
 
 
 def _task(row: dict[str, Any], *, where: str) -> Task:
@@ -161,6 +166,14 @@ def _programs(row: dict[str, Any]) -> dict[str, str]:
         column: text
         for column, text in row.items()
         if column.endswith(PROGRAM_SUFFIX) and column != "ref_code" and isinstance(text, str)
+    }
+
+
+def _scores(row: dict[str, Any]) -> dict[str, float]:
+    return {
+        column: float(value)
+        for column, value in row.items()
+        if column.startswith(SCORE_PREFIX) and isinstance(value, int | float) and math.isfinite(value)
     }
 
 

@@ -18,9 +18,11 @@ from cudal1_env.stats.interval import (
 from cudal1_env.stats.launch import Centre, Launch, centre
 from cudal1_env.stats.stopping import REPORT, RULES, TRAINING, Step, StopRule, conclude, decide
 from cudal1_env.stats.summary import PairedChange, SpeedupSummary, paired_change, summarize_latency, summarize_speedups
+from cudal1_env.stats.table import COLUMNS, aligned, cells
 
 __all__ = [
     "ALPHA",
+    "COLUMNS",
     "DEFAULT_SPREAD",
     "REPORT",
     "RULES",
@@ -33,8 +35,10 @@ __all__ = [
     "Step",
     "StopRule",
     "agree",
+    "aligned",
     "alpha_at",
     "calibrate_spread",
+    "cells",
     "centre",
     "conclude",
     "decide",

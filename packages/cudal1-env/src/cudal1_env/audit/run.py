@@ -1,0 +1,107 @@
+"""Every mutant through the task's checker, as the judge compares: the sample first, then the whole output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from cudal1_data import Suite, Task
+
+from cudal1_env.audit.mutants import Subject, is_equivalent, left_by_worker, makers, subjects
+from cudal1_env.errors import TaskError
+from cudal1_env.gate import AuditReport, TaskAudit, reference_sha256
+from cudal1_env.judge.audit import AuditJudge, KnownSet, Values
+from cudal1_env.judge.numerics import Answer, compare
+
+MOST_SETS = 12
+"""Input sets on which a mutant must survive: nine of the task's own distribution and one of each other."""
+
+_SEED = 1
+"""Of the places that mutants change: an audit gives the same answer each time."""
+
+
+class _Survivors:
+    """The mutants that no input set has caught so far."""
+
+    def __init__(self) -> None:
+        self.alive: dict[str, bool] | None = None
+        """By name: whether the mutant was the right answer, up to rounding, on every set. None before the first set."""
+
+    def meet(self, one: KnownSet, other: KnownSet, random: np.random.Generator) -> None:
+        """Drop what is caught on a set. A mutant that does not apply to it is dropped too."""
+        outputs = list(zip(subjects(one, other, random), one.answers, strict=True))
+        makes = {
+            name if len(outputs) == 1 else f"{name} (output {position})": (make, subject, answer)
+            for position, (subject, answer) in enumerate(outputs)
+            for name, make in makers(subject).items()
+        }
+        before = dict.fromkeys(makes, True) if self.alive is None else self.alive
+        self.alive = {}
+        for name, equivalent in before.items():
+            make, subject, answer = makes[name]
+            mutant = make()
+            if mutant is None:
+                continue
+            left = left_by_worker(mutant, subject.expected)
+            if passes(left, answer, subject):
+                self.alive[name] = equivalent and is_equivalent(left, subject)
+
+
+def passes(left: Values, answer: Answer, subject: Subject) -> bool:
+    """Whether the judge would call an output right on a set whose whole output it compares."""
+    sample = compare(left[answer.positions], answer, subject.expected, whole=False)
+    return sample.right and compare(left, answer, subject.expected, whole=True).right
+
+
+def audit_task(judge: AuditJudge, task: Task) -> TaskAudit:
+    """Try a task's checker. Input sets are made until every mutant is caught, at most `MOST_SETS`.
+
+    Raises:
+        MachineError: The machine broke.
+    """
+    survivors, random = _Survivors(), np.random.default_rng(_SEED)
+    distributions: list[str] = []
+    try:
+        with closing(judge.known_sets(task, MOST_SETS + 1)) as sets:
+            for one, other in pairwise(sets):
+                survivors.meet(one, other, random)
+                distributions.append(one.distribution)
+                if not survivors.alive:
+                    break
+    except TaskError as error:
+        return TaskAudit(
+            name=task.id, sha256=reference_sha256(task), verdict="refused", sets=len(distributions), reason=str(error)
+        )
+    left = survivors.alive or {}
+    wrong = tuple(name for name, equivalent in left.items() if not equivalent)
+    return TaskAudit(
+        name=task.id,
+        sha256=reference_sha256(task),
+        verdict="survivors" if wrong else "sound",
+        survivors=wrong,
+        equivalents=tuple(name for name, equivalent in left.items() if equivalent),
+        sets=len(distributions),
+        distributions=tuple(dict.fromkeys(distributions)),
+    )
+
+
+def audit_suite(judge: AuditJudge, suite: Suite, log: Callable[[str], None]) -> AuditReport:
+    """Audit every task of a suite.
+
+    Args:
+        judge: Makes inputs and answers.
+        suite: The tasks.
+        log: Told each task's verdict.
+
+    Raises:
+        MachineError: The machine broke.
+    """
+    audits: list[TaskAudit] = []
+    for number, task in enumerate(suite, start=1):
+        one = audit_task(judge, task)
+        log(f"[{number}/{len(suite)}] {task.id}: {one.verdict} {', '.join(one.survivors) or one.reason}".rstrip())
+        audits.append(one)
+    return AuditReport(suite=Path(suite.name).name, device=judge.device.name, most_sets=MOST_SETS, tasks=tuple(audits))

@@ -1,0 +1,65 @@
+"""`cudal1-env audit`: does a task's checker catch wrong answers?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import tyro
+
+from cudal1_env.commands.output import log, plain
+
+if TYPE_CHECKING:
+    from cudal1_env.gate import AuditReport
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Put wrong answers through the checker of every task; exit 1 if one calls any of them right."""
+
+    suite: tyro.conf.Positional[str]
+    """Suite of tasks, as for `cudal1-data list`."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where references run, and whose task sizes are used."""
+    out: Path | None = None
+    """File for the result; the environment reads it (`audit=`, or audit.json in the suite's folder)."""
+    json: bool = False
+    """Print the result as JSON."""
+
+    def run(self) -> int:
+        """Audit, write, print."""
+        from cudal1_data import load_suite
+
+        from cudal1_env.audit import audit_suite
+        from cudal1_env.hardware import resolve_device
+        from cudal1_env.judge import JudgeSettings
+        from cudal1_env.judge.audit import AuditJudge
+
+        device = resolve_device(self.device)
+        suite = load_suite(self.suite, device=device)
+        for broken in suite.broken:
+            log(f"left out: {plain(str(broken.error))}")
+        with AuditJudge(JudgeSettings(device=device)) as judge:
+            report = audit_suite(judge, suite, lambda text: log(plain(text)))
+        if self.out is not None:
+            self.out.parent.mkdir(parents=True, exist_ok=True)
+            aside = self.out.with_name(self.out.name + ".new")
+            aside.write_text(report.model_dump_json(indent=1) + "\n", encoding="utf-8")
+            aside.rename(self.out)
+        print(report.model_dump_json() if self.json else _table(report))
+        return 1 if any(one.verdict == "survivors" for one in report.tasks) else 0
+
+
+def _table(report: AuditReport) -> str:
+    from cudal1_env.stats import aligned
+
+    rows = [
+        [one.name, one.verdict, str(one.sets), ", ".join(one.survivors) or "-", ", ".join(one.equivalents) or "-"]
+        for one in report.tasks
+    ]
+    verdicts = [one.verdict for one in report.tasks]
+    counts = ", ".join(f"{verdicts.count(name)} {name}" for name in ("sound", "survivors", "refused"))
+    refused = [f"{one.name}: {plain(one.reason)}" for one in report.tasks if one.verdict == "refused"]
+    head = ["task", "verdict", "sets", "survivors", "equivalents"]
+    return "\n".join([aligned([head, *rows]), f"{len(rows)} tasks: {counts}", *refused])

@@ -1,0 +1,64 @@
+"""`cudal1-env sweep`: every program of a file, next to what was published of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import tyro
+
+from cudal1_env.commands.output import describe, log, plain
+from cudal1_env.records import Precision
+
+if TYPE_CHECKING:
+    from cudal1_env.sweep import SweepLine
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Judge every program of a file, and print the paper's tables and where verdict and publication disagree."""
+
+    file: tyro.conf.Positional[Path]
+    """CUDA-L1's release or another table with a column of programs (.jsonl, .parquet), or records of ours (.jsonl)."""
+    column: str = "custom_code"
+    """Column of the programs."""
+    only: str = ""
+    """Some of the tasks: levels and ids, divided by commas (level1,level2/23)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where programs run."""
+    precision: Precision = "report"
+    """`training`: one pair of processes, about a second; `report`: at least three."""
+    out: Path | None = None
+    """File of the verdicts, one line each; what is in it is not judged again (default: FILE's name, .sweep.jsonl)."""
+    json: bool = False
+    """Print the report as JSON."""
+
+    def run(self) -> int:
+        """Judge what is missing, then print the report on all."""
+        from cudal1_env.hardware import resolve_device
+        from cudal1_env.judge import JudgeSettings
+        from cudal1_env.judge.batch import BatchJudge
+        from cudal1_env.sweep import SweepFile, read_programs, summarise, sweep
+
+        device = resolve_device(self.device)
+        found = read_programs(self.file, column=self.column, only=self.only, device=device)
+        for reason in found.broken:
+            log(f"left out: {plain(reason)}")
+        file = SweepFile(self.out or Path(f"{self.file.stem}.sweep.jsonl"), device=device, precision=self.precision)
+        if file.lines:
+            log(f"{file.path} holds {len(file.lines)} verdicts: they are not judged again")
+        with BatchJudge(JudgeSettings(device=device)) as judge:
+            lines = sweep(judge, found.programs, file, device=device, precision=self.precision, told=_told)
+        report = summarise(lines, without=found.without)
+        print(report.model_dump_json() if self.json else report.text())
+        return 0
+
+
+def _told(done: int, total: int, line: SweepLine) -> None:
+    if line.evaluation is None:
+        log(f"[{done}/{total}] {line.task} refused: {plain(line.refused or '')}")
+        return
+    published = line.published.get("score_default")
+    beside = "" if published is None else f"; published {published:g}"
+    log(f"[{done}/{total}] {describe(line.evaluation)}{beside} [{line.evaluation.seconds.total_s:.1f} s]")

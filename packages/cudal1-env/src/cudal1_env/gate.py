@@ -1,0 +1,110 @@
+"""The task gate: what an audit found, kept in a file that the environment reads.
+
+A task whose checker lets a wrong answer through pays for that answer too, so it gives no reward by default.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Literal
+
+from cudal1_data import Task
+from cudal1_data.suites.starter import STARTER_FOLDER
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cudal1_env.errors import RecordError
+from cudal1_env.records import Device
+
+AUDIT_FILE = "audit.json"
+"""Name of a suite's own audit, in its folder; beside a table `tasks.jsonl` it is `tasks.audit.json`."""
+
+
+class TaskAudit(BaseModel):
+    """What the audit of one task found."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    """Task id."""
+    sha256: str
+    """Hash of the reference program, at the size that was audited."""
+    verdict: Literal["sound", "survivors", "refused"]
+    """`sound`: every wrong answer was caught; `survivors`: some were not; `refused`: the judge refuses the task."""
+    survivors: tuple[str, ...] = ()
+    """Wrong answers that the checker calls right on every input set (`cudal1_env.audit.mutants`)."""
+    equivalents: tuple[str, ...] = ()
+    """Mutants that are the right answer up to rounding on every input set; they say nothing."""
+    sets: int = Field(ge=0)
+    """Input sets that were needed to catch all that was caught."""
+    distributions: tuple[str, ...] = ()
+    """Distributions of these sets."""
+    reason: str = ""
+    """Why the judge refuses the task."""
+
+
+class AuditReport(BaseModel):
+    """The audit of a suite."""
+
+    model_config = ConfigDict(frozen=True)
+
+    suite: str
+    """Name of the suite, or of its file or folder."""
+    device: Device
+    """Where it was audited."""
+    most_sets: int = Field(ge=1)
+    """Input sets on which a mutant had to survive."""
+    tasks: tuple[TaskAudit, ...]
+    """The tasks, in the suite's order."""
+
+    def complaint(self, task: Task) -> str | None:
+        """Return why a task gives no reward; None where nothing speaks against it.
+
+        Goes by the reference program, so an audit says nothing of the same task at another size.
+        """
+        sha256 = reference_sha256(task)
+        for one in self.tasks:
+            if one.sha256 == sha256 and one.verdict == "survivors":
+                return (
+                    f"{task.id} gives no reward: its checker takes for right what is wrong "
+                    f"({', '.join(one.survivors)}); audit=None pays all the same"
+                )
+        return None
+
+
+def reference_sha256(task: Task) -> str:
+    """Return the hash of a task's reference, as records have it."""
+    return hashlib.sha256(task.source.encode()).hexdigest()
+
+
+def load_audit(path: str | Path) -> AuditReport:
+    """Read an audit.
+
+    Raises:
+        RecordError: The file holds none.
+    """
+    try:
+        return AuditReport.model_validate_json(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValidationError, UnicodeDecodeError) as error:
+        raise RecordError(f"expected in {path} what `cudal1-env audit SUITE --out FILE` writes: {error}") from error
+
+
+def find_audit(path: str | Path | None, suite: str) -> AuditReport | None:
+    """Return the audit that goes with a suite, None where there is none.
+
+    Args:
+        path: The audit's file; `auto` for the suite's own, where there is one.
+        suite: `Suite.name`: the name, folder or file that it was loaded as.
+
+    Raises:
+        RecordError: The file holds no audit.
+    """
+    if path is None:
+        return None
+    if path != "auto":
+        return load_audit(path)
+    place = STARTER_FOLDER if suite == "starter" else Path(suite)
+    if not place.exists():
+        return None
+    own = place / AUDIT_FILE if place.is_dir() else place.with_suffix(".audit.json")
+    return load_audit(own) if own.is_file() else None

@@ -1,0 +1,96 @@
+"""Many programs of many tasks, each verdict told as soon as it is known."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from cudal1_data import Task
+
+from cudal1_env.errors import TaskError
+from cudal1_env.judge.judge import Built, Judge
+from cudal1_env.judge.pool import SEED_BYTES, Pool
+from cudal1_env.records import Evaluation, Precision
+
+Outcome = Evaluation | TaskError
+"""The verdict on a program, or why its task cannot be judged."""
+
+
+@dataclass
+class _Job:
+    index: int
+    seed: str
+    pool: Pool
+    built: Future[Built]
+
+
+class BatchJudge(Judge):
+    """A judge for sweeps.
+
+    Unlike with `evaluate_many`, a task that cannot be judged concerns its own programs only, a verdict is told when it
+    is there, and each program has a pool of its own, which retires at once: memory is given back, and the record holds
+    its seed.
+    """
+
+    def evaluate_each(
+        self,
+        jobs: Sequence[tuple[Task, str]],
+        done: Callable[[int, Outcome], None],
+        *,
+        precision: Precision = "training",
+    ) -> None:
+        """Judge programs: builds of a batch side by side, measurements one at a time, in order.
+
+        Args:
+            jobs: Task and program.
+            done: Told the position of each job and what came of it.
+            precision: How narrow intervals must be.
+
+        Raises:
+            MachineError: The machine broke; what `done` was told stands.
+        """
+        batch = min(len(os.sched_getaffinity(0)), self.settings.max_pools)
+        with self._lock, ThreadPoolExecutor(batch) as executor:
+            for start in range(0, len(jobs), batch):
+                self._batch(start, jobs[start : start + batch], done, precision, executor)
+
+    def _batch(
+        self,
+        start: int,
+        jobs: Sequence[tuple[Task, str]],
+        done: Callable[[int, Outcome], None],
+        precision: Precision,
+        executor: ThreadPoolExecutor,
+    ) -> None:
+        begun: list[_Job] = []
+        try:
+            for index, (task, source) in enumerate(jobs, start):
+                seed = secrets.token_bytes(SEED_BYTES)
+                case = self._case(task, source, precision)
+                try:
+                    pool = self._pool(case, seed)
+                except TaskError as error:
+                    done(index, error)
+                    continue
+                begun.append(_Job(index, seed.hex(), pool, executor.submit(self._build, case, pool)))
+            wait([job.built for job in begun])  # nothing is built while something is measured
+            for job in begun:
+                done(job.index, self._outcome(job))
+        finally:
+            wait([job.built for job in begun])
+            for job in begun:
+                if job.built.exception() is None and (arm := job.built.result().arm) is not None:
+                    arm.close()
+                self._retire((job.pool.task.id, job.seed))
+
+    def _outcome(self, job: _Job) -> Outcome:
+        try:
+            evaluation = self._measure(job.built.result(), job.pool)
+        except TaskError as error:
+            return error
+        finally:
+            self._retire((job.pool.task.id, job.seed))
+        return evaluation.model_copy(update={"seed": job.seed})

@@ -1,0 +1,157 @@
+"""The programs of a file: a table with a column of programs (CUDA-L1's release), or records of ours."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from cudal1_data import Device, Task, UnknownTaskError, load_suite
+from cudal1_data.errors import BrokenTaskError
+from pydantic import TypeAdapter, ValidationError
+
+from cudal1_env.errors import RecordError
+from cudal1_env.records import Evaluation
+
+PUBLISHED_COLUMN = "custom_code"
+"""The column whose speed the `score_*` columns of CUDA-L1's release are about."""
+
+_LEVEL = re.compile(r"/level(\d+)/")
+_ROW: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
+
+Key = tuple[str, str, str]
+"""Task id, hash of the reference, hash of the program."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program that is to be judged."""
+
+    task: Task
+    source: str
+    """Its text (untrusted)."""
+    level: int | None
+    """KernelBench's level; None for a record of a task whose id does not say."""
+    published: dict[str, float] = field(default_factory=dict[str, float])
+    """Published figures by column name."""
+
+    @cached_property
+    def key(self) -> Key:
+        """What tells it from others."""
+        return self.task.id, sha256(self.task.source), sha256(self.source)
+
+
+@dataclass(frozen=True)
+class Programs:
+    """What a file holds."""
+
+    programs: tuple[Program, ...]
+    """Each program once, in the file's order."""
+    without: int
+    """Tasks, or lines of records, that hold no program."""
+    broken: tuple[str, ...] = ()
+    """What could not be read, and why."""
+
+
+def read_programs(path: Path, *, column: str, only: str, device: Device) -> Programs:
+    """Read the programs of a file.
+
+    Args:
+        path: A .jsonl or .parquet table, or a .jsonl file of records (of `evaluate`, or of a sweep).
+        column: The table's column with the programs.
+        only: Some of them, divided by commas: levels (`level1`), ids or their ends (`level1/12`). Empty for all.
+        device: Whose task sizes are used.
+
+    Raises:
+        DataError: The file holds no such table, or an item of `only` selects nothing.
+        RecordError: The file holds records of which one cannot be read.
+    """
+    found = _records(path) if _holds_records(path) else _table(path, column, device)
+    items = [item.strip() for item in only.split(",") if item.strip()]
+    for item in items:
+        if not any(_selected(program, [item]) for program in found.programs):
+            raise UnknownTaskError(
+                f"expected levels (level1) or tasks (level1/12) in --only, got {item!r}: no program of {path} is that"
+            )
+    chosen: dict[Key, Program] = {}
+    for program in found.programs:
+        if not items or _selected(program, items):
+            chosen.setdefault(program.key, program)
+    return Programs(tuple(chosen.values()), found.without, found.broken)
+
+
+def sha256(text: str) -> str:
+    """Hash of a program, as in records."""
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
+def _selected(program: Program, items: Sequence[str]) -> bool:
+    name = program.task.id
+    return any(item in (name, f"level{program.level}") or name.endswith(f"/{item}") for item in items)
+
+
+def _table(path: Path, column: str, device: Device) -> Programs:
+    suite = load_suite(path, device=device)
+    programs = tuple(
+        Program(
+            task,
+            suite.programs[task.id][column],
+            task.level,
+            dict(suite.scores.get(task.id, {})) if column == PUBLISHED_COLUMN else {},
+        )
+        for task in suite
+        if column in suite.programs.get(task.id, {})
+    )
+    if not programs:
+        columns = sorted({name for columns in suite.programs.values() for name in columns})
+        raise BrokenTaskError(
+            f"{path}: expected programs in the column {column}, found none; "
+            + (f"--column takes {', '.join(columns)}" if columns else "no column ends in _code")
+        )
+    broken = tuple(str(one.error) for one in suite.broken)
+    return Programs(programs, len(suite) - len(programs), broken)
+
+
+def _holds_records(path: Path) -> bool:
+    """Whether the first line of a file is a record, or a line of a sweep."""
+    if path.suffix != ".jsonl":
+        return False
+    with path.open("rb") as file:
+        first = next((line for line in file if line.strip()), b"")
+    try:
+        row = _ROW.validate_json(first)
+    except ValidationError:
+        return False
+    return "task_source" in row or "evaluation" in row
+
+
+def _records(path: Path) -> Programs:
+    programs: list[Program] = []
+    without = 0
+    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = _ROW.validate_json(line)
+            if row.get("evaluation", row) is None:  # of a task that was refused
+                without += 1
+                continue
+            record = Evaluation.model_validate(row.get("evaluation", row))
+        except ValidationError as error:
+            raise RecordError(f"{path}, line {number}: expected a record as JSON: {error}") from error
+        if record.source:
+            programs.append(_of_record(record, row.get("published", {})))
+        else:
+            without += 1
+    return Programs(tuple(programs), without)
+
+
+def _of_record(record: Evaluation, published: dict[str, float]) -> Program:
+    level = _LEVEL.search(record.task)
+    number = int(level[1]) if level else None
+    task = Task(id=record.task, source=record.task_source, name=record.task, level=number or 1, origin="record")
+    return Program(task, record.source, number, published)

@@ -1,0 +1,171 @@
+"""What a sweep found: the paper's columns by level, and where the verdict disagrees with what was published."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cudal1_env.records import Evaluation, Speedup, Status
+from cudal1_env.stats import COLUMNS, SpeedupSummary, aligned, cells, summarize_speedups
+from cudal1_env.sweep.lines import SweepLine
+
+PUBLISHED = {"eager": "score_default"}
+"""Column of the published speedup by baseline (DESIGN.md, words)."""
+
+AGREES_WITHIN = 1.1
+"""A published speedup may lie this far outside the interval: what two machines may differ by (paper, section 2.4.4)."""
+
+
+class Row(BaseModel):
+    """One row of the tables."""
+
+    model_config = ConfigDict(frozen=True)
+
+    tasks: str
+    """`level 1`, ..., `level unknown`, `all`."""
+    baseline: str = "eager"
+    """What speedups are against."""
+    figures: Literal["measured", "published"]
+    """Whose figures, over the same tasks."""
+    summary: SpeedupSummary
+    """The paper's columns; the fastest correct program of each task counts."""
+
+
+class Disagreement(BaseModel):
+    """A program whose verdict is not what was published."""
+
+    model_config = ConfigDict(frozen=True)
+
+    task: str
+    """Task id."""
+    source_sha256: str
+    """Hash of the program."""
+    status: Status
+    """The verdict."""
+    speedup: Speedup | None
+    """What was measured; None unless CORRECT (or where it is evidence)."""
+    published: float
+    """The published speedup."""
+    message: str
+    """The verdict's sentence (may hold text of the program's)."""
+
+
+class SweepReport(BaseModel):
+    """The result of a sweep."""
+
+    model_config = ConfigDict(frozen=True)
+
+    programs: int = Field(ge=0)
+    """Programs that were judged."""
+    statuses: dict[Status, int]
+    """How many of them have which status."""
+    rows: tuple[Row, ...]
+    """The tables."""
+    disagreements: tuple[Disagreement, ...]
+    """Programs whose verdict is not what was published: what failed first, then by how far speedups are apart."""
+    refused: dict[str, str]
+    """Tasks that the judge refuses, with the reason; they are in no table."""
+    without: int = Field(ge=0)
+    """Tasks of the file that have no program; they are in no table."""
+
+    def text(self) -> str:
+        """Return the report for people."""
+        parts: list[str] = []
+        if self.rows:
+            rows = [[row.tasks, row.figures, *cells(row.summary)] for row in self.rows]
+            parts.append(aligned([["tasks", "figures", *COLUMNS], *rows]))
+        counts = ", ".join(f"{count} {status}" for status, count in self.statuses.items()) or "none"
+        parts.append(f"{self.programs} programs judged: {counts}; {self.without} tasks of the file hold no program")
+        if self.disagreements:
+            rows = [
+                [one.task, one.status, _interval(one.speedup), f"{one.published:.2f}"] for one in self.disagreements
+            ]
+            table = aligned([["task", "status", "measured", "published"], *rows])
+            parts.append(f"{len(rows)} verdicts disagree with what was published:\n{table}")
+        if self.refused:
+            reasons = "\n".join(f"{name}: {' '.join(reason.split())}" for name, reason in self.refused.items())
+            parts.append(f"{len(self.refused)} tasks that the judge refuses:\n{reasons}")
+        return "\n\n".join(parts)
+
+
+def summarise(lines: Sequence[SweepLine], *, without: int) -> SweepReport:
+    """Return the report on the lines of a sweep.
+
+    Args:
+        lines: One for each program.
+        without: Tasks that have no program.
+    """
+    judged = [(line, line.evaluation) for line in lines if line.evaluation is not None]
+    found = [one for line, evaluation in judged if (one := _disagreement(line, evaluation)) is not None]
+    return SweepReport(
+        programs=len(judged),
+        statuses=dict(Counter(evaluation.status for _, evaluation in judged).most_common()),
+        rows=tuple(_rows([line for line, _ in judged])),
+        disagreements=tuple(sorted(found, key=_order)),
+        refused={line.task: line.refused for line in lines if line.refused is not None},
+        without=without,
+    )
+
+
+def _rows(lines: Sequence[SweepLine]) -> list[Row]:
+    levels = sorted({line.level for line in lines}, key=lambda level: (level is None, level))
+    groups = [(f"level {level or 'unknown'}", [line for line in lines if line.level == level]) for level in levels]
+    result: list[Row] = []
+    for name, members in [*groups, ("all", list(lines))]:
+        tasks: dict[str, list[SweepLine]] = {}
+        for line in members:
+            tasks.setdefault(line.task, []).append(line)
+        if not tasks:
+            continue
+        measured = summarize_speedups([_best(of_task) for of_task in tasks.values()])
+        result.append(Row(tasks=name, figures="measured", summary=measured))
+        published = [_published(of_task[0]) for of_task in tasks.values()]
+        if any(value is not None for value in published):
+            result.append(Row(tasks=name, figures="published", summary=summarize_speedups(published)))
+    return result
+
+
+def _published(line: SweepLine) -> float | None:
+    value = line.published.get(PUBLISHED["eager"])
+    return value if value is not None and value > 0.0 else None
+
+
+def _best(lines: Sequence[SweepLine]) -> float | None:
+    """Return the speedup of the program that is surest to be fast; None without a correct one."""
+    speedups = [
+        line.evaluation.speedup
+        for line in lines
+        if line.evaluation is not None and line.evaluation.correct and line.evaluation.speedup is not None
+    ]
+    return max(speedups, key=lambda speedup: speedup.low).point if speedups else None
+
+
+def _disagreement(line: SweepLine, evaluation: Evaluation) -> Disagreement | None:
+    published, speedup = _published(line), evaluation.speedup
+    if published is None:
+        return None
+    near = speedup is not None and speedup.low / AGREES_WITHIN <= published <= speedup.high * AGREES_WITHIN
+    if evaluation.correct and near:
+        return None
+    return Disagreement(
+        task=line.task,
+        source_sha256=line.source_sha256,
+        status=evaluation.status,
+        speedup=speedup,
+        published=published,
+        message=evaluation.message,
+    )
+
+
+def _order(one: Disagreement) -> tuple[bool, float]:
+    correct = one.status is Status.CORRECT
+    apart = abs(math.log(one.published / one.speedup.point)) if correct and one.speedup is not None else one.published
+    return correct, -apart
+
+
+def _interval(speedup: Speedup | None) -> str:
+    return "-" if speedup is None else f"{speedup.point:.2f} ({speedup.low:.2f} to {speedup.high:.2f})"

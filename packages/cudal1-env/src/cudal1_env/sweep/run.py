@@ -1,0 +1,83 @@
+"""The sweep itself: judge what is not yet in the file, and write a line for each program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from cudal1_data import Task
+
+from cudal1_env.errors import MachineError, TaskError
+from cudal1_env.records import Device, Evaluation, Precision
+from cudal1_env.sweep.lines import SweepFile, SweepLine
+from cudal1_env.sweep.programs import Program
+
+
+class EachEvaluator(Protocol):
+    """What a sweep needs of a judge; `cudal1_env.judge.batch.BatchJudge` is one."""
+
+    def evaluate_each(
+        self,
+        jobs: Sequence[tuple[Task, str]],
+        done: Callable[[int, Evaluation | TaskError], None],
+        *,
+        precision: Precision = "training",
+    ) -> None:
+        """Judge programs and tell each outcome with the job's position as soon as it is known."""
+        ...
+
+
+def sweep(
+    judge: EachEvaluator,
+    programs: Sequence[Program],
+    file: SweepFile,
+    *,
+    device: Device,
+    precision: Precision,
+    told: Callable[[int, int, SweepLine], None],
+) -> list[SweepLine]:
+    """Judge the programs that the file does not hold.
+
+    Args:
+        judge: Judges them.
+        programs: All programs of the sweep.
+        file: What was judged before; gets a line for each program that is judged now.
+        device: Where they run.
+        precision: How narrow intervals must be.
+        told: Told how many of how many programs are done, and the latest line.
+
+    Returns:
+        The lines of all programs, in their order.
+
+    Raises:
+        MachineError: The machine broke; what was judged is in the file.
+    """
+    missing = [program for program in programs if program.key not in file.lines]
+
+    def done(index: int, outcome: Evaluation | TaskError) -> None:
+        program = missing[index]
+        name, task_sha256, source_sha256 = program.key
+        line = SweepLine(
+            task=name,
+            level=program.level,
+            task_sha256=task_sha256,
+            source_sha256=source_sha256,
+            published=program.published,
+            device=device,
+            precision=precision,
+            evaluation=outcome if isinstance(outcome, Evaluation) else None,
+            refused=str(outcome) if isinstance(outcome, TaskError) else None,
+        )
+        file.add(line)
+        told(_finished(programs, file), len(programs), line)
+
+    try:
+        judge.evaluate_each([(program.task, program.source) for program in missing], done, precision=precision)
+    except MachineError as error:
+        kept = f"{_finished(programs, file)} of {len(programs)} programs are kept in {file.path}"
+        raise MachineError(f"{error}; {kept}, and the same command goes on with the rest") from error
+    return [file.lines[program.key] for program in programs]
+
+
+def _finished(programs: Sequence[Program], file: SweepFile) -> int:
+    return sum(program.key in file.lines for program in programs)

@@ -1,0 +1,254 @@
+"""The task gate: what an audit finds on tiny tasks with a real judge, and what the environment makes of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cudal1_data import Suite, Task, load_suite
+from cudal1_env import CudaOptEnv, CudaOptVectorEnv
+from cudal1_env.audit import audit_task
+from cudal1_env.audit.mutants import Subject, is_equivalent, left_by_worker, makers, rounded
+from cudal1_env.audit.run import MOST_SETS
+from cudal1_env.errors import RecordError
+from cudal1_env.gate import AuditReport, TaskAudit, find_audit, reference_sha256
+from cudal1_env.judge.audit import AuditJudge
+from cudal1_env.judge.numerics import Expected
+from cudal1_env.reward import LOG_FLOOR
+from env.doubles import RuleEvaluator, program, suite, task
+
+REFERENCE = """\
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+
+    def forward(self, x, y):
+        return {forward}
+
+
+def get_inputs():
+    return [torch.randn(48, 32), torch.randn(48, 32)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def reference(forward: str, init: str = "pass") -> Task:
+    source = REFERENCE.format(forward=forward, init=init)
+    return Task(id="file/small", source=source, name="small", level=1, origin="file")
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[AuditJudge]:
+    with AuditJudge() as one:
+        yield one
+
+
+# --- mutants ---
+
+
+def test_every_mutant_differs_from_an_ordinary_answer() -> None:
+    random = np.random.default_rng(0)
+    right, other, x = (random.normal(size=48) for _ in range(3))
+    expected = Expected((6, 8), "float32", aliases=False)
+    subject = Subject(right, expected, float(abs(right).max()), (x.reshape(6, 8), x), other, random)
+    found = makers(subject)
+    assert list(found) == [
+        "zeros",
+        "constant",
+        "another set's answer",
+        "scaled by 0.97",
+        "scaled by 1.01",
+        "one element wrong",
+        "swapped rows",
+        "input 0",
+        "rounded to bfloat16",
+        "rounded to float16",
+        "NaN at one place",
+    ]
+    for name, make in found.items():
+        mutant = make()
+        assert mutant is not None
+        left = left_by_worker(mutant, expected)
+        assert (left.shape, left.dtype) == ((48,), np.float32)
+        assert not is_equivalent(left, subject), name
+    assert is_equivalent(left_by_worker(right, expected), subject)
+    assert sorted(found["swapped rows"]()) == sorted(right)  # type: ignore[arg-type]
+
+
+def test_mutants_of_integers_and_of_single_numbers() -> None:
+    random = np.random.default_rng(0)
+    right = np.array([0, 1, 1, 0, 1])
+    flags = Subject(right, Expected((5,), "bool", aliases=False), 1.0, (), 1 - right, random)
+    for name in ("zeros", "constant", "one element wrong"):
+        mutant = makers(flags)[name]()
+        assert mutant is not None
+        assert left_by_worker(mutant, flags.expected).dtype == np.bool_
+        assert not is_equivalent(left_by_worker(mutant, flags.expected), flags)
+    assert "rounded to float16" not in makers(flags)
+    number = Subject(np.array([3.0]), Expected((), "float32", aliases=False), 3.0, (), np.array([4.0]), random)
+    assert makers(number)["swapped rows"]() is None
+    assert makers(number)["constant"]() is None
+
+
+def test_rounding_to_bfloat16_is_torchs() -> None:
+    import torch
+
+    values = np.concatenate(
+        [np.random.default_rng(0).normal(size=4000) * 10.0 ** np.arange(-40, 40, 0.02), [0.0, 3e38, 3.4e38]]
+    )
+    assert np.array_equal(rounded(values, "bfloat16"), torch.from_numpy(values).float().bfloat16().float().numpy())
+
+
+# --- tasks ---
+
+
+def test_a_sound_task_lets_nothing_through(judge: AuditJudge) -> None:
+    linear = reference("self.norm(self.lin(x)) + y", "self.lin = nn.Linear(32, 32); self.norm = nn.LayerNorm(32)")
+    one = audit_task(judge, linear)
+    assert (one.verdict, one.survivors, one.equivalents) == ("sound", (), ())
+    assert one.sha256 == reference_sha256(linear)
+    assert 1 <= one.sets < MOST_SETS, "expected to end when everything is caught"
+    assert audit_task(judge, linear) == one, "expected an audit to repeat itself"
+
+
+def test_a_checker_with_a_wide_tolerance_is_marked(judge: AuditJudge) -> None:
+    # The tolerance is eight units in the last place: 6 % in bfloat16.
+    one = audit_task(judge, reference("(x + y).bfloat16()"))
+    assert one.verdict == "survivors"
+    # One wrong element is not among them: it may not be off by more than its own row allows.
+    assert one.survivors == ("scaled by 0.97", "scaled by 1.01")
+    assert one.equivalents == ("rounded to bfloat16", "rounded to float16")
+    assert (one.sets, one.distributions) == (MOST_SETS, ("own", "shifted", "heavy", "needle"))
+
+
+def test_mutants_that_are_the_right_answer_are_counted_apart(judge: AuditJudge) -> None:
+    one = audit_task(judge, reference("torch.relu(x) * 0"))
+    assert (one.verdict, one.survivors) == ("sound", ())
+    assert {"zeros", "another set's answer", "swapped rows", "scaled by 1.01"} <= set(one.equivalents)
+
+
+def test_each_of_several_outputs_is_tried(judge: AuditJudge) -> None:
+    one = audit_task(judge, reference("(x + y, (x - y).bfloat16(), x > y)"))
+    assert one.survivors
+    assert {name.split(" (")[1] for name in one.survivors} == {"output 1)"}
+
+
+def test_a_task_that_the_judge_refuses_is_a_line(judge: AuditJudge) -> None:
+    one = audit_task(judge, reference("x + torch.rand(48, 32)"))
+    assert (one.verdict, one.sets) == ("refused", 0)
+    assert "random" in one.reason
+
+
+def test_the_command_writes_what_the_environment_reads(tmp_path: Path) -> None:
+    folder = tmp_path / "level1"
+    folder.mkdir()
+    (folder / "1_Sound.py").write_text(reference("x + y").source)
+    (folder / "2_Wide.py").write_text(reference("(x + y).bfloat16()").source)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", "from cudal1_env.cli import main; main()", "audit", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
+    done = run(str(tmp_path), "--device", "cpu", "--out", str(tmp_path / "audit.json"))
+    assert done.returncode == 1, done.stderr
+    assert "2 tasks: 1 sound, 1 survivors, 0 refused" in done.stdout
+    report = json.loads((tmp_path / "audit.json").read_text())
+    assert [one["name"] for one in report["tasks"]] == ["kernelbench/level1/1", "kernelbench/level1/2"]
+    assert report["suite"] == tmp_path.name, "expected no path of this machine in it"
+    done = run(f"{tmp_path}:level1/1", "--device", "cpu", "--json")
+    assert (done.returncode, json.loads(done.stdout)["tasks"]) == (0, report["tasks"][:1])
+
+    loaded = load_suite(tmp_path)
+    env = CudaOptEnv(loaded, split=None, device="cpu", evaluator=RuleEvaluator())
+    for name, reward in (("level1/1", 1.96), ("level1/2", 0.0)):
+        env.reset(options={"task": name})
+        assert env.step(program(2.0))[1] == reward
+    env.close()
+
+
+# --- the environment ---
+
+
+def audited(*names: str) -> AuditReport:
+    found = [
+        TaskAudit(
+            name=f"toy/{name}",
+            sha256=reference_sha256(marked(name)),
+            verdict="survivors",
+            survivors=("zeros",),
+            sets=12,
+        )
+        for name in names
+    ]
+    return AuditReport(suite="toy", device="cpu", most_sets=12, tasks=tuple(found))
+
+
+def marked(name: str) -> Task:
+    return next(one for one in toys() if one.name == name)
+
+
+def toys() -> list[Task]:
+    return [task("add"), task("scan", source=task().source + "# another\n")]
+
+
+@pytest.fixture
+def report_file(tmp_path: Path) -> Path:
+    path = tmp_path / "found.json"
+    path.write_text(audited("scan").model_dump_json())
+    return path
+
+
+def test_a_marked_task_gives_no_reward_and_says_why(report_file: Path) -> None:
+    env = CudaOptEnv(Suite("toy", toys()), evaluator=RuleEvaluator(), audit=report_file, attempts=2)
+    env.reset(options={"task": "scan"})
+    observation, reward, _, _, info = env.step(program(3.0))
+    assert (reward, info["status"], info["speedup"]) == (0.0, "CORRECT", 3.0)
+    assert "zeros" in info["audit"]
+    assert observation["last"]["message"].startswith("toy/scan gives no reward")
+    env.reset(options={"task": "add"})
+    observation, reward, _, _, info = env.step(program(3.0))
+    assert (reward > 2.9, "audit" in info) == (True, False)
+    assert observation["last"]["message"] == "the double says CORRECT"
+    env.close()
+    env = CudaOptEnv(Suite("toy", toys()), evaluator=RuleEvaluator(), audit=report_file, reward="log")
+    env.reset(options={"task": "scan"})
+    assert env.step(program(3.0))[1] == LOG_FLOOR
+    env.close()
+
+
+def test_a_vector_environment_marks_its_parts(report_file: Path) -> None:
+    envs = CudaOptVectorEnv(2, Suite("toy", toys()), evaluator=RuleEvaluator(), audit=report_file)
+    envs.reset(options={"task": "scan"})
+    _, rewards, _, _, infos = envs.step((program(3.0), program(2.0)))
+    assert rewards.tolist() == [0.0, 0.0]
+    assert "zeros" in infos["audit"][1]
+    envs.close()
+
+
+def test_where_an_audit_is_found(tmp_path: Path, report_file: Path) -> None:
+    assert find_audit(None, "starter") is None
+    assert find_audit("auto", "toy") is None
+    table = tmp_path / "tasks.jsonl"
+    table.write_text("{}\n")
+    assert find_audit("auto", str(table)) is None
+    text = report_file.read_text()
+    (tmp_path / "tasks.audit.json").write_text(text)
+    assert find_audit("auto", str(table)) == find_audit(report_file, "toy") == audited("scan")
+    assert find_audit("auto", str(tmp_path)) is None
+    (tmp_path / "audit.json").write_text(text)
+    assert find_audit("auto", str(tmp_path)) == audited("scan")
+    with pytest.raises(RecordError, match="cudal1-env audit"):
+        CudaOptEnv(suite(), evaluator=RuleEvaluator(), audit=table)
