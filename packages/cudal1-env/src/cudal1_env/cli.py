@@ -1,4 +1,4 @@
-"""`cudal1-env`: evaluate, sweep, audit, redteam, replay, doctor. Results on standard output, the rest on standard error."""
+"""The command `cudal1-env`. Results go to standard output, everything else to standard error."""
 
 from __future__ import annotations
 
