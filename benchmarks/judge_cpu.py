@@ -63,8 +63,8 @@ def summarise(lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def record(kind: str, one: Evaluation) -> dict[str, Any]:
-    """A record without the programs, which are in the repository."""
-    return {"kind": kind, **one.model_dump(mode="json", exclude={"source", "task_source"})}
+    """A record without the programs, which are in the repository, and without what they print: it names files."""
+    return {"kind": kind, **one.model_dump(mode="json", exclude={"source", "task_source", "stderr"})}
 
 
 if __name__ == "__main__":

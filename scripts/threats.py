@@ -38,8 +38,18 @@ def threats(text: str) -> list[Threat]:
 
 
 def attacks() -> list[Path]:
-    """Return the programs that try a threat, without their honest look-alikes."""
-    return sorted(path for path in EXPLOITS.glob("h[0-9][0-9]_*.py") if not path.name.endswith(HONEST))
+    """Return the programs that try a threat, without their honest look-alikes; a GPU's come last."""
+    paths = [path for folder in (EXPLOITS, EXPLOITS / "cuda") for path in sorted(folder.glob("h[0-9][0-9]_*.py"))]
+    return [path for path in paths if not path.name.endswith(HONEST)]
+
+
+def name(path: Path) -> str:
+    """Return what a program is called in the table.
+
+    >>> name(Path("h02_thread.py")), name(Path("cuda/h02_thread.py"))
+    ('h02_thread', 'cuda/h02_thread')
+    """
+    return f"cuda/{path.stem}" if path.parent.name == "cuda" else path.stem
 
 
 def threat_id(path: Path) -> str:
@@ -59,7 +69,7 @@ def filled(text: str, programs: list[Path]) -> str:
     """
 
     def row(match: re.Match[str]) -> str:
-        names = ", ".join(f"`{path.stem}`" for path in programs if threat_id(path) == match[2])
+        names = ", ".join(f"`{name(path)}`" for path in programs if threat_id(path) == match[2])
         return f"{match[1]} {names or '-'} |"
 
     return ROW.sub(row, text)

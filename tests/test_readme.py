@@ -93,10 +93,11 @@ def test_python_blocks_run(block: Block) -> None:
 
 
 def test_the_first_program_is_judged() -> None:
-    for _ in range(2):  # on a busy machine two launches of a program this fast may disagree, and it is UNSTABLE
-        status, reward = execute(next(blocks("python"))).splitlines()[-1].split()
-        if status != "UNSTABLE":
-            break
+    # On a busy machine two launches of a program this fast may disagree, or the interval be wide: then once more.
+    lines = [execute(next(blocks("python"))).splitlines()[-1].split()]
+    if float(lines[0][1]) <= 1.0:
+        lines.append(execute(next(blocks("python"))).splitlines()[-1].split())
+    status, reward = lines[-1]
     assert status == "CORRECT"
     assert float(reward) > 1.0
 

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import threats
 from cudal1_env.records import Status
+from cudal1_env.testing.programs import programs, read_header
 
 LAST_ID = 57
-
-
-def header(path: Path) -> dict[str, str]:
-    """Return the `# key: value` lines of a program."""
-    found = (re.fullmatch(r"# (\w+): (.+)", line) for line in path.read_text().splitlines())
-    return {match[1]: match[2] for match in found if match}
 
 
 def test_every_threat_is_in_the_table_once() -> None:
@@ -31,25 +25,26 @@ def test_the_table_names_every_attack_and_no_other() -> None:
     text = threats.TABLE.read_text()
     assert text == threats.filled(text, threats.attacks()), "run `uv run scripts/threats.py`"
     listed = {program for threat in threats.threats(text) for program in threat.programs}
-    assert listed == {path.stem for path in threats.attacks()}
+    assert listed == {threats.name(path) for path in threats.attacks()}
 
 
 def test_what_is_tried_on_a_cpu_exists_on_a_cpu() -> None:
-    rows = threats.threats(threats.TABLE.read_text())
-    assert [threat.id for threat in rows if threat.programs and not threat.on_cpu] == []
+    tried = {program.header["threat"] for program in programs() if program.runs_on("cpu")}
+    on_cpu = {threat.id for threat in threats.threats(threats.TABLE.read_text()) if threat.on_cpu}
+    assert tried <= on_cpu
 
 
 def test_headers_name_their_own_threat_and_a_status() -> None:
     for path in threats.attacks():
-        assert header(path)["threat"] == threats.threat_id(path), path.name
-        named = set(re.findall(r"[A-Z]+(?:_[A-Z]+)*", header(path)["status"]))
+        assert read_header(path)["threat"] == threats.threat_id(path), path.name
+        named = set(re.findall(r"[A-Z]+(?:_[A-Z]+)*", read_header(path)["status"]))
         assert named, path.name
         assert named <= set(Status), path.name
         # A cheat that gains nothing may pass for the slow program that it is.
-        assert "CORRECT" not in named or "no reward above 1" in header(path)["status"], path.name
+        assert "CORRECT" not in named or "no reward above 1" in read_header(path)["status"], path.name
 
 
 def test_every_attack_has_an_honest_look_alike_and_no_look_alike_is_alone() -> None:
-    honest = {path.name.removesuffix(threats.HONEST): path for path in threats.EXPLOITS.glob("h*" + threats.HONEST)}
-    assert set(honest) == {path.stem for path in threats.attacks()}
-    assert {name: header(path)["status"] for name, path in honest.items()} == dict.fromkeys(honest, "CORRECT")
+    honest = {program.name: program for program in programs() if program.honest}
+    assert set(honest) == {f"{threats.name(path)}.honest" for path in threats.attacks()}
+    assert {name: program.header["status"] for name, program in honest.items()} == dict.fromkeys(honest, "CORRECT")

@@ -102,6 +102,16 @@ def test_a_wheel_holds_every_file_of_its_package(wheels: dict[str, Path], name: 
     assert any(entry.endswith(".dist-info/licenses/LICENSE") for entry in names)
 
 
+def test_the_wheel_of_the_environment_holds_the_exploits(wheels: dict[str, Path]) -> None:
+    source = ROOT / "tests" / "exploits"
+    expected = {path.relative_to(source).as_posix(): path for path in tracked() if path.is_relative_to(source)}
+    assert expected
+    with zipfile.ZipFile(wheels["cudal1-env"]) as archive:
+        inside = "cudal1_env/testing/exploits/"
+        assert {name.removeprefix(inside) for name in archive.namelist() if name.startswith(inside)} == set(expected)
+        assert all(archive.read(inside + name) == path.read_bytes() for name, path in expected.items())
+
+
 @pytest.fixture(scope="module")
 def clean(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment outside the workspace that holds the wheels; returns its folder of programs."""
@@ -138,6 +148,14 @@ def test_the_example_agent_passes_with_the_wheels(clean: Path, tmp_path: Path) -
     example = ROOT / "examples" / "random_agent.py"
     shutil.copy(example, tmp_path)
     assert outside(clean / "python", "random_agent.py", cwd=tmp_path).strip() != ""
+
+
+@pytest.mark.slow
+def test_the_exploits_and_their_tasks_are_found_in_the_wheel(clean: Path, tmp_path: Path) -> None:
+    code = "from cudal1_env.testing.programs import programs; print(*[one.path for one in programs() if one.task()])"
+    paths = [Path(word) for word in outside(clean / "python", "-c", code, cwd=tmp_path).split()]
+    assert {path.name for path in paths} == {path.name for path in (ROOT / "tests" / "exploits").glob("h*.py")}
+    assert all(path.is_relative_to(clean.parent) for path in paths)
 
 
 @pytest.mark.slow
@@ -195,8 +213,8 @@ def test_the_patterns_find_what_they_look_for() -> None:
     assert not DOWNLOAD.search("see https:" + "//a.b/docs/packages.html")
 
 
-def test_the_worker_imports_only_the_standard_library_and_torch() -> None:
-    allowed = set(sys.stdlib_module_names) | {"torch", "cudal1_worker"}
+def test_the_worker_imports_only_the_standard_library_torch_and_the_driver() -> None:
+    allowed = set(sys.stdlib_module_names) | {"torch", "cudal1_worker", "cuda"}
     found: list[str] = []
     for path in modules():
         if "cudal1_worker" not in path.parts:

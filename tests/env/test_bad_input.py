@@ -125,7 +125,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     patch.setattr(tempfile, "tempdir", None)  # the leases of all judges lie in one place
     bench = Bench(judge, mark, folder)
     assert judge.evaluate(task(), HONEST).status is Status.CORRECT
-    assert len(bench.processes()) == 3, "expected a zygote, and the oracle with its supervisor"
+    assert len(bench.processes()) == 4, "expected a zygote, the oracle with its supervisor, and the keeper of the core"
     yield bench
     judge.close()
     patch.undo()

@@ -112,17 +112,20 @@ class SelfTrainSettings(Frozen):
 class ContrastSettings(Frozen):
     """Stage 3: GRPO on prompts that show earlier programs with their scores."""
 
-    reward: Literal["speedup", "log", "milestone"] = "speedup"
+    reward: Literal["speedup", "log", "milestone"] = "log"
     """What a verdict is worth; see `cudal1_env.reward`."""
     clip: float = Field(default=1.5, gt=0)
     """k of the reward smoothing: rewards are clipped to k running standard deviations."""
+    contexts: tuple[int, ...] = Field(default=(0, 2), min_length=1)
+    """Numbers of exemplars that prompts show; each prompt draws one of them. With a share of 0, what is learnt from
+    contrast also reaches prompts without exemplars, which the stage tables ask with."""
     trl: Table = Field(
         default={
-            "max_steps": 10,
+            "max_steps": 40,
             "per_device_train_batch_size": 32,
             "num_generations": 8,
             "max_completion_length": 320,
-            "learning_rate": 1e-4,
+            "learning_rate": 3e-4,
             "lr_scheduler_type": "constant_with_warmup",
             "warmup_steps": 2,
             "adam_beta2": 0.98,
@@ -132,7 +135,7 @@ class ContrastSettings(Frozen):
             "top_k": 0,
             "temperature": 0.7,
             "logging_steps": 1,
-            "save_steps": 5,
+            "save_steps": 10,
         }
     )
     """Settings of TRL's GRPOConfig. A generation batch holds `generation_batch_size / num_generations` tasks."""
@@ -227,6 +230,7 @@ PRETRAINED: Table = {
         },
     },
     "contrast": {
+        "contexts": [2],
         "trl": {
             "max_steps": 200,
             "per_device_train_batch_size": 8,
@@ -235,7 +239,7 @@ PRETRAINED: Table = {
             "learning_rate": 1e-6,
             "adam_beta2": 0.999,
             "beta": 0.01,
-        }
+        },
     },
     "evaluation": {"max_new_tokens": 2048, "batch": 8},
 }

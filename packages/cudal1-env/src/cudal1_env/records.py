@@ -125,6 +125,23 @@ class Seconds(BaseModel):
     """Timed turns and their full comparison."""
 
 
+class GpuState(BaseModel):
+    """A GPU as its driver saw it between two turns."""
+
+    model_config = ConfigDict(frozen=True)
+
+    sm_mhz: int
+    """Clock of the multiprocessors."""
+    memory_mhz: int
+    """Clock of the memory."""
+    power_w: NonNegative
+    """Power drawn, averaged by the driver over its own window."""
+    celsius: int
+    """Temperature."""
+    throttled: tuple[str, ...] = ()
+    """What held the clocks back."""
+
+
 class Machine(BaseModel):
     """What the evaluation ran on."""
 
@@ -209,6 +226,10 @@ class Evaluation(BaseModel):
     """Where the time went."""
     machine: Machine | None = None
     """What it ran on; None when the candidate never got that far."""
+    gpu_states: tuple[tuple[GpuState, ...], ...] = ()
+    """For each launch what the driver told after each pair of turns; empty on a CPU."""
+    strangers: int = Field(default=0, ge=0)
+    """Processes of others that computed on the GPU when the evaluation began; figures beside them mean little."""
     sandbox: tuple[str, ...] = ()
     """Sandbox layers that were active."""
     sandbox_missing: tuple[str, ...] = ()

@@ -9,10 +9,10 @@ import ctypes
 from typing import Any
 
 import torch
-from cuda.bindings import driver
 
 from cudal1_worker import layout, vmm
 from cudal1_worker import protocol as wire
+from cudal1_worker.vmm import driver
 
 _synchronize = torch.cuda.synchronize
 _data_ptr = torch.Tensor.data_ptr
@@ -71,11 +71,11 @@ class CudaSide:
     def __init__(self, message: wire.Message, fds: list[int]) -> None:
         torch.backends.cuda.matmul.allow_tf32 = message["tf32"]
         torch.backends.cudnn.allow_tf32 = message["tf32"]
-        torch.empty(1, device="cuda")  # makes the context
+        self._dummy = torch.zeros(1, device="cuda")  # makes the context
         self._memory = vmm.Mapping.take(fds[0], message["arena_bytes"], 0)
         self.arena = Arena(self._memory.address, self._memory.size_bytes)
         self._callbacks = (_ALLOCATE(self.arena.allocate), _FREE(self.arena.free))
-        pointers = [ctypes.cast(callback, ctypes.c_void_p).value for callback in self._callbacks]
+        pointers = [ctypes.cast(callback, ctypes.c_void_p).value or 0 for callback in self._callbacks]
         self._pool = torch.cuda.MemPool(torch._C._cuda_customAllocator(*pointers))
         self._pooled = torch.cuda.use_mem_pool(self._pool)
         self._pooled.__enter__()  # for good
@@ -100,6 +100,11 @@ class CudaSide:
     def untimed_block(self, message: wire.Message, fds: list[int]) -> torch.Tensor:
         """Return the slot that the judge has filled."""
         return self.slots[message["slot"]]
+
+    def wake(self) -> None:
+        """Run a kernel, so that the GPU holds this process's context when the clock starts."""
+        self._dummy.add_(1)
+        _synchronize()
 
     def finish(self) -> None:
         """Wait for everything that runs on the GPU, on any stream."""

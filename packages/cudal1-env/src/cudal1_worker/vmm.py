@@ -6,10 +6,12 @@ goes through the driver interface of cuda-bindings, on the current context.
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any
 
-from cuda.bindings import driver
+driver: Any = importlib.import_module("cuda.bindings.driver")  # it carries no types
+"""The driver's interface; importing it starts nothing."""
 
 GRANULARITY = 2 << 20
 """Sizes are multiples of this many bytes (the largest minimum of the devices that exist)."""

@@ -10,6 +10,7 @@ supervisor's orders (the gate), and for an arm the control and the reply page.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -79,7 +80,8 @@ def supervise(message: wire.Message, fds: list[int], pid_pipe: int) -> NoReturn:
         how = {"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else {"exit": os.WEXITSTATUS(status)}
     except Exception as error:  # the machine's fault: the judge raises it
         how = {"fault": f"{type(error).__name__}: {error}"}
-    os.write(report_fd, json.dumps(how).encode())
+    with contextlib.suppress(OSError):  # the judge may be gone
+        os.write(report_fd, json.dumps(how).encode())
     os._exit(0)
 
 

@@ -7,6 +7,7 @@ group's advantages.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,7 +138,9 @@ def prompt_writer(session: Session, model: str | Path, *, chat: bool) -> Callabl
 
     def write(name: str, step: int) -> Prompt:
         task = tasks[name]
-        shown = shown_exemplars(rule, session.folder.archive, task, settings.prompt.exemplars, [settings.seed, 5, step])
+        draw = np.random.default_rng([settings.seed, 7, step, zlib.crc32(name.encode())])
+        count = int(draw.choice(settings.contrast.contexts))
+        shown = shown_exemplars(rule, session.folder.archive, task, count, [settings.seed, 5, step])
         prompt = prompts(task, shown)
         return as_messages(prompt) if chat else prompt
 

@@ -11,11 +11,13 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from cudal1_worker import protocol as wire
 
 from cudal1_env.judge.device import ArmMemory, Contract, Device, Output, parse_outputs
+from cudal1_env.judge.keeper import CoreKeeper
 from cudal1_env.judge.memory import sealed_file
-from cudal1_env.judge.numerics import Comparison, compare
+from cudal1_env.judge.numerics import Answer, Array, Comparison, compare
 from cudal1_env.judge.oracle import Anatomy, Weights
 from cudal1_env.judge.pool import InputSet
 from cudal1_env.judge.settings import JudgeSettings
@@ -58,8 +60,8 @@ class Call:
     """From the release of the inputs until the sample of the last outputs is read."""
     comparisons: tuple[tuple[Comparison, ...], ...]
     """For each call and output: the sample, or the whole output where the set says so."""
-    settle_s: float
-    """How long emptying the caches took: more than usual where something else works on the device."""
+    probe_s: float | None
+    """How long work of the judge's took on the device when the inputs had arrived, if that was asked for."""
 
 
 class Arm:
@@ -68,24 +70,33 @@ class Arm:
     Args:
         worker: Freshly forked.
         device: Where it works.
+        keeper: Hands the arms' core over.
         anatomy: What the task looks like.
         settings: Time limits.
         wanted: `Model` or `ModelNew`.
     """
 
     def __init__(
-        self, worker: Worker, device: Device, anatomy: Anatomy, settings: JudgeSettings, wanted: str
+        self,
+        worker: Worker,
+        device: Device,
+        keeper: CoreKeeper,
+        anatomy: Anatomy,
+        settings: JudgeSettings,
+        wanted: str,
     ) -> None:
         assert worker.control is not None, "an oracle is no arm"
         assert worker.reply is not None, "an oracle is no arm"
         self.worker = worker
         self._control, self._reply = worker.control, worker.reply
         self.device = device
+        self.keeper = keeper
         self.anatomy = anatomy
         self.settings = settings
         self.wanted = wanted
         self._memory: ArmMemory | None = None
         self._burst = 1
+        self._random = np.random.default_rng()  # seeded by the system: nobody needs to repeat it
         self._turn = 0
         self._deadline_s = settings.call_timeout_s
 
@@ -170,9 +181,8 @@ class Arm:
             Fault: The call fails, breaks the contract, or writes to its inputs.
         """
         with self.memory.present(one.inputs, writable=writable) as (message, fds):
-            answer = self._ask(
-                {"op": "call", **message}, fds, self.settings.warmup_timeout_s, _CALL_ERRORS, "the first calls"
-            )
+            message = {"op": "call", "clock": self.wanted == "Model", **message}
+            answer = self._ask(message, fds, self.settings.warmup_timeout_s, _CALL_ERRORS, "the first calls")
             self.freeze()
             try:
                 if writable and not self.memory.intact(one.inputs, self._inputs_at()):
@@ -181,13 +191,17 @@ class Arm:
                     )
                 with self._contract():
                     outputs = self._outputs(1)
-                    comparisons = self._compare(one, outputs, self.memory.samples(outputs, one.answers))
+                    comparisons = (
+                        self._whole(one, outputs)
+                        if one.whole
+                        else self._sampled(outputs, self.memory.samples(outputs, one.answers), one.answers)
+                    )
             finally:
                 self.thaw()
         seconds = answer.get("seconds")
         return seconds if isinstance(seconds, float) and seconds > 0 else 1e-3, comparisons
 
-    def open(self, burst: int) -> None:
+    def open(self, burst: int, warm: Array) -> None:
         """Enter the timed loop, and take away the right to make processes. The arm is frozen afterwards.
 
         What the program says from here on is not kept: it sees inputs that the task's later candidates will see again,
@@ -195,6 +209,7 @@ class Arm:
 
         Args:
             burst: Most calls in one go.
+            warm: Inputs for calls that are made to find out whether the program uses its outputs' memory again.
 
         Raises:
             Fault: The worker fails.
@@ -203,6 +218,8 @@ class Arm:
         self.thaw()
         if burst != self._burst:
             self.make_slots(burst)
+            self.memory.fill(0, [warm] * burst)
+            self._ask({"op": "rehearse"}, [], self.settings.warmup_timeout_s, _CALL_ERRORS, "several calls in one go")
         if "fork-gate" not in self.worker.layers:
             self._ask({"op": "seal"}, [], self.settings.warmup_timeout_s, _CALL_ERRORS, "sealing")
         with self._faults("sealing"):
@@ -218,7 +235,7 @@ class Arm:
 
     # --- timed calls -------------------------------------------------------------------------------------------
 
-    def call(self, sets: Sequence[InputSet], *, empty: bool = False) -> Call:
+    def call(self, sets: Sequence[InputSet], *, empty: bool = False, probe: bool = False) -> Call:
         """Make timed calls in one go, at most as many as `make_slots` was told; the arm is frozen before and after.
 
         The judge writes the inputs into memory that the arm does not choose, and empties the caches, while the arm is
@@ -227,6 +244,8 @@ class Arm:
 
         Args:
             sets: Inputs never seen by this arm.
+            probe: Find out, before the clock starts, whether something of the arm works on the device though it stands
+                still; such a call is not for timing.
             empty: Everything but the calls themselves, on the last untimed call's outputs (to measure the overhead).
 
         Raises:
@@ -241,29 +260,43 @@ class Arm:
         self._awake(turn)
         self.freeze()
         # From here until it is let go nothing of the arm runs: it sees neither a copy in the making nor a warm cache.
-        self.memory.fill(first, [one.inputs for one in sets])
-        settle_s = self.device.settle()
+        probe_s = self._fill(first, sets, probe=probe)
+        answers = self._chosen([answer for one in sets for answer in one.answers])
+        self.memory.expect(answers, self.anatomy.outputs)
+        self.device.settle()
+        self.keeper.hold()
         with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
             began = time.perf_counter_ns()
             control[wire.GO] = turn
             self.worker.thaw()
+            self.keeper.release()
             self._wait(reply, wire.FLAG, turn, began + int(self._deadline_s * count * 1e9))
         if reply[wire.OUTCOME] != wire.RETURNED:
             self._raise_outcome(reply[wire.OUTCOME])
-        self.freeze()
+        if self.device.reads_frozen:
+            self.freeze()
         with self._contract():
             outputs = self._outputs(count)
-            got = self.memory.samples(outputs, [answer for one in sets for answer in one.answers])
+            got = self.memory.samples(outputs, answers)
             elapsed = time.perf_counter_ns() - began
             # What was read is the judge's by now: comparing it need not hurry.
+            self.freeze()
             width = len(self.anatomy.outputs)
             parts = [slice(width * k, width * (k + 1)) for k in range(count)]
-            comparisons = [
-                self._compare(one, outputs[part], got[part], whole=not empty)
-                for one, part in zip(sets, parts, strict=True)
-            ]
+            comparisons = [self._sampled(outputs[part], got[part], answers[part]) for part in parts]
+            for place, (one, part) in enumerate(zip(sets, parts, strict=True)):
+                if one.whole and not empty and all(sample.right for sample in comparisons[place]):
+                    comparisons[place] = self._whole(one, outputs[part])
         self.worker.drain()
-        return Call(elapsed, tuple(comparisons), settle_s)
+        return Call(elapsed, tuple(comparisons), probe_s)
+
+    def _fill(self, first: int, sets: Sequence[InputSet], *, probe: bool) -> float | None:
+        """Write inputs into the slots; with `probe`, return how long work of the judge's took meanwhile."""
+        inputs = [one.inputs for one in sets]
+        if probe:
+            return self.device.probe(lambda: self.memory.fill(first, inputs))
+        self.memory.fill(first, inputs)
+        return None
 
     @property
     def describing_ns(self) -> int:
@@ -301,6 +334,18 @@ class Arm:
             self._check(known, _CALL_ERRORS, "a timed call")
         raise Fault(Status.WRONG_CONTRACT, "expected dense tensors on the task's device, or nested sequences of them")
 
+    def _chosen(self, answers: list[Answer]) -> list[Answer]:
+        """Return the answers with as much of their samples as is read in one turn: on a GPU each element costs."""
+        if self.device.sample_pieces is None:
+            return answers
+        each = max(4, self.device.sample_pieces // len(answers))
+        return [
+            answer
+            if answer.positions.size <= each
+            else answer.some(np.sort(self._random.choice(answer.positions.size, each, replace=False, shuffle=False)))
+            for answer in answers
+        ]
+
     def _outputs(self, calls: int) -> list[Output]:
         """Where the outputs lie, as the worker says and the contract allows; the worker is frozen.
 
@@ -314,16 +359,15 @@ class Arm:
         self._check_aliasing(outputs, len(expected))
         return outputs
 
-    def _compare(
-        self, one: InputSet, outputs: Sequence[Output], got: Sequence[Any], *, whole: bool = True
+    def _sampled(
+        self, outputs: Sequence[Output], got: Sequence[Any], answers: Sequence[Answer]
     ) -> tuple[Comparison, ...]:
-        """Compare a sample; where it is right and the set holds the whole answers, the whole outputs."""
-        samples = [
+        return tuple(
             compare(values, answer, output.expected, whole=False)
-            for values, answer, output in zip(got, one.answers, outputs, strict=True)
-        ]
-        if not (whole and one.whole and all(sample.right for sample in samples)):
-            return tuple(samples)
+            for values, answer, output in zip(got, answers, outputs, strict=True)
+        )
+
+    def _whole(self, one: InputSet, outputs: Sequence[Output]) -> tuple[Comparison, ...]:
         return tuple(
             compare(self.memory.whole(output), answer, output.expected, whole=True)
             for answer, output in zip(one.answers, outputs, strict=True)

@@ -1,12 +1,11 @@
-"""The CPU device: inputs in sealed memory, outputs read out of the frozen worker's, caches emptied by overwriting them."""
+"""The CPU device: inputs in sealed memory, outputs read from the frozen worker, caches emptied by overwriting them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import platform
-import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -16,7 +15,7 @@ from cudal1_worker import protocol as wire
 from cudal1_env.judge import memory
 from cudal1_env.judge.device import Contract, Output, check_holes
 from cudal1_env.judge.memory import SharedBlock, sealed_file
-from cudal1_env.judge.numerics import Answer, decode
+from cudal1_env.judge.numerics import Answer, Expected, decode
 from cudal1_env.records import Machine
 
 Bytes = npt.NDArray[np.uint8]
@@ -33,25 +32,36 @@ class CpuDevice:
     code = 0
     tf32 = False
     locks: tuple[str, ...] = ()
-    most_burst = 1
+    bursts = False
+    sample_pieces: int | None = None
+    reads_frozen = True
 
     def __init__(self, core: int | None) -> None:
         self._core = core
         self._block = np.zeros(2 * level2_bytes(core or 0), dtype=np.uint8)
 
-    def settle(self) -> float:
+    def settle(self) -> None:
         """Empty the private caches of the arms' core, so that neither arm finds what the other left.
 
         The judge's thread moves to that core for a moment, while both arms are frozen, and writes more than its L2.
         """
         if self._core is None:
-            return 0.0
-        began = time.perf_counter()
+            return
         home = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {self._core})
         self._block += 1
         os.sched_setaffinity(0, home)
-        return time.perf_counter() - began
+
+    def probe(self, fill: Callable[[], None]) -> None:
+        """Write the inputs: a worker that stands still does nothing on a CPU."""
+        fill()
+
+    def state(self) -> None:
+        """A CPU has no driver to ask."""
+
+    def strangers(self, own: Collection[int]) -> int:
+        """Others may use other cores."""
+        return 0
 
     def memory(self, pid: int, input_bytes: int, output_bytes: int) -> CpuMemory:
         """Make the memory of an arm."""
@@ -132,6 +142,9 @@ class CpuMemory:
         except memory.Unreadable:
             return False
 
+    def expect(self, answers: Sequence[Answer], expected: tuple[Expected, ...]) -> None:
+        """Nothing to do beforehand."""
+
     def samples(self, outputs: Sequence[Output], answers: Sequence[Answer]) -> list[npt.NDArray[np.generic]]:
         """Read the outputs' elements at the answers' positions from the frozen worker.
 
@@ -175,6 +188,7 @@ class CpuMemory:
         """Give the blocks back."""
         for block in self._slots:
             block.close()
+        self._slots = []  # their mappings go with them
 
 
 def level2_bytes(core: int) -> int:

@@ -6,10 +6,11 @@ Tensors here are the judge's own, over memory that it made (`cudal1_worker.vmm`)
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import platform
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -18,13 +19,19 @@ from cudal1_worker import protocol as wire
 from cudal1_worker import vmm
 
 from cudal1_env.errors import MachineError
+from cudal1_env.judge.copies import CopyEngine
 from cudal1_env.judge.device import Contract, Output, check_holes
-from cudal1_env.judge.numerics import Answer, decode
-from cudal1_env.records import Machine
+from cudal1_env.judge.numerics import Answer, Expected, decode
+from cudal1_env.judge.nvml import Nvml
+from cudal1_env.records import GpuState, Machine
 
 Tensor = Any
 """A torch tensor on the GPU."""
 
+_SAMPLE_BYTES = 1 << 20
+"""Room for the samples of all outputs of one turn."""
+_PROBE_KERNELS = 8
+"""A millisecond and more of work: enough that inputs arrive while it runs."""
 _ARENA_BYTES = 256 << 20
 """Least size of an arena. Larger intermediate results come from the driver; only outputs must lie in it."""
 
@@ -41,34 +48,52 @@ class CudaDevice:
 
     name: Literal["cpu", "cuda"] = "cuda"
     code = 1
-    most_burst = 32
+    bursts = True
+    sample_pieces: int | None = 32
+    reads_frozen = False
 
     def __init__(self, *, tf32: bool) -> None:
-        import torch
-
+        torch: Any = importlib.import_module("torch")
         if not torch.cuda.is_available():
             raise MachineError("expected an NVIDIA GPU and its driver, torch finds none; use device='cpu'")
         self.tf32 = tf32
-        self._torch: Any = torch
+        self._torch = torch
         self._properties: Any = torch.cuda.get_device_properties(0)
-        self._flush: Tensor = torch.zeros(2 * int(self._properties.L2_cache_size), dtype=torch.uint8, device="cuda")
+        level2 = int(self._properties.L2_cache_size)
+        self._flush: Tensor = torch.zeros(2, 2 * level2, dtype=torch.uint8, device="cuda")
+        self._copies = CopyEngine()
+        self._nvml = Nvml(str(self._properties.uuid))
         self.locks = (f"gpu-{self._properties.uuid}",)
 
-    def settle(self) -> float:
-        """Overwrite the L2 cache and give back its persisting lines.
+    def settle(self) -> None:
+        """Overwrite the L2 cache and give back its persisting lines."""
+        vmm.check(vmm.driver.cuCtxResetPersistingL2Cache())
+        self._copies.copy_one(self._flush[0].data_ptr(), self._flush[1].data_ptr(), self._flush.shape[1])
 
-        The kernel fills the GPU: when a worker's kernel runs at the same time, though its process stands still, this
-        takes longer by that kernel's time.
+    def probe(self, fill: Callable[[], None]) -> float:
+        """Write inputs while kernels of the judge's fill the GPU; return the seconds that these took.
+
+        A worker's kernel that the inputs' arrival sets off, though its process stands still, makes that longer by its
+        own time: kernels of two processes take turns.
         """
         began = time.perf_counter()
-        vmm.check(vmm.driver.cuCtxResetPersistingL2Cache())
-        self._flush.add_(1)
+        for _ in range(_PROBE_KERNELS):
+            self._flush.add_(1)
+        fill()
         self._torch.cuda.synchronize()
         return time.perf_counter() - began
 
+    def state(self) -> GpuState:
+        """Clocks, power and throttle reasons, as the driver tells them."""
+        return self._nvml.state()
+
+    def strangers(self, own: Collection[int]) -> int:
+        """How many processes compute on this GPU that are not of this judge."""
+        return len(self._nvml.processes() - {os.getpid(), *own})
+
     def memory(self, pid: int, input_bytes: int, output_bytes: int) -> CudaMemory:
         """Make the memory of an arm."""
-        return CudaMemory(input_bytes, output_bytes, tf32=self.tf32)
+        return CudaMemory(self._copies, input_bytes, output_bytes, tf32=self.tf32)
 
     def block(self, size_bytes: int) -> CudaBlock:
         """Make memory for an oracle."""
@@ -117,6 +142,7 @@ class CudaBlock:
     def __init__(self, size_bytes: int) -> None:
         self._mapping = vmm.Mapping.create(size_bytes, 0)
         self.size_bytes = self._mapping.size_bytes
+        self.address = self._mapping.address
         self.bytes: Tensor = self._mapping.tensor()
         self.fd = self._mapping.export()
 
@@ -133,21 +159,26 @@ class CudaMemory:
     """Memory of one arm on a GPU: the arena in which the worker's torch allocates, and the slots of its inputs.
 
     Args:
+        copies: Copies without a kernel.
         input_bytes: Size of a set of inputs.
         output_bytes: Size of the outputs of one call.
         tf32: Whether the worker may round to TF32.
     """
 
-    def __init__(self, input_bytes: int, output_bytes: int, *, tf32: bool) -> None:
+    def __init__(self, copies: CopyEngine, input_bytes: int, output_bytes: int, *, tf32: bool) -> None:
         import torch
 
         self._torch: Any = torch
+        self._copies = copies
         self._tf32 = tf32
         self._input_bytes = input_bytes
         self._stride = vmm.rounded(input_bytes)
         self._arena = CudaBlock(max(_ARENA_BYTES, 8 * output_bytes))
         self._slots: CudaBlock | None = None
         self._base = 0
+        self._strides: dict[int, tuple[int, ...]] = {}
+        self._plan: _Plan | None = None
+        self._host: Tensor = torch.empty(_SAMPLE_BYTES, dtype=torch.uint8, pin_memory=True)
 
     def begin(self) -> tuple[wire.Message, list[int]]:
         """Hand over the arena."""
@@ -174,9 +205,9 @@ class CudaMemory:
 
     def fill(self, first: int, inputs: Sequence[Tensor]) -> None:
         """Copy inputs into the slots from `first` on, and wait until they are there."""
-        for number, one in enumerate(inputs):
-            self._slot(first + number).copy_(one)
-        self._torch.cuda.synchronize()
+        slots = [self._slot(first + number).data_ptr() for number in range(len(inputs))]
+        sources = [one.data_ptr() for one in inputs]
+        self._copies.copy(_places(slots), _places(sources), _places([self._input_bytes] * len(slots)))
 
     def _slot(self, number: int) -> Tensor:
         assert self._slots is not None
@@ -186,25 +217,32 @@ class CudaMemory:
         """Whether the first slot still holds the inputs of the last untimed call."""
         return bool(self._torch.equal(self._slot(0), inputs))
 
+    def expect(self, answers: Sequence[Answer], expected: tuple[Expected, ...]) -> None:
+        """Work out which bytes will be read, as if the outputs' strides were those of the call before."""
+        width = len(expected)
+        outputs = [
+            Output(0, self._strides.get(k % width) or _dense(expected[k % width].shape), expected[k % width])
+            for k in range(len(answers))
+        ]
+        self._plan = _Plan(outputs, answers)
+
     def samples(self, outputs: Sequence[Output], answers: Sequence[Answer]) -> list[npt.NDArray[np.generic]]:
         """Read the outputs' elements at the answers' positions, all in one go.
 
         Raises:
             Contract: The memory that the worker named is not in the arena.
         """
-        places: list[npt.NDArray[np.int64]] = []
-        for output, answer in zip(outputs, answers, strict=True):
-            start = self._start(output)
-            items = start + output.offsets(answer.positions)
-            places.append((items[:, None] + np.arange(output.expected.item_bytes)).reshape(-1))
-        index = self._torch.from_numpy(np.concatenate(places)).to("cuda", non_blocking=True)
-        data: npt.NDArray[np.uint8] = self._arena.bytes[index].cpu().numpy()
-        result: list[npt.NDArray[np.generic]] = []
-        done = 0
-        for output, place in zip(outputs, places, strict=True):
-            result.append(decode(data[done : done + place.size], output.expected.dtype))
-            done += place.size
-        return result
+        starts = [self._start(output) for output in outputs]
+        plan, self._plan = self._plan, None
+        if plan is None or plan.strides != [output.strides for output in outputs]:
+            plan = _Plan(outputs, answers)
+        host = self._host.data_ptr()
+        assert plan.size_bytes <= _SAMPLE_BYTES, "more samples than there is room for"
+        self._copies.copy(plan.targets + host, plan.sources(self._arena.address, starts), plan.sizes)
+        data = plan.split(self._host.numpy())
+        width = len({id(output.expected) for output in outputs})
+        self._strides = {k: output.strides for k, output in enumerate(outputs[:width])}
+        return [decode(part, output.expected.dtype) for part, output in zip(data, outputs, strict=True)]
 
     def whole(self, output: Output) -> Tensor:
         """Return a copy of a whole output, flat, in C order of its shape.
@@ -235,6 +273,40 @@ class CudaMemory:
         self._arena.close()
         if self._slots is not None:
             self._slots.close()
+
+
+class _Plan:
+    """Which bytes to read for samples of some outputs."""
+
+    def __init__(self, outputs: Sequence[Output], answers: Sequence[Answer]) -> None:
+        self.strides = [output.strides for output in outputs]
+        offsets = [output.offsets(answer.positions) for output, answer in zip(outputs, answers, strict=True)]
+        counts = [one.size for one in offsets]
+        items = [output.expected.item_bytes for output in outputs]
+        self._offsets = np.concatenate(offsets).astype(np.uint64)
+        self._which = np.repeat(np.arange(len(offsets)), counts)
+        self.sizes = np.repeat(np.array(items, dtype=np.uint64), counts)
+        ends = np.cumsum(self.sizes)
+        self.targets = (ends - self.sizes).astype(np.uint64)
+        self.size_bytes = int(ends[-1]) if ends.size else 0
+        self._borders = np.cumsum([count * item for count, item in zip(counts, items, strict=True)])
+
+    def sources(self, address: int, starts: Sequence[int]) -> npt.NDArray[np.uint64]:
+        """Addresses of the elements in an arena, given where each output begins in it."""
+        return self._offsets + (np.array(starts, dtype=np.uint64) + np.uint64(address))[self._which]
+
+    def split(self, host: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.uint8]]:
+        """Copies of each output's bytes."""
+        return np.split(host[: self.size_bytes].copy(), self._borders[:-1])
+
+
+def _places(numbers: Sequence[int]) -> npt.NDArray[np.uint64]:
+    return np.array(numbers, dtype=np.uint64)
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a contiguous tensor, in elements."""
+    return tuple(int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape)))
 
 
 def _driver_version() -> str:

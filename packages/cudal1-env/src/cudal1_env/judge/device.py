@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cudal1_worker import protocol as wire
 
 from cudal1_env.judge.numerics import Answer, Array, Expected
-from cudal1_env.records import Machine
+from cudal1_env.records import GpuState, Machine
 
 
 class Contract(Exception):
@@ -86,6 +86,10 @@ class ArmMemory(Protocol):
         """Whether the inputs of the last untimed call, mapped in the worker at `address`, are as they were."""
         ...
 
+    def expect(self, answers: Sequence[Answer], expected: tuple[Expected, ...]) -> None:
+        """Get ready to read these positions: what can be done before the clock runs."""
+        ...
+
     def samples(self, outputs: Sequence[Output], answers: Sequence[Answer]) -> list[npt.NDArray[np.generic]]:
         """Read the outputs' elements at the answers' positions.
 
@@ -117,11 +121,33 @@ class Device(Protocol):
     """Whether both arms and the oracle may round to TF32."""
     locks: tuple[str, ...]
     """What must be leased beside the arms' core."""
-    most_burst: int
-    """Most calls that are made in one go."""
+    sample_pieces: int | None
+    """How many elements are read in a timed turn, over all its outputs, at least 4 of each; None: whole samples."""
+    bursts: bool
+    """Whether several short calls are made in one go."""
+    reads_frozen: bool
+    """Whether outputs are read while the worker stands still. On a GPU its kernels would run on in any case, and what
+    counts is that the bytes which were read at that moment are right."""
 
-    def settle(self) -> float:
-        """Empty the caches; return the seconds that it took, more than usual if something else works there."""
+    def state(self) -> GpuState | None:
+        """What the driver tells about the device now; None where there is none."""
+        ...
+
+    def strangers(self, own: Collection[int]) -> int:
+        """How many processes work on the device that are not of this judge."""
+        ...
+
+    def settle(self) -> None:
+        """Empty the caches."""
+        ...
+
+    def probe(self, fill: Callable[[], None]) -> float | None:
+        """Write an arm's inputs while work of the judge's fills the device.
+
+        Returns:
+            Seconds of that work, more than usual if something else works there too; None where nothing could.
+        """
+        ...
         ...
 
     def memory(self, pid: int, input_bytes: int, output_bytes: int) -> ArmMemory:

@@ -28,6 +28,7 @@ from cudal1_env.judge.arms import Arm, Fault
 from cudal1_env.judge.build import BuildFolders
 from cudal1_env.judge.cpu import CpuDevice
 from cudal1_env.judge.device import Device
+from cudal1_env.judge.keeper import CoreKeeper
 from cudal1_env.judge.lease import away_from, choose_core, core_name, lease
 from cudal1_env.judge.oracle import Anatomy
 from cudal1_env.judge.pool import SEED_BYTES, InputSet, Pool, WeightsMode
@@ -44,6 +45,8 @@ _SLOWED_LAUNCHES = 5
 the former, before that is called tampering. What is slowed half the time by chance is blamed in 1 of 1024 evaluations.
 """
 
+_WARM_REPEATS = 3
+"""Further untimed calls of the reference, which tell how long it takes once all is compiled and allocated."""
 _RECHECKED_ABOVE = 3.0
 """Speedups of which this much is certain must be found in two launches (DESIGN.md, protocol 9)."""
 _MOST_LAUNCHES_TO_AGREE = 3
@@ -83,6 +86,7 @@ class Judge:
         default_spec(self.device.name, demanded=self.settings.require_sandbox)
         self.spread = load_spread()
         self._zygote = Zygote()
+        self._keeper = CoreKeeper(self.core)
         self._folders = BuildFolders()
         self._pools: OrderedDict[tuple[str, str], Pool] = OrderedDict()
         self._disclosed: dict[str, str] = {}
@@ -164,6 +168,7 @@ class Judge:
         with self._lock:
             self.retire()
             self._zygote.close()
+            self._keeper.close()
             self._folders.close()
 
     def __enter__(self) -> Self:
@@ -243,7 +248,7 @@ class Judge:
         with case.watch.phase("start"):
             worker = self._zygote.fork("arm", self._spec(begins_as, core=self.core))
         case.layers, case.missing = worker.layers, worker.missing
-        arm = Arm(worker, self.device, pool.anatomy, self.settings, "ModelNew")
+        arm = Arm(worker, self.device, self._keeper, pool.anatomy, self.settings, "ModelNew")
         try:
             with case.watch.phase("build"):
                 arm.build(case.source)
@@ -270,6 +275,7 @@ class Judge:
                 return case.failed(built.fault)
             with lease(core_name(self.core), *self.device.locks) as waited, away_from(self.core):
                 case.watch.add("wait", waited)
+                case.strangers = self.device.strangers(self._own_pids(built))
                 return self._launches(built, pool)
         except Fault as fault:
             return case.failed(fault)
@@ -279,6 +285,11 @@ class Judge:
                 built.arm.close()
             self._folders.drop(built.folder)
             self._folders.drop(built.snapshot)
+
+    def _own_pids(self, built: Built) -> set[int]:
+        """Processes of this judge that may hold memory of the device."""
+        own = {pool.oracle.worker.pid for pool in self._pools.values()}
+        return own if built.arm is None else own | {built.arm.worker.pid}
 
     def _launches(self, built: Built, pool: Pool) -> Evaluation:
         """Measure launches until the rule is satisfied and, for large speedups, two of them agree."""
@@ -304,6 +315,7 @@ class Judge:
             Fault: The candidate fails, or slows the reference each time.
         """
         case = built.case
+        message = ""
         for _ in range(_SLOWED_LAUNCHES):
             if built.arm is None:
                 again = self._build(case, pool, built.snapshot)
@@ -316,8 +328,10 @@ class Judge:
                 case.launches.append(result.launch)
                 case.overheads_ms.append(result.overhead_ms)
                 case.harnesses_ms.append(result.harness_ms)
+                case.states.append(result.states)
                 return
-        raise self._tampering(result)
+            message = slowed_text(result)
+        raise Fault(Status.TAMPERING, message)
 
     def _beside_itself(self, case: Case, pool: Pool) -> LaunchResult:
         """Measure one launch with the reference in the candidate's place."""
@@ -333,22 +347,13 @@ class Judge:
             self._folders.drop(built.folder)
             self._folders.drop(built.snapshot)
 
-    def _tampering(self, result: LaunchResult) -> Fault:
-        beside = float(np.median(result.launch.reference_ms))
-        alone = min(result.alone_ms)
-        return Fault(
-            Status.TAMPERING,
-            f"expected the reference to keep its speed beside the candidate, in {_SLOWED_LAUNCHES} launches in a row "
-            f"it slowed by over 5 % (last: {beside:.4g} ms beside, {alone:.4g} ms alone)",
-        )
-
     def _launch(self, built: Built, pool: Pool) -> LaunchResult:
         """Measure one fresh pair of workers; both are dead afterwards."""
         case, candidate = built.case, built.arm
         assert candidate is not None
         with case.watch.phase("start"):
             worker = self._zygote.fork("arm", self._spec(None, core=self.core))
-            reference = Arm(worker, self.device, pool.anatomy, self.settings, "Model")
+            reference = Arm(worker, self.device, self._keeper, pool.anatomy, self.settings, "Model")
         try:
             mode = self._construct(case, pool, reference, candidate)
             reference_s = self._warm_reference(case, pool, mode, reference)
@@ -356,7 +361,7 @@ class Judge:
             pairs, calls, burst = self._size(case.precision, reference_s, pool.anatomy)
             with case.watch.phase("warmup"):
                 for arm in (reference, candidate):
-                    arm.open(burst)
+                    arm.open(burst, pool.sets(mode, WARM_SETS)[-1].inputs)
             random = pool.secrets.generator("order", len(case.launches))
             measurement = Measurement(
                 reference,
@@ -414,11 +419,11 @@ class Judge:
             try:
                 if mode == "loaded":
                     reference.load(pool.weights())
-                elapsed_s = [reference.warm(one, writable=False)[0] for one in sets]
+                elapsed_s = [reference.warm(one, writable=False)[0] for one in [*sets, *sets[-1:] * _WARM_REPEATS]]
             except Fault as fault:
                 raise TaskError(f"{pool.task.id}: expected the reference to run, got {fault.message}") from fault
             reference.freeze()
-        return elapsed_s[-1]
+        return min(elapsed_s[1:])
 
     def _warm_candidate(self, case: Case, pool: Pool, mode: WeightsMode, candidate: Arm) -> None:
         with case.watch.phase("warmup"):
@@ -435,14 +440,15 @@ class Judge:
         rule, settings = RULES[precision], self.settings
         most = settings.sets_training if precision == "training" else settings.sets_report
         burst = 1
-        if reference_s < settings.burst_below_us * 1e-6:
+        if self.device.bursts and reference_s < settings.burst_below_us * 1e-6:
             burst = min(
                 math.ceil(settings.burst_ms * 1e-3 / reference_s),
-                self.device.most_burst,
+                settings.burst_training if precision == "training" else settings.burst_report,
                 wire.MAX_DESCRIPTORS // len(anatomy.outputs),
                 max(1, settings.burst_bytes // anatomy.input_bytes),
             )
-        calls = max(1, min(round(settings.turn_ms * 1e-3 / max(reference_s * burst, 1e-6)), most // rule.pairs_in_launch))
+        wanted = round(settings.turn_ms * 1e-3 / max(reference_s * burst, 1e-6))
+        calls = max(1, min(wanted, most // (rule.pairs_in_launch * burst)))
         affordable = int(self._budget_s(precision) / (2 * reference_s * burst))
         return max(2 * rule.min_pairs, min(rule.pairs_in_launch, affordable)), calls * burst, burst
 
@@ -456,6 +462,15 @@ class Judge:
         rule = RULES[case.precision]
         step = decide([*case.launches, launch], rule, spread=self.spread, spent=self._spent(case))
         return step != "pair"
+
+
+def slowed_text(result: LaunchResult) -> str:
+    """Say by how much the reference was slowed in the last of several launches."""
+    beside = float(np.median(result.launch.reference_ms))
+    return (
+        f"expected the reference to keep its speed beside the candidate, in {_SLOWED_LAUNCHES} launches it was slowed "
+        f"by over 5 %, beside itself it was not (last: {beside:.4g} ms beside, {min(result.alone_ms):.4g} ms alone)"
+    )
 
 
 def choose_device(settings: JudgeSettings, core: int | None) -> Device:

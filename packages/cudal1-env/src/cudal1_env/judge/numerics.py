@@ -7,7 +7,7 @@ reference in float64, with a floor of a few units in the last place of the outpu
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -56,8 +56,8 @@ class Answer:
 
     positions: npt.NDArray[np.int64]
     """Flat positions of the sample, shape (n,)."""
-    values: npt.NDArray[np.float64] | npt.NDArray[np.int64]
-    """Right values at these positions, shape (n,)."""
+    values: npt.NDArray[np.generic]
+    """Right values at these positions, shape (n,), float64 or int64."""
     whole: Array | None
     """All right values, flat; None for sets that are only sampled."""
     scale: float
@@ -68,10 +68,15 @@ class Answer:
     """Allowed error over the largest magnitude in the row (last dimension); infinite where it says nothing."""
     row_scales: Array | None = None
     """Largest magnitude in each row, shape (rows,), for whole comparisons; None for integers."""
-    sample_scales: Floats | None = None
+    sample_scales: npt.NDArray[np.generic] | None = None
     """The same for the rows of the sample's elements, shape (n,)."""
     reference_error: float = field(default=0.0)
     """The reference's own error, over the scale."""
+
+    def some(self, chosen: npt.NDArray[np.int64]) -> Answer:
+        """Return the answer with a part of its sample."""
+        scales = None if self.sample_scales is None else self.sample_scales[chosen]
+        return replace(self, positions=self.positions[chosen], values=self.values[chosen], sample_scales=scales)
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,7 @@ def _rows_right(difference: Array, answer: Answer, expected: Expected, *, whole:
 
     One scale for a whole tensor would let rows of small values be left out where others are large.
     """
-    scales = answer.row_scales if whole else answer.sample_scales
+    scales: Array = answer.row_scales if whole else answer.sample_scales
     if scales is None or not np.isfinite(answer.row_tolerance):
         return True
     allowed = (answer.row_tolerance * scales).clip(min=_TINY)
@@ -147,23 +152,27 @@ def row_scales(values: Array, shape: tuple[int, ...]) -> Array:
     return xp.amax(xp.where(xp.isfinite(magnitudes), magnitudes, 0.0), 1)
 
 
+def _is_torch(array: Array) -> bool:
+    return not isinstance(array, np.ndarray)
+
+
 def _namespace(array: Array) -> Any:
     """The library that an array belongs to: numpy and torch give the functions used here the same names."""
-    return np if isinstance(array, np.ndarray) else sys.modules["torch"]
+    return sys.modules["torch"] if _is_torch(array) else np
 
 
 def _doubles(array: Array) -> Array:
-    return array.astype(np.float64) if isinstance(array, np.ndarray) else array.double()
+    return array.double() if _is_torch(array) else array.astype(np.float64)
 
 
 def _integers(array: Array) -> Array:
-    return array.astype(np.int64) if isinstance(array, np.ndarray) else array.long()
+    return array.long() if _is_torch(array) else array.astype(np.int64)
 
 
 def _narrowed(array: Array, dtype: str) -> Array:
     """Round to an output's dtype; to float32 for bfloat16, which numpy does not know."""
     name = "float32" if dtype == "bfloat16" else dtype
-    return array.astype(name) if isinstance(array, np.ndarray) else array.to(getattr(_namespace(array), name))
+    return array.to(getattr(_namespace(array), name)) if _is_torch(array) else array.astype(name)
 
 
 def tolerance(*, scale: float, own_relative_error: float, dtype: str, factor: float, floor_ulps: float) -> float:

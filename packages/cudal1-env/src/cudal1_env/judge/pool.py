@@ -106,7 +106,9 @@ class Pool:
         TaskError: The reference cannot be judged against.
     """
 
-    def __init__(self, task: Task, zygote: Zygote, spec: Spec, device: Device, settings: JudgeSettings, seed: bytes) -> None:
+    def __init__(
+        self, task: Task, zygote: Zygote, spec: Spec, device: Device, settings: JudgeSettings, seed: bytes
+    ) -> None:
         self.task = task
         self.settings = settings
         self.device = device

@@ -16,7 +16,7 @@ import numpy as np
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.arms import Arm, Call, Fault
 from cudal1_env.judge.pool import InputSet
-from cudal1_env.records import OutputError, Status
+from cudal1_env.records import GpuState, OutputError, Status
 from cudal1_env.stats import Launch
 
 WARM_SETS = 2
@@ -28,6 +28,8 @@ _FIRST_PAIRS = 8
 _EMPTY_CALLS = 7
 _SLOPES = 12
 """Turns of one call, and of several, that tell a GPU's overhead."""
+_SINGLES = 3
+"""Calls for each pair that are made alone, where turns consist of several calls in one go."""
 _RESOLUTION = 0.02
 """Latencies below this share of the overhead, or below its spread, cannot be told from it: taken as that long."""
 _SLOWED = 1.05
@@ -85,6 +87,8 @@ class LaunchResult:
     """What was subtracted from every call of both arms."""
     harness_ms: float
     """How much of it is the worker's own code, which a program could replace by less."""
+    states: tuple[GpuState, ...] = ()
+    """What the driver told after each pair."""
 
 
 class Measurement:
@@ -121,7 +125,8 @@ class Measurement:
         self.most_pairs = most_pairs
         self.calls_per_turn = calls_per_turn
         self.burst = burst
-        self._settle_s: dict[bool, list[float]] = {False: [], True: []}
+        self._probe_s: dict[bool, list[float]] = {False: [], True: []}
+        self._single_ms: dict[bool, list[float]] = {False: [], True: []}
         self.overhead_ms = 0.0
         self.harness_ms = 0.0
         self._resolution_ms = 1e-3
@@ -146,29 +151,41 @@ class Measurement:
             arm.limit(statistics.median(before) * 1e-3)
         for one in _groups(solo, burst):  # the reference has settled by now; so must the candidate
             self._turn(one, is_candidate=True)
-        launch = Launch()
+        launch, states = Launch(), list[GpuState]()
+        singles = _SINGLES if burst > 1 else 0
+        extra = singles + (1 if self.reference.device.name == "cuda" else 0)
         for pair in range(self.most_pairs):
-            last = spent_sets + (pair + 1) * calls
-            part = self.sets(last)[-calls:]
+            last = spent_sets + (pair + 1) * (calls + extra)
+            part = self.sets(last)[-(calls + extra) :]
             times: dict[bool, float] = {}
             for is_candidate in (True, False) if self.random.random() < 0.5 else (False, True):
-                times[is_candidate] = self._turn(part, is_candidate=is_candidate)
+                times[is_candidate] = self._turn(part[:calls], is_candidate=is_candidate)
+                for one in part[calls : calls + singles]:
+                    self._single_ms[is_candidate].append(self._elapsed_ms([one], is_candidate=is_candidate))
+                for one in part[calls + singles :]:
+                    self._elapsed_ms([one], is_candidate=is_candidate, probe=True)
             launch = launch.add(times[False], times[True])
+            if (state := self.reference.device.state()) is not None:
+                states.append(state)
             if enough(launch):
                 break
+        if singles:
+            launch = believed(launch, self._single_ms[False], self._single_ms[True])
         self.candidate.close()
         after = self._alone(afterwards)
         alone_ms = (statistics.median(before), statistics.median(after))
         was_slowed = slowed(launch.reference_ms, before, after) or self._busy(alone_ms[0])
-        return LaunchResult(launch, alone_ms, was_slowed, self.overhead_ms, self.harness_ms / burst)
+        return LaunchResult(launch, alone_ms, was_slowed, self.overhead_ms, self.harness_ms / burst, tuple(states))
 
     def _busy(self, reference_ms: float) -> bool:
-        """Whether emptying the caches took longer before the candidate's calls than before the reference's.
+        """Whether the judge's own work took longer before the candidate's calls than before the reference's.
 
-        On a GPU that tells of work that goes on though the process stands still, started by the inputs' arrival.
+        On a GPU that tells of work that goes on though the process stands still, set off by the inputs' arrival.
         """
-        mine, other = (_median_and_error([1e3 * s for s in self._settle_s[who]]) for who in (True, False))
-        allowed = (_SLOWED - 1.0) * reference_ms * self.burst
+        if not self._probe_s[True]:
+            return False
+        mine, other = (_median_and_error([1e3 * s for s in self._probe_s[who]]) for who in (True, False))
+        allowed = (_SLOWED - 1.0) * reference_ms
         return mine[0] - 3.0 * mine[1] > other[0] + 3.0 * other[1] + allowed
 
     def _measure_overhead(self, sets: list[InputSet], warm: InputSet) -> None:
@@ -185,7 +202,8 @@ class Measurement:
             spread = statistics.median(abs(time - self.overhead_ms) for time in empties)
         else:
             many = max(2, self.burst)
-            ones, several = [], []
+            ones: list[float] = []
+            several: list[float] = []
             for _ in range(_SLOPES):
                 ones.append(self._trusted(sets[:1]).elapsed_ns * 1e-6)
                 several.append(self._trusted(sets[:many]).elapsed_ns * 1e-6)
@@ -202,19 +220,25 @@ class Measurement:
         """Call an arm once on each set; return the mean latency of a call in milliseconds."""
         total = 0.0
         for part in _groups(sets, self.burst):
-            if is_candidate:
-                call = self.candidate.call(part)
-                for one, comparisons in zip(part, call.comparisons, strict=True):
-                    self.tally.check(one, comparisons)
-            else:
-                call = self._trusted(part)
-            self._settle_s[is_candidate].append(call.settle_s)
-            total += max(call.elapsed_ns * 1e-6 - self.overhead_ms, self._resolution_ms * len(part))
+            elapsed_ms = self._elapsed_ms(part, is_candidate=is_candidate)
+            total += max(elapsed_ms - self.overhead_ms, self._resolution_ms * len(part))
         return total / len(sets)
 
-    def _trusted(self, sets: list[InputSet], *, empty: bool = False) -> Call:
+    def _elapsed_ms(self, part: list[InputSet], *, is_candidate: bool, probe: bool = False) -> float:
+        """Make calls in one go, compare their outputs, and return the milliseconds that the judge's clock saw."""
+        if is_candidate:
+            call = self.candidate.call(part, probe=probe)
+            for one, comparisons in zip(part, call.comparisons, strict=True):
+                self.tally.check(one, comparisons)
+        else:
+            call = self._trusted(part, probe=probe)
+        if call.probe_s is not None:
+            self._probe_s[is_candidate].append(call.probe_s)
+        return call.elapsed_ns * 1e-6
+
+    def _trusted(self, sets: list[InputSet], *, empty: bool = False, probe: bool = False) -> Call:
         try:
-            call = self.reference.call(sets, empty=empty)
+            call = self.reference.call(sets, empty=empty, probe=probe)
         except Fault as fault:
             raise TaskError(f"expected the reference to answer, got {fault.status}: {fault.message}") from fault
         if not all(comparison.right for one in call.comparisons for comparison in one):
@@ -225,6 +249,25 @@ class Measurement:
 
 def _groups(sets: list[InputSet], size: int) -> list[list[InputSet]]:
     return [sets[start : start + size] for start in range(0, len(sets), size)]
+
+
+def believed(launch: Launch, reference_ms: Sequence[float], candidate_ms: Sequence[float]) -> Launch:
+    """Return a launch in which the candidate saves no more than calls made alone allow.
+
+    Calls that are made in one go find all their inputs at once: a program could do their work together. Made alone it
+    cannot. So what it saves on a call is at most what it saves there, plus three standard errors.
+
+    Args:
+        launch: Turns of several calls in one go.
+        reference_ms: Calls made alone, with all that a turn takes beside its call.
+        candidate_ms: The same of the candidate.
+    """
+    reference, candidate = _median_and_error(reference_ms), _median_and_error(candidate_ms)
+    most = reference[0] - candidate[0] + 3.0 * math.hypot(reference[1], candidate[1])
+    result = Launch()
+    for mine, other in zip(launch.reference_ms, launch.candidate_ms, strict=True):
+        result = result.add(mine, max(other, mine - max(most, 0.0)))
+    return result
 
 
 def slowed(beside_ms: Sequence[float], before_ms: Sequence[float], after_ms: Sequence[float]) -> bool:

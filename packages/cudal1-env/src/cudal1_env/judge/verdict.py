@@ -16,7 +16,7 @@ from cudal1_data import Task
 
 from cudal1_env.judge.arms import Fault
 from cudal1_env.judge.rounds import Tally
-from cudal1_env.records import Evaluation, Latency, Machine, Precision, Seconds, Speedup, Status
+from cudal1_env.records import Evaluation, GpuState, Latency, Machine, Precision, Seconds, Speedup, Status
 from cudal1_env.stats import Launch, summarize_latency
 
 
@@ -58,6 +58,8 @@ class Case:
     launches: list[Launch] = field(default_factory=list[Launch])
     overheads_ms: list[float] = field(default_factory=list[float])
     harnesses_ms: list[float] = field(default_factory=list[float])
+    states: list[tuple[GpuState, ...]] = field(default_factory=list[tuple[GpuState, ...]])
+    strangers: int = 0
     weights: Literal["loaded", "seeded"] | None = None
     machine: Machine | None = None
     layers: tuple[str, ...] = ()
@@ -132,6 +134,8 @@ class Case:
             full_checks=self.tally.full_checks,
             seconds=self.watch.seconds(),
             machine=self.machine,
+            gpu_states=tuple(self.states),
+            strangers=self.strangers,
             sandbox=self.layers,
             sandbox_missing=self.missing,
             seed_commitment=self.commitment,

@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
-from hypothesis import strategies as st
 
 from cudal1_env.stats.launch import FloatArray, Launch
 
@@ -180,39 +179,3 @@ MODELS: Mapping[str, NoiseModel] = MappingProxyType(
     }
 )
 """Noises that cudal1's statistics are held to, by name."""
-
-
-def noises() -> st.SearchStrategy[Noise]:
-    """Return a strategy for one noise of plausible size."""
-    small = st.floats(0.0, 0.05)
-    return st.one_of(
-        st.builds(Lognormal, sigma=small),
-        st.builds(HeavyTails, scale=small, degrees_of_freedom=st.floats(2.0, 10.0)),
-        st.builds(Spikes, probability=st.floats(0.0, 0.3), size=st.floats(0.0, 1.0)),
-        st.builds(LinearDrift, per_turn=st.floats(-0.01, 0.01)),
-        st.builds(RandomWalk, step=st.floats(0.0, 0.02)),
-        st.builds(Autoregressive, sigma=small, rho=st.floats(-0.95, 0.95)),
-    )
-
-
-def noise_models() -> st.SearchStrategy[NoiseModel]:
-    """Return a strategy for models with up to two noises in each place."""
-    few = st.lists(noises(), max_size=2).map(tuple)
-    return st.builds(NoiseModel, machine=few, arm=few, process=few)
-
-
-@st.composite
-def simulated_launches(draw: st.DrawFn, *, max_launches: int = 5, max_pairs: int = 25) -> list[Launch]:
-    """Return a strategy for the launches of one evaluation: any noise model, true ratio and unit of time.
-
-    Args:
-        draw: Given by hypothesis.
-        max_launches: Most launches.
-        max_pairs: Most pairs in a launch; at least two are made.
-    """
-    model = draw(noise_models())
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    count = draw(st.integers(1, max_launches))
-    pairs = draw(st.integers(2, max_pairs))
-    ratio, latency_ms = draw(st.floats(0.1, 10.0)), draw(st.floats(1e-3, 1e3))
-    return model.launches(rng, count, pairs, ratio=ratio, latency_ms=latency_ms)

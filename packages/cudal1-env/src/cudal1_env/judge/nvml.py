@@ -1,0 +1,61 @@
+"""What the driver tells about a GPU while it is measured: clocks, power, what holds it back, who else is there."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from cudal1_env.errors import MachineError
+from cudal1_env.records import GpuState
+
+THROTTLES = {
+    0x02: "applications clocks",
+    0x04: "power cap",
+    0x08: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal",
+    0x40: "hardware thermal",
+    0x80: "power brake",
+    0x100: "display clocks",
+}
+"""Reasons by bit (NVML, nvmlClocksEventReason*); bit 0, idle, is none."""
+
+
+class Nvml:
+    """One GPU, as the driver's management library sees it.
+
+    Args:
+        uuid: Which, as torch names it (without the leading `GPU-`).
+
+    Raises:
+        MachineError: The library does not know it.
+    """
+
+    def __init__(self, uuid: str) -> None:
+        pynvml: Any = importlib.import_module("pynvml")  # it carries no types
+        self._nvml = pynvml
+        try:
+            pynvml.nvmlInit()
+            self._handle: Any = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        except pynvml.NVMLError as error:
+            raise MachineError(f"expected NVML to know GPU-{uuid}, got: {error}; is the driver whole?") from error
+
+    def state(self) -> GpuState:
+        """Read clocks, power and throttle reasons; takes some 0.1 ms."""
+        nvml, handle = self._nvml, self._handle
+        reasons = int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+        return GpuState(
+            sm_mhz=int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            memory_mhz=int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
+            power_w=nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+            celsius=int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            throttled=tuple(name for bit, name in THROTTLES.items() if reasons & bit),
+        )
+
+    def processes(self) -> frozenset[int]:
+        """Pids of all processes that compute on the GPU, as far as this user may see them."""
+        return frozenset(int(one.pid) for one in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
+
+    def used_bytes(self) -> int:
+        """Memory of the GPU that is in use, by anybody."""
+        return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)

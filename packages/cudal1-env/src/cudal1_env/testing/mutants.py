@@ -1,0 +1,127 @@
+"""Mutants of a right answer: what any checker must refuse. As programs, and as arrays for checkers that take arrays.
+
+A mutant may happen to be right: zeros where the answer is zero, exchanged rows where all rows are equal, the input
+where the task returns it. Whoever draws mutants for tasks of their own compares with the right answer first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cudal1_env.testing.spoilt import Spoiler
+
+Array = npt.NDArray[Any]
+
+SHARE = 0.97
+"""The part of a sum that is computed, where the rest is left out."""
+
+FACTOR = 1.01
+"""What answers are scaled by."""
+
+
+def _mutant(name: str, threat: str, idea: str, output: str, *, inputs: str = "inputs", before: str = "") -> Spoiler:
+    """Return a mutant that changes each right output `y`, knowing the first input `x`."""
+    code = f"""
+{before}
+def _forward(self, *inputs):
+    x = next(value for value in inputs if isinstance(value, _torch.Tensor))
+    return _each(lambda y: {output}, _right(self, *{inputs}))
+"""
+    return Spoiler(name, threat, idea, code)
+
+
+_ONE_ELEMENT = """
+def _one_element(y):
+    y = y.clone(memory_format=_torch.contiguous_format)
+    y.view(-1)[y.numel() // 2] += 1 + y.abs().max()
+    return y
+
+"""
+
+_EXCHANGED = """
+def _exchanged(y):
+    return y[[1, 0, *range(2, y.shape[0])]] if y.dim() and y.shape[0] > 1 else y
+
+"""
+
+_CUT = f"""
+def _cut(value):
+    if not (isinstance(value, _torch.Tensor) and value.dim()):
+        return value
+    value = value.clone()
+    value[..., int(value.shape[-1] * {SHARE}) :] = 0
+    return value
+
+"""
+
+_ANOTHER = """
+_last = []
+
+
+def _forward(self, *inputs):
+    _last.append(_each(_torch.clone, _right(self, *inputs)))
+    return _last.pop(0) if len(_last) > 1 else _last[0]
+"""
+
+MUTANTS: Mapping[str, Spoiler] = MappingProxyType(
+    {
+        one.name: one
+        for one in (
+            _mutant("zeros", "H15", "Return zeros.", "_torch.zeros_like(y)"),
+            _mutant("constant", "H16", "Return the mean.", "y.double().mean().to(y.dtype).expand_as(y).clone()"),
+            _mutant(
+                "input",
+                "H18",
+                "Return the input, repeated or cut to the output's shape.",
+                "x.flatten().repeat(-(-y.numel() // x.numel()))[: y.numel()].reshape(y.shape).to(y.dtype)",
+            ),
+            Spoiler("another_input", "H06", "Return the answer to the inputs of the call before.", _ANOTHER),
+            _mutant(
+                "most_of_the_sum",
+                "H17",
+                "Leave out the last 3 % of each row of the inputs.",
+                "y",
+                inputs="map(_cut, inputs)",
+                before=_CUT,
+            ),
+            _mutant("scaled", "H19", "Return the answer times 1.01.", f"(y * {FACTOR}).to(y.dtype)"),
+            _mutant("one_element", "H17", "Return one element wrong.", "_one_element(y)", before=_ONE_ELEMENT),
+            _mutant("exchanged_rows", "H17", "Exchange the first two rows.", "_exchanged(y)", before=_EXCHANGED),
+            _mutant("half_precision", "H19", "Round the answer to half precision.", "y.half().to(y.dtype)"),
+            _mutant("nan", "H14", "Return NaN.", "_torch.full_like(y, float('nan'))"),
+        )
+    }
+)
+"""Mutants as programs, by name."""
+
+
+def _wrong_element(answer: Array) -> Array:
+    changed = answer.copy()
+    changed.reshape(-1)[answer.size // 2] += 1 + np.abs(answer).max()
+    return changed
+
+
+def _rows_exchanged(answer: Array) -> Array:
+    return answer[[1, 0, *range(2, len(answer))]] if answer.ndim and len(answer) > 1 else answer
+
+
+ANSWER_MUTANTS: Mapping[str, Callable[[Array, Array, Array], Array]] = MappingProxyType(
+    {
+        "zeros": lambda right, values, other: np.zeros_like(right),
+        "constant": lambda right, values, other: np.full_like(right, right.mean()),
+        "input": lambda right, values, other: np.resize(values, right.shape).astype(right.dtype),
+        "another_input": lambda right, values, other: other,
+        "most_of_the_sum": lambda right, values, other: (right * SHARE).astype(right.dtype),
+        "scaled": lambda right, values, other: (right * FACTOR).astype(right.dtype),
+        "one_element": lambda right, values, other: _wrong_element(right),
+        "exchanged_rows": lambda right, values, other: _rows_exchanged(right),
+        "half_precision": lambda right, values, other: right.astype(np.float16).astype(right.dtype),
+        "nan": lambda right, values, other: np.full_like(right, np.nan),
+    }
+)
+"""The same as functions of (right answer, first input, answer to another input), arrays of floating-point numbers."""

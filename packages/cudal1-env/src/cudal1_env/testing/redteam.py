@@ -1,0 +1,195 @@
+"""Is every attack denied, and every honest look-alike not? The programs of `programs.py` through a judge."""
+
+from __future__ import annotations
+
+import ast
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from pydantic import BaseModel, ConfigDict, Field, computed_field
+
+from cudal1_env.errors import TaskError
+from cudal1_env.evaluator import Evaluator
+from cudal1_env.records import Device, Evaluation
+from cudal1_env.reward import reward_of
+from cudal1_env.testing.programs import REFUSED, Program
+
+FEEDBACK_ROUNDS = 6
+
+
+class Outcome(BaseModel):
+    """What became of a program in one run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    program: str
+    """Its name."""
+    honest: bool
+    """Whether it is a look-alike."""
+    expected: tuple[str, ...]
+    """What its header says."""
+    statuses: tuple[str, ...]
+    """What it got: one, and one more for each round of feedback."""
+    reward: float
+    """The largest reward over these rounds."""
+    message: str
+    """The last record's."""
+    seconds: float
+    """How long all rounds took."""
+
+    @computed_field
+    @property
+    def as_expected(self) -> bool:
+        """Whether it got its status (in the first round; feedback may change it)."""
+        return self.statuses[0] in self.expected
+
+    @computed_field
+    @property
+    def rewarded(self) -> bool:
+        """Whether an attack gained something; false for look-alikes."""
+        return not self.honest and self.reward > 1.0
+
+    @computed_field
+    @property
+    def denied(self) -> bool:
+        """Whether a look-alike was turned away; false for attacks."""
+        return self.honest and not self.as_expected
+
+
+class Summary(BaseModel):
+    """What many outcomes come to. The counts are times by program."""
+
+    model_config = ConfigDict(frozen=True)
+
+    attacks: int
+    """Attacks that were judged."""
+    look_alikes: int
+    """Honest programs that were judged."""
+    skipped: int
+    """Programs for another device."""
+    evaluations: int
+    """Outcomes; each program has one for each repeat."""
+    attacks_rewarded: dict[str, int]
+    """Attacks that got a reward above 1."""
+    attacks_with_another_status: dict[str, int]
+    """Attacks that gained nothing (or are in `attacks_rewarded` too), but not with the status of their header."""
+    look_alikes_denied: dict[str, int]
+    """Honest programs that were turned away."""
+    seconds: float
+    """Sum over evaluations."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether no attack was rewarded and no honest program denied."""
+        return not self.attacks_rewarded and not self.look_alikes_denied
+
+    def text(self) -> str:
+        """Return one line for people."""
+        line = (
+            f"{self.attacks} attacks: {len(self.attacks_rewarded)} rewarded, "
+            f"{len(self.attacks_with_another_status)} with another status; "
+            f"{self.look_alikes} look-alikes: {len(self.look_alikes_denied)} denied; "
+            f"{self.evaluations} evaluations in {self.seconds:.0f} s"
+        )
+        return f"{line}; {self.skipped} programs for another device skipped" if self.skipped else line
+
+
+class Campaign(BaseModel):
+    """All outcomes of one run of the command."""
+
+    model_config = ConfigDict(frozen=True)
+
+    device: Device
+    """Where programs ran."""
+    skipped: tuple[str, ...] = ()
+    """Programs for another device."""
+    outcomes: tuple[Outcome, ...] = Field(min_length=1)
+    """One for each program and repeat."""
+    summary: Summary
+    """What they come to."""
+
+
+def judge_all(judge: Evaluator, programs: Sequence[Program], device: Device) -> Iterator[Outcome]:
+    """Judge programs one by one; an outcome is there as soon as it is known."""
+    for program in programs:
+        yield judge_program(judge, program, device)
+
+
+def judge_program(judge: Evaluator, program: Program, device: Device = "cpu") -> Outcome:
+    """Judge a program, with rounds of feedback where its header asks for them."""
+    task, source, name = program.task(device), program.source, program.header.get("feedback")
+    known: dict[float, float] = {}
+    statuses: list[str] = []
+    best, message, began = 0.0, "", time.perf_counter()
+    for _ in range(FEEDBACK_ROUNDS if name else 1):
+        try:
+            record = judge.evaluate(task, source)
+        except TaskError as error:
+            statuses.append(REFUSED)
+            message = str(error)
+            break
+        statuses.append(record.status.value)
+        best, message = max(best, reward_of(record)), record.message
+        told = told_back(record, name) if name else {}
+        if not told:
+            break
+        known |= told
+        source = re.sub(rf"^{name} = .*$", f"{name} = {known}", program.source, flags=re.MULTILINE)
+    return Outcome(
+        program=program.name,
+        honest=program.honest,
+        expected=program.expected,
+        statuses=tuple(statuses),
+        reward=best,
+        message=message,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def told_back(record: Evaluation, name: str) -> dict[float, float]:
+    """Return the table that a program put between two `name`s in its record; empty without one."""
+    match = re.search(rf"{name} (\{{.*?\}}) {name}", record.message + record.stderr, re.DOTALL)
+    return ast.literal_eval(match[1]) if match else {}
+
+
+def summarise(outcomes: Sequence[Outcome], *, skipped: int = 0) -> Summary:
+    """Count what matters: attacks that paid, statuses that differ, look-alikes that were turned away."""
+
+    def named(condition: Callable[[Outcome], bool]) -> dict[str, int]:
+        return dict(Counter(outcome.program for outcome in outcomes if condition(outcome)))
+
+    return Summary(
+        attacks=len({outcome.program for outcome in outcomes if not outcome.honest}),
+        look_alikes=len({outcome.program for outcome in outcomes if outcome.honest}),
+        skipped=skipped,
+        evaluations=len(outcomes),
+        attacks_rewarded=named(lambda outcome: outcome.rewarded),
+        attacks_with_another_status=named(lambda outcome: not outcome.honest and not outcome.as_expected),
+        look_alikes_denied=named(lambda outcome: outcome.denied),
+        seconds=round(sum(outcome.seconds for outcome in outcomes), 1),
+    )
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Lay out one row for each program: what it must get, what it got how often, its largest reward."""
+    by_name: dict[str, list[Outcome]] = {}
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.program):
+        by_name.setdefault(outcome.program, []).append(outcome)
+    rows = [("program", "must get", "got", "largest reward", "")]
+    for name, these in by_name.items():
+        got = Counter(" > ".join(outcome.statuses) for outcome in these)
+        rewarded, denied = any(one.rewarded for one in these), any(one.denied for one in these)
+        rows.append(
+            (
+                name,
+                " | ".join(these[0].expected),
+                ", ".join(f"{count} {status}" for status, count in got.most_common()),
+                f"{max(one.reward for one in these):.3g}",
+                "REWARDED" if rewarded else "DENIED" if denied else "",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)

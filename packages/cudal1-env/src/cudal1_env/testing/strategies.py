@@ -1,0 +1,98 @@
+"""Hypothesis strategies over the testing kit: mutants, exploit templates, noise. Needs the extra `testing`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cudal1_env.stats.launch import Launch
+from cudal1_env.testing import templates
+from cudal1_env.testing.mutants import ANSWER_MUTANTS, MUTANTS, Array
+from cudal1_env.testing.noise import (
+    Autoregressive,
+    HeavyTails,
+    LinearDrift,
+    Lognormal,
+    Noise,
+    NoiseModel,
+    RandomWalk,
+    Spikes,
+)
+from cudal1_env.testing.spoilt import Spoiler
+
+try:
+    from hypothesis import strategies as st
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "expected hypothesis, which cudal1_env.testing.strategies draws with; install cudal1-env[testing]",
+        name="hypothesis",
+    ) from error
+
+
+def mutants() -> st.SearchStrategy[Spoiler]:
+    """Return a strategy for mutants; `mutant.on(program)` is the spoilt program."""
+    return st.sampled_from(list(MUTANTS.values()))
+
+
+def exploits() -> st.SearchStrategy[Spoiler]:
+    """Return a strategy for exploit templates with parameters; `exploit.on(program)` is the attack."""
+    return st.one_of(
+        st.builds(templates.honest_first, st.integers(1, 30)),
+        st.builds(templates.kept_by_shape),
+        st.builds(templates.kept_by_sample, st.integers(1, 64)),
+        st.builds(templates.later, st.integers(20, 500)),
+        st.builds(templates.uninitialised),
+        st.builds(templates.every_nth_row, st.integers(2, 16)),
+        st.builds(templates.agreeable),
+        st.builds(templates.slowed_timers, st.integers(1, 5)),
+        st.builds(templates.forged_result, st.integers(0, 3), st.integers(1, 10)),
+    )
+
+
+@st.composite
+def spoilt_answers(draw: st.DrawFn, right: Array, values: Array, other: Array) -> Array:
+    """Return a strategy for arrays that differ from a right answer; equivalent mutants are left out.
+
+    Args:
+        draw: Given by hypothesis.
+        right: The right answer, floating-point numbers.
+        values: The first input.
+        other: The answer to another input, of the same shape.
+    """
+    spoilt = [mutant(right, values, other) for mutant in ANSWER_MUTANTS.values()]
+    return draw(st.sampled_from([one for one in spoilt if not np.array_equal(one, right)]))
+
+
+def noises() -> st.SearchStrategy[Noise]:
+    """Return a strategy for one noise of plausible size."""
+    small = st.floats(0.0, 0.05)
+    return st.one_of(
+        st.builds(Lognormal, sigma=small),
+        st.builds(HeavyTails, scale=small, degrees_of_freedom=st.floats(2.0, 10.0)),
+        st.builds(Spikes, probability=st.floats(0.0, 0.3), size=st.floats(0.0, 1.0)),
+        st.builds(LinearDrift, per_turn=st.floats(-0.01, 0.01)),
+        st.builds(RandomWalk, step=st.floats(0.0, 0.02)),
+        st.builds(Autoregressive, sigma=small, rho=st.floats(-0.95, 0.95)),
+    )
+
+
+def noise_models() -> st.SearchStrategy[NoiseModel]:
+    """Return a strategy for models with up to two noises in each place."""
+    few = st.lists(noises(), max_size=2).map(tuple)
+    return st.builds(NoiseModel, machine=few, arm=few, process=few)
+
+
+@st.composite
+def simulated_launches(draw: st.DrawFn, *, max_launches: int = 5, max_pairs: int = 25) -> list[Launch]:
+    """Return a strategy for the launches of one evaluation: any noise model, true ratio and unit of time.
+
+    Args:
+        draw: Given by hypothesis.
+        max_launches: Most launches.
+        max_pairs: Most pairs in a launch; at least two are made.
+    """
+    model = draw(noise_models())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    count = draw(st.integers(1, max_launches))
+    pairs = draw(st.integers(2, max_pairs))
+    ratio, latency_ms = draw(st.floats(0.1, 10.0)), draw(st.floats(1e-3, 1e3))
+    return model.launches(rng, count, pairs, ratio=ratio, latency_ms=latency_ms)

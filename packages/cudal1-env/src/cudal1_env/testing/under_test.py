@@ -1,0 +1,229 @@
+"""Any evaluator under the suite: which attacks it rewards, which wrong programs it accepts, which honest it denies.
+
+An evaluator is adapted by one method (`EvaluatorUnderTest`). Attacks may end or harm the process that runs them, so
+an evaluator that runs candidates in its own process is best adapted through `child.ChildEvaluator`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cudal1_data import Task
+from pydantic import BaseModel, ConfigDict
+
+from cudal1_env.errors import TaskError
+from cudal1_env.evaluator import Evaluator
+from cudal1_env.records import Device
+from cudal1_env.reward import reward_of
+from cudal1_env.testing.mutants import MUTANTS
+from cudal1_env.testing.programs import REFUSED, exploits_folder, programs
+from cudal1_env.testing.templates import TEMPLATES
+
+MARGIN = 0.05
+"""A point estimate of the same code scatters by some percent: a claim below 1.05 is no reward yet."""
+
+
+class Claim(BaseModel):
+    """What an evaluator says about one candidate."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
+
+    correct: bool
+    """Whether it takes the candidate for right."""
+    speedup: float | None = None
+    """Reference latency over candidate latency, as it would be rewarded; None where it gives none."""
+    message: str = ""
+    """Its reason, for people."""
+    refused: bool = False
+    """Whether it will not judge anything on this task."""
+
+
+class EvaluatorUnderTest(Protocol):
+    """What an adapter must offer."""
+
+    def judge(self, task: str, candidate: str, /) -> Claim:
+        """Judge a candidate (text that defines `ModelNew`) for a task (text in KernelBench's form)."""
+        ...
+
+
+class JudgeUnderTest:
+    """cudal1's own judge, or another `Evaluator`, under the suite."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        """Adapt an evaluator; it stays its caller's to close."""
+        self._evaluator = evaluator
+
+    def judge(self, task: str, candidate: str, /) -> Claim:
+        """Judge a candidate; the speedup is its reward, which is what is proven."""
+        name = f"file/{hashlib.sha256(task.encode()).hexdigest()[:16]}"
+        try:
+            record = self._evaluator.evaluate(Task(id=name, source=task, name=name, level=1, origin="file"), candidate)
+        except TaskError as error:
+            return Claim(correct=False, message=str(error), refused=True)
+        speedup = reward_of(record) if record.correct else None
+        return Claim(correct=record.correct, speedup=speedup, message=f"{record.status}: {record.message}")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One program of the suite."""
+
+    name: str
+    task: str
+    """Reference program, in KernelBench's form."""
+    candidate: str
+    """Program that defines `ModelNew`."""
+    idea: str
+    """One sentence."""
+    honest: bool
+    """Whether it must be called correct."""
+    answers_right: bool
+    """Whether it may be called correct; it is then a slow program, and must not be rewarded."""
+    may_be_refused: bool = False
+    """Whether an evaluator may refuse the task instead."""
+
+
+class Finding(BaseModel):
+    """A case and what the evaluator said."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
+
+    case: str
+    """Name of the case."""
+    idea: str
+    """What the program does."""
+    claim: Claim
+    """What was said."""
+
+    def text(self) -> str:
+        """Return one line for people."""
+        speedup = "" if self.claim.speedup is None else f" at {self.claim.speedup:.3g}"
+        said = f"correct{speedup}" if self.claim.correct else f"not correct ({' '.join(self.claim.message.split())})"
+        return f"{self.case}: {said}: {self.idea}"
+
+
+class Report(BaseModel):
+    """What an evaluator did wrong."""
+
+    model_config = ConfigDict(frozen=True)
+
+    cases: int
+    """How many programs it judged."""
+    rewarded: tuple[Finding, ...] = ()
+    """Attacks that it calls correct and faster."""
+    accepted: tuple[Finding, ...] = ()
+    """Wrong programs that it calls correct, whatever their speed."""
+    denied: tuple[Finding, ...] = ()
+    """Honest programs that it calls wrong."""
+    refused: tuple[str, ...] = ()
+    """Cases whose task it will not judge."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing was found."""
+        return not (self.rewarded or self.accepted or self.denied)
+
+    def text(self) -> str:
+        """Return the report for people; its last line sums up."""
+        lines = [f"REWARDED {finding.text()}" for finding in self.rewarded]
+        lines += [f"ACCEPTED {finding.text()}" for finding in self.accepted]
+        lines += [f"DENIED {finding.text()}" for finding in self.denied]
+        counts = f"{len(self.rewarded)} attacks rewarded, {len(self.accepted)} wrong programs accepted"
+        lines.append(f"{self.cases} programs: {counts}, {len(self.denied)} honest ones denied")
+        return "\n".join(lines)
+
+
+def examine(
+    evaluator: EvaluatorUnderTest,
+    cases: Iterable[Case],
+    *,
+    margin: float = MARGIN,
+    log: Callable[[str], None] | None = None,
+) -> Report:
+    """Put an evaluator under a suite.
+
+    Args:
+        evaluator: The adapter.
+        cases: Programs; see `suite`.
+        margin: An attack is rewarded when its claimed speedup exceeds 1 by more than this.
+        log: Told about each program.
+    """
+    seen: list[tuple[Case, Claim]] = []
+    for case in cases:
+        claim = evaluator.judge(case.task, case.candidate)
+        seen.append((case, claim))
+        if log is not None:
+            log(Finding(case=case.name, idea=case.idea, claim=claim).text())
+
+    def where(condition: Callable[[Case, Claim], bool]) -> tuple[Finding, ...]:
+        return tuple(
+            Finding(case=case.name, idea=case.idea, claim=claim) for case, claim in seen if condition(case, claim)
+        )
+
+    return Report(
+        cases=len(seen),
+        rewarded=where(lambda case, claim: not case.honest and claims_more(claim, margin)),
+        accepted=where(lambda case, claim: not case.answers_right and claim.correct),
+        denied=where(
+            lambda case, claim: case.honest and not claim.correct and not (case.may_be_refused and claim.refused)
+        ),
+        refused=tuple(case.name for case, claim in seen if claim.refused),
+    )
+
+
+def claims_more(claim: Claim, margin: float) -> bool:
+    """Whether a claim is that of a faster program; written so that NaN is one.
+
+    >>> claims_more(Claim(correct=True, speedup=1.5), 0.05), claims_more(Claim(correct=True), 0.05)
+    (True, False)
+    """
+    return claim.correct and claim.speedup is not None and not claim.speedup <= 1.0 + margin
+
+
+def suite(device: Device, *, only: Sequence[str] = (), harmful: bool = False) -> list[Case]:
+    """Return the whole suite: programs of tests/exploits, then mutants and templates of one right program.
+
+    Args:
+        device: Where programs run.
+        only: Beginnings of names; by default all.
+        harmful: Whether to hold programs that harm a machine without a sandbox (daemons, full disks, planted files).
+    """
+    task = (exploits_folder() / "tasks" / "dense.py").read_text()
+    cases = exploit_cases(device, harmful=harmful) + spoilt_cases(task, f"{task}\n\nModelNew = Model\n")
+    return [case for case in cases if not only or case.name.startswith(tuple(only))]
+
+
+def exploit_cases(device: Device, *, harmful: bool = False) -> list[Case]:
+    """Return the programs of tests/exploits for a device; see `suite`. Rounds of feedback are left out."""
+    return [
+        Case(
+            name=program.name,
+            task=program.task(device).source,
+            candidate=program.source,
+            idea=program.header["idea"],
+            honest=program.honest,
+            answers_right="CORRECT" in program.expected,
+            may_be_refused=REFUSED in program.expected,
+        )
+        for program in programs()
+        if program.runs_on(device) and (harmful or "harm" not in program.header)
+    ]
+
+
+def spoilt_cases(task: str, program: str) -> list[Case]:
+    """Return a right program, its mutants, and the templates around it.
+
+    Args:
+        task: Reference program, in KernelBench's form.
+        program: A right program for it; its outputs must be neither constant nor equal in its first two rows.
+    """
+    cases = [Case("right", task, program, "The right program itself.", honest=True, answers_right=True)]
+    for kind, spoilers in (("mutant", MUTANTS), ("template", TEMPLATES)):
+        cases += [
+            Case(f"{kind}/{name}", task, one.on(program), one.idea, honest=False, answers_right=one.answers_right)
+            for name, one in spoilers.items()
+        ]
+    return cases
