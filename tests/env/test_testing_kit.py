@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cudal1_env.cli import Redteam
+from cudal1_env.commands.redteam import Redteam
 from cudal1_env.errors import SettingsError
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.numerics import Answer, Expected, compare, tolerance
