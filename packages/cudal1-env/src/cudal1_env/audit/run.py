@@ -73,7 +73,11 @@ def audit_task(judge: AuditJudge, task: Task) -> TaskAudit:
                     break
     except TaskError as error:
         return TaskAudit(
-            name=task.id, sha256=reference_sha256(task), verdict="refused", sets=len(distributions), reason=str(error)
+            name=task.id,
+            sha256=reference_sha256(task),
+            verdict="refused",
+            sets=len(distributions),
+            reason=str(error).removeprefix(f"{task.id}: "),
         )
     left = survivors.alive or {}
     wrong = tuple(name for name, equivalent in left.items() if not equivalent)
@@ -102,6 +106,7 @@ def audit_suite(judge: AuditJudge, suite: Suite, log: Callable[[str], None]) -> 
     audits: list[TaskAudit] = []
     for number, task in enumerate(suite, start=1):
         one = audit_task(judge, task)
-        log(f"[{number}/{len(suite)}] {task.id}: {one.verdict} {', '.join(one.survivors) or one.reason}".rstrip())
+        found = ", ".join([*one.survivors, *(f"{name} (equivalent)" for name in one.equivalents)]) or one.reason
+        log(f"[{number}/{len(suite)}] {task.id}: {one.verdict}" + (f": {found}" if found else ""))
         audits.append(one)
     return AuditReport(suite=Path(suite.name).name, device=judge.device.name, most_sets=MOST_SETS, tasks=tuple(audits))

@@ -66,7 +66,7 @@ def sweep(
             device=device,
             precision=precision,
             evaluation=outcome if isinstance(outcome, Evaluation) else None,
-            refused=str(outcome) if isinstance(outcome, TaskError) else None,
+            refused=str(outcome).removeprefix(f"{name}: ") if isinstance(outcome, TaskError) else None,
         )
         file.add(line)
         told(_finished(programs, file), len(programs), line)
