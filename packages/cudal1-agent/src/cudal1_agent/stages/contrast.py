@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 from cudal1_data import Task
 from cudal1_env.exemplars import exemplars_by_name
-from cudal1_env.reward import RewardSmoother, reward_of
+from cudal1_env.gate import find_audit
+from cudal1_env.records import Status
+from cudal1_env.reward import RewardSmoother, reward, reward_of
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -60,12 +62,18 @@ class Scorer:
     session: Session
     smoother: RewardSmoother
     tasks: Mapping[str, Task] = field(init=False)
+    unsound: frozenset[str] = field(init=False)
+    """Tasks that the suite's audit found wanting: they give no reward, as in the environment."""
     __name__: str = field(init=False, default="smoothed")
     """What TRL calls the reward in its log."""
 
     def __post_init__(self) -> None:
         """Index the tasks."""
         self.tasks = {task.id: task for task in self.session.tasks.train}
+        audit = find_audit("auto", self.session.settings.suite)
+        self.unsound = frozenset(
+            name for name, task in self.tasks.items() if audit is not None and audit.complaint(task) is not None
+        )
 
     def __call__(
         self, completions: Sequence[Any], task: Sequence[str], log_metric: Callable[[str, float], None], **_: Any
@@ -74,7 +82,11 @@ class Scorer:
         answers = [text_of(completion) for completion in completions]
         jobs = [(self.tasks[name], answer) for name, answer in zip(task, answers, strict=True)]
         evaluations = self.session.verdicts.judge(jobs)
-        rewards = [reward_of(evaluation, self.session.settings.contrast.reward) for evaluation in evaluations]
+        rule = self.session.settings.contrast.reward
+        rewards = [
+            reward(Status.WRONG_OUTPUT, None, rule) if name in self.unsound else reward_of(evaluation, rule)
+            for name, evaluation in zip(task, evaluations, strict=True)
+        ]
         self.smoother = self.smoother.updated(rewards)
         log_metric("raw_reward", float(np.mean(rewards)))
         log_metric("correct", float(np.mean([evaluation.correct for evaluation in evaluations])))

@@ -120,7 +120,8 @@ class Judge:
 
     def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
         """Judge many candidates; same order as `jobs`. Builds run side by side, measurements one at a time."""
-        builders = len(os.sched_getaffinity(0))  # nothing is measured meanwhile
+        # Nothing is measured meanwhile; and each program of a part may want a pool of its own.
+        builders = min(len(os.sched_getaffinity(0)), self.settings.max_pools)
         results: dict[int, Evaluation] = {}
         order = sorted(range(len(jobs)), key=lambda index: jobs[index][0].id)  # a task's candidates share its pool
         with self._lock, ThreadPoolExecutor(builders) as executor:
