@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -156,6 +157,24 @@ def test_the_exploits_and_their_tasks_are_found_in_the_wheel(clean: Path, tmp_pa
     paths = [Path(word) for word in outside(clean / "python", "-c", code, cwd=tmp_path).split()]
     assert {path.name for path in paths} == {path.name for path in (ROOT / "tests" / "exploits").glob("h*.py")}
     assert all(path.is_relative_to(clean.parent) for path in paths)
+
+
+NOSY = """
+import glob, sys
+
+folders = [path for folder in sys.path for path in glob.glob(folder + "/cudal1_env/testing/exploits")]
+raise ValueError(f"{len(folders)} folder with {len(glob.glob(folders[0] + '/*'))} files")
+"""
+
+
+@pytest.mark.slow
+def test_candidates_cannot_read_the_exploits_of_the_wheel(clean: Path, tmp_path: Path) -> None:
+    (tmp_path / "nosy.py").write_text(NOSY)
+    words = ("evaluate", "starter/diag_matmul", "nosy.py", "--device", "cpu", "--precision", "training", "--json")
+    record = json.loads(outside(clean / "cudal1-env", *words, cwd=tmp_path))
+    if "mount-namespace" in record["sandbox_missing"]:
+        pytest.skip("needs the sandbox layer mount-namespace")
+    assert "1 folder with 0 files" in record["message"]
 
 
 @pytest.mark.slow

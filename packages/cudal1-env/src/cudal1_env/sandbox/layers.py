@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from cudal1_worker.sandbox import LAYERS, Spec, readable_paths
@@ -17,6 +18,9 @@ from cudal1_env.errors import SandboxError
 from cudal1_env.records import Device
 
 _PROBE_TIMEOUT_S = 60
+
+_EXPLOITS = Path(__file__).resolve().parents[1] / "testing" / "exploits"
+"""There in an installed package only. Its honest programs are right answers to some tasks of the starter suite."""
 
 KEPT_VARIABLES = (
     "PATH",
@@ -91,6 +95,8 @@ def require_layers(demanded: Iterable[str], missing: Mapping[str, str | None]) -
 def default_spec(device: Device = "cpu", **changes: Any) -> Spec:
     """Return the strongest specification for this machine, with fields changed by name.
 
+    Exploit programs that were installed with this package are hidden in any case.
+
     Raises:
         SandboxError: The probe did not answer, or a demanded layer is missing.
     """
@@ -102,6 +108,8 @@ def default_spec(device: Device = "cpu", **changes: Any) -> Spec:
         readable=readable_paths(),
     )
     spec = replace(spec, **changes)
+    if _EXPLOITS.is_dir():
+        spec = replace(spec, hidden=(*spec.hidden, str(_EXPLOITS)))
     require_layers(spec.demanded, layers)
     return spec
 
