@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import secrets
-import sys
 import threading
 import time
 from collections import OrderedDict
@@ -18,20 +17,18 @@ from typing import Self
 
 import numpy as np
 from cudal1_data import Task
-from cudal1_data.suites.starter import STARTER_FOLDER
 from cudal1_worker import protocol as wire
 from cudal1_worker.sandbox import Spec
 
 from cudal1_env.calibration import load_spread
 from cudal1_env.errors import TaskError
-from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.arms import Arm, Fault
 from cudal1_env.judge.build import BuildFolders
-from cudal1_env.judge.cpu import CpuDevice
 from cudal1_env.judge.device import Device
 from cudal1_env.judge.keeper import CoreKeeper
 from cudal1_env.judge.lease import away_from, choose_core, core_name, lease
 from cudal1_env.judge.oracle import Anatomy
+from cudal1_env.judge.place import answers, choose_device
 from cudal1_env.judge.pool import SEED_BYTES, InputSet, Pool, WeightsMode
 from cudal1_env.judge.rounds import WARM_SETS, LaunchResult, Measurement
 from cudal1_env.judge.settings import JudgeSettings
@@ -466,12 +463,6 @@ class Judge:
         return step != "pair"
 
 
-def answers() -> tuple[str, ...]:
-    """Folders of right programs for bundled tasks: this package's, and those of other copies on the module path."""
-    copies = (Path(entry) / "cudal1_data" / "starter" for entry in sys.path)
-    return tuple({str(STARTER_FOLDER), *(str(copy.resolve()) for copy in copies if copy.is_dir())})
-
-
 def slowed_text(result: LaunchResult) -> str:
     """Say by how much the reference was slowed in the last of several launches."""
     beside = float(np.median(result.launch.reference_ms))
@@ -479,19 +470,6 @@ def slowed_text(result: LaunchResult) -> str:
         f"expected the reference to keep its speed beside the candidate, in {_SLOWED_LAUNCHES} launches it was slowed "
         f"by over 5 %, beside itself it was not (last: {beside:.4g} ms beside, {min(result.alone_ms):.4g} ms alone)"
     )
-
-
-def choose_device(settings: JudgeSettings, core: int | None) -> Device:
-    """Return the device that the settings ask for.
-
-    Raises:
-        MachineError: A GPU is asked for, and there is none.
-    """
-    if resolve_device(settings.device) == "cpu":
-        return CpuDevice(core)
-    from cudal1_env.judge.cuda import CudaDevice  # starts torch and the GPU
-
-    return CudaDevice(tf32=settings.arithmetic == "tf32")
 
 
 def confirmed(launches: Sequence[Launch]) -> bool:

@@ -1,0 +1,32 @@
+"""Where programs run: on which device, and what of this machine they must not see."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from cudal1_data.suites.starter import STARTER_FOLDER
+
+from cudal1_env.hardware import resolve_device
+from cudal1_env.judge.cpu import CpuDevice
+from cudal1_env.judge.device import Device
+from cudal1_env.judge.settings import JudgeSettings
+
+
+def choose_device(settings: JudgeSettings, core: int | None) -> Device:
+    """Return the device that the settings ask for.
+
+    Raises:
+        MachineError: A GPU is asked for, and there is none.
+    """
+    if resolve_device(settings.device) == "cpu":
+        return CpuDevice(core)
+    from cudal1_env.judge.cuda import CudaDevice  # starts torch and the GPU
+
+    return CudaDevice(tf32=settings.arithmetic == "tf32")
+
+
+def answers() -> tuple[str, ...]:
+    """Folders of right programs for bundled tasks: this package's, and those of other copies on the module path."""
+    copies = (Path(entry) / "cudal1_data" / "starter" for entry in sys.path)
+    return tuple({str(STARTER_FOLDER), *(str(copy.resolve()) for copy in copies if copy.is_dir())})
