@@ -24,7 +24,6 @@ from cudal1_env.calibration import load_spread
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.arms import Arm, Fault
 from cudal1_env.judge.build import BuildFolders
-from cudal1_env.judge.device import Device
 from cudal1_env.judge.keeper import CoreKeeper
 from cudal1_env.judge.lease import away_from, choose_core, core_name, lease
 from cudal1_env.judge.oracle import Anatomy
