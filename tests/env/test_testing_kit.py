@@ -86,9 +86,9 @@ def test_the_command_judges_and_says_so_by_its_exit_code(capsys: pytest.CaptureF
     assert Redteam(device="cpu", only=("h14_nan",), json=True).run() == 0
     said = capsys.readouterr()
     campaign = Campaign.model_validate_json(said.out)
-    assert [one.statuses for one in campaign.outcomes] == [("CORRECT",), ("WRONG_OUTPUT",)]
+    assert [one.statuses for one in campaign.outcomes] == [("WRONG_OUTPUT",), ("CORRECT",)]
     assert campaign.summary.passed
-    assert "2/2 h14_nan_output: WRONG_OUTPUT (as it should be)" in said.err
+    assert "1/2 h14_nan_output: WRONG_OUTPUT (as it should be)" in said.err
 
 
 def test_the_command_refuses_a_selection_without_programs() -> None:
