@@ -32,7 +32,7 @@ _SAMPLE_BYTES = 1 << 20
 """Room for the samples of all outputs of one turn."""
 _PROBE_KERNELS = 8
 """A millisecond and more of work: enough that inputs arrive while it runs."""
-_ARENA_BYTES = 256 << 20
+_ARENA_BYTES = 1 << 30
 """Least size of an arena. Larger intermediate results come from the driver; only outputs must lie in it."""
 
 
