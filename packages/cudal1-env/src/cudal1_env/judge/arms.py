@@ -268,8 +268,10 @@ class Arm:
         with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
             began = time.perf_counter_ns()
             control[wire.GO] = turn
-            self.worker.thaw()
-            self.keeper.release()
+            try:
+                self.worker.thaw()
+            finally:  # also when the arm is dead: else the keeper would spin on
+                self.keeper.release()
             self._wait(reply, wire.FLAG, turn, began + int(self._deadline_s * count * 1e9))
         if reply[wire.OUTCOME] != wire.RETURNED:
             self._raise_outcome(reply[wire.OUTCOME])
@@ -280,7 +282,8 @@ class Arm:
             got = self.memory.samples(outputs, answers)
             elapsed = time.perf_counter_ns() - began
             # What was read is the judge's by now: comparing it need not hurry.
-            self.freeze()
+            if not self.device.reads_frozen:
+                self.freeze()
             width = len(self.anatomy.outputs)
             parts = [slice(width * k, width * (k + 1)) for k in range(count)]
             comparisons = [self._sampled(outputs[part], got[part], answers[part]) for part in parts]
@@ -300,7 +303,10 @@ class Arm:
 
     @property
     def describing_ns(self) -> int:
-        """How long the worker took to describe its outputs in the last empty call, as it says; for the reference's."""
+        """How long the worker took to wait for the device and to describe its outputs in the last empty call.
+
+        It says so itself: for the reference's worker.
+        """
         return self._reply.words[wire.DESCRIBING]
 
     def _awake(self, turn: int) -> None:

@@ -1,7 +1,7 @@
 """Copies by the GPU's copy engines, many in one go, which leave its multiprocessors to the worker.
 
-A kernel of the judge's would make the GPU switch from the worker's context to the judge's and back, at 0.1 ms and more
-each time, unevenly, and on the judge's clock. Copy engines work beside whatever the multiprocessors do.
+A kernel of the judge's would make the GPU switch from the worker's context to the judge's and back, unevenly, and on
+the judge's clock. Copy engines work beside whatever the multiprocessors do.
 """
 
 from __future__ import annotations
