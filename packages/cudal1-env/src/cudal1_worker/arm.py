@@ -141,7 +141,7 @@ class Arm:
         from cudal1_worker.cuda_side import CudaSide
 
         self.side = CudaSide(message, fds)
-        return {"arena": self.side.arena.start}
+        return {"arena": self.side.start}
 
     def construct(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make the model under the seed; answer with names, shapes and dtypes of its state."""
@@ -233,7 +233,7 @@ class Arm:
                         self.outputs = []
                         first = control[wire.SLOT]
                         self.inputs = [self.inputs_in(side.slots[first + k]) for k in range(control[wire.COUNT])]
-                        side.wake()
+                        side.wake(wake)
                         words[wire.AWAKE] = last_wake = wake
                     continue
                 last_go = go

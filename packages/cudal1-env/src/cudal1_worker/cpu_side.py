@@ -37,7 +37,7 @@ class CpuSide:
     def _mapped(self, fd: int, flags: int, prot: int) -> torch.Tensor:
         return _frombuffer(mmap.mmap(fd, self.size_bytes, flags=flags, prot=prot), dtype=torch.uint8)
 
-    def wake(self) -> None:
+    def wake(self, turn: int) -> None:
         """Nothing to make ready."""
 
     def finish(self) -> None:

@@ -1,6 +1,7 @@
 """What an arm does differently on a GPU: torch allocates in an arena that the judge can read, inputs lie in its slots.
 
-Outputs that a program made elsewhere (with an allocator of its own) are copied into the arena, on its own time.
+Outputs that a program made elsewhere (with an allocator of its own), or that its next call would overwrite, are copied
+into a part of the arena that is kept for copies, on the program's own time.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class CudaSide:
     """An arm's memory on a GPU.
 
     Args:
-        message: `arena_bytes`, `tf32`.
+        message: `arena_bytes`, of them `copies_bytes` at the end for copies of outputs, `tf32`.
         fds: The arena.
     """
 
@@ -72,8 +73,13 @@ class CudaSide:
         torch.backends.cuda.matmul.allow_tf32 = message["tf32"]
         torch.backends.cudnn.allow_tf32 = message["tf32"]
         self._dummy = torch.zeros(1, device="cuda")  # makes the context
+        self._dummy.add_(1)  # loads the kernel: later, behind a closed gate, that would wait for ever
         self._memory = vmm.Mapping.take(fds[0], message["arena_bytes"], 0)
-        self.arena = Arena(self._memory.address, self._memory.size_bytes)
+        whole, room = self._memory.tensor(), message["copies_bytes"]
+        self._copies: torch.Tensor = whole[message["arena_bytes"] - room : message["arena_bytes"]]
+        self._copied_bytes = 0
+        self.start = self._memory.address
+        self.arena = Arena(self.start, message["arena_bytes"] - room)
         self._callbacks = (_ALLOCATE(self.arena.allocate), _FREE(self.arena.free))
         pointers = [ctypes.cast(callback, ctypes.c_void_p).value or 0 for callback in self._callbacks]
         self._pool = torch.cuda.MemPool(torch._C._cuda_customAllocator(*pointers))
@@ -81,6 +87,7 @@ class CudaSide:
         self._pooled.__enter__()  # for good
         self.slots: list[torch.Tensor] = []
         self._slot_memory: vmm.Mapping | None = None
+        self._gate = 0
 
     def place(self, model: Any) -> Any:
         """Move a module to the GPU."""
@@ -93,25 +100,34 @@ class CudaSide:
             _synchronize()
             self._slot_memory.close()
         stride, count = message["stride"], message["slots"]
-        self._slot_memory = vmm.Mapping.take(fds[0], stride * count, 0)
+        self._slot_memory = vmm.Mapping.take(fds[0], stride * count + wire.GATE_BYTES, 0)
         whole = self._slot_memory.tensor()
+        self._gate = self._slot_memory.address + stride * count
         self.slots = [whole[stride * k : stride * k + message["bytes"]] for k in range(count)]
 
     def untimed_block(self, message: wire.Message, fds: list[int]) -> torch.Tensor:
         """Return the slot that the judge has filled."""
+        self._copied_bytes = 0
         return self.slots[message["slot"]]
 
-    def wake(self) -> None:
-        """Run a kernel, so that the GPU holds this process's context when the clock starts."""
+    def wake(self, turn: int) -> None:
+        """Forget the last turn's copies; queue a kernel that waits for the judge's word, and do not wait for it.
+
+        When the judge has emptied the caches, it lets that kernel run, so that the GPU holds this process's context
+        before the clock starts: switching to it takes longer than a short call.
+        """
+        self._copied_bytes = 0
+        stream = torch.cuda.current_stream().cuda_stream
+        vmm.check(driver.cuStreamWaitValue32(stream, self._gate, turn, 0))  # until it is at least `turn`
         self._dummy.add_(1)
-        _synchronize()
+        vmm.check(driver.cuStreamWriteValue32(stream, self._gate + wire.GATE_PASSED, turn, 0))
 
     def finish(self) -> None:
         """Wait for everything that runs on the GPU, on any stream."""
         _synchronize()
 
     def keep(self, outputs: Any, *, reused: bool) -> Any:
-        """Return outputs that lie in the arena, and that no later call overwrites."""
+        """Return outputs that lie in the arena, and that no later call of the turn overwrites."""
         if type(outputs) is torch.Tensor:
             return outputs if not reused and self.arena.holds(_data_ptr(outputs)) else self._copy(outputs)
         leaves = [
@@ -123,4 +139,10 @@ class CudaSide:
         return leaves
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.clone() if tensor.is_cuda and tensor.numel() else tensor
+        """Copy a tensor to where the judge can read it; what is not on the GPU, or does not fit, stays as it is."""
+        size = tensor.numel() * tensor.element_size()
+        begin, end = self._copied_bytes, self._copied_bytes + -(-size // 512) * 512
+        if not tensor.is_cuda or not size or end > self._copies.numel():
+            return tensor
+        self._copied_bytes = end
+        return self._copies[begin : begin + size].view(tensor.dtype).view(tensor.shape).copy_(tensor)

@@ -62,6 +62,10 @@ DTYPES = (
 MAX_MESSAGE_BYTES = 8 << 20
 SLOTS = 2
 """Blocks of memory for the inputs of one call; timed calls take turns, so that no address comes twice in a row."""
+GATE_BYTES = 4096
+"""Device memory behind the slots: a 32-bit word that the judge writes (the turn whose gate is open) ..."""
+GATE_PASSED = 4
+"""... and, at this offset, one that the worker's stream writes when it has passed."""
 _LENGTH = struct.Struct("=I")
 _PIECE_BYTES = 1 << 15
 

@@ -60,8 +60,8 @@ class Call:
     """From the release of the inputs until the sample of the last outputs is read."""
     comparisons: tuple[tuple[Comparison, ...], ...]
     """For each call and output: the sample, or the whole output where the set says so."""
-    probe_s: float | None
-    """How long work of the judge's took on the device when the inputs had arrived, if that was asked for."""
+    taken_s: float | None
+    """Seconds that something else took of the device when the inputs had arrived, if that was asked for."""
 
 
 class Arm:
@@ -235,7 +235,7 @@ class Arm:
 
     # --- timed calls -------------------------------------------------------------------------------------------
 
-    def call(self, sets: Sequence[InputSet], *, empty: bool = False, probe: bool = False) -> Call:
+    def call(self, sets: Sequence[InputSet], *, empty: bool = False, watch: bool = False) -> Call:
         """Make timed calls in one go, at most as many as `make_slots` was told; the arm is frozen before and after.
 
         The judge writes the inputs into memory that the arm does not choose, and empties the caches, while the arm is
@@ -244,7 +244,7 @@ class Arm:
 
         Args:
             sets: Inputs never seen by this arm.
-            probe: Find out, before the clock starts, whether something of the arm works on the device though it stands
+            watch: Find out, before the clock starts, whether something of the arm works on the device though it stands
                 still; such a call is not for timing.
             empty: Everything but the calls themselves, on the last untimed call's outputs (to measure the overhead).
 
@@ -259,11 +259,10 @@ class Arm:
         control[wire.OPERATION] = wire.EMPTY if empty else wire.CALL
         self._awake(turn)
         self.freeze()
-        # From here until it is let go nothing of the arm runs: it sees neither a copy in the making nor a warm cache.
-        probe_s = self._fill(first, sets, probe=probe)
         answers = self._chosen([answer for one in sets for answer in one.answers])
         self.memory.expect(answers, self.anatomy.outputs)
-        self.device.settle()
+        # From here until it is let go nothing of the arm runs: it sees neither a copy in the making nor a warm cache.
+        taken_s = self.memory.supply(turn, first, [one.inputs for one in sets], watch=watch)
         self.keeper.hold()
         with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
             began = time.perf_counter_ns()
@@ -291,15 +290,7 @@ class Arm:
                 if one.whole and not empty and all(sample.right for sample in comparisons[place]):
                     comparisons[place] = self._whole(one, outputs[part])
         self.worker.drain()
-        return Call(elapsed, tuple(comparisons), probe_s)
-
-    def _fill(self, first: int, sets: Sequence[InputSet], *, probe: bool) -> float | None:
-        """Write inputs into the slots; with `probe`, return how long work of the judge's took meanwhile."""
-        inputs = [one.inputs for one in sets]
-        if probe:
-            return self.device.probe(lambda: self.memory.fill(first, inputs))
-        self.memory.fill(first, inputs)
-        return None
+        return Call(elapsed, tuple(comparisons), taken_s)
 
     @property
     def describing_ns(self) -> int:

@@ -55,8 +55,9 @@ class AuditJudge(Judge):
         seed = hashlib.sha256(f"audit/{task.source}".encode("utf-8", "replace")).digest()[:SEED_BYTES]
         pool = self._pool(self._case(task, "", "training"), seed)
         try:
+            mode = "loaded" if pool.anatomy.state else "seeded"
             for number in range(count):
-                yield self._on_host(pool, pool.sets("loaded" if pool.anatomy.state else "seeded", number + 1)[number])
+                yield self._on_host(pool, pool.sets(mode, number, number + 1)[0])
         finally:
             self._retire((task.id, seed.hex()))
 

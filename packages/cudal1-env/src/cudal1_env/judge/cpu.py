@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -52,10 +52,6 @@ class CpuDevice:
         self._block += 1
         os.sched_setaffinity(0, home)
 
-    def probe(self, fill: Callable[[], None]) -> None:
-        """Write the inputs: a worker that stands still does nothing on a CPU."""
-        fill()
-
     def state(self) -> None:
         """A CPU has no driver to ask."""
 
@@ -65,7 +61,14 @@ class CpuDevice:
 
     def memory(self, pid: int, input_bytes: int, output_bytes: int) -> CpuMemory:
         """Make the memory of an arm."""
-        return CpuMemory(pid, input_bytes)
+        return CpuMemory(self, pid, input_bytes)
+
+    def pool_bytes(self, wanted: int) -> int:
+        """Memory that input sets and answers may take."""
+        return wanted
+
+    def trim(self) -> None:
+        """Arrays are given back at once."""
 
     def block(self, size_bytes: int) -> SharedBlock:
         """Make memory for an oracle."""
@@ -104,11 +107,13 @@ class CpuMemory:
     """Memory of one arm on a CPU.
 
     Args:
+        device: Whose memory it is.
         pid: The worker.
         input_bytes: Size of a set of inputs.
     """
 
-    def __init__(self, pid: int, input_bytes: int) -> None:
+    def __init__(self, device: CpuDevice, pid: int, input_bytes: int) -> None:
+        self._device = device
         self._pid = pid
         self._input_bytes = input_bytes
         self._slots: list[SharedBlock] = []
@@ -134,6 +139,11 @@ class CpuMemory:
         """Write inputs into the blocks from `first` on."""
         for block, one in zip(self._slots[first:], inputs, strict=False):
             np.copyto(block.bytes, one)
+
+    def supply(self, turn: int, first: int, inputs: Sequence[Bytes], *, watch: bool) -> None:
+        """Write the inputs of a timed turn, and empty the core's cache."""
+        self.fill(first, inputs)
+        self._device.settle()
 
     def intact(self, inputs: Bytes, address: int) -> bool:
         """Whether the inputs of the last untimed call are as they were."""

@@ -10,7 +10,7 @@ import importlib
 import os
 import platform
 import time
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +23,7 @@ from cudal1_env.judge.copies import CopyEngine
 from cudal1_env.judge.device import Contract, Output, check_holes
 from cudal1_env.judge.numerics import Answer, Expected, decode
 from cudal1_env.judge.nvml import Nvml
+from cudal1_env.judge.watch import Watch
 from cudal1_env.records import GpuState, Machine
 
 Tensor = Any
@@ -30,10 +31,15 @@ Tensor = Any
 
 _SAMPLE_BYTES = 1 << 20
 """Room for the samples of all outputs of one turn."""
-_PROBE_KERNELS = 8
-"""A millisecond and more of work: enough that inputs arrive while it runs."""
 _ARENA_BYTES = 1 << 30
-"""Least size of an arena. Larger intermediate results come from the driver; only outputs must lie in it."""
+"""Least size of an arena, without its room for copies of outputs; what does not fit comes from the driver."""
+_COPIES_BYTES = 1 << 30
+"""Room for copies of the outputs of a turn, or of one call where that is more."""
+_STAGED_BYTES = 32 << 20
+"""Inputs of a turn up to this size go through the host's memory, which leaves the GPU in the worker's hands."""
+_GATE_S = 2e-3
+_POOL_SHARE = 0.4
+"""Share of the GPU's memory for input sets and answers."""
 
 
 class CudaDevice:
@@ -61,27 +67,19 @@ class CudaDevice:
         self._properties: Any = torch.cuda.get_device_properties(0)
         level2 = int(self._properties.L2_cache_size)
         self._flush: Tensor = torch.zeros(2, 2 * level2, dtype=torch.uint8, device="cuda")
-        self._copies = CopyEngine()
+        self.copies = CopyEngine()
+        self.watch = Watch()
+        self.stage: Tensor = torch.empty(_STAGED_BYTES, dtype=torch.uint8, pin_memory=True)
         self._nvml = Nvml(str(self._properties.uuid))
         self.locks = (f"gpu-{self._properties.uuid}",)
 
-    def settle(self) -> None:
-        """Overwrite the L2 cache and give back its persisting lines."""
+    def reset(self) -> None:
+        """Give back what of the L2 cache was set aside for somebody."""
         vmm.check(vmm.driver.cuCtxResetPersistingL2Cache())
-        self._copies.copy_one(self._flush[0].data_ptr(), self._flush[1].data_ptr(), self._flush.shape[1])
 
-    def probe(self, fill: Callable[[], None]) -> float:
-        """Write inputs while kernels of the judge's fill the GPU; return the seconds that these took.
-
-        A worker's kernel that the inputs' arrival sets off, though its process stands still, makes that longer by its
-        own time: kernels of two processes take turns.
-        """
-        began = time.perf_counter()
-        for _ in range(_PROBE_KERNELS):
-            self._flush.add_(1)
-        fill()
-        self._torch.cuda.synchronize()
-        return time.perf_counter() - began
+    def flush(self) -> None:
+        """Overwrite the L2 cache."""
+        self.copies.copy_one(self._flush[0].data_ptr(), self._flush[1].data_ptr(), self._flush.shape[1])
 
     def state(self) -> GpuState:
         """Clocks, power and throttle reasons, as the driver tells them."""
@@ -93,7 +91,15 @@ class CudaDevice:
 
     def memory(self, pid: int, input_bytes: int, output_bytes: int) -> CudaMemory:
         """Make the memory of an arm."""
-        return CudaMemory(self._copies, input_bytes, output_bytes, tf32=self.tf32)
+        return CudaMemory(self, input_bytes, output_bytes)
+
+    def pool_bytes(self, wanted: int) -> int:
+        """Memory that input sets and answers may take: they lie on the GPU, which has more to spare."""
+        return max(wanted, int(_POOL_SHARE * self._properties.total_memory))
+
+    def trim(self) -> None:
+        """Give memory back to the driver that torch only keeps."""
+        self._torch.cuda.empty_cache()
 
     def block(self, size_bytes: int) -> CudaBlock:
         """Make memory for an oracle."""
@@ -159,22 +165,23 @@ class CudaMemory:
     """Memory of one arm on a GPU: the arena in which the worker's torch allocates, and the slots of its inputs.
 
     Args:
-        copies: Copies without a kernel.
+        device: Whose memory it is.
         input_bytes: Size of a set of inputs.
         output_bytes: Size of the outputs of one call.
-        tf32: Whether the worker may round to TF32.
     """
 
-    def __init__(self, copies: CopyEngine, input_bytes: int, output_bytes: int, *, tf32: bool) -> None:
+    def __init__(self, device: CudaDevice, input_bytes: int, output_bytes: int) -> None:
         import torch
 
         self._torch: Any = torch
-        self._copies = copies
-        self._tf32 = tf32
+        self._device = device
+        self._copies = device.copies
         self._input_bytes = input_bytes
         self._stride = vmm.rounded(input_bytes)
-        self._arena = CudaBlock(max(_ARENA_BYTES, 8 * output_bytes))
+        self._copies_bytes = vmm.rounded(max(_COPIES_BYTES, 2 * output_bytes))
+        self._arena = CudaBlock(max(_ARENA_BYTES, 8 * output_bytes) + self._copies_bytes)
         self._slots: CudaBlock | None = None
+        self._gate = 0
         self._base = 0
         self._strides: dict[int, tuple[int, ...]] = {}
         self._plan: _Plan | None = None
@@ -182,7 +189,8 @@ class CudaMemory:
 
     def begin(self) -> tuple[wire.Message, list[int]]:
         """Hand over the arena."""
-        return {"op": "cuda", "arena_bytes": self._arena.size_bytes, "tf32": self._tf32}, [self._arena.fd]
+        sizes = {"arena_bytes": self._arena.size_bytes, "copies_bytes": self._copies_bytes}
+        return {"op": "cuda", "tf32": self._device.tf32, **sizes}, [self._arena.fd]
 
     def began(self, answer: wire.Message) -> None:
         """Take the address at which the worker says that it mapped the arena."""
@@ -194,7 +202,9 @@ class CudaMemory:
         if self._slots is not None:
             self._slots.close()
         number = wire.SLOTS * count
-        self._slots = CudaBlock(self._stride * number)
+        self._slots = CudaBlock(self._stride * number + wire.GATE_BYTES)
+        self._gate = self._slots.address + self._stride * number
+        vmm.check(vmm.driver.cuMemsetD8(self._gate, 0, wire.GATE_BYTES))
         return {"bytes": self._input_bytes, "stride": self._stride, "slots": number}, [self._slots.fd]
 
     @contextlib.contextmanager
@@ -205,9 +215,52 @@ class CudaMemory:
 
     def fill(self, first: int, inputs: Sequence[Tensor]) -> None:
         """Copy inputs into the slots from `first` on, and wait until they are there."""
-        slots = [self._slot(first + number).data_ptr() for number in range(len(inputs))]
-        sources = [one.data_ptr() for one in inputs]
-        self._copies.copy(_places(slots), _places(sources), _places([self._input_bytes] * len(slots)))
+        slots = [self._slot(first + number) for number in range(len(inputs))]
+        self._copies.copy(_addresses(slots), _addresses(inputs), self._sizes(len(inputs)))
+
+    def supply(self, turn: int, first: int, inputs: Sequence[Tensor], *, watch: bool) -> float | None:
+        """Write the inputs of a timed turn and empty the caches; with `watch`, return what others took of the GPU.
+
+        Copies within the GPU put the judge's context in the worker's place, and back again on the judge's clock. So the
+        caches are emptied first, then the worker's waiting kernel is let through, which brings its context back, and
+        only then inputs come, over the bus from the host's memory. Inputs that are too large for that come by a copy
+        within the GPU after all: calls on them take long.
+        """
+        device, staged = self._device, self._input_bytes * len(inputs) <= _STAGED_BYTES
+        device.reset()
+        if staged:
+            self._copies.copy(self._staged(len(inputs)), _addresses(inputs), self._sizes(len(inputs)))
+            device.flush()
+        self._open_gate(turn)
+        with device.watch.watching() if watch else contextlib.nullcontext():
+            if staged:
+                slots = [self._slot(first + number) for number in range(len(inputs))]
+                self._copies.copy(_addresses(slots), self._staged(len(inputs)), self._sizes(len(inputs)))
+            else:
+                self.fill(first, inputs)
+                device.flush()
+        return device.watch.taken_s if watch else None
+
+    def _staged(self, count: int) -> npt.NDArray[np.uint64]:
+        """Where inputs wait in the host's memory."""
+        begin = self._device.stage.data_ptr()
+        return _places([begin + self._input_bytes * number for number in range(count)])
+
+    def _sizes(self, count: int) -> npt.NDArray[np.uint64]:
+        return _places([self._input_bytes] * count)
+
+    def _open_gate(self, turn: int) -> None:
+        """Let the worker's waiting kernel through, and wait until it has run; if it does not, that is its own loss."""
+        self._host[:4].view(self._torch.int32)[0] = turn
+        word = self._host.data_ptr()
+        self._copies.copy_one(self._gate, word, 4)
+        passed = self._host[4:8].view(self._torch.int32).numpy()
+        passed[0] = 0
+        limit = time.perf_counter() + _GATE_S
+        while time.perf_counter() < limit:
+            self._copies.copy_one(word + 4, self._gate + wire.GATE_PASSED, 4)
+            if passed[0] == turn:
+                return
 
     def _slot(self, number: int) -> Tensor:
         assert self._slots is not None
@@ -302,6 +355,10 @@ class _Plan:
 
 def _places(numbers: Sequence[int]) -> npt.NDArray[np.uint64]:
     return np.array(numbers, dtype=np.uint64)
+
+
+def _addresses(tensors: Sequence[Tensor]) -> npt.NDArray[np.uint64]:
+    return _places([one.data_ptr() for one in tensors])
 
 
 def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -82,6 +82,20 @@ class ArmMemory(Protocol):
         """Write inputs into the blocks from `first` on, and wait until they are there."""
         ...
 
+    def supply(self, turn: int, first: int, inputs: Sequence[Array], *, watch: bool) -> float | None:
+        """Write the inputs of a timed turn and empty the caches; the arm stands still.
+
+        Args:
+            turn: Number of the turn.
+            first: The block from which on they go.
+            inputs: One for each call.
+            watch: Hold the device meanwhile, to see whether anything else works on it.
+
+        Returns:
+            Seconds that others took of the device, if that was asked for and can be told, else None.
+        """
+        ...
+
     def intact(self, inputs: Array, address: int) -> bool:
         """Whether the inputs of the last untimed call, mapped in the worker at `address`, are as they were."""
         ...
@@ -137,25 +151,20 @@ class Device(Protocol):
         """How many processes work on the device that are not of this judge."""
         ...
 
-    def settle(self) -> None:
-        """Empty the caches."""
-        ...
-
-    def probe(self, fill: Callable[[], None]) -> float | None:
-        """Write an arm's inputs while work of the judge's fills the device.
-
-        Returns:
-            Seconds of that work, more than usual if something else works there too; None where nothing could.
-        """
-        ...
-        ...
-
     def memory(self, pid: int, input_bytes: int, output_bytes: int) -> ArmMemory:
         """Make the memory of an arm."""
         ...
 
     def block(self, size_bytes: int) -> Block:
         """Make memory for an oracle."""
+        ...
+
+    def pool_bytes(self, wanted: int) -> int:
+        """Memory that input sets and answers may take, where the settings say `wanted`."""
+        ...
+
+    def trim(self) -> None:
+        """Give memory back that is only kept for later use."""
         ...
 
     def copy(self, array: Array) -> Array:

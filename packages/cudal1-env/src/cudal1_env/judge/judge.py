@@ -203,7 +203,7 @@ class Judge:
     def _make_room(self) -> None:
         while self._pools and (
             len(self._pools) >= self.settings.max_pools
-            or sum(pool.size_bytes for pool in self._pools.values()) > self.settings.pool_bytes
+            or sum(pool.size_bytes for pool in self._pools.values()) > self.device.pool_bytes(self.settings.pool_bytes)
         ):
             self._retire(next(iter(self._pools)))
 
@@ -359,12 +359,12 @@ class Judge:
             pairs, calls, burst = self._size(case.precision, reference_s, pool.anatomy)
             with case.watch.phase("warmup"):
                 for arm in (reference, candidate):
-                    arm.open(burst, pool.sets(mode, WARM_SETS)[-1].inputs)
+                    arm.open(burst, pool.sets(mode, WARM_SETS - 1, WARM_SETS)[0].inputs)
             random = pool.secrets.generator("order", len(case.launches))
             measurement = Measurement(
                 reference,
                 candidate,
-                lambda count: self._sets(case, pool, mode, count),
+                lambda first, last: self._sets(case, pool, mode, first, last),
                 random,
                 case.tally,
                 most_pairs=pairs,
@@ -383,9 +383,9 @@ class Judge:
             candidate.close()
             built.arm = None
 
-    def _sets(self, case: Case, pool: Pool, mode: WeightsMode, count: int) -> list[InputSet]:
+    def _sets(self, case: Case, pool: Pool, mode: WeightsMode, first: int, last: int) -> list[InputSet]:
         with case.watch.phase("oracle"):
-            return pool.sets(mode, count)
+            return pool.sets(mode, first, last)
 
     def _construct(self, case: Case, pool: Pool, reference: Arm, candidate: Arm) -> WeightsMode:
         with case.watch.phase("warmup"):
@@ -412,7 +412,7 @@ class Judge:
         return case.weights
 
     def _warm_reference(self, case: Case, pool: Pool, mode: WeightsMode, reference: Arm) -> float:
-        sets = self._sets(case, pool, mode, WARM_SETS)
+        sets = self._sets(case, pool, mode, 0, WARM_SETS)
         with case.watch.phase("warmup"):
             try:
                 if mode == "loaded":
@@ -428,7 +428,7 @@ class Judge:
             candidate.thaw()
             if mode == "loaded":
                 candidate.load(pool.weights())
-            for number, one in enumerate(pool.sets(mode, WARM_SETS)):
+            for number, one in enumerate(pool.sets(mode, 0, WARM_SETS)):
                 _, comparisons = candidate.warm(one, writable=number == 0)
                 case.tally.check(one, comparisons)
             candidate.freeze()
@@ -438,12 +438,13 @@ class Judge:
         rule, settings = RULES[precision], self.settings
         most = settings.sets_training if precision == "training" else settings.sets_report
         burst = 1
+        output_bytes = sum(out.size * out.item_bytes for out in anatomy.outputs)
         if self.device.bursts and reference_s < settings.burst_below_us * 1e-6:
             burst = min(
                 math.ceil(settings.burst_ms * 1e-3 / reference_s),
                 settings.burst_training if precision == "training" else settings.burst_report,
                 wire.MAX_DESCRIPTORS // len(anatomy.outputs),
-                max(1, settings.burst_bytes // anatomy.input_bytes),
+                max(1, settings.burst_bytes // max(anatomy.input_bytes, output_bytes)),
             )
         wanted = round(settings.turn_ms * 1e-3 / max(reference_s * burst, 1e-6))
         calls = max(1, min(wanted, most // (rule.pairs_in_launch * burst)))

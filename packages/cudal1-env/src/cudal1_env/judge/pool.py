@@ -120,7 +120,10 @@ class Pool:
         if not 1 <= len(self.anatomy.outputs) <= MAX_OUTPUTS:
             raise TaskError(f"{task.id}: expected 1 to {MAX_OUTPUTS} output tensors, got {len(self.anatomy.outputs)}")
         self._weights: Weights | None = None
-        self._sets: dict[WeightsMode, list[InputSet]] = {"loaded": [], "seeded": []}
+        self._sets: dict[tuple[WeightsMode, int], InputSet] = {}
+        self._most_bytes = device.pool_bytes(settings.pool_bytes)
+        self.size_bytes = 0
+        """Memory that its sets take."""
         self._own_error: dict[tuple[WeightsMode, str], list[float]] = {}
         self._own_row_error: dict[tuple[WeightsMode, str], list[float]] = {}
 
@@ -129,35 +132,37 @@ class Pool:
         """What the task looks like."""
         return self.oracle.anatomy
 
-    @property
-    def size_bytes(self) -> int:
-        """Memory that the pool takes."""
-        return sum(one.size_bytes for sets in self._sets.values() for one in sets)
-
     def weights(self) -> Weights:
         """The non-default weights of this pool."""
         if self._weights is None:
             self._weights = self.oracle.weights(self.construct_seed, self.secrets.number("weights"))
         return self._weights
 
-    def sets(self, mode: WeightsMode, count: int) -> list[InputSet]:
-        """Return the first `count` sets, making those that are missing.
+    def sets(self, mode: WeightsMode, first: int, last: int) -> list[InputSet]:
+        """Return the sets from number `first` to before `last`, making those that are missing.
+
+        A set is the same each time. What exceeds the pool's memory is not kept, but made again when it is wanted again.
 
         Args:
             mode: Which weights the arms hold.
-            count: How many.
+            first: Number of the first.
+            last: Number after the last.
 
         Raises:
             TaskError: The reference fails, or its own error is beyond use.
         """
         if mode == "loaded":
             self.weights()
-        made = self._sets[mode]
-        if not made:
+        if (mode, "own") not in self._own_error:
             self._probe(mode)
-        while len(made) < count:
-            made.append(self._make(mode, len(made)))
-        return made[:count]
+        result: list[InputSet] = []
+        for index in range(first, last):
+            one = self._sets.get((mode, index)) or self._make(mode, index)
+            if (mode, index) not in self._sets and self.size_bytes + one.size_bytes <= self._most_bytes:
+                self._sets[mode, index] = one
+                self.size_bytes += one.size_bytes
+            result.append(one)
+        return result
 
     def _probe(self, mode: WeightsMode) -> None:
         """Learn the reference's own error on each distribution, and which distributions the reference allows."""
@@ -242,5 +247,8 @@ class Pool:
         )
 
     def close(self) -> None:
-        """End the oracle; the sets stay usable."""
+        """End the oracle and give the sets back."""
         self.oracle.close()
+        self._sets.clear()
+        self.size_bytes = 0
+        self.device.trim()

@@ -22,12 +22,12 @@ from cudal1_env.stats import Launch
 WARM_SETS = 2
 """Sets for untimed calls."""
 SOLO_SETS = 4
-"""Sets for the reference alone, before and again after."""
+"""Turns of the reference alone, before and again after (on the same sets: it can be trusted with them)."""
 _FIRST_PAIRS = 8
 """Pairs whose sets are made before the first turn: the first look at the interval comes after as many."""
 _EMPTY_CALLS = 7
-_SLOPES = 12
-"""Turns of one call, and of several, that tell a GPU's overhead."""
+_SLOPES = 16
+"""Turns of some calls, and of twice as many, that tell a GPU's overhead."""
 _SINGLES = 3
 """Calls for each pair that are made alone, where turns consist of several calls in one go."""
 _RESOLUTION = 0.02
@@ -97,7 +97,7 @@ class Measurement:
     Args:
         reference: The reference's arm, warmed, in the timed loop.
         candidate: The candidate's arm, likewise.
-        sets: Gives the first n input sets, made when first wanted; the first ones are not for pairs.
+        sets: Gives the input sets of a range of numbers, made when first wanted; the first ones are not for pairs.
         random: Order of the arms.
         tally: Counts the candidate's calls.
         most_pairs: Pairs of turns after which the launch ends.
@@ -109,7 +109,7 @@ class Measurement:
         self,
         reference: Arm,
         candidate: Arm,
-        sets: Callable[[int], list[InputSet]],
+        sets: Callable[[int, int], list[InputSet]],
         random: np.random.Generator,
         tally: Tally,
         *,
@@ -125,7 +125,7 @@ class Measurement:
         self.most_pairs = most_pairs
         self.calls_per_turn = calls_per_turn
         self.burst = burst
-        self._probe_s: dict[bool, list[float]] = {False: [], True: []}
+        self._taken_s: dict[bool, list[float]] = {False: [], True: []}
         self._single_ms: dict[bool, list[float]] = {False: [], True: []}
         self.overhead_ms = 0.0
         self.harness_ms = 0.0
@@ -142,28 +142,27 @@ class Measurement:
             TaskError: The reference fails.
         """
         calls, burst = self.calls_per_turn, self.burst
-        spent_sets = WARM_SETS + 2 * SOLO_SETS * burst
-        spent = self.sets(spent_sets + _FIRST_PAIRS * calls)[:spent_sets]
-        self._measure_overhead(spent[WARM_SETS:], spent[WARM_SETS - 1])
-        solo, afterwards = spent[WARM_SETS : WARM_SETS + SOLO_SETS * burst], spent[-SOLO_SETS * burst :]
+        singles = _SINGLES if burst > 1 else 0
+        extra = singles + (1 if self.reference.device.name == "cuda" else 0)
+        first = WARM_SETS + SOLO_SETS * burst
+        self.sets(first, first + _FIRST_PAIRS * (calls + extra))  # made now, not between turns
+        solo = self.sets(WARM_SETS, first)
+        self._measure_overhead(solo, self.sets(WARM_SETS - 1, WARM_SETS)[0])
         before = self._alone(solo)
         for arm in (self.reference, self.candidate):
             arm.limit(statistics.median(before) * 1e-3)
         for one in _groups(solo, burst):  # the reference has settled by now; so must the candidate
             self._turn(one, is_candidate=True)
         launch, states = Launch(), list[GpuState]()
-        singles = _SINGLES if burst > 1 else 0
-        extra = singles + (1 if self.reference.device.name == "cuda" else 0)
         for pair in range(self.most_pairs):
-            last = spent_sets + (pair + 1) * (calls + extra)
-            part = self.sets(last)[-(calls + extra) :]
+            part = self.sets(first + pair * (calls + extra), first + (pair + 1) * (calls + extra))
             times: dict[bool, float] = {}
             for is_candidate in (True, False) if self.random.random() < 0.5 else (False, True):
                 times[is_candidate] = self._turn(part[:calls], is_candidate=is_candidate)
                 for one in part[calls : calls + singles]:
                     self._single_ms[is_candidate].append(self._elapsed_ms([one], is_candidate=is_candidate))
                 for one in part[calls + singles :]:
-                    self._elapsed_ms([one], is_candidate=is_candidate, probe=True)
+                    self._elapsed_ms([one], is_candidate=is_candidate, watch=True)
             launch = launch.add(times[False], times[True])
             if (state := self.reference.device.state()) is not None:
                 states.append(state)
@@ -172,28 +171,25 @@ class Measurement:
         if singles:
             launch = believed(launch, self._single_ms[False], self._single_ms[True])
         self.candidate.close()
-        after = self._alone(afterwards)
+        after = self._alone(solo)
         alone_ms = (statistics.median(before), statistics.median(after))
-        was_slowed = slowed(launch.reference_ms, before, after) or self._busy(alone_ms[0])
+        was_slowed = slowed(launch.reference_ms, before, after) or self._busy()
         return LaunchResult(launch, alone_ms, was_slowed, self.overhead_ms, self.harness_ms / burst, tuple(states))
 
-    def _busy(self, reference_ms: float) -> bool:
-        """Whether the judge's own work took longer before the candidate's calls than before the reference's.
+    def _busy(self) -> bool:
+        """Whether something ran on the device before the candidate's calls, and less often before the reference's.
 
         On a GPU that tells of work that goes on though the process stands still, set off by the inputs' arrival.
         """
-        if not self._probe_s[True]:
-            return False
-        mine, other = (_median_and_error([1e3 * s for s in self._probe_s[who]]) for who in (True, False))
-        allowed = (_SLOWED - 1.0) * reference_ms
-        return mine[0] - 3.0 * mine[1] > other[0] + 3.0 * other[1] + allowed
+        mine, other = (sum(taken > 0 for taken in self._taken_s[who]) for who in (True, False))
+        return mine > other
 
     def _measure_overhead(self, sets: list[InputSet], warm: InputSet) -> None:
         """Learn from the reference what a turn takes beside its calls.
 
         On a CPU that is an empty call: its outputs are those of the reference's last untimed call, made on `warm`. On a
-        GPU an empty call lacks the first kernel's start after another process's; there it is what a turn of one call
-        takes beyond the slope between one call and several: T(n) = a + n t, a = (n T(1) - T(n)) / (n - 1).
+        GPU an empty call lacks the first kernel's start; there it is what turns take beyond the slope between m calls
+        and n = 2 m: T(n) = a + n t, so a = (n T(m) - m T(n)) / (n - m).
         """
         empties = [self._trusted([warm], empty=True).elapsed_ns * 1e-6 for _ in range(_EMPTY_CALLS)]
         self.harness_ms = self.reference.describing_ns * 1e-6
@@ -201,16 +197,15 @@ class Measurement:
             self.overhead_ms = statistics.median(empties)
             spread = statistics.median(abs(time - self.overhead_ms) for time in empties)
         else:
-            many = max(2, self.burst)
-            ones: list[float] = []
-            several: list[float] = []
+            n = max(2, self.burst)
+            m = n // 2
+            times: dict[int, list[float]] = {m: [], n: []}
             for _ in range(_SLOPES):
-                ones.append(self._trusted(sets[:1]).elapsed_ns * 1e-6)
-                several.append(self._trusted(sets[:many]).elapsed_ns * 1e-6)
-            one, error = _median_and_error(ones)
-            slope = max(0.0, (statistics.median(several) - one) / (many - 1))
-            self.overhead_ms = max(min(empties), one - slope)
-            spread = error
+                for count, seen in times.items():
+                    seen.append(self._trusted(sets[:count]).elapsed_ns * 1e-6)
+            (some, some_error), (all_, all_error) = _median_and_error(times[m]), _median_and_error(times[n])
+            self.overhead_ms = max(min(empties), (n * some - m * all_) / (n - m))
+            spread = math.hypot(n * some_error, m * all_error) / (n - m)
         self._resolution_ms = max(spread, _RESOLUTION * self.overhead_ms) / self.burst
 
     def _alone(self, sets: list[InputSet]) -> list[float]:
@@ -224,21 +219,21 @@ class Measurement:
             total += max(elapsed_ms - self.overhead_ms, self._resolution_ms * len(part))
         return total / len(sets)
 
-    def _elapsed_ms(self, part: list[InputSet], *, is_candidate: bool, probe: bool = False) -> float:
+    def _elapsed_ms(self, part: list[InputSet], *, is_candidate: bool, watch: bool = False) -> float:
         """Make calls in one go, compare their outputs, and return the milliseconds that the judge's clock saw."""
         if is_candidate:
-            call = self.candidate.call(part, probe=probe)
+            call = self.candidate.call(part, watch=watch)
             for one, comparisons in zip(part, call.comparisons, strict=True):
                 self.tally.check(one, comparisons)
         else:
-            call = self._trusted(part, probe=probe)
-        if call.probe_s is not None:
-            self._probe_s[is_candidate].append(call.probe_s)
+            call = self._trusted(part, watch=watch)
+        if call.taken_s is not None:
+            self._taken_s[is_candidate].append(call.taken_s)
         return call.elapsed_ns * 1e-6
 
-    def _trusted(self, sets: list[InputSet], *, empty: bool = False, probe: bool = False) -> Call:
+    def _trusted(self, sets: list[InputSet], *, empty: bool = False, watch: bool = False) -> Call:
         try:
-            call = self.reference.call(sets, empty=empty, probe=probe)
+            call = self.reference.call(sets, empty=empty, watch=watch)
         except Fault as fault:
             raise TaskError(f"expected the reference to answer, got {fault.status}: {fault.message}") from fault
         if not all(comparison.right for one in call.comparisons for comparison in one):

@@ -48,13 +48,13 @@ class JudgeSettings(BaseModel):
     """The same for `report`, over all launches."""
     turn_ms: float = Field(default=8.0, gt=0)
     """A turn repeats single calls until it lasts about this long."""
-    burst_below_us: float = Field(default=200.0, ge=0)
+    burst_below_us: float = Field(default=1000.0, ge=0)
     """Calls whose reference is faster than this are made several in one go (GPUs only) ..."""
-    burst_ms: float = Field(default=1.0, gt=0)
+    burst_ms: float = Field(default=3.0, gt=0)
     """... so many that they take about this long together, ..."""
-    burst_training: int = Field(default=16, ge=1)
+    burst_training: int = Field(default=32, ge=1)
     """... but no more than this at `training` precision: each needs inputs and answers of its own."""
-    burst_report: int = Field(default=32, ge=1)
+    burst_report: int = Field(default=64, ge=1)
     """The same at `report`."""
     burst_bytes: int = Field(default=1 << 30, gt=0)
     """Inputs of the calls that are made in one go."""
