@@ -62,6 +62,8 @@ DTYPES = (
 MAX_MESSAGE_BYTES = 8 << 20
 SLOTS = 2
 """Blocks of memory for the inputs of one call; timed calls take turns, so that no address comes twice in a row."""
+PACE_CALLS, PACE_S = 100, 0.01
+"""Calls, and seconds of launching them, after which the worker knows how long a call takes on average."""
 GATE_BYTES = 4096
 """Device memory behind the slots: a 32-bit word that the judge writes (the turn whose gate is open) ..."""
 GATE_PASSED = 4

@@ -27,6 +27,8 @@ from cudal1_env.records import Status
 _SPINS = 0x3FFF
 """Polls of the flag between two looks at the clock (about a millisecond)."""
 _AWAKE_TIMEOUT_S = 2.0
+_SAMPLES_AFTER = 256
+"""Elements that are read after the clock has stopped, over all outputs of a turn, where few are read before."""
 
 _BUILD_ERRORS = {
     "syntax": Status.SYNTAX_ERROR,
@@ -190,7 +192,7 @@ class Arm:
                         Status.WRONG_CONTRACT, "expected inputs to be left as they are, the program wrote to one"
                     )
                 with self._contract():
-                    outputs = self._outputs(1)
+                    outputs = self._outputs(self._page(1), 1)
                     comparisons = (
                         self._whole(one, outputs)
                         if one.whole
@@ -200,6 +202,16 @@ class Arm:
                 self.thaw()
         seconds = answer.get("seconds")
         return seconds if isinstance(seconds, float) and seconds > 0 else 1e-3, comparisons
+
+    def pace(self) -> float:
+        """Return the seconds of a call among many, as the worker says (to be believed of the reference only).
+
+        Raises:
+            Fault: A call fails.
+        """
+        answer = self._ask({"op": "pace"}, [], self.settings.warmup_timeout_s, _CALL_ERRORS, "calls in a row")
+        seconds = answer.get("seconds")
+        return seconds if isinstance(seconds, float) and seconds > 0 else 1e-3
 
     def open(self, burst: int, warm: Array) -> None:
         """Enter the timed loop, and take away the right to make processes. The arm is frozen afterwards.
@@ -259,8 +271,9 @@ class Arm:
         control[wire.OPERATION] = wire.EMPTY if empty else wire.CALL
         self._awake(turn)
         self.freeze()
-        answers = self._chosen([answer for one in sets for answer in one.answers])
-        self.memory.expect(answers, self.anatomy.outputs)
+        answers = [answer for one in sets for answer in one.answers]
+        on_clock, afterwards = self._chosen(answers)
+        self.memory.expect(on_clock, self.anatomy.outputs)
         # From here until it is let go nothing of the arm runs: it sees neither a copy in the making nor a warm cache.
         taken_s = self.memory.supply(turn, first, [one.inputs for one in sets], watch=watch)
         self.keeper.hold()
@@ -277,18 +290,23 @@ class Arm:
         if self.device.reads_frozen:
             self.freeze()
         with self._contract():
-            outputs = self._outputs(count)
-            got = self.memory.samples(outputs, answers)
+            page = self._page(count)
+            got = self.memory.samples_as_before(page)
+            if got is None:
+                got = self.memory.samples(self._outputs(page, count), on_clock)
             elapsed = time.perf_counter_ns() - began
             # What was read is the judge's by now: comparing it need not hurry.
             if not self.device.reads_frozen:
                 self.freeze()
+            outputs = self._outputs(page, count)
+            sampled = self._sampled(outputs, got, on_clock)
+            if afterwards and all(one.right for one in sampled):
+                sampled = self._sampled(outputs, self.memory.samples(outputs, afterwards), afterwards)
+            comparisons = self._by_call(sampled, count)
             width = len(self.anatomy.outputs)
-            parts = [slice(width * k, width * (k + 1)) for k in range(count)]
-            comparisons = [self._sampled(outputs[part], got[part], answers[part]) for part in parts]
-            for place, (one, part) in enumerate(zip(sets, parts, strict=True)):
+            for place, one in enumerate(sets):
                 if one.whole and not empty and all(sample.right for sample in comparisons[place]):
-                    comparisons[place] = self._whole(one, outputs[part])
+                    comparisons[place] = self._whole(one, outputs[width * place : width * (place + 1)])
         self.worker.drain()
         return Call(elapsed, tuple(comparisons), taken_s)
 
@@ -331,30 +349,50 @@ class Arm:
             self._check(known, _CALL_ERRORS, "a timed call")
         raise Fault(Status.WRONG_CONTRACT, "expected dense tensors on the task's device, or nested sequences of them")
 
-    def _chosen(self, answers: list[Answer]) -> list[Answer]:
-        """Return the answers with as much of their samples as is read in one turn: on a GPU each element costs."""
-        if self.device.sample_pieces is None:
-            return answers
-        each = max(4, self.device.sample_pieces // len(answers))
-        return [
-            answer
-            if answer.positions.size <= each
-            else answer.some(np.sort(self._random.choice(answer.positions.size, each, replace=False, shuffle=False)))
-            for answer in answers
-        ]
+    def _chosen(self, answers: list[Answer]) -> tuple[list[Answer], list[Answer]]:
+        """Return the answers with the samples that are read on the clock, and with those that are read after it.
 
-    def _outputs(self, calls: int) -> list[Output]:
-        """Where the outputs lie, as the worker says and the contract allows; the worker is frozen.
+        On a GPU each element costs. All turns read equally many, however many calls they make, and something of the
+        last call in any case.
+        """
+        pieces = self.device.sample_pieces
+        if pieces is None:
+            return answers, []
+        share = np.full(len(answers), pieces // len(answers))
+        left = pieces - int(share.sum())
+        share[self._random.permutation(len(answers) - 1)[: max(0, left - 1)]] += 1
+        share[-1] += pieces - int(share.sum())
+        more = max(4, _SAMPLES_AFTER // len(answers))
+        return (
+            [self._some(answer, number) for answer, number in zip(answers, share.tolist(), strict=True)],
+            [self._some(answer, more) for answer in answers],
+        )
+
+    def _some(self, answer: Answer, number: int) -> Answer:
+        """Return the answer with some of its sample."""
+        size = answer.positions.size
+        return answer if size <= number else answer.some(self._random.permutation(size)[:number])
+
+    def _page(self, calls: int) -> bytes:
+        """A copy of what the worker wrote about its outputs."""
+        size = wire.DESCRIPTOR_OFFSET + calls * len(self.anatomy.outputs) * wire.DESCRIPTOR.size
+        return self._reply.bytes[:size].tobytes()
+
+    def _outputs(self, page: bytes, calls: int) -> list[Output]:
+        """Where the outputs lie, as the worker says and the contract allows.
 
         Raises:
             Contract: They are not what the task's outputs are.
         """
         expected = self.anatomy.outputs
-        size = wire.DESCRIPTOR_OFFSET + calls * len(expected) * wire.DESCRIPTOR.size
-        page = self._reply.bytes[:size].tobytes()  # copied once
         outputs = parse_outputs(page, expected, calls, self.device.code)
         self._check_aliasing(outputs, len(expected))
+        self.memory.learn(page, outputs[: len(expected)])
         return outputs
+
+    def _by_call(self, comparisons: tuple[Comparison, ...], calls: int) -> list[tuple[Comparison, ...]]:
+        width = len(self.anatomy.outputs)
+        return [comparisons[width * k : width * (k + 1)] for k in range(calls)]
 
     def _sampled(
         self, outputs: Sequence[Output], got: Sequence[Any], answers: Sequence[Answer]

@@ -155,6 +155,12 @@ class CpuMemory:
     def expect(self, answers: Sequence[Answer], expected: tuple[Expected, ...]) -> None:
         """Nothing to do beforehand."""
 
+    def samples_as_before(self, page: bytes) -> None:
+        """One call at a time leaves nothing to save."""
+
+    def learn(self, page: bytes, outputs: Sequence[Output]) -> None:
+        """Nor anything to learn."""
+
     def samples(self, outputs: Sequence[Output], answers: Sequence[Answer]) -> list[npt.NDArray[np.generic]]:
         """Read the outputs' elements at the answers' positions from the frozen worker.
 

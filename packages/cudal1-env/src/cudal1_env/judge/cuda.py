@@ -11,6 +11,7 @@ import os
 import platform
 import time
 from collections.abc import Collection, Generator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -183,7 +184,7 @@ class CudaMemory:
         self._slots: CudaBlock | None = None
         self._gate = 0
         self._base = 0
-        self._strides: dict[int, tuple[int, ...]] = {}
+        self._forms: dict[int, _Form] = {}
         self._plan: _Plan | None = None
         self._host: Tensor = torch.empty(_SAMPLE_BYTES, dtype=torch.uint8, pin_memory=True)
 
@@ -271,13 +272,24 @@ class CudaMemory:
         return bool(self._torch.equal(self._slot(0), inputs))
 
     def expect(self, answers: Sequence[Answer], expected: tuple[Expected, ...]) -> None:
-        """Work out which bytes will be read, as if the outputs' strides were those of the call before."""
+        """Work out which bytes will be read, as if the outputs' form were that of the call before."""
         width = len(expected)
-        outputs = [
-            Output(0, self._strides.get(k % width) or _dense(expected[k % width].shape), expected[k % width])
-            for k in range(len(answers))
-        ]
-        self._plan = _Plan(outputs, answers)
+        forms = [self._forms.get(k % width) for k in range(len(answers))]
+        self._plan = None
+        if all(form is not None for form in forms):
+            outputs = [Output(0, form.strides, expected[k % width]) for k, form in enumerate(forms) if form is not None]
+            words = np.array([form.words for form in forms if form is not None])
+            self._plan = _Plan(outputs, answers, words)
+
+    def samples_as_before(self, page: bytes) -> list[npt.NDArray[np.generic]] | None:
+        """Read what `expect` was told, if the outputs differ from those read before in their addresses only."""
+        plan = self._plan
+        if plan is None or (addresses := plan.addresses(page)) is None:
+            return None
+        starts = addresses - np.uint64(self._base)  # what lies below wraps around, and so is too large
+        if (starts > np.uint64(self._arena.size_bytes) - plan.spans).any():
+            return None
+        return self._read(plan, starts)
 
     def samples(self, outputs: Sequence[Output], answers: Sequence[Answer]) -> list[npt.NDArray[np.generic]]:
         """Read the outputs' elements at the answers' positions, all in one go.
@@ -285,17 +297,19 @@ class CudaMemory:
         Raises:
             Contract: The memory that the worker named is not in the arena.
         """
-        starts = [self._start(output) for output in outputs]
-        plan, self._plan = self._plan, None
-        if plan is None or plan.strides != [output.strides for output in outputs]:
-            plan = _Plan(outputs, answers)
+        starts = _places([self._start(output) for output in outputs])
+        return self._read(_Plan(outputs, answers, np.empty((0, 0), dtype=np.uint64)), starts)
+
+    def learn(self, page: bytes, outputs: Sequence[Output]) -> None:
+        """Remember the form of checked outputs of one call, for `samples_as_before`."""
+        rows = _rows(page, len(outputs))
+        self._forms = {k: _Form(output.strides, rows[k, 1:].copy()) for k, output in enumerate(outputs)}
+
+    def _read(self, plan: _Plan, starts: npt.NDArray[np.uint64]) -> list[npt.NDArray[np.generic]]:
         host = self._host.data_ptr()
         assert plan.size_bytes <= _SAMPLE_BYTES, "more samples than there is room for"
-        self._copies.copy(plan.targets + host, plan.sources(self._arena.address, starts), plan.sizes)
-        data = plan.split(self._host.numpy())
-        width = len({id(output.expected) for output in outputs})
-        self._strides = {k: output.strides for k, output in enumerate(outputs[:width])}
-        return [decode(part, output.expected.dtype) for part, output in zip(data, outputs, strict=True)]
+        self._copies.copy(plan.targets + np.uint64(host), plan.sources(self._arena.address, starts), plan.sizes)
+        return plan.split(self._host.numpy())
 
     def whole(self, output: Output) -> Tensor:
         """Return a copy of a whole output, flat, in C order of its shape.
@@ -328,29 +342,60 @@ class CudaMemory:
             self._slots.close()
 
 
-class _Plan:
-    """Which bytes to read for samples of some outputs."""
+@dataclass(frozen=True)
+class _Form:
+    """What a descriptor says beside the address."""
 
-    def __init__(self, outputs: Sequence[Output], answers: Sequence[Answer]) -> None:
-        self.strides = [output.strides for output in outputs]
+    strides: tuple[int, ...]
+    words: npt.NDArray[np.uint64]
+
+
+class _Plan:
+    """Which bytes to read for samples of some outputs.
+
+    Args:
+        outputs: Their form; the addresses do not matter.
+        answers: The positions, for each output.
+        words: The descriptors without the addresses, shape (outputs, words); for `addresses` only.
+    """
+
+    def __init__(self, outputs: Sequence[Output], answers: Sequence[Answer], words: npt.NDArray[np.uint64]) -> None:
         offsets = [output.offsets(answer.positions) for output, answer in zip(outputs, answers, strict=True)]
         counts = [one.size for one in offsets]
+        self._words = words
+        self._dtypes = [output.expected.dtype for output in outputs]
         items = [output.expected.item_bytes for output in outputs]
+        self.spans = _places([output.span_bytes for output in outputs])
         self._offsets = np.concatenate(offsets).astype(np.uint64)
         self._which = np.repeat(np.arange(len(offsets)), counts)
-        self.sizes = np.repeat(np.array(items, dtype=np.uint64), counts)
+        self.sizes = np.repeat(_places(items), counts)
         ends = np.cumsum(self.sizes)
         self.targets = (ends - self.sizes).astype(np.uint64)
         self.size_bytes = int(ends[-1]) if ends.size else 0
         self._borders = np.cumsum([count * item for count, item in zip(counts, items, strict=True)])
 
-    def sources(self, address: int, starts: Sequence[int]) -> npt.NDArray[np.uint64]:
-        """Addresses of the elements in an arena, given where each output begins in it."""
-        return self._offsets + (np.array(starts, dtype=np.uint64) + np.uint64(address))[self._which]
+    def addresses(self, page: bytes) -> npt.NDArray[np.uint64] | None:
+        """Where the outputs lie, shape (outputs,); None where anything else on the page is not as planned."""
+        count = len(self._words)
+        if int.from_bytes(page[8 * wire.OUTPUTS : 8 * wire.OUTPUTS + 8], "little") != count:
+            return None
+        rows = _rows(page, count)
+        return rows[:, 0] if np.array_equal(rows[:, 1:], self._words) else None
 
-    def split(self, host: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.uint8]]:
-        """Copies of each output's bytes."""
-        return np.split(host[: self.size_bytes].copy(), self._borders[:-1])
+    def sources(self, address: int, starts: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """Addresses of the elements in an arena, given where each output begins in it."""
+        return self._offsets + (starts + np.uint64(address))[self._which]
+
+    def split(self, host: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.generic]]:
+        """Copies of each output's elements."""
+        parts = np.split(host[: self.size_bytes].copy(), self._borders[:-1])
+        return [decode(part, dtype) for part, dtype in zip(parts, self._dtypes, strict=True)]
+
+
+def _rows(page: bytes, count: int) -> npt.NDArray[np.uint64]:
+    """The first descriptors of a page, shape (count, words)."""
+    words = np.frombuffer(page, dtype=np.uint64, count=count * wire.DESCRIPTOR_WORDS, offset=wire.DESCRIPTOR_OFFSET)
+    return words.reshape(count, wire.DESCRIPTOR_WORDS)
 
 
 def _places(numbers: Sequence[int]) -> npt.NDArray[np.uint64]:
@@ -359,11 +404,6 @@ def _places(numbers: Sequence[int]) -> npt.NDArray[np.uint64]:
 
 def _addresses(tensors: Sequence[Tensor]) -> npt.NDArray[np.uint64]:
     return _places([one.data_ptr() for one in tensors])
-
-
-def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a contiguous tensor, in elements."""
-    return tuple(int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape)))
 
 
 def _driver_version() -> str:

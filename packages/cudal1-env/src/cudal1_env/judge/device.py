@@ -104,6 +104,21 @@ class ArmMemory(Protocol):
         """Get ready to read these positions: what can be done before the clock runs."""
         ...
 
+    def samples_as_before(self, page: bytes) -> list[npt.NDArray[np.generic]] | None:
+        """Read what `expect` was told, if the outputs differ from those read before in their addresses only.
+
+        Args:
+            page: A copy of the reply page.
+
+        Returns:
+            Elements for each output; None where the page says something else, which is for `samples` then.
+        """
+        ...
+
+    def learn(self, page: bytes, outputs: Sequence[Output]) -> None:
+        """Remember the form of the checked outputs of one call, for `samples_as_before`."""
+        ...
+
     def samples(self, outputs: Sequence[Output], answers: Sequence[Answer]) -> list[npt.NDArray[np.generic]]:
         """Read the outputs' elements at the answers' positions.
 
@@ -136,7 +151,7 @@ class Device(Protocol):
     locks: tuple[str, ...]
     """What must be leased beside the arms' core."""
     sample_pieces: int | None
-    """How many elements are read in a timed turn, over all its outputs, at least 4 of each; None: whole samples."""
+    """How many elements are read before the clock stops, over all outputs of a turn; None: whole samples."""
     bursts: bool
     """Whether several short calls are made in one go."""
     reads_frozen: bool

@@ -197,13 +197,16 @@ class Judge:
                 )
             self._pools[key] = pool
         self._pools.move_to_end(key)
+        others = sum(one.size_bytes for one in self._pools.values()) - pool.size_bytes
+        pool.most_bytes = self.device.pool_bytes(self.settings.pool_bytes) - others
         case.commitment = pool.secrets.commitment
         return pool
 
     def _make_room(self) -> None:
         while self._pools and (
             len(self._pools) >= self.settings.max_pools
-            or sum(pool.size_bytes for pool in self._pools.values()) > self.device.pool_bytes(self.settings.pool_bytes)
+            or sum(pool.size_bytes for pool in self._pools.values())
+            > self.device.pool_bytes(self.settings.pool_bytes) // 2
         ):
             self._retire(next(iter(self._pools)))
 
@@ -365,6 +368,7 @@ class Judge:
                 reference,
                 candidate,
                 lambda first, last: self._sets(case, pool, mode, first, last),
+                lambda count: self._prepare(case, pool, mode, count),
                 random,
                 case.tally,
                 most_pairs=pairs,
@@ -382,6 +386,10 @@ class Judge:
             reference.close()
             candidate.close()
             built.arm = None
+
+    def _prepare(self, case: Case, pool: Pool, mode: WeightsMode, count: int) -> None:
+        with case.watch.phase("oracle"):
+            pool.prepare(mode, 0, count)
 
     def _sets(self, case: Case, pool: Pool, mode: WeightsMode, first: int, last: int) -> list[InputSet]:
         with case.watch.phase("oracle"):
@@ -418,6 +426,8 @@ class Judge:
                 if mode == "loaded":
                     reference.load(pool.weights())
                 elapsed_s = [reference.warm(one, writable=False)[0] for one in [*sets, *sets[-1:] * _WARM_REPEATS]]
+                if self.device.bursts:
+                    elapsed_s.append(reference.pace())
             except Fault as fault:
                 raise TaskError(f"{pool.task.id}: expected the reference to run, got {fault.message}") from fault
             reference.freeze()
@@ -447,7 +457,8 @@ class Judge:
                 max(1, settings.burst_bytes // max(anatomy.input_bytes, output_bytes)),
             )
         wanted = round(settings.turn_ms * 1e-3 / max(reference_s * burst, 1e-6))
-        calls = max(1, min(wanted, most // (rule.pairs_in_launch * burst)))
+        room = max(1, settings.burst_bytes // (burst * max(anatomy.input_bytes, output_bytes)))
+        calls = max(1, min(wanted, most // (rule.pairs_in_launch * burst), room))
         affordable = int(self._budget_s(precision) / (2 * reference_s * burst))
         return max(2 * rule.min_pairs, min(rule.pairs_in_launch, affordable)), calls * burst, burst
 

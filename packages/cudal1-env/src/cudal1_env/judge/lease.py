@@ -24,6 +24,18 @@ def choose_core() -> int | None:
     return cores[-1] if len(cores) > 1 else None
 
 
+def siblings(core: int | None) -> frozenset[int]:
+    """Return the cores that share a core's execution units, itself among them, as far as the system says."""
+    if core is None:
+        return frozenset()
+    try:
+        with open(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list") as file:
+            parts = [part.split("-") for part in file.read().strip().split(",")]
+        return frozenset(number for part in parts for number in range(int(part[0]), int(part[-1]) + 1)) | {core}
+    except (OSError, ValueError):
+        return frozenset({core})
+
+
 def core_name(core: int | None) -> str:
     """What the lease of a core is called."""
     return f"cpu-{'all' if core is None else core}"
@@ -62,9 +74,13 @@ def lease(*names: str, wait_s: float = _WAIT_S) -> Generator[float]:
 
 @contextlib.contextmanager
 def away_from(core: int | None) -> Generator[frozenset[int]]:
-    """Keep the calling thread off the arms' core; yield the cores it may use meanwhile."""
+    """Keep the calling thread off the arms' core; yield the cores it may use meanwhile.
+
+    Where there are enough, it also stays off the cores that share the arms' execution units (hyper-threads): the judge
+    spins while it waits, and would slow them.
+    """
     before = os.sched_getaffinity(0)
-    home = frozenset(before - {core}) or frozenset(before)
+    home = frozenset(before - siblings(core)) or frozenset(before - {core}) or frozenset(before)
     os.sched_setaffinity(0, home)
     try:
         yield home

@@ -121,7 +121,8 @@ class Pool:
             raise TaskError(f"{task.id}: expected 1 to {MAX_OUTPUTS} output tensors, got {len(self.anatomy.outputs)}")
         self._weights: Weights | None = None
         self._sets: dict[tuple[WeightsMode, int], InputSet] = {}
-        self._most_bytes = device.pool_bytes(settings.pool_bytes)
+        self.most_bytes = settings.pool_bytes
+        """What exceeds this is not kept; whoever holds several pools says so."""
         self.size_bytes = 0
         """Memory that its sets take."""
         self._own_error: dict[tuple[WeightsMode, str], list[float]] = {}
@@ -158,11 +159,17 @@ class Pool:
         result: list[InputSet] = []
         for index in range(first, last):
             one = self._sets.get((mode, index)) or self._make(mode, index)
-            if (mode, index) not in self._sets and self.size_bytes + one.size_bytes <= self._most_bytes:
+            if (mode, index) not in self._sets and self.size_bytes + one.size_bytes <= self.most_bytes:
                 self._sets[mode, index] = one
                 self.size_bytes += one.size_bytes
             result.append(one)
         return result
+
+    def prepare(self, mode: WeightsMode, first: int, last: int) -> None:
+        """Make sets that will be wanted, as far as they can be kept."""
+        for index in range(first, last):
+            if self.size_bytes + self.sets(mode, index, index + 1)[0].size_bytes > self.most_bytes:
+                return
 
     def _probe(self, mode: WeightsMode) -> None:
         """Learn the reference's own error on each distribution, and which distributions the reference allows."""

@@ -98,6 +98,7 @@ class Measurement:
         reference: The reference's arm, warmed, in the timed loop.
         candidate: The candidate's arm, likewise.
         sets: Gives the input sets of a range of numbers, made when first wanted; the first ones are not for pairs.
+        prepare: Makes the first so many sets, as far as they can be kept.
         random: Order of the arms.
         tally: Counts the candidate's calls.
         most_pairs: Pairs of turns after which the launch ends.
@@ -110,6 +111,7 @@ class Measurement:
         reference: Arm,
         candidate: Arm,
         sets: Callable[[int, int], list[InputSet]],
+        prepare: Callable[[int], None],
         random: np.random.Generator,
         tally: Tally,
         *,
@@ -120,6 +122,7 @@ class Measurement:
         self.reference = reference
         self.candidate = candidate
         self.sets = sets
+        self.prepare = prepare
         self.random = random
         self.tally = tally
         self.most_pairs = most_pairs
@@ -145,7 +148,7 @@ class Measurement:
         singles = _SINGLES if burst > 1 else 0
         extra = singles + (1 if self.reference.device.name == "cuda" else 0)
         first = WARM_SETS + SOLO_SETS * burst
-        self.sets(first, first + _FIRST_PAIRS * (calls + extra))  # made now, not between turns
+        self.prepare(first + _FIRST_PAIRS * (calls + extra))  # made now, not between turns
         solo = self.sets(WARM_SETS, first)
         self._measure_overhead(solo, self.sets(WARM_SETS - 1, WARM_SETS)[0])
         before = self._alone(solo)
@@ -188,24 +191,29 @@ class Measurement:
         """Learn from the reference what a turn takes beside its calls.
 
         On a CPU that is an empty call: its outputs are those of the reference's last untimed call, made on `warm`. On a
-        GPU an empty call lacks the first kernel's start; there it is what turns take beyond the slope between m calls
-        and n = 2 m: T(n) = a + n t, so a = (n T(m) - m T(n)) / (n - m).
+        GPU an empty call lacks the first kernel's start. There turns of m and of n = 2 m calls are made, empty and not.
+        T(n) = a + n (h + t), empty E(n) = e + n h, with h the harness's own work on each call and t the call: so
+        a = (n T(m) - m T(n)) / (n - m), h = (E(n) - E(m)) / (n - m), and what a turn takes beside n t is a + n h.
         """
-        empties = [self._trusted([warm], empty=True).elapsed_ns * 1e-6 for _ in range(_EMPTY_CALLS)]
-        self.harness_ms = self.reference.describing_ns * 1e-6
         if self.reference.device.name == "cpu":
+            empties = [self._trusted([warm], empty=True).elapsed_ns * 1e-6 for _ in range(_EMPTY_CALLS)]
             self.overhead_ms = statistics.median(empties)
             spread = statistics.median(abs(time - self.overhead_ms) for time in empties)
         else:
             n = max(2, self.burst)
             m = n // 2
-            times: dict[int, list[float]] = {m: [], n: []}
+            empty: dict[int, list[float]] = {m: [], n: []}
+            full: dict[int, list[float]] = {m: [], n: []}
             for _ in range(_SLOPES):
-                for count, seen in times.items():
-                    seen.append(self._trusted(sets[:count]).elapsed_ns * 1e-6)
-            (some, some_error), (all_, all_error) = _median_and_error(times[m]), _median_and_error(times[n])
-            self.overhead_ms = max(min(empties), (n * some - m * all_) / (n - m))
+                for count in (m, n):
+                    empty[count].append(self._trusted([warm] * count, empty=True).elapsed_ns * 1e-6)
+                    full[count].append(self._trusted(sets[:count]).elapsed_ns * 1e-6)
+            harness = max(0.0, (statistics.median(empty[n]) - statistics.median(empty[m])) / (n - m))
+            least = statistics.median(empty[n]) - n * harness
+            (some, some_error), (all_, all_error) = _median_and_error(full[m]), _median_and_error(full[n])
+            self.overhead_ms = max(least, (n * some - m * all_) / (n - m)) + self.burst * harness
             spread = math.hypot(n * some_error, m * all_error) / (n - m)
+        self.harness_ms = self.reference.describing_ns * 1e-6
         self._resolution_ms = max(spread, _RESOLUTION * self.overhead_ms) / self.burst
 
     def _alone(self, sets: list[InputSet]) -> list[float]:
