@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from cudal1_data import Task
+from cudal1_env.errors import EnvError
 from cudal1_env.judge import Judge, JudgeSettings
 from judge_cpu import record
 from parts import add_options, joined, machine_line, mine, write
@@ -92,7 +93,13 @@ def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 jobs += [(one, 1.5, 1 / 1.5), (one, 2, 0.5), (one, 5, 0.2)]
                 jobs += [(task(f"{name}_x{n}", expression, inputs, n), 1, float(n)) for n in (2, 5)]
             for job, times, truth in jobs:
-                made = judge.evaluate(job, HEAD + program("ModelNew", expression, times), precision=options.precision)
+                try:
+                    made = judge.evaluate(
+                        job, HEAD + program("ModelNew", expression, times), precision=options.precision
+                    )
+                except EnvError as error:
+                    yield {"kind": "refused", "task": job.id, "truth": truth, "message": str(error)}
+                    continue
                 yield {**record("judge", made), "truth": truth, "gpu_states": None}
                 print(f"{job.id} {truth}: {made.message} [{made.seconds.total_s:.1f} s]", file=sys.stderr, flush=True)
         if not options.no_others:
@@ -164,6 +171,7 @@ def summarise(lines: list[dict[str, Any]]) -> dict[str, Any]:
     itself = [line for line in right if line["truth"] == 1.0]
     result: dict[str, Any] = {
         "evaluations": len(judged),
+        "refused": [(line["task"], line["message"]) for line in lines if line["kind"] == "refused"],
         "not_correct": [(line["task"], line["status"], line["message"]) for line in judged if not line["speedup"]],
         "itself": len(itself),
     }
