@@ -173,7 +173,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self.max_source_chars = max_source_chars
         self._reward: Rule = reward
         self._rule = exemplars_by_name(exemplar_rule)
-        self.audit = find_audit(audit, self.suite.name)
+        self.audit = find_audit(audit, self.suite.name, self.device)
         self._check_tasks()
 
         self._owns_archive = not isinstance(archive, Archive)

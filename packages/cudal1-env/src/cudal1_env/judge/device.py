@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from cudal1_worker import protocol as wire
 
+from cudal1_env.judge.floor import Floor
 from cudal1_env.judge.numerics import Answer, Array, Expected
 from cudal1_env.records import GpuState, Machine
 
@@ -148,6 +149,18 @@ class Device(Protocol):
             Seconds of that work, more than usual if something else works there too; None where nothing could.
         """
         ...
+
+    def floor(
+        self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float], *, again: bool = False
+    ) -> Floor | None:
+        """The speed of light of a task (see `floor.moved_bytes`); None where no floor is known. Under the lease.
+
+        Args:
+            input_bytes: Size of each input tensor.
+            output_bytes: Size of all outputs.
+            shares: For each input tensor the share of its elements that matter, at least.
+            again: Measure the device's peaks again.
+        """
         ...
 
     def memory(self, pid: int, input_bytes: int, output_bytes: int) -> ArmMemory:

@@ -14,6 +14,7 @@ from typing import Self
 from cudal1_data import Task
 
 from cudal1_env.calibration import load_spread
+from cudal1_env.gate import AuditReport, find_audit, reference_sha256
 from cudal1_env.judge.arms import Fault
 from cudal1_env.judge.builder import Builder, Built
 from cudal1_env.judge.launches import Launches
@@ -46,9 +47,16 @@ class Judge:
         default_spec(self.device.name, demanded=self.settings.require_sandbox)
         self._builder = Builder(self.settings, self.device, self.core)
         self._launches = Launches(self._builder, load_spread())
+        self._shares: dict[str, tuple[float, ...]] = {}
+        if (audit := find_audit("auto", "starter", self.device.name)) is not None:
+            self.learn(audit)
         self._pools: OrderedDict[tuple[str, str], Pool] = OrderedDict()
         self._disclosed: dict[str, str] = {}
         self._lock = threading.RLock()
+
+    def learn(self, audit: AuditReport) -> None:
+        """Take from an audit how much of each task's inputs matters, for the floor. The starter suite's is known."""
+        self._shares.update(audit.shares())
 
     # --- the protocol ------------------------------------------------------------------------------------------
 
@@ -177,6 +185,7 @@ class Judge:
     def _case(self, task: Task, source: str, precision: Precision) -> Case:
         self._builder.zygote.start()
         case = Case(task, printable(source), precision)
+        case.shares = self._shares.get(reference_sha256(task), ())
         case.machine = self.device.machine(self.core, self._builder.zygote.torch, self._builder.zygote.cuda)
         return case
 
@@ -190,6 +199,7 @@ class Judge:
             with lease(core_name(self.core), *self.device.locks) as waited, away_from(self.core):
                 case.watch.add("wait", waited)
                 case.strangers = self.device.strangers(self._own_pids(built))
+                case.floor = self._launches.floor(case, pool)
                 return self._launches.measure(built, pool)
         except Fault as fault:
             return case.failed(fault)

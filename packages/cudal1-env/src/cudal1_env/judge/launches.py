@@ -12,6 +12,7 @@ from cudal1_worker import protocol as wire
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.arms import Arm, Fault
 from cudal1_env.judge.builder import Builder, Built
+from cudal1_env.judge.floor import Floor
 from cudal1_env.judge.oracle import Anatomy
 from cudal1_env.judge.pool import InputSet, Pool, WeightsMode
 from cudal1_env.judge.rounds import WARM_SETS, LaunchResult, Measurement
@@ -56,7 +57,37 @@ class Launches:
                     return case.unstable(speedup)
                 self._one_launch(built, pool)
             speedup = conclude(case.launches, rule, spread=self._spread)
+        if (single_ms := self._forbidden(built, pool)) is not None and case.floor is not None:
+            return case.impossible(speedup, case.floor, single_ms)
         return case.measured(speedup)
+
+    def _forbidden(self, built: Built, pool: Pool) -> float | None:
+        """Return the latency of single calls if it is below what the task's floor allows; None if all is well.
+
+        Nothing rests on one look: the device's peaks are measured again, then the candidate in new processes, without
+        bursts. A floor that the reference itself breaks is none.
+
+        Raises:
+            Fault: The candidate fails.
+        """
+        case = built.case
+        reference = [ms for launch in case.launches for ms in launch.reference_ms]
+        candidate = [ms for launch in case.launches for ms in launch.candidate_ms]
+        if case.floor is None or not case.floor.forbids(candidate):
+            return None
+        case.floor = self.floor(case, pool, again=True)
+        if case.floor is not None and case.floor.forbids(reference):
+            case.floor = None
+        if case.floor is None or not case.floor.forbids(candidate):
+            return None
+        single = self._launch(built, pool, bursts=False)
+        times = single.launch.candidate_ms
+        return float(np.median(times)) if case.floor.forbids(times, resolution_ms=single.resolution_ms) else None
+
+    def floor(self, case: Case, pool: Pool, *, again: bool = False) -> Floor | None:
+        """The speed of light of a case's task; the device's peaks are measured where they are not known."""
+        anatomy = pool.anatomy
+        return self._device.floor(anatomy.tensor_bytes, anatomy.written_bytes, case.shares, again=again)
 
     def _one_launch(self, built: Built, pool: Pool) -> None:
         """Add one launch to the case, in new processes; repeat it while the reference is slowed beside the candidate.
@@ -91,15 +122,21 @@ class Launches:
         finally:
             self._builder.drop(built)
 
-    def _launch(self, built: Built, pool: Pool) -> LaunchResult:
-        """Measure one fresh pair of workers; both are dead afterwards."""
+    def _launch(self, built: Built, pool: Pool, *, bursts: bool = True) -> LaunchResult:
+        """Measure one fresh pair of workers; both are dead afterwards.
+
+        Args:
+            built: The candidate.
+            pool: Of its task.
+            bursts: Whether short calls may be made several in one go.
+        """
         case, candidate = built.case, self._builder.again(built, pool)
         reference = self._builder.reference(case, pool)
         try:
             mode = self._construct(case, pool, reference, candidate)
             reference_s = self._warm_reference(case, pool, mode, reference)
             self._warm_candidate(case, pool, mode, candidate)
-            pairs, calls, burst = self._size(case.precision, reference_s, pool.anatomy)
+            pairs, calls, burst = self._size(case.precision, reference_s, pool.anatomy, bursts=bursts)
             with case.watch.phase("warmup"):
                 for arm in (reference, candidate):
                     arm.open(burst, pool.sets(mode, WARM_SETS)[-1].inputs)
@@ -176,12 +213,14 @@ class Launches:
                 case.tally.check(one, comparisons)
             candidate.freeze()
 
-    def _size(self, precision: Precision, reference_s: float, anatomy: Anatomy) -> tuple[int, int, int]:
+    def _size(
+        self, precision: Precision, reference_s: float, anatomy: Anatomy, *, bursts: bool
+    ) -> tuple[int, int, int]:
         """Return how many pairs of turns a launch may have, how many calls a turn, and how many are made in one go."""
         rule, settings = RULES[precision], self._settings
         most = settings.sets_training if precision == "training" else settings.sets_report
         burst = 1
-        if self._device.bursts and reference_s < settings.burst_below_us * 1e-6:
+        if bursts and self._device.bursts and reference_s < settings.burst_below_us * 1e-6:
             burst = min(
                 math.ceil(settings.burst_ms * 1e-3 / reference_s),
                 settings.burst_training if precision == "training" else settings.burst_report,

@@ -89,6 +89,8 @@ class LaunchResult:
     """How much of it is the worker's own code, which a program could replace by less."""
     states: tuple[GpuState, ...] = ()
     """What the driver told after each pair."""
+    resolution_ms: float = 0.0
+    """Latencies that differ by less cannot be told apart."""
 
 
 class Measurement:
@@ -175,7 +177,9 @@ class Measurement:
         after = self._alone(afterwards)
         alone_ms = (statistics.median(before), statistics.median(after))
         was_slowed = slowed(launch.reference_ms, before, after) or self._busy(alone_ms[0])
-        return LaunchResult(launch, alone_ms, was_slowed, self.overhead_ms, self.harness_ms / burst, tuple(states))
+        return LaunchResult(
+            launch, alone_ms, was_slowed, self.overhead_ms, self.harness_ms / burst, tuple(states), self._resolution_ms
+        )
 
     def _busy(self, reference_ms: float) -> bool:
         """Whether the judge's own work took longer before the candidate's calls than before the reference's.
