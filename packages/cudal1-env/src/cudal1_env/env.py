@@ -179,6 +179,8 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self._owns_archive = not isinstance(archive, Archive)
         self.archive = archive if isinstance(archive, Archive) else Archive(archive)
         local = LocalEvaluator(self.device)
+        if self.audit is not None:
+            local.learn(self.audit)
         self._local = local if evaluator is None else None
         self.evaluator: Evaluator = local if evaluator is None else evaluator
 

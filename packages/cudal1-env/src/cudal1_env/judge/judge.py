@@ -15,10 +15,11 @@ from cudal1_data import Task
 
 from cudal1_env.calibration import load_spread
 from cudal1_env.gate import AuditReport, find_audit, reference_sha256
+from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.arms import Fault
 from cudal1_env.judge.builder import Builder, Built
 from cudal1_env.judge.launches import Launches
-from cudal1_env.judge.lease import away_from, choose_core, core_name, lease
+from cudal1_env.judge.lease import away_from, core_name, lease, take_seat
 from cudal1_env.judge.place import choose_device
 from cudal1_env.judge.pool import SEED_BYTES, Pool
 from cudal1_env.judge.settings import JudgeSettings
@@ -42,9 +43,14 @@ class Judge:
 
     def __init__(self, settings: JudgeSettings | None = None) -> None:
         self.settings = settings or JudgeSettings()
-        self.core = choose_core()
-        self.device = choose_device(self.settings, self.core)
-        default_spec(self.device.name, demanded=self.settings.require_sandbox)
+        self._seat = take_seat(resolve_device(self.settings.device))
+        self.core = self._seat.core
+        try:
+            self.device = choose_device(self.settings, self.core)
+            default_spec(self.device.name, demanded=self.settings.require_sandbox)
+        except BaseException:
+            self._seat.close()
+            raise
         self._builder = Builder(self.settings, self.device, self.core)
         self._launches = Launches(self._builder, load_spread())
         self._shares: dict[str, tuple[float, ...]] = {}
@@ -135,6 +141,7 @@ class Judge:
         with self._lock:
             self.retire()
             self._builder.close()
+            self._seat.close()
 
     def __enter__(self) -> Self:
         return self
@@ -196,7 +203,7 @@ class Judge:
         try:
             if built.fault is not None:
                 return case.failed(built.fault)
-            with lease(core_name(self.core), *self.device.locks) as waited, away_from(self.core):
+            with lease(core_name(self.core), *self.device.locks) as waited, away_from(self._seat.kept_free):
                 case.watch.add("wait", waited)
                 case.strangers = self.device.strangers(self._own_pids(built))
                 case.floor = self._launches.floor(case, pool)
