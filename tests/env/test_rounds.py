@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from cudal1_env.judge.judge import confirmed
+from cudal1_env.judge.launches import confirmed
 from cudal1_env.judge.rounds import slowed
 from cudal1_env.stats import Launch
 

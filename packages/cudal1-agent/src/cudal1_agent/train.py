@@ -201,12 +201,16 @@ def make_judge(settings: Settings) -> Judge:
         ConfigError: The judge does not take the table `judge` of the settings.
         SettingsError: They ask for what this machine cannot do.
     """
+    from cudal1_env.gate import find_audit
     from cudal1_env.judge import Judge, JudgeSettings
 
     try:
-        return Judge(JudgeSettings.model_validate({"device": settings.device, **settings.judge}))
+        judge = Judge(JudgeSettings.model_validate({"device": settings.device, **settings.judge}))
     except ValidationError as error:
         raise ConfigError(f"expected settings of the judge in the table [judge]: {error}") from error
+    if (audit := find_audit("auto", settings.suite, judge.device.name)) is not None:
+        judge.learn(audit)
+    return judge
 
 
 def close_judge(judge: Judge, archive: Archive) -> None:

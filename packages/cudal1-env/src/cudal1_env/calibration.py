@@ -9,29 +9,48 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from cudal1_env.records import Device
 from cudal1_env.stats import DEFAULT_SPREAD, Spread
 
 
-def spread_path() -> Path:
-    """File that keeps this machine's spread; the name holds host and kernel, so that a copied home does not mislead."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    host = hashlib.sha256(f"{platform.node()}/{platform.release()}".encode()).hexdigest()[:12]
-    return Path(root) / "cudal1" / f"spread-{host}.json"
+def cache_folder() -> Path:
+    """Folder that keeps what was measured of this machine."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cudal1"
 
 
-def load_spread() -> Spread:
-    """Return the calibrated spread, or the default for machines that were not calibrated."""
+def write_aside(path: Path, text: str) -> None:
+    """Write a file of the cache whole or not at all, for this user's eyes and hands; judges may do so at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{path.name}.{os.getpid()}.new")
+    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+        file.write(text)
+    aside.rename(path)
+
+
+def spread_path(device: Device = "cpu", gpu: str = "") -> Path:
+    """File that keeps the spread of this machine's CPU, or of one GPU.
+
+    The name holds host, kernel and GPU, so that a copied home does not mislead and no device overwrites another's.
+
+    Args:
+        device: Kind of device.
+        gpu: The GPU's uuid.
+    """
+    what = f"{platform.node()}/{platform.release()}" + (f"/{gpu}" if device == "cuda" else "")
+    host = hashlib.sha256(what.encode()).hexdigest()[:12]
+    return cache_folder() / f"spread-{'cuda-' if device == 'cuda' else ''}{host}.json"
+
+
+def load_spread(device: Device = "cpu", gpu: str = "") -> Spread:
+    """Return the calibrated spread, or the default for devices that were not calibrated."""
     try:
-        return Spread.model_validate_json(spread_path().read_text())
+        return Spread.model_validate_json(spread_path(device, gpu).read_text())
     except (OSError, ValidationError):
         return DEFAULT_SPREAD
 
 
-def save_spread(spread: Spread) -> Path:
+def save_spread(spread: Spread, device: Device = "cpu", gpu: str = "") -> Path:
     """Keep a spread; return where."""
-    path = spread_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".new")
-    aside.write_text(spread.model_dump_json())
-    aside.rename(path)
+    path = spread_path(device, gpu)
+    write_aside(path, spread.model_dump_json())
     return path

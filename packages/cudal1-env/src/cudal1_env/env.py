@@ -173,12 +173,14 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self.max_source_chars = max_source_chars
         self._reward: Rule = reward
         self._rule = exemplars_by_name(exemplar_rule)
-        self.audit = find_audit(audit, self.suite.name)
+        self.audit = find_audit(audit, self.suite.name, self.device)
         self._check_tasks()
 
         self._owns_archive = not isinstance(archive, Archive)
         self.archive = archive if isinstance(archive, Archive) else Archive(archive)
         local = LocalEvaluator(self.device)
+        if self.audit is not None:
+            local.learn(self.audit)
         self._local = local if evaluator is None else None
         self.evaluator: Evaluator = local if evaluator is None else evaluator
 

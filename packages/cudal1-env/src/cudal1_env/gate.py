@@ -20,6 +20,19 @@ AUDIT_FILE = "audit.json"
 """Name of a suite's own audit, in its folder; beside a table `tasks.jsonl` it is `tasks.audit.json`."""
 
 
+class InputShare(BaseModel):
+    """How much of one input tensor matters: elements that were changed one at a time."""
+
+    model_config = ConfigDict(frozen=True)
+
+    tested: int = Field(ge=0)
+    """Elements that were changed; 0 where it was not tried (then none of it counts as needed)."""
+    mattered: int = Field(ge=0)
+    """Those with which the float64 answer changed visibly, for one of several new values."""
+    share: float = Field(ge=0.0, le=1.0)
+    """Share of the tensor's elements that matter, at least: a lower bound that holds with 99 %."""
+
+
 class TaskAudit(BaseModel):
     """What the audit of one task found."""
 
@@ -41,6 +54,8 @@ class TaskAudit(BaseModel):
     """Distributions of these sets."""
     reason: str = ""
     """Why the judge refuses the task."""
+    inputs: tuple[InputShare, ...] = ()
+    """How much of each input tensor matters, in their order; empty where it was not found out."""
 
 
 class AuditReport(BaseModel):
@@ -71,6 +86,10 @@ class AuditReport(BaseModel):
                 )
         return None
 
+    def shares(self) -> dict[str, tuple[float, ...]]:
+        """Return how much of each input tensor matters at least, by the hash of the reference."""
+        return {one.sha256: tuple(entry.share for entry in one.inputs) for one in self.tasks if one.inputs}
+
 
 def reference_sha256(task: Task) -> str:
     """Return the hash of a task's reference, as records have it."""
@@ -89,12 +108,13 @@ def load_audit(path: str | Path) -> AuditReport:
         raise RecordError(f"expected in {path} what `cudal1-env audit SUITE --out FILE` writes: {error}") from error
 
 
-def find_audit(path: str | Path | None, suite: str) -> AuditReport | None:
+def find_audit(path: str | Path | None, suite: str, device: Device = "cpu") -> AuditReport | None:
     """Return the audit that goes with a suite, None where there is none.
 
     Args:
         path: The audit's file; `auto` for the suite's own, where there is one.
         suite: `Suite.name`: the name, folder or file that it was loaded as.
+        device: Where its tasks run: a task has another size there. `audit.cuda.json` comes before `audit.json`.
 
     Raises:
         RecordError: The file holds no audit.
@@ -106,5 +126,8 @@ def find_audit(path: str | Path | None, suite: str) -> AuditReport | None:
     place = STARTER_FOLDER if suite == "starter" else Path(suite)
     if not place.exists():
         return None
-    own = place / AUDIT_FILE if place.is_dir() else place.with_suffix(".audit.json")
-    return load_audit(own) if own.is_file() else None
+    for name in (f"audit.{device}.json", AUDIT_FILE):
+        own = place / name if place.is_dir() else place.with_suffix(f".{name}")
+        if own.is_file():
+            return load_audit(own)
+    return None

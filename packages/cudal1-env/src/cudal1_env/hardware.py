@@ -9,8 +9,9 @@ from cudal1_env.records import Device
 
 
 def has_gpu() -> bool:
-    """Whether this machine shows an NVIDIA GPU, and its user has not hidden it (`CUDA_VISIBLE_DEVICES=`)."""
-    return os.path.exists("/dev/nvidiactl") and os.environ.get("CUDA_VISIBLE_DEVICES", "0") != ""
+    """Whether this machine shows an NVIDIA GPU, and its user has not hidden it (`CUDA_VISIBLE_DEVICES=`, or -1)."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+    return os.path.exists("/dev/nvidiactl") and visible != "" and not visible.startswith("-")
 
 
 def resolve_device(device: Literal["auto", "cpu", "cuda"]) -> Device:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from cudal1_data import Task
 
+from cudal1_env.gate import AuditReport
 from cudal1_env.records import Device, Evaluation, Precision
 
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ class LocalEvaluator:
         """Prepare to judge on `device`; nothing is started yet."""
         self.device: Device = device
         self._key: tuple[int, Device] | None = None
+        self._audits: list[AuditReport] = []
+
+    def learn(self, audit: AuditReport) -> None:
+        """Tell the judge, when there is one, how much of the tasks' inputs matters; see `Judge.learn`."""
+        self._audits.append(audit)
 
     def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
         """Judge one candidate; see `Evaluator`."""
@@ -75,4 +81,7 @@ class LocalEvaluator:
             if self._key != key:
                 self._key = key
                 _shared[key].users += 1
-            return _shared[key].judge
+            judge = _shared[key].judge
+            while self._audits:
+                judge.learn(self._audits.pop())
+            return judge

@@ -86,6 +86,8 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
                 for _ in range(num_envs - 1)
             )
             self.envs = [first, *others]
+            if first.audit is not None:
+                local.learn(first.audit)
         except BaseException:
             self.close_extras()
             raise

@@ -35,10 +35,11 @@ def transform(values: list[Any], name: str, seed: int) -> list[Any]:
         return values
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     generator = torch.Generator(tensors[0].device if tensors else "cpu").manual_seed(seed)
-    return [_moved(v, name, generator) if _movable(v) else v for v in values]
+    return [_moved(v, name, generator) if is_movable(v) else v for v in values]
 
 
-def _movable(value: Any) -> bool:
+def is_movable(value: Any) -> bool:
+    """Whether a value is a tensor whose values may become others: finite floating-point numbers, many of them."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.numel() < 2:
         return False
     return bool(value.isfinite().all()) and value.flatten()[:4096].unique().numel() > min(
@@ -46,12 +47,27 @@ def _movable(value: Any) -> bool:
     )
 
 
+def is_unit(x: torch.Tensor) -> bool:
+    """Whether all values lie in [0, 1]."""
+    return float(x.min()) >= 0.0 and float(x.max()) <= 1.0
+
+
+def is_symmetric(x: torch.Tensor) -> bool:
+    """Whether a tensor consists of symmetric matrices."""
+    return x.ndim >= 2 and x.shape[-1] == x.shape[-2] and torch.equal(x, x.mT)
+
+
+def rows_sum_to_one(x: torch.Tensor) -> bool:
+    """Whether each row (last dimension) of a floating-point tensor sums to one."""
+    return x.ndim >= 1 and torch.allclose(x.sum(-1), torch.ones((), dtype=x.dtype, device=x.device), atol=1e-4)
+
+
 def _moved(value: torch.Tensor, name: str, generator: torch.Generator) -> torch.Tensor:
     x = value.double()
     kept = x != 0
-    low, high = float(x.min()), float(x.max())
+    low = float(x.min())
     spread = float(x.std())
-    unit = low >= 0.0 and high <= 1.0
+    unit = is_unit(x)
     if name == "shifted":
         y = x.sqrt() if unit else 1.5 * x + (0.25 if low >= 0.0 else 0.5) * spread
     elif name == "heavy":
@@ -62,9 +78,9 @@ def _moved(value: torch.Tensor, name: str, generator: torch.Generator) -> torch.
         place = int(torch.randint(x.numel(), (1,), generator=generator, device=x.device))
         y.view(-1)[place] = 1.0 if unit else 40.0 * spread
     y = torch.where(kept, y, x)
-    if x.ndim >= 2 and x.shape[-1] == x.shape[-2] and torch.equal(x, x.mT):
+    if is_symmetric(x):
         y = (y + y.mT) / 2
-    if unit and x.ndim >= 1 and torch.allclose(x.sum(-1), torch.ones((), dtype=x.dtype, device=x.device), atol=1e-4):
+    if unit and rows_sum_to_one(x):
         y = y / y.sum(-1, keepdim=True)
     out = torch.empty_like(value)
     return out.copy_(y)

@@ -20,6 +20,7 @@ import torch
 from cudal1_worker import distributions, layout
 from cudal1_worker import protocol as wire
 from cudal1_worker.arm import Failure, describe_error, execute, state_names
+from cudal1_worker.matter import Variation
 
 REFERENCE = "Model"
 
@@ -37,6 +38,7 @@ class Oracle:
         self.device = torch.device("cpu")
         self.block: torch.Tensor = torch.empty(0)
         self.memory: Any = None
+        self.variation: Variation | None = None
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
             "describe": self.describe,
@@ -44,6 +46,8 @@ class Oracle:
             "make": self.make,
             "block": self.use_block,
             "write": self.write,
+            "vary": self.vary,
+            "change": self.change,
         }
 
     def serve(self) -> None:
@@ -191,6 +195,18 @@ class Oracle:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return {"ok": True}
+
+    def vary(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Make inputs of which single elements are to be changed, for the task gate."""
+        wide = self.models[message["weights"]][1]
+        values, *others = [self.fresh_inputs(seed, "own") for seed in message["seeds"]]
+        self.variation = Variation(lambda changed: self.exact(wide, changed), values, others)
+        return {"most": self.variation.most()}
+
+    def change(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Tell whether the answer changes visibly with one element."""
+        assert self.variation is not None, "vary first"
+        return {"changes": self.variation.changes(message["tensor"], message["position"])}
 
     def run(self, model: Any, values: list[Any]) -> list[torch.Tensor]:
         """Call a model once; return its output tensors."""

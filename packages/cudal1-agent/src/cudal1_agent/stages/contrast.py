@@ -70,7 +70,7 @@ class Scorer:
     def __post_init__(self) -> None:
         """Index the tasks."""
         self.tasks = {task.id: task for task in self.session.tasks.train}
-        audit = find_audit("auto", self.session.settings.suite)
+        audit = find_audit("auto", self.session.settings.suite, self.session.device)
         self.unsound = frozenset(
             name for name, task in self.tasks.items() if audit is not None and audit.complaint(task) is not None
         )

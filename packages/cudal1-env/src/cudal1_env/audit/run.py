@@ -9,15 +9,19 @@ from pathlib import Path
 
 import numpy as np
 from cudal1_data import Suite, Task
+from scipy.special import betaincinv  # pyright: ignore[reportMissingTypeStubs]
 
 from cudal1_env.audit.mutants import Subject, is_equivalent, left_by_worker, makers, subjects
 from cudal1_env.errors import TaskError
-from cudal1_env.gate import AuditReport, TaskAudit, reference_sha256
+from cudal1_env.gate import AuditReport, InputShare, TaskAudit, reference_sha256
 from cudal1_env.judge.audit import AuditJudge, KnownSet, Values
 from cudal1_env.judge.numerics import Answer, compare
 
 MOST_SETS = 12
 """Input sets on which a mutant must survive: nine of the task's own distribution and one of each other."""
+
+_DOUBT = 0.01
+"""Probability that a bound on a share lies above it."""
 
 _SEED = 1
 """Of the places that mutants change: an audit gives the same answer each time."""
@@ -80,6 +84,7 @@ def audit_task(judge: AuditJudge, task: Task) -> TaskAudit:
             reason=str(error).removeprefix(f"{task.id}: "),
         )
     left = survivors.alive or {}
+    found = judge.inputs_that_matter(task)
     wrong = tuple(name for name, equivalent in left.items() if not equivalent)
     return TaskAudit(
         name=task.id,
@@ -89,7 +94,23 @@ def audit_task(judge: AuditJudge, task: Task) -> TaskAudit:
         equivalents=tuple(name for name, equivalent in left.items() if equivalent),
         sets=len(distributions),
         distributions=tuple(dict.fromkeys(distributions)),
+        inputs=tuple(share_that_matters(*one) for one in found),
     )
+
+
+def share_that_matters(tested: int, mattered: int, most: float) -> InputShare:
+    """Return what a count of elements says about the whole tensor.
+
+    The bound is Clopper and Pearson's (1934), one-sided: the p at which as many or more of `tested` draws matter in 1 %
+    of cases, the `_DOUBT` quantile of Beta(mattered, tested - mattered + 1).
+
+    Args:
+        tested: Elements that were changed, chosen at random.
+        mattered: Those with which the answer changed.
+        most: The largest share that can matter.
+    """
+    share = float(betaincinv(mattered, tested - mattered + 1, _DOUBT)) if mattered else 0.0
+    return InputShare(tested=tested, mattered=mattered, share=min(share, most))
 
 
 def audit_suite(judge: AuditJudge, suite: Suite, log: Callable[[str], None]) -> AuditReport:

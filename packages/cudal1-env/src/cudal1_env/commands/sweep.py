@@ -31,11 +31,14 @@ class Sweep:
     """`training`: one pair of processes, about a second; `report`: at least three."""
     out: Path | None = None
     """File of the verdicts, one line each; what is in it is not judged again (default: FILE's name, .sweep.jsonl)."""
+    audit: Path | None = None
+    """What `cudal1-env audit FILE --out` wrote, for the floor (default: the one beside FILE, where there is one)."""
     json: bool = False
     """Print the report as JSON."""
 
     def run(self) -> int:
         """Judge what is missing, then print the report on all."""
+        from cudal1_env.gate import find_audit
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import JudgeSettings
         from cudal1_env.judge.batch import BatchJudge
@@ -48,7 +51,10 @@ class Sweep:
         file = SweepFile(self.out or Path(f"{self.file.stem}.sweep.jsonl"), device=device, precision=self.precision)
         if file.lines:
             log(f"{file.path} holds {len(file.lines)} verdicts: they are not judged again")
+        audit = find_audit(self.audit or "auto", str(self.file), device)
         with BatchJudge(JudgeSettings(device=device)) as judge:
+            if audit is not None:
+                judge.learn(audit)
             lines = sweep(judge, found.programs, file, device=device, precision=self.precision, told=_told)
         report = summarise(lines, without=found.without)
         print(report.model_dump_json() if self.json else report.text())

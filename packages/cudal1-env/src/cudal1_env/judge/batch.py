@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from cudal1_data import Task
 
 from cudal1_env.errors import TaskError
-from cudal1_env.judge.judge import Built, Judge
+from cudal1_env.judge.builder import Built
+from cudal1_env.judge.judge import Judge
 from cudal1_env.judge.pool import SEED_BYTES, Pool
 from cudal1_env.records import Evaluation, Precision
 
@@ -75,7 +76,7 @@ class BatchJudge(Judge):
                 except TaskError as error:
                     done(index, error)
                     continue
-                begun.append(_Job(index, seed.hex(), pool, executor.submit(self._build, case, pool)))
+                begun.append(_Job(index, seed.hex(), pool, executor.submit(self._builder.build, case, pool)))
             wait([job.built for job in begun])  # nothing is built while something is measured
             for job in begun:
                 done(job.index, self._outcome(job))

@@ -59,6 +59,11 @@ class CpuDevice:
         """Others may use other cores."""
         return 0
 
+    def floor(
+        self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float], *, again: bool = False
+    ) -> None:
+        """What a CPU's caches keep is too much for a floor that means anything."""
+
     def memory(self, pid: int, input_bytes: int, output_bytes: int) -> CpuMemory:
         """Make the memory of an arm."""
         return CpuMemory(self, pid, input_bytes)

@@ -22,8 +22,10 @@ from cudal1_worker import vmm
 from cudal1_env.errors import MachineError
 from cudal1_env.judge.copies import CopyEngine
 from cudal1_env.judge.device import Contract, Output, check_holes
+from cudal1_env.judge.floor import Floor, floor_of, moved_bytes
 from cudal1_env.judge.numerics import Answer, Expected, decode
 from cudal1_env.judge.nvml import Nvml
+from cudal1_env.judge.peaks import Peaks, known_peaks, measure_peaks
 from cudal1_env.judge.watch import Watch
 from cudal1_env.records import GpuState, Machine
 
@@ -66,7 +68,7 @@ class CudaDevice:
         self.tf32 = tf32
         self._torch = torch
         self._properties: Any = torch.cuda.get_device_properties(0)
-        level2 = int(self._properties.L2_cache_size)
+        self._level2 = level2 = int(self._properties.L2_cache_size)
         self._flush: Tensor = torch.zeros(2, 2 * level2, dtype=torch.uint8, device="cuda")
         self.copies = CopyEngine()
         self.watch = Watch()
@@ -89,6 +91,18 @@ class CudaDevice:
     def strangers(self, own: Collection[int]) -> int:
         """How many processes compute on this GPU that are not of this judge."""
         return len(self._nvml.processes() - {os.getpid(), *own})
+
+    def floor(
+        self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float], *, again: bool = False
+    ) -> Floor | None:
+        """The time that a task's bytes need at this GPU's bandwidth, which is measured once."""
+        moved = moved_bytes(input_bytes, output_bytes, shares, level2_bytes=self._level2)
+        return floor_of(moved, self.peaks(again=again).bandwidth_gb_s) if moved else None
+
+    def peaks(self, *, again: bool = False) -> Peaks:
+        """What this GPU can do at best; measured where it is not known. The caller holds the lease."""
+        uuid, driver = str(self._properties.uuid), _driver_version()
+        return known_peaks(uuid, driver, lambda: measure_peaks(uuid, driver), again=again)
 
     def memory(self, pid: int, input_bytes: int, output_bytes: int) -> CudaMemory:
         """Make the memory of an arm."""

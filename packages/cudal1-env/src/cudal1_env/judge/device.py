@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from cudal1_worker import protocol as wire
 
+from cudal1_env.judge.floor import Floor
 from cudal1_env.judge.numerics import Answer, Array, Expected
 from cudal1_env.records import GpuState, Machine
 
@@ -164,6 +165,19 @@ class Device(Protocol):
 
     def strangers(self, own: Collection[int]) -> int:
         """How many processes work on the device that are not of this judge."""
+        ...
+
+    def floor(
+        self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float], *, again: bool = False
+    ) -> Floor | None:
+        """The speed of light of a task (see `floor.moved_bytes`); None where no floor is known. Under the lease.
+
+        Args:
+            input_bytes: Size of each input tensor.
+            output_bytes: Size of all outputs.
+            shares: For each input tensor the share of its elements that matter, at least.
+            again: Measure the device's peaks again.
+        """
         ...
 
     def memory(self, pid: int, input_bytes: int, output_bytes: int) -> ArmMemory:

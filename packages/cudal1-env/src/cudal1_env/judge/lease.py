@@ -8,9 +8,11 @@ import os
 import tempfile
 import time
 from collections.abc import Generator
+from dataclasses import dataclass
 from pathlib import Path
 
 from cudal1_env.errors import MachineError
+from cudal1_env.records import Device
 
 _WAIT_S = 600.0
 
@@ -24,16 +26,64 @@ def choose_core() -> int | None:
     return cores[-1] if len(cores) > 1 else None
 
 
-def siblings(core: int | None) -> frozenset[int]:
+def siblings(core: int) -> frozenset[int]:
     """Return the cores that share a core's execution units, itself among them, as far as the system says."""
-    if core is None:
-        return frozenset()
     try:
         with open(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list") as file:
             parts = [part.split("-") for part in file.read().strip().split(",")]
         return frozenset(number for part in parts for number in range(int(part[0]), int(part[-1]) + 1)) | {core}
     except (OSError, ValueError):
         return frozenset({core})
+
+
+@dataclass
+class Seat:
+    """The core that a judge holds its arms to. Close it when the judge ends; the end of the process does so too."""
+
+    core: int | None
+    """None when there is only one core."""
+    kept_free: frozenset[int]
+    """Cores on which the judge itself does not work while it measures: its own arms', and other judges' arms'."""
+    _fd: int = -1
+
+    def close(self) -> None:
+        """Let other judges have it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _kept_free(arms: frozenset[int]) -> frozenset[int]:
+    """The arms' cores and those that share execution units with them, if a judge has others left; it spins there."""
+    wide = arms.union(*(siblings(core) for core in arms))
+    return wide if os.sched_getaffinity(0) - wide else arms
+
+
+def take_seat(device: Device) -> Seat:
+    """Choose a core for the arms.
+
+    On a CPU it is always the last one: judges then measure one after another, because they would disturb each other.
+    On GPUs judges of one host measure at the same time, each with a GPU and a core of its own. Each takes the last core
+    of the upper half that no other judge has taken, by a file lock that it holds while it lives; where all are taken it
+    shares the last one, and waits for its turn in each measurement.
+
+    Args:
+        device: Where programs run.
+    """
+    last = choose_core()
+    if last is None or device == "cpu":
+        return Seat(last, frozenset() if last is None else _kept_free(frozenset({last})))
+    cores = sorted(os.sched_getaffinity(0))
+    upper = cores[(len(cores) + 1) // 2 :]
+    for core in reversed(upper):
+        fd = _open_lock(f"seat-{core_name(core)}")
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            continue
+        return Seat(core, _kept_free(frozenset(upper)), fd)
+    return Seat(last, _kept_free(frozenset(upper)))
 
 
 def core_name(core: int | None) -> str:
@@ -50,14 +100,10 @@ def lease(*names: str, wait_s: float = _WAIT_S) -> Generator[float]:
     Raises:
         MachineError: Others hold one for longer than `wait_s`.
     """
-    folder = Path(tempfile.gettempdir()) / "cudal1-leases"
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o777)
-        folder.chmod(0o1777)
     began = time.monotonic()
     with contextlib.ExitStack() as held:
         for name in sorted(names):
-            fd = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fd = _open_lock(name)
             held.callback(os.close, fd)
             while True:
                 try:
@@ -66,21 +112,30 @@ def lease(*names: str, wait_s: float = _WAIT_S) -> Generator[float]:
                 except BlockingIOError:
                     if time.monotonic() - began > wait_s:
                         raise MachineError(
-                            f"expected {name} to be free within {wait_s:g} s, another judge holds it"
+                            f"expected {name} to be free within {wait_s:g} s, another judge holds it; wait for its "
+                            "end, or choose another GPU with CUDA_VISIBLE_DEVICES"
                         ) from None
                     time.sleep(0.01)
         yield time.monotonic() - began
 
 
-@contextlib.contextmanager
-def away_from(core: int | None) -> Generator[frozenset[int]]:
-    """Keep the calling thread off the arms' core; yield the cores it may use meanwhile.
+def _open_lock(name: str) -> int:
+    """Open the file of a lock, which another user may have made: reading is enough to lock it."""
+    folder = Path(tempfile.gettempdir()) / "cudal1-leases"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o777)
+        folder.chmod(0o1777)
+    try:
+        return os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return os.open(folder / name, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
-    Where there are enough, it also stays off the cores that share the arms' execution units (hyper-threads): the judge
-    spins while it waits, and would slow them.
-    """
+
+@contextlib.contextmanager
+def away_from(cores: frozenset[int]) -> Generator[frozenset[int]]:
+    """Keep the calling thread off some cores, if others are left; yield the cores it may use meanwhile."""
     before = os.sched_getaffinity(0)
-    home = frozenset(before - siblings(core)) or frozenset(before - {core}) or frozenset(before)
+    home = frozenset(before - cores) or frozenset(before)
     os.sched_setaffinity(0, home)
     try:
         yield home

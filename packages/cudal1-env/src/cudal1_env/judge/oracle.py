@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,16 @@ class Anatomy:
     """What each output must look like."""
     defaults: tuple[str, ...] = ()
     """Names of its state that a constructor fills with a constant or with zeros: what a program could leave out."""
+
+    @property
+    def tensor_bytes(self) -> list[int]:
+        """Size of each input tensor."""
+        return [int(entry["tensor"]["bytes"]) for entry in self.entries if "tensor" in entry]
+
+    @property
+    def written_bytes(self) -> int:
+        """Size of all outputs that are not inputs."""
+        return sum(out.size * out.item_bytes for out in self.outputs if not out.aliases)
 
 
 @dataclass(frozen=True)
@@ -164,6 +175,22 @@ class OracleClient:
             answers.append(self._device.view(raw, "float64" if out.dtype in EPSILON else "int64"))
             offset += 8 * out.size
         return RawSet(self._device.copy(data[:answers_at]), answers, made["outputs"])
+
+    def vary(self, seeds: Sequence[int], weights: str) -> list[float]:
+        """Make inputs of which single elements are then changed.
+
+        Args:
+            seeds: Of the inputs, then of other sets, from which new values are taken.
+            weights: `loaded` or `seeded`.
+
+        Returns:
+            For each input tensor the largest share of its elements that can matter.
+        """
+        return [float(share) for share in self._ask({"op": "vary", "seeds": list(seeds), "weights": weights})["most"]]
+
+    def changes(self, tensor: int | None, position: int = 0) -> bool:
+        """Whether the float64 answer changes visibly with one element of an input; with None, with nothing at all."""
+        return bool(self._ask({"op": "change", "tensor": tensor, "position": position})["changes"])
 
     def _written(self, size_bytes: int, *, answers_at: int) -> Array:
         """Let the oracle write what it made last; return the memory, which belongs to the judge."""

@@ -89,6 +89,8 @@ class LaunchResult:
     """How much of it is the worker's own code, which a program could replace by less."""
     states: tuple[GpuState, ...] = ()
     """What the driver told after each pair."""
+    resolution_ms: float = 0.0
+    """Latencies that differ by less cannot be told apart."""
 
 
 class Measurement:
@@ -177,7 +179,9 @@ class Measurement:
         after = self._alone(solo)
         alone_ms = (statistics.median(before), statistics.median(after))
         was_slowed = slowed(launch.reference_ms, before, after) or self._busy()
-        return LaunchResult(launch, alone_ms, was_slowed, self.overhead_ms, self.harness_ms / burst, tuple(states))
+        return LaunchResult(
+            launch, alone_ms, was_slowed, self.overhead_ms, self.harness_ms / burst, tuple(states), self._resolution_ms
+        )
 
     def _busy(self) -> bool:
         """Whether something ran on the device before the candidate's calls, and less often before the reference's.

@@ -15,6 +15,7 @@ from typing import Literal
 from cudal1_data import Task
 
 from cudal1_env.judge.arms import Fault
+from cudal1_env.judge.floor import Floor
 from cudal1_env.judge.rounds import Tally
 from cudal1_env.records import Evaluation, GpuState, Latency, Machine, Precision, Seconds, Speedup, Status
 from cudal1_env.stats import Launch, summarize_latency
@@ -60,6 +61,10 @@ class Case:
     harnesses_ms: list[float] = field(default_factory=list[float])
     states: list[tuple[GpuState, ...]] = field(default_factory=list[tuple[GpuState, ...]])
     strangers: int = 0
+    shares: tuple[float, ...] = ()
+    """How much of each input tensor matters at least; empty where nobody knows."""
+    floor: Floor | None = None
+    """The task's speed of light, where one is known."""
     weights: Literal["loaded", "seeded"] | None = None
     machine: Machine | None = None
     layers: tuple[str, ...] = ()
@@ -101,6 +106,22 @@ class Case:
         )
         return self._record(Status.UNSTABLE, text, speedup=speedup)
 
+    def impossible(self, speedup: Speedup, floor: Floor, single_ms: float) -> Evaluation:
+        """Return the record of a candidate that is faster than its bytes can move.
+
+        Args:
+            speedup: As evidence.
+            floor: What forbids it.
+            single_ms: Median latency of single calls.
+        """
+        text = (
+            f"expected a call to take the {floor.floor_ms:.3g} ms in which the {floor.moved_bytes / 1e6:.4g} MB that "
+            f"it must move can move at best, single calls seem to take {single_ms:.3g} ms; nothing right is that fast"
+        )
+        reference = summarize_latency([ms for launch in self.launches for ms in launch.reference_ms])
+        candidate = summarize_latency([ms for launch in self.launches for ms in launch.candidate_ms])
+        return self._record(Status.IMPOSSIBLE, text, speedup=speedup, reference=reference, candidate=candidate)
+
     def _record(
         self,
         status: Status,
@@ -110,6 +131,7 @@ class Case:
         reference: Latency | None = None,
         candidate: Latency | None = None,
     ) -> Evaluation:
+        floor_ms = None if self.floor is None or candidate is None else self.floor.floor_ms
         return Evaluation(
             id=uuid.uuid4().hex,
             created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -123,6 +145,8 @@ class Case:
             speedup=speedup,
             reference=reference,
             candidate=candidate,
+            floor_ms=floor_ms,
+            floor_fraction=None if floor_ms is None or candidate is None else floor_ms / candidate.median_ms,
             errors=tuple(self.tally.errors[key] for key in sorted(self.tally.errors)),
             weights=self.weights,
             precision=self.precision,

@@ -1,0 +1,136 @@
+"""Makes arms: fresh workers with a program in them, frozen. Several threads may ask at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cudal1_worker.sandbox import Spec
+
+from cudal1_env.judge.arms import Arm, Fault
+from cudal1_env.judge.build import BuildFolders
+from cudal1_env.judge.device import Device
+from cudal1_env.judge.keeper import CoreKeeper
+from cudal1_env.judge.place import answers
+from cudal1_env.judge.pool import Pool
+from cudal1_env.judge.settings import JudgeSettings
+from cudal1_env.judge.verdict import Case
+from cudal1_env.judge.workers import Zygote
+from cudal1_env.records import Status
+from cudal1_env.sandbox import default_spec
+
+
+@dataclass
+class Built:
+    """A candidate after its import."""
+
+    case: Case
+    arm: Arm | None
+    """None when the import failed; `fault` says how."""
+    fault: Fault | None
+    folder: Path | None
+    """Build folder of the host, to be removed; None where it is in the worker's own file system."""
+    snapshot: Path | None
+    """What a later launch's build folder begins as."""
+
+
+class Builder:
+    """Forks workers, lets them import programs, and keeps what they compiled for later launches.
+
+    Args:
+        settings: Limits.
+        device: Where programs run.
+        core: The arms' core; None where none could be fixed.
+    """
+
+    def __init__(self, settings: JudgeSettings, device: Device, core: int | None) -> None:
+        self.settings = settings
+        self.device = device
+        self.core = core
+        self.zygote = Zygote()
+        self._keeper = CoreKeeper(core)
+        self._folders = BuildFolders()
+
+    def spec(self, folder: Path | None, *, core: int | None) -> Spec:
+        """Return the sandbox of a worker: an arm's has a core, an oracle's has none."""
+        return default_spec(
+            self.device.name,
+            demanded=self.settings.require_sandbox,
+            hidden=answers(),
+            build_dir=None if folder is None else str(folder),
+            core=core,
+            tmp_bytes=self.settings.scratch_bytes,
+            memory_bytes=self.settings.memory_bytes,
+            max_processes=self.settings.max_processes,
+        )
+
+    def build(self, case: Case, pool: Pool, snapshot: Path | None = None) -> Built:
+        """Import a candidate in a fresh worker and freeze it.
+
+        Args:
+            case: The candidate.
+            pool: Of its task.
+            snapshot: What an earlier launch of the same program compiled.
+        """
+        size = len(case.source.encode())
+        if size > self.settings.max_source_bytes:
+            fault = Fault(
+                Status.NO_CODE, f"expected a program of at most {self.settings.max_source_bytes} bytes, got {size}"
+            )
+            return Built(case, None, fault, None, None)
+        private = "mount-namespace" in self.spec(None, core=None).layers
+        begins_as, folder = self._folders.begin(snapshot, private=private)
+        with case.watch.phase("start"):
+            worker = self.zygote.fork("arm", self.spec(begins_as, core=self.core))
+        case.layers, case.missing = worker.layers, worker.missing
+        arm = Arm(worker, self.device, self._keeper, pool.anatomy, self.settings, "ModelNew")
+        try:
+            with case.watch.phase("build"):
+                arm.build(case.source)
+            arm.freeze()
+            kept = snapshot
+            if kept is None and case.precision == "report":
+                kept = self._folders.keep(folder, worker.pid)
+        except Fault as fault:
+            case.stderr = worker.log
+            arm.close()
+            self._folders.drop(folder)
+            return Built(case, None, fault, None, None)
+        except BaseException:
+            arm.close()
+            raise
+        return Built(case, arm, None, folder, kept)
+
+    def reference(self, case: Case, pool: Pool) -> Arm:
+        """Fork a fresh worker for a task's reference, which is not imported yet."""
+        with case.watch.phase("start"):
+            worker = self.zygote.fork("arm", self.spec(None, core=self.core))
+        return Arm(worker, self.device, self._keeper, pool.anatomy, self.settings, "Model")
+
+    def drop(self, built: Built) -> None:
+        """Kill a candidate, if it lives, and remove what it compiled."""
+        if built.arm is not None:
+            built.arm.close()
+        self._folders.drop(built.folder)
+        self._folders.drop(built.snapshot)
+
+    def again(self, built: Built, pool: Pool) -> Arm:
+        """Return a candidate's arm, in a new worker if the last one is dead.
+
+        Raises:
+            Fault: It can be imported no more.
+        """
+        if built.arm is None:
+            fresh = self.build(built.case, pool, built.snapshot)
+            self._folders.drop(built.folder)
+            built.arm, built.folder = fresh.arm, fresh.folder
+            if fresh.fault is not None:
+                raise fresh.fault
+        assert built.arm is not None
+        return built.arm
+
+    def close(self) -> None:
+        """Stop every process and remove every file that was made here."""
+        self.zygote.close()
+        self._keeper.close()
+        self._folders.close()

@@ -1,0 +1,60 @@
+"""The speed of light of a task on a GPU: no program can be faster than its bytes move at the measured bandwidth.
+
+Bytes that must move are input elements that matter (the task gate found out how many at least), because the judge has
+emptied the L2 cache, and what of one call's outputs cannot stay in that cache. Weights do not count: they are the same
+in each call, and may lie in registers. So the floor is a lower bound of what an honest program needs.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_IMPOSSIBLE_BELOW = 0.8
+"""Share of the floor below which a latency is not believed (DESIGN.md, protocol 9)."""
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What a call of one task needs at least."""
+
+    moved_bytes: int
+    """Bytes that must move between memory and the GPU."""
+    floor_ms: float
+    """How long that takes at the measured bandwidth; over 0."""
+
+    def forbids(self, latencies_ms: Sequence[float], *, resolution_ms: float = 0.0) -> bool:
+        """Whether latencies lie below what can be believed, surely.
+
+        Their median, with three standard errors and what the clock cannot resolve, must be below 0.8 of the floor.
+
+        Args:
+            latencies_ms: Mean latencies of the turns' calls.
+            resolution_ms: Differences that the clock cannot tell.
+        """
+        middle = statistics.median(latencies_ms)
+        deviation = 1.4826 * statistics.median(abs(one - middle) for one in latencies_ms)
+        error = 1.2533 * deviation / math.sqrt(len(latencies_ms))
+        return middle + 3.0 * error + resolution_ms < _IMPOSSIBLE_BELOW * self.floor_ms
+
+
+def moved_bytes(input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float], *, level2_bytes: int) -> int:
+    """Bytes that one call must move at least.
+
+    Args:
+        input_bytes: Size of each input tensor.
+        output_bytes: Size of all outputs that are not inputs.
+        shares: For each input tensor the share of its elements that matter, at least; empty where nothing is known,
+            and then inputs do not count.
+        level2_bytes: Size of the L2 cache, in which outputs may remain.
+    """
+    known = len(shares) == len(input_bytes)
+    needed = sum(size * share for size, share in zip(input_bytes, shares, strict=True)) if known else 0.0
+    return int(needed) + max(0, output_bytes - level2_bytes)
+
+
+def floor_of(moved: int, bandwidth_gb_s: float) -> Floor | None:
+    """Return the floor for bytes at a bandwidth: bytes / (1e9 bytes a second), in milliseconds; None for no bytes."""
+    return Floor(moved, moved / bandwidth_gb_s * 1e-6) if moved > 0 else None

@@ -1,0 +1,276 @@
+"""Measures one built candidate: fresh pairs of workers, launch after launch, until the rule is satisfied."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from cudal1_worker import protocol as wire
+
+from cudal1_env.errors import TaskError
+from cudal1_env.judge.arms import Arm, Fault
+from cudal1_env.judge.builder import Builder, Built
+from cudal1_env.judge.floor import Floor
+from cudal1_env.judge.oracle import Anatomy
+from cudal1_env.judge.pool import InputSet, Pool, WeightsMode
+from cudal1_env.judge.rounds import WARM_SETS, LaunchResult, Measurement
+from cudal1_env.judge.verdict import Case, printable
+from cudal1_env.records import Evaluation, Precision, Status
+from cudal1_env.stats import RULES, Launch, Spread, centre, conclude, decide
+
+_SLOWED_LAUNCHES = 5
+"""Launches in which the reference must be slowed, and as many beside itself in which it must not, each after one of
+the former, before that is called tampering. What is slowed half the time by chance is blamed in 1 of 1024 evaluations.
+"""
+
+_WARM_REPEATS = 3
+"""Further untimed calls of the reference, which tell how long it takes once all is compiled and allocated."""
+_RECHECKED_ABOVE = 3.0
+"""Speedups of which this much is certain must be found in two launches (DESIGN.md, protocol 9)."""
+_MOST_LAUNCHES_TO_AGREE = 3
+
+
+class Launches:
+    """Measures built candidates. What is leased is the caller's to see to.
+
+    Args:
+        builder: Makes workers.
+        spread: The machine's, from launch to launch.
+    """
+
+    def __init__(self, builder: Builder, spread: Spread) -> None:
+        self._builder = builder
+        self._settings, self._device = builder.settings, builder.device
+        self._spread = spread
+
+    def measure(self, built: Built, pool: Pool) -> Evaluation:
+        """Measure launches until the rule is satisfied and, for large speedups, two of them agree."""
+        case, rule = built.case, RULES[built.case.precision]
+        while decide(case.launches, rule, spread=self._spread, spent=self._spent(case)) != "stop":
+            self._one_launch(built, pool)
+        speedup = conclude(case.launches, rule, spread=self._spread)
+        if speedup.low > _RECHECKED_ABOVE:
+            while not confirmed(case.launches):
+                if len(case.launches) >= max(_MOST_LAUNCHES_TO_AGREE, rule.min_launches):
+                    return case.unstable(speedup)
+                self._one_launch(built, pool)
+            speedup = conclude(case.launches, rule, spread=self._spread)
+        if (single_ms := self._forbidden(built, pool)) is not None and case.floor is not None:
+            return case.impossible(speedup, case.floor, single_ms)
+        return case.measured(speedup)
+
+    def _forbidden(self, built: Built, pool: Pool) -> float | None:
+        """Return the latency of single calls if it is below what the task's floor allows; None if all is well.
+
+        Nothing rests on one look: the device's peaks are measured again, then the candidate in new processes, without
+        bursts. A floor that the reference itself breaks is none.
+
+        Raises:
+            Fault: The candidate fails.
+        """
+        case = built.case
+        reference = [ms for launch in case.launches for ms in launch.reference_ms]
+        candidate = [ms for launch in case.launches for ms in launch.candidate_ms]
+        if case.floor is None or not case.floor.forbids(candidate):
+            return None
+        case.floor = self.floor(case, pool, again=True)
+        if case.floor is not None and case.floor.forbids(reference):
+            case.floor = None
+        if case.floor is None or not case.floor.forbids(candidate):
+            return None
+        single = self._launch(built, pool, bursts=False)
+        times = single.launch.candidate_ms
+        return float(np.median(times)) if case.floor.forbids(times, resolution_ms=single.resolution_ms) else None
+
+    def floor(self, case: Case, pool: Pool, *, again: bool = False) -> Floor | None:
+        """The speed of light of a case's task; the device's peaks are measured where they are not known."""
+        anatomy = pool.anatomy
+        return self._device.floor(anatomy.tensor_bytes, anatomy.written_bytes, case.shares, again=again)
+
+    def _one_launch(self, built: Built, pool: Pool) -> None:
+        """Add one launch to the case, in new processes; repeat it while the reference is slowed beside the candidate.
+
+        After each that is slowed, a launch of the reference beside itself tells whose fault that is. They take turns,
+        because a machine is busy for seconds at a time.
+
+        Raises:
+            Fault: The candidate fails, or slows the reference each time.
+        """
+        case = built.case
+        message = ""
+        for _ in range(_SLOWED_LAUNCHES):
+            result = self._launch(built, pool)
+            if not result.slowed or self._beside_itself(case, pool).slowed:
+                case.launches.append(result.launch)
+                case.overheads_ms.append(result.overhead_ms)
+                case.harnesses_ms.append(result.harness_ms)
+                case.states.append(result.states)
+                return
+            message = slowed_text(result)
+        raise Fault(Status.TAMPERING, message)
+
+    def _beside_itself(self, case: Case, pool: Pool) -> LaunchResult:
+        """Measure one launch with the reference in the candidate's place."""
+        twin = Case(case.task, f"{case.task.source}\n\nModelNew = Model\n", case.precision)
+        built = self._builder.build(twin, pool)
+        try:
+            if built.fault is not None:
+                raise TaskError(f"{case.task.id}: expected the reference to run, got {built.fault.message}")
+            return self._launch(built, pool)
+        finally:
+            self._builder.drop(built)
+
+    def _launch(self, built: Built, pool: Pool, *, bursts: bool = True) -> LaunchResult:
+        """Measure one fresh pair of workers; both are dead afterwards.
+
+        Args:
+            built: The candidate.
+            pool: Of its task.
+            bursts: Whether short calls may be made several in one go.
+        """
+        case, candidate = built.case, self._builder.again(built, pool)
+        reference = self._builder.reference(case, pool)
+        try:
+            mode = self._construct(case, pool, reference, candidate)
+            reference_s = self._warm_reference(case, pool, mode, reference)
+            self._warm_candidate(case, pool, mode, candidate)
+            pairs, calls, burst = self._size(case.precision, reference_s, pool.anatomy, bursts=bursts)
+            with case.watch.phase("warmup"):
+                for arm in (reference, candidate):
+                    arm.open(burst, pool.sets(mode, WARM_SETS - 1, WARM_SETS)[0].inputs)
+            random = pool.secrets.generator("order", len(case.launches))
+            measurement = Measurement(
+                reference,
+                candidate,
+                lambda first, last: self._sets(case, pool, mode, first, last),
+                lambda count: self._prepare(case, pool, mode, count),
+                random,
+                case.tally,
+                most_pairs=pairs,
+                calls_per_turn=calls,
+                burst=burst,
+            )
+            case.measuring = (time.perf_counter(), case.watch.phases.get("oracle", 0.0))
+            try:
+                return measurement.run(lambda launch: self._enough(case, launch))
+            finally:
+                case.watch.add("measure", case.measuring_s())
+                case.measuring = None
+        finally:
+            case.stderr = printable(candidate.worker.log)
+            reference.close()
+            candidate.close()
+            built.arm = None
+
+    def _prepare(self, case: Case, pool: Pool, mode: WeightsMode, count: int) -> None:
+        with case.watch.phase("oracle"):
+            pool.prepare(mode, 0, count)
+
+    def _sets(self, case: Case, pool: Pool, mode: WeightsMode, first: int, last: int) -> list[InputSet]:
+        with case.watch.phase("oracle"):
+            return pool.sets(mode, first, last)
+
+    def _construct(self, case: Case, pool: Pool, reference: Arm, candidate: Arm) -> WeightsMode:
+        with case.watch.phase("warmup"):
+            try:
+                reference.build(pool.task.source)
+                reference.construct(pool.construct_seed)
+            except Fault as fault:
+                raise TaskError(f"{pool.task.id}: expected the reference to run, got {fault.message}") from fault
+            reference.freeze()
+            candidate.thaw()
+            same = candidate.construct(pool.construct_seed)
+            candidate.freeze()
+            reference.thaw()
+        if not pool.anatomy.state:
+            case.weights = None if same else "seeded"
+            return "seeded"
+        if not same and pool.anatomy.defaults:
+            raise Fault(
+                Status.WRONG_CONTRACT,
+                f"expected the reference's names and shapes in state_dict(), so that the judge can load weights: "
+                f"{', '.join(pool.anatomy.defaults[:4])} hold defaults when made, which a program must not rely on",
+            )
+        case.weights = "loaded" if same else "seeded"
+        return case.weights
+
+    def _warm_reference(self, case: Case, pool: Pool, mode: WeightsMode, reference: Arm) -> float:
+        sets = self._sets(case, pool, mode, 0, WARM_SETS)
+        with case.watch.phase("warmup"):
+            try:
+                if mode == "loaded":
+                    reference.load(pool.weights())
+                elapsed_s = [reference.warm(one, writable=False)[0] for one in [*sets, *sets[-1:] * _WARM_REPEATS]]
+                if self._device.bursts:
+                    elapsed_s.append(reference.pace())
+            except Fault as fault:
+                raise TaskError(f"{pool.task.id}: expected the reference to run, got {fault.message}") from fault
+            reference.freeze()
+        return min(elapsed_s[1:])
+
+    def _warm_candidate(self, case: Case, pool: Pool, mode: WeightsMode, candidate: Arm) -> None:
+        with case.watch.phase("warmup"):
+            candidate.thaw()
+            if mode == "loaded":
+                candidate.load(pool.weights())
+            for number, one in enumerate(pool.sets(mode, 0, WARM_SETS)):
+                _, comparisons = candidate.warm(one, writable=number == 0)
+                case.tally.check(one, comparisons)
+            candidate.freeze()
+
+    def _size(
+        self, precision: Precision, reference_s: float, anatomy: Anatomy, *, bursts: bool
+    ) -> tuple[int, int, int]:
+        """Return how many pairs of turns a launch may have, how many calls a turn, and how many are made in one go."""
+        rule, settings = RULES[precision], self._settings
+        most = settings.sets_training if precision == "training" else settings.sets_report
+        call_bytes = max(anatomy.input_bytes, sum(out.size * out.item_bytes for out in anatomy.outputs))
+        burst = 1
+        if bursts and self._device.bursts and reference_s < settings.burst_below_us * 1e-6:
+            burst = min(
+                math.ceil(settings.burst_ms * 1e-3 / reference_s),
+                settings.burst_training if precision == "training" else settings.burst_report,
+                wire.MAX_DESCRIPTORS // len(anatomy.outputs),
+                max(1, settings.burst_bytes // call_bytes),
+            )
+        wanted = round(settings.turn_ms * 1e-3 / max(reference_s * burst, 1e-6))
+        room = settings.burst_bytes // (burst * call_bytes)
+        calls = max(1, min(wanted, most // (rule.pairs_in_launch * burst), room))
+        affordable = int(self._budget_s(precision) / (2 * reference_s * burst))
+        return max(2 * rule.min_pairs, min(rule.pairs_in_launch, affordable)), calls * burst, burst
+
+    def _budget_s(self, precision: Precision) -> float:
+        return self._settings.budget_training_s if precision == "training" else self._settings.budget_report_s
+
+    def _spent(self, case: Case) -> bool:
+        return case.watch.phases.get("measure", 0.0) + case.measuring_s() > self._budget_s(case.precision)
+
+    def _enough(self, case: Case, launch: Launch) -> bool:
+        rule = RULES[case.precision]
+        step = decide([*case.launches, launch], rule, spread=self._spread, spent=self._spent(case))
+        return step != "pair"
+
+
+def slowed_text(result: LaunchResult) -> str:
+    """Say by how much the reference was slowed in the last of several launches."""
+    beside = float(np.median(result.launch.reference_ms))
+    return (
+        f"expected the reference to keep its speed beside the candidate, in {_SLOWED_LAUNCHES} launches it was slowed "
+        f"by over 5 %, beside itself it was not (last: {beside:.4g} ms beside, {min(result.alone_ms):.4g} ms alone)"
+    )
+
+
+def confirmed(launches: Sequence[Launch]) -> bool:
+    """Whether some two launches agree on how fast the candidate is.
+
+    They agree unless their log ratios differ by more than log(1.1), the 10 % of protocol 9 (DESIGN.md), plus two
+    standard errors of the difference: what a busy machine blurs is for the interval to say, and rewards follow it.
+    """
+    centres = [centre(launch) for launch in launches]
+    return any(
+        abs(one.log_ratio - other.log_ratio) <= math.log(1.1) + 2.0 * math.sqrt(one.variance + other.variance)
+        for i, one in enumerate(centres)
+        for other in centres[:i]
+    )
