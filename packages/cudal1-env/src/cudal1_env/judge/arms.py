@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from cudal1_worker import protocol as wire
 
+from cudal1_env.judge.checks import chosen_samples, chosen_whole, compare_all
 from cudal1_env.judge.device import ArmMemory, Contract, Device, Output, parse_outputs
 from cudal1_env.judge.keeper import CoreKeeper
 from cudal1_env.judge.memory import sealed_file
-from cudal1_env.judge.numerics import Answer, Array, Comparison, compare
+from cudal1_env.judge.numerics import Array, Comparison, compare
 from cudal1_env.judge.oracle import Anatomy, Weights
 from cudal1_env.judge.pool import InputSet
 from cudal1_env.judge.settings import JudgeSettings
@@ -27,8 +28,6 @@ from cudal1_env.records import Status
 _SPINS = 0x3FFF
 """Polls of the flag between two looks at the clock (about a millisecond)."""
 _AWAKE_TIMEOUT_S = 2.0
-_SAMPLES_AFTER = 256
-"""Elements that are read after the clock has stopped, over all outputs of a turn, where few are read before."""
 
 _BUILD_ERRORS = {
     "syntax": Status.SYNTAX_ERROR,
@@ -62,6 +61,8 @@ class Call:
     """From the release of the inputs until the sample of the last outputs is read."""
     comparisons: tuple[tuple[Comparison, ...], ...]
     """For each call and output: the sample, or the whole output where the set says so."""
+    full_checks: int
+    """Calls whose whole outputs were compared."""
     taken_s: float | None
     """Seconds that something else took of the device when the inputs had arrived, if that was asked for."""
 
@@ -196,7 +197,9 @@ class Arm:
                     comparisons = (
                         self._whole(one, outputs)
                         if one.whole
-                        else self._sampled(outputs, self.memory.samples(outputs, one.answers), one.answers)
+                        else tuple(
+                            compare_all(self.memory.samples(outputs, one.answers), one.answers, self.anatomy.outputs)
+                        )
                     )
             finally:
                 self.thaw()
@@ -272,7 +275,7 @@ class Arm:
         self._awake(turn)
         self.freeze()
         answers = [answer for one in sets for answer in one.answers]
-        on_clock, afterwards = self._chosen(answers)
+        on_clock, afterwards = chosen_samples(answers, self.device.sample_pieces, self._random)
         self.memory.expect(on_clock, self.anatomy.outputs)
         # From here until it is let go nothing of the arm runs: it sees neither a copy in the making nor a warm cache.
         taken_s = self.memory.supply(turn, first, [one.inputs for one in sets], watch=watch)
@@ -299,16 +302,17 @@ class Arm:
             if not self.device.reads_frozen:
                 self.freeze()
             outputs = self._outputs(page, count)
-            sampled = self._sampled(outputs, got, on_clock)
-            if afterwards and all(one.right for one in sampled):
-                sampled = self._sampled(outputs, self.memory.samples(outputs, afterwards), afterwards)
-            comparisons = self._by_call(sampled, count)
             width = len(self.anatomy.outputs)
-            for place, one in enumerate(sets):
-                if one.whole and not empty and all(sample.right for sample in comparisons[place]):
-                    comparisons[place] = self._whole(one, outputs[width * place : width * (place + 1)])
+            sampled = compare_all(got, on_clock, self.anatomy.outputs)
+            if afterwards and all(one.right for one in sampled):
+                sampled = compare_all(self.memory.samples(outputs, afterwards), afterwards, self.anatomy.outputs)
+            comparisons = [tuple(sampled[width * k : width * (k + 1)]) for k in range(count)]
+            whole = [] if empty else chosen_whole(sets, self._random)
+            for place in whole:
+                if all(sample.right for sample in comparisons[place]):
+                    comparisons[place] = self._whole(sets[place], outputs[width * place : width * (place + 1)])
         self.worker.drain()
-        return Call(elapsed, tuple(comparisons), taken_s)
+        return Call(elapsed, tuple(comparisons), len(whole), taken_s)
 
     @property
     def describing_ns(self) -> int:
@@ -349,30 +353,6 @@ class Arm:
             self._check(known, _CALL_ERRORS, "a timed call")
         raise Fault(Status.WRONG_CONTRACT, "expected dense tensors on the task's device, or nested sequences of them")
 
-    def _chosen(self, answers: list[Answer]) -> tuple[list[Answer], list[Answer]]:
-        """Return the answers with the samples that are read on the clock, and with those that are read after it.
-
-        On a GPU each element costs. All turns read equally many, however many calls they make, and something of the
-        last call in any case.
-        """
-        pieces = self.device.sample_pieces
-        if pieces is None:
-            return answers, []
-        share = np.full(len(answers), pieces // len(answers))
-        left = pieces - int(share.sum())
-        share[self._random.permutation(len(answers) - 1)[: max(0, left - 1)]] += 1
-        share[-1] += pieces - int(share.sum())
-        more = max(4, _SAMPLES_AFTER // len(answers))
-        return (
-            [self._some(answer, number) for answer, number in zip(answers, share.tolist(), strict=True)],
-            [self._some(answer, more) for answer in answers],
-        )
-
-    def _some(self, answer: Answer, number: int) -> Answer:
-        """Return the answer with some of its sample."""
-        size = answer.positions.size
-        return answer if size <= number else answer.some(self._random.permutation(size)[:number])
-
     def _page(self, calls: int) -> bytes:
         """A copy of what the worker wrote about its outputs."""
         size = wire.DESCRIPTOR_OFFSET + calls * len(self.anatomy.outputs) * wire.DESCRIPTOR.size
@@ -389,18 +369,6 @@ class Arm:
         self._check_aliasing(outputs, len(expected))
         self.memory.learn(page, outputs[: len(expected)])
         return outputs
-
-    def _by_call(self, comparisons: tuple[Comparison, ...], calls: int) -> list[tuple[Comparison, ...]]:
-        width = len(self.anatomy.outputs)
-        return [comparisons[width * k : width * (k + 1)] for k in range(calls)]
-
-    def _sampled(
-        self, outputs: Sequence[Output], got: Sequence[Any], answers: Sequence[Answer]
-    ) -> tuple[Comparison, ...]:
-        return tuple(
-            compare(values, answer, output.expected, whole=False)
-            for values, answer, output in zip(got, answers, outputs, strict=True)
-        )
 
     def _whole(self, one: InputSet, outputs: Sequence[Output]) -> tuple[Comparison, ...]:
         return tuple(

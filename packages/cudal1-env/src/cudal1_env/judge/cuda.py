@@ -374,19 +374,23 @@ class _Plan:
     """
 
     def __init__(self, outputs: Sequence[Output], answers: Sequence[Answer], words: npt.NDArray[np.uint64]) -> None:
-        offsets = [output.offsets(answer.positions) for output, answer in zip(outputs, answers, strict=True)]
-        counts = [one.size for one in offsets]
+        counts = [answer.positions.size for answer in answers]
         self._words = words
         self._dtypes = [output.expected.dtype for output in outputs]
-        items = [output.expected.item_bytes for output in outputs]
+        items = _places([output.expected.item_bytes for output in outputs])
         self.spans = _places([output.span_bytes for output in outputs])
-        self._offsets = np.concatenate(offsets).astype(np.uint64)
-        self._which = np.repeat(np.arange(len(offsets)), counts)
-        self.sizes = np.repeat(_places(items), counts)
+        self._which = np.repeat(np.arange(len(counts)), counts)
+        positions = np.concatenate([answer.positions for answer in answers])
+        self._offsets = np.zeros(positions.shape, dtype=np.uint64)
+        forms = [(output.strides, output.expected) for output in outputs]
+        for form in set(forms):  # calls mostly have the same
+            there = np.array([form == one for one in forms])[self._which]
+            self._offsets[there] = Output(0, *form).offsets(positions[there]).astype(np.uint64)
+        self.sizes = items[self._which]
         ends = np.cumsum(self.sizes)
         self.targets = (ends - self.sizes).astype(np.uint64)
         self.size_bytes = int(ends[-1]) if ends.size else 0
-        self._borders = np.cumsum([count * item for count, item in zip(counts, items, strict=True)])
+        self._borders = np.cumsum(_places(counts) * items).astype(np.int64)
 
     def addresses(self, page: bytes) -> npt.NDArray[np.uint64] | None:
         """Where the outputs lie, shape (outputs,); None where anything else on the page is not as planned."""

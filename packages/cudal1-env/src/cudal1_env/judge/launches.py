@@ -106,6 +106,7 @@ class Launches:
                 case.launches.append(result.launch)
                 case.overheads_ms.append(result.overhead_ms)
                 case.harnesses_ms.append(result.harness_ms)
+                case.proven.append(result.proven)
                 case.states.append(result.states)
                 return
             message = slowed_text(result)

@@ -7,6 +7,7 @@ reference in float64, with a floor of a few units in the last place of the outpu
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -128,6 +129,51 @@ def compare(got: Array, answer: Answer, expected: Expected, *, whole: bool) -> C
         rows_right = _rows_right(difference, answer, expected, whole=whole)
     # Written so that NaN fails.
     return Comparison(error / answer.scale if answer.scale > 0 else error, error <= answer.tolerance and rows_right)
+
+
+def compare_samples(got: Sequence[Array], answers: Sequence[Answer], expected: Expected) -> list[Comparison]:
+    """Compare samples of one output from several calls, as `compare` does each, in one go.
+
+    Args:
+        got: What the worker left, decoded, shape (n,) each.
+        answers: Right values, tolerances and scales, for each.
+        expected: The output's shape and dtype.
+    """
+    result = [Comparison(0.0, True)] * len(got)
+    filled = [k for k, one in enumerate(got) if one.shape[0]]
+    if not filled:
+        return result
+    chosen = [answers[k] for k in filled]
+    sizes = np.array([got[k].shape[0] for k in filled])
+    starts = np.cumsum(sizes) - sizes
+    values, right = np.concatenate([got[k] for k in filled]), np.concatenate([one.values for one in chosen])
+    tolerances = np.array([one.tolerance for one in chosen])
+    if not expected.floating:
+        errors = np.add.reduceat((_integers(values) != right).astype(np.float64), starts) / sizes
+        rights = errors <= tolerances
+    else:
+        with np.errstate(all="ignore"):
+            wide, rounded = _doubles(values), _doubles(_narrowed(right, expected.dtype))
+            finite = np.isfinite(rounded)
+            same = (wide == rounded) | (np.isnan(wide) & np.isnan(rounded))
+            masked = np.logical_or.reduceat((np.isfinite(wide) != finite) | ~(same | finite), starts)
+            difference = np.where(finite, np.abs(wide - _doubles(right)), 0.0)
+            allowed = np.concatenate([_sample_allowed(one) for one in chosen])
+            largest = np.maximum.reduceat(difference, starts)
+            rows = np.logical_and.reduceat(difference <= allowed, starts)
+            scales = np.array([one.scale if one.scale > 0 else 1.0 for one in chosen])
+            errors = np.where(masked, np.nan, largest / scales)
+            rights = ~masked & (largest <= tolerances) & rows
+    for k, error, is_right in zip(filled, errors.tolist(), rights.tolist(), strict=True):
+        result[k] = Comparison(error, is_right)
+    return result
+
+
+def _sample_allowed(answer: Answer) -> Floats:
+    """What each element of a sample may err by its row's scale; infinite where that says nothing."""
+    if answer.sample_scales is None or not np.isfinite(answer.row_tolerance):
+        return np.full(answer.positions.size, np.inf)
+    return np.maximum(answer.row_tolerance * _doubles(answer.sample_scales), _TINY)
 
 
 def _rows_right(difference: Array, answer: Answer, expected: Expected, *, whole: bool) -> bool:

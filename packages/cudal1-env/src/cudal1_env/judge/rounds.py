@@ -28,8 +28,10 @@ _FIRST_PAIRS = 8
 _EMPTY_CALLS = 7
 _SLOPES = 16
 """Turns of some calls, and of twice as many, that tell a GPU's overhead."""
-_SINGLES = 3
+_SINGLES = 2
 """Calls for each pair that are made alone, where turns consist of several calls in one go."""
+_WATCHED = 0.25
+"""Share of the pairs, beside the first, before which somebody looks what else runs on a GPU."""
 _RESOLUTION = 0.02
 """Latencies below this share of the overhead, or below its spread, cannot be told from it: taken as that long."""
 _SLOWED = 1.05
@@ -52,7 +54,6 @@ class Tally:
             Fault: One of them is wrong.
         """
         self.calls += 1
-        self.full_checks += one.whole
         for position, (comparison, answer) in enumerate(zip(comparisons, one.answers, strict=True)):
             seen = OutputError(
                 output=position,
@@ -91,6 +92,8 @@ class LaunchResult:
     """What the driver told after each pair."""
     resolution_ms: float = 0.0
     """Latencies that differ by less cannot be told apart."""
+    proven: float = math.inf
+    """Largest speedup that calls made alone bear out, where turns consist of several calls in one go."""
 
 
 class Measurement:
@@ -161,26 +164,36 @@ class Measurement:
         launch, states = Launch(), list[GpuState]()
         for pair in range(self.most_pairs):
             part = self.sets(first + pair * (calls + extra), first + (pair + 1) * (calls + extra))
+            watched = part[calls + singles :] if pair == 0 or self.random.random() < _WATCHED else []
             times: dict[bool, float] = {}
             for is_candidate in (True, False) if self.random.random() < 0.5 else (False, True):
                 times[is_candidate] = self._turn(part[:calls], is_candidate=is_candidate)
                 for one in part[calls : calls + singles]:
                     self._single_ms[is_candidate].append(self._elapsed_ms([one], is_candidate=is_candidate))
-                for one in part[calls + singles :]:
+                for one in watched:
                     self._elapsed_ms([one], is_candidate=is_candidate, watch=True)
             launch = launch.add(times[False], times[True])
             if (state := self.reference.device.state()) is not None:
                 states.append(state)
             if enough(launch):
                 break
+        most = math.inf
         if singles:
             launch = believed(launch, self._single_ms[False], self._single_ms[True])
+            most = proven(launch, self._single_ms[False], self._single_ms[True])
         self.candidate.close()
         after = self._alone(solo)
         alone_ms = (statistics.median(before), statistics.median(after))
         was_slowed = slowed(launch.reference_ms, before, after) or self._busy()
         return LaunchResult(
-            launch, alone_ms, was_slowed, self.overhead_ms, self.harness_ms / burst, tuple(states), self._resolution_ms
+            launch,
+            alone_ms,
+            was_slowed,
+            self.overhead_ms,
+            self.harness_ms / burst,
+            tuple(states),
+            self._resolution_ms,
+            most,
         )
 
     def _busy(self) -> bool:
@@ -203,6 +216,7 @@ class Measurement:
             empties = [self._trusted([warm], empty=True).elapsed_ns * 1e-6 for _ in range(_EMPTY_CALLS)]
             self.overhead_ms = statistics.median(empties)
             spread = statistics.median(abs(time - self.overhead_ms) for time in empties)
+            self.harness_ms = self.reference.describing_ns * 1e-6
         else:
             n = max(2, self.burst)
             m = n // 2
@@ -217,7 +231,7 @@ class Measurement:
             (some, some_error), (all_, all_error) = _median_and_error(full[m]), _median_and_error(full[n])
             self.overhead_ms = max(least, (n * some - m * all_) / (n - m)) + self.burst * harness
             spread = math.hypot(n * some_error, m * all_error) / (n - m)
-        self.harness_ms = self.reference.describing_ns * 1e-6
+            self.harness_ms = self.burst * harness
         self._resolution_ms = max(spread, _RESOLUTION * self.overhead_ms) / self.burst
 
     def _alone(self, sets: list[InputSet]) -> list[float]:
@@ -237,6 +251,7 @@ class Measurement:
             call = self.candidate.call(part, watch=watch)
             for one, comparisons in zip(part, call.comparisons, strict=True):
                 self.tally.check(one, comparisons)
+            self.tally.full_checks += call.full_checks
         else:
             call = self._trusted(part, watch=watch)
         if call.taken_s is not None:
@@ -256,6 +271,21 @@ class Measurement:
 
 def _groups(sets: list[InputSet], size: int) -> list[list[InputSet]]:
     return [sets[start : start + size] for start in range(0, len(sets), size)]
+
+
+def proven(launch: Launch, reference_ms: Sequence[float], candidate_ms: Sequence[float]) -> float:
+    """Return the speedup that calls made alone show, at least 1: no more than that is certain of calls in one go.
+
+    What a call takes in one go, less what it saves alone: r / (r - max(0, d)), d the difference of the medians.
+
+    Args:
+        launch: Turns of several calls in one go.
+        reference_ms: Calls made alone, with all that a turn takes beside its call.
+        candidate_ms: The same of the candidate.
+    """
+    whole = statistics.median(launch.reference_ms)
+    saved = max(0.0, statistics.median(reference_ms) - statistics.median(candidate_ms))
+    return whole / max(whole - saved, 1e-3 * whole)
 
 
 def believed(launch: Launch, reference_ms: Sequence[float], candidate_ms: Sequence[float]) -> Launch:

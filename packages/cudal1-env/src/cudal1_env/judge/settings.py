@@ -52,9 +52,9 @@ class JudgeSettings(BaseModel):
     """Calls whose reference is faster than this are made several in one go (GPUs only) ..."""
     burst_ms: float = Field(default=3.0, gt=0)
     """... so many that they take about this long together, ..."""
-    burst_training: int = Field(default=32, ge=1)
+    burst_training: int = Field(default=64, ge=1)
     """... but no more than this at `training` precision: each needs inputs and answers of its own."""
-    burst_report: int = Field(default=64, ge=1)
+    burst_report: int = Field(default=128, ge=1)
     """The same at `report`."""
     burst_bytes: int = Field(default=1 << 30, gt=0)
     """Inputs of the calls that are made in one go."""

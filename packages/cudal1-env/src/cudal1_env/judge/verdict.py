@@ -59,6 +59,7 @@ class Case:
     launches: list[Launch] = field(default_factory=list[Launch])
     overheads_ms: list[float] = field(default_factory=list[float])
     harnesses_ms: list[float] = field(default_factory=list[float])
+    proven: list[float] = field(default_factory=list[float])
     states: list[tuple[GpuState, ...]] = field(default_factory=list[tuple[GpuState, ...]])
     strangers: int = 0
     shares: tuple[float, ...] = ()
@@ -89,12 +90,14 @@ class Case:
         """Return the record of a candidate that was right and was measured.
 
         The low end allows for the harness's share of a call, which is subtracted from both arms, and which a program
-        that puts less in its place does not have: 1 / low grows by that share of the reference's latency.
+        that puts less in its place does not have: 1 / low grows by that share of the reference's latency. Nor is it
+        above what calls made alone bear out, where turns consist of several calls (`rounds.proven`).
         """
         reference = summarize_latency([ms for launch in self.launches for ms in launch.reference_ms])
         candidate = summarize_latency([ms for launch in self.launches for ms in launch.candidate_ms])
         share = statistics.median(self.harnesses_ms) / reference.median_ms
-        speedup = speedup.model_copy(update={"low": 1 / (1 / speedup.low + share)})
+        low = 1 / (1 / speedup.low + share)
+        speedup = speedup.model_copy(update={"low": min(low, statistics.median(self.proven))})
         verb = "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "not told apart"
         text = f"right; {speedup.point:.3g} x the reference's speed ({speedup.low:.3g} to {speedup.high:.3g}): {verb}"
         return self._record(Status.CORRECT, text, speedup=speedup, reference=reference, candidate=candidate)

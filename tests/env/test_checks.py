@@ -1,0 +1,84 @@
+"""What of a turn's outputs is read and compared."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from cudal1_env.judge.checks import chosen_samples, compare_all
+from cudal1_env.judge.numerics import Answer, Expected, compare
+from cudal1_env.judge.rounds import proven
+from cudal1_env.stats import Launch
+from hypothesis import given
+from hypothesis import strategies as st
+
+NUMBERS = st.one_of(
+    st.floats(-4, 4, width=32), st.sampled_from([0.0, math.inf, -math.inf, math.nan, 1e30, 1e-30, 70000.0])
+)
+
+
+def answer_of(values: list[float], tolerance: float, row: float) -> Answer:
+    right = np.array(values, dtype=np.float64)
+    finite = np.abs(right[np.isfinite(right)])
+    return Answer(
+        np.arange(right.size),
+        right,
+        None,
+        float(finite.max()) if finite.size else 0.0,
+        tolerance,
+        row_tolerance=row,
+        sample_scales=np.abs(np.nan_to_num(right, posinf=0, neginf=0)) + 0.5,
+    )
+
+
+@given(st.data(), st.sampled_from(["float32", "float16", "bfloat16"]))
+def test_calls_are_compared_together_as_each_alone(data: st.DataObject, dtype: str) -> None:
+    expected = Expected((4, 4), dtype, aliases=False)
+    answers: list[Answer] = []
+    got: list[np.ndarray] = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        values = data.draw(st.lists(NUMBERS, max_size=5))
+        noise = data.draw(st.lists(st.sampled_from([0.0, 0.0, 1e-3, 0.1]), min_size=len(values), max_size=len(values)))
+        answers.append(
+            answer_of(
+                values, data.draw(st.sampled_from([0.0, 0.01, 1.0])), data.draw(st.sampled_from([0.01, math.inf]))
+            )
+        )
+        with np.errstate(over="ignore"):
+            kind = np.float16 if dtype == "float16" else np.float32
+            got.append((np.array(values, dtype=np.float64) + np.array(noise)).astype(kind))
+    together = compare_all(got, answers, [expected])
+    alone = [compare(one, answer, expected, whole=False) for one, answer in zip(got, answers, strict=True)]
+    assert [one.right for one in together] == [one.right for one in alone]
+    np.testing.assert_array_equal([one.error for one in together], [one.error for one in alone])
+
+
+@given(st.lists(st.lists(st.integers(-3, 3), min_size=1, max_size=6), min_size=1, max_size=4), st.floats(0, 1))
+def test_integers_are_compared_together_as_each_alone(rows: list[list[int]], tolerance: float) -> None:
+    expected = Expected((8,), "int64", aliases=False)
+    answers = [Answer(np.arange(len(row)), np.array(row), None, 3.0, tolerance) for row in rows]
+    got = [np.array(row) * (k % 2) for k, row in enumerate(rows)]
+    alone = [compare(one, answer, expected, whole=False) for one, answer in zip(got, answers, strict=True)]
+    assert compare_all(got, answers, [expected]) == alone
+
+
+@given(st.integers(1, 200), st.integers(1, 128), st.integers(0, 2**32 - 1))
+def test_every_turn_reads_as_much_on_the_clock_and_something_of_the_last_call(calls: int, size: int, seed: int) -> None:
+    pieces = 32
+    answers = [answer_of([float(k) for k in range(size)], 0.1, math.inf) for _ in range(calls)]
+    on_clock, after = chosen_samples(answers, pieces, np.random.default_rng(seed))
+    assert sum(one.positions.size for one in on_clock) <= pieces
+    if size >= pieces:
+        assert sum(one.positions.size for one in on_clock) == pieces
+    assert on_clock[-1].positions.size > 0
+    assert all(one.positions.size == min(size, max(4, 256 // calls)) for one in after)
+    assert all((one.values == one.positions).all() for one in [*on_clock, *after])
+    assert chosen_samples(answers, None, np.random.default_rng(seed)) == (answers, [])
+
+
+def test_calls_in_one_go_prove_no_more_than_calls_alone() -> None:
+    launch = Launch((0.1,) * 8, (0.01,) * 8)  # ten times as fast, says the burst
+    assert proven(launch, [0.4] * 5, [0.4] * 5) == 1.0
+    assert proven(launch, [0.4] * 5, [0.45] * 5) == 1.0
+    assert math.isclose(proven(launch, [0.4] * 5, [0.35] * 5), 2.0)
+    assert proven(launch, [0.4] * 5, [0.31] * 5) > 9.9
