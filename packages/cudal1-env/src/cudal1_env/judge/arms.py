@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from cudal1_worker import protocol as wire
 
-from cudal1_env.judge.checks import chosen_samples, chosen_whole, compare_all
+from cudal1_env.judge.checks import chosen_samples, chosen_whole, whole_samples
 from cudal1_env.judge.device import ArmMemory, Contract, Device, Output, parse_outputs
 from cudal1_env.judge.keeper import CoreKeeper
 from cudal1_env.judge.memory import sealed_file
@@ -194,13 +194,12 @@ class Arm:
                     )
                 with self._contract():
                     outputs = self._outputs(self._page(1), 1)
-                    comparisons = (
-                        self._whole(one, outputs)
-                        if one.whole
-                        else tuple(
-                            compare_all(self.memory.samples(outputs, one.answers), one.answers, self.anatomy.outputs)
-                        )
-                    )
+                    if one.whole:
+                        comparisons = self._whole(one, outputs)
+                    else:
+                        samples = whole_samples(one.answers)
+                        got = self.memory.samples(outputs, samples.positions)
+                        comparisons = tuple(samples.compare(got, self.anatomy.outputs))
             finally:
                 self.thaw()
         seconds = answer.get("seconds")
@@ -275,8 +274,11 @@ class Arm:
         self._awake(turn)
         self.freeze()
         answers = [answer for one in sets for answer in one.answers]
-        on_clock, afterwards = chosen_samples(answers, self.device.sample_pieces, self._random)
-        self.memory.expect(on_clock, self.anatomy.outputs)
+        if (pieces := self.device.sample_pieces) is None:
+            on_clock, afterwards = whole_samples(answers), None
+        else:
+            on_clock, afterwards = chosen_samples(answers, pieces, self._random)
+        self.memory.expect(on_clock.positions, self.anatomy.outputs)
         # From here until it is let go nothing of the arm runs: it sees neither a copy in the making nor a warm cache.
         taken_s = self.memory.supply(turn, first, [one.inputs for one in sets], watch=watch)
         self.keeper.hold()
@@ -296,16 +298,17 @@ class Arm:
             page = self._page(count)
             got = self.memory.samples_as_before(page)
             if got is None:
-                got = self.memory.samples(self._outputs(page, count), on_clock)
+                got = self.memory.samples(self._outputs(page, count), on_clock.positions)
             elapsed = time.perf_counter_ns() - began
             # What was read is the judge's by now: comparing it need not hurry.
             if not self.device.reads_frozen:
                 self.freeze()
             outputs = self._outputs(page, count)
             width = len(self.anatomy.outputs)
-            sampled = compare_all(got, on_clock, self.anatomy.outputs)
-            if afterwards and all(one.right for one in sampled):
-                sampled = compare_all(self.memory.samples(outputs, afterwards), afterwards, self.anatomy.outputs)
+            sampled = on_clock.compare(got, self.anatomy.outputs)
+            if afterwards is not None and all(one.right for one in sampled):
+                more = self.memory.samples(outputs, afterwards.positions)
+                sampled = afterwards.compare(more, self.anatomy.outputs)
             comparisons = [tuple(sampled[width * k : width * (k + 1)]) for k in range(count)]
             whole = [] if empty else chosen_whole(sets, self._random)
             for place in whole:

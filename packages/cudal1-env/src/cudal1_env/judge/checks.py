@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from cudal1_env.judge.numerics import Answer, Array, Comparison, Expected, compare_samples
 from cudal1_env.judge.pool import InputSet
@@ -15,54 +17,67 @@ _SAMPLES_AFTER = 256
 """Elements that are read after the clock has stopped, over all outputs of a turn, where few are read before."""
 
 
-def chosen_samples(
-    answers: list[Answer], pieces: int | None, random: np.random.Generator
-) -> tuple[list[Answer], list[Answer]]:
-    """Return the answers with the samples that are read on the clock, and with those that are read after it.
+@dataclass(frozen=True)
+class Samples:
+    """Parts of the samples of several outputs."""
+
+    answers: Sequence[Answer]
+    parts: Sequence[slice]
+
+    @property
+    def positions(self) -> list[npt.NDArray[np.int64]]:
+        """Flat positions, for each output."""
+        return [answer.positions[part] for answer, part in zip(self.answers, self.parts, strict=True)]
+
+    def compare(self, got: Sequence[Array], expected: Sequence[Expected]) -> list[Comparison]:
+        """Compare what was read, for each call and output.
+
+        Args:
+            got: What the worker left, decoded.
+            expected: The outputs of one call.
+        """
+        result = [Comparison(0.0, True)] * len(self.answers)
+        for place, want in enumerate(expected):
+            mine = slice(place, None, len(expected))
+            result[mine] = compare_samples(got[mine], self.answers[mine], self.parts[mine], want)
+        return result
+
+
+def whole_samples(answers: Sequence[Answer]) -> Samples:
+    """All of the samples."""
+    return Samples(answers, [slice(None)] * len(answers))
+
+
+def chosen_samples(answers: Sequence[Answer], pieces: int, random: np.random.Generator) -> tuple[Samples, Samples]:
+    """Return the samples that are read on the clock, and those that are read after it.
 
     On a GPU each element costs. All turns read equally many, however many calls they make, and something of the last
-    call in any case.
+    call in any case. A sample is in random order, so that any part of it is one.
 
     Args:
         answers: Of each call and output of a turn.
-        pieces: How many elements are read on the clock; None: all that are known, and none after it.
+        pieces: How many elements are read on the clock.
         random: Chooses.
     """
-    if pieces is None:
-        return answers, []
-    share = np.full(len(answers), pieces // len(answers))
+    count = len(answers)
+    share = np.full(count, pieces // count)
     left = pieces - int(share.sum())
-    share[random.permutation(len(answers) - 1)[: max(0, left - 1)]] += 1
+    share[random.permutation(count - 1)[: max(0, left - 1)]] += 1
     share[-1] += pieces - int(share.sum())
-    more = max(4, _SAMPLES_AFTER // len(answers))
-    return (
-        [_some(answer, number, random) for answer, number in zip(answers, share.tolist(), strict=True)],
-        [_some(answer, more, random) for answer in answers],
-    )
+    more = np.full(count, max(4, _SAMPLES_AFTER // count))
+    return _parts(answers, share, random), _parts(answers, more, random)
 
 
-def _some(answer: Answer, number: int, random: np.random.Generator) -> Answer:
-    """Return the answer with some of its sample."""
-    size = answer.positions.size
-    return answer if size <= number else answer.some(random.permutation(size)[:number])
+def _parts(answers: Sequence[Answer], numbers: npt.NDArray[np.int64], random: np.random.Generator) -> Samples:
+    """Return a random part of each sample, of as many elements."""
+    sizes = np.array([answer.positions.size for answer in answers])
+    numbers = np.minimum(numbers, sizes)
+    first = random.integers(0, sizes - numbers + 1)
+    parts = [slice(begin, end) for begin, end in zip(first.tolist(), (first + numbers).tolist(), strict=True)]
+    return Samples(answers, parts)
 
 
 def chosen_whole(sets: Sequence[InputSet], random: np.random.Generator) -> list[int]:
     """Places of the calls whose whole outputs are compared: a secret few of those whose whole answers are kept."""
     kept = [place for place, one in enumerate(sets) if one.whole]
     return random.permutation(kept)[:_WHOLE_IN_TURN].tolist()
-
-
-def compare_all(got: Sequence[Array], answers: Sequence[Answer], expected: Sequence[Expected]) -> list[Comparison]:
-    """Compare samples of all outputs of one call or several.
-
-    Args:
-        got: What the worker left, decoded, for each call and output.
-        answers: Right values, for each.
-        expected: The outputs of one call.
-    """
-    result = [Comparison(0.0, True)] * len(answers)
-    for place, want in enumerate(expected):
-        mine = slice(place, None, len(expected))
-        result[mine] = compare_samples(got[mine], answers[mine], want)
-    return result

@@ -15,7 +15,7 @@ from cudal1_worker import protocol as wire
 from cudal1_env.judge import memory
 from cudal1_env.judge.device import Contract, Output, check_holes
 from cudal1_env.judge.memory import SharedBlock, sealed_file
-from cudal1_env.judge.numerics import Answer, Expected, decode
+from cudal1_env.judge.numerics import Expected, decode
 from cudal1_env.records import Machine
 
 Bytes = npt.NDArray[np.uint8]
@@ -157,7 +157,7 @@ class CpuMemory:
         except memory.Unreadable:
             return False
 
-    def expect(self, answers: Sequence[Answer], expected: tuple[Expected, ...]) -> None:
+    def expect(self, positions: Sequence[npt.NDArray[np.int64]], expected: tuple[Expected, ...]) -> None:
         """Nothing to do beforehand."""
 
     def samples_as_before(self, page: bytes) -> None:
@@ -166,13 +166,15 @@ class CpuMemory:
     def learn(self, page: bytes, outputs: Sequence[Output]) -> None:
         """Nor anything to learn."""
 
-    def samples(self, outputs: Sequence[Output], answers: Sequence[Answer]) -> list[npt.NDArray[np.generic]]:
-        """Read the outputs' elements at the answers' positions from the frozen worker.
+    def samples(
+        self, outputs: Sequence[Output], positions: Sequence[npt.NDArray[np.int64]]
+    ) -> list[npt.NDArray[np.generic]]:
+        """Read the outputs' elements at flat positions from the frozen worker.
 
         Raises:
             Contract: The memory that the worker named is not there.
         """
-        return [self._sample(output, answer.positions) for output, answer in zip(outputs, answers, strict=True)]
+        return [self._sample(output, places) for output, places in zip(outputs, positions, strict=True)]
 
     def _sample(self, output: Output, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
         want = output.expected

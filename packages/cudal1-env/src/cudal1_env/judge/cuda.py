@@ -23,7 +23,7 @@ from cudal1_env.errors import MachineError
 from cudal1_env.judge.copies import CopyEngine
 from cudal1_env.judge.device import Contract, Output, check_holes
 from cudal1_env.judge.floor import Floor, floor_of, moved_bytes
-from cudal1_env.judge.numerics import Answer, Expected, decode
+from cudal1_env.judge.numerics import Expected, decode
 from cudal1_env.judge.nvml import Nvml
 from cudal1_env.judge.peaks import Peaks, known_peaks, measure_peaks
 from cudal1_env.judge.watch import Watch
@@ -285,15 +285,15 @@ class CudaMemory:
         """Whether the first slot still holds the inputs of the last untimed call."""
         return bool(self._torch.equal(self._slot(0), inputs))
 
-    def expect(self, answers: Sequence[Answer], expected: tuple[Expected, ...]) -> None:
+    def expect(self, positions: Sequence[npt.NDArray[np.int64]], expected: tuple[Expected, ...]) -> None:
         """Work out which bytes will be read, as if the outputs' form were that of the call before."""
         width = len(expected)
-        forms = [self._forms.get(k % width) for k in range(len(answers))]
+        forms = [self._forms.get(k % width) for k in range(len(positions))]
         self._plan = None
         if all(form is not None for form in forms):
             outputs = [Output(0, form.strides, expected[k % width]) for k, form in enumerate(forms) if form is not None]
             words = np.array([form.words for form in forms if form is not None])
-            self._plan = _Plan(outputs, answers, words)
+            self._plan = _Plan(outputs, positions, words)
 
     def samples_as_before(self, page: bytes) -> list[npt.NDArray[np.generic]] | None:
         """Read what `expect` was told, if the outputs differ from those read before in their addresses only."""
@@ -305,14 +305,16 @@ class CudaMemory:
             return None
         return self._read(plan, starts)
 
-    def samples(self, outputs: Sequence[Output], answers: Sequence[Answer]) -> list[npt.NDArray[np.generic]]:
-        """Read the outputs' elements at the answers' positions, all in one go.
+    def samples(
+        self, outputs: Sequence[Output], positions: Sequence[npt.NDArray[np.int64]]
+    ) -> list[npt.NDArray[np.generic]]:
+        """Read the outputs' elements at flat positions, all in one go.
 
         Raises:
             Contract: The memory that the worker named is not in the arena.
         """
         starts = _places([self._start(output) for output in outputs])
-        return self._read(_Plan(outputs, answers, np.empty((0, 0), dtype=np.uint64)), starts)
+        return self._read(_Plan(outputs, positions, np.empty((0, 0), dtype=np.uint64)), starts)
 
     def learn(self, page: bytes, outputs: Sequence[Output]) -> None:
         """Remember the form of checked outputs of one call, for `samples_as_before`."""
@@ -369,23 +371,25 @@ class _Plan:
 
     Args:
         outputs: Their form; the addresses do not matter.
-        answers: The positions, for each output.
+        positions: Flat positions of elements, for each output.
         words: The descriptors without the addresses, shape (outputs, words); for `addresses` only.
     """
 
-    def __init__(self, outputs: Sequence[Output], answers: Sequence[Answer], words: npt.NDArray[np.uint64]) -> None:
-        counts = [answer.positions.size for answer in answers]
+    def __init__(
+        self, outputs: Sequence[Output], positions: Sequence[npt.NDArray[np.int64]], words: npt.NDArray[np.uint64]
+    ) -> None:
+        counts = [one.size for one in positions]
         self._words = words
         self._dtypes = [output.expected.dtype for output in outputs]
         items = _places([output.expected.item_bytes for output in outputs])
         self.spans = _places([output.span_bytes for output in outputs])
         self._which = np.repeat(np.arange(len(counts)), counts)
-        positions = np.concatenate([answer.positions for answer in answers])
-        self._offsets = np.zeros(positions.shape, dtype=np.uint64)
+        flat = np.concatenate(positions)
+        self._offsets = np.zeros(flat.shape, dtype=np.uint64)
         forms = [(output.strides, output.expected) for output in outputs]
         for form in set(forms):  # calls mostly have the same
             there = np.array([form == one for one in forms])[self._which]
-            self._offsets[there] = Output(0, *form).offsets(positions[there]).astype(np.uint64)
+            self._offsets[there] = Output(0, *form).offsets(flat[there]).astype(np.uint64)
         self.sizes = items[self._which]
         ends = np.cumsum(self.sizes)
         self.targets = (ends - self.sizes).astype(np.uint64)

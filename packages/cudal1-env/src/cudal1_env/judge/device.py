@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from cudal1_worker import protocol as wire
 
 from cudal1_env.judge.floor import Floor
-from cudal1_env.judge.numerics import Answer, Array, Expected
+from cudal1_env.judge.numerics import Array, Expected
 from cudal1_env.records import GpuState, Machine
 
 
@@ -32,8 +33,7 @@ class Output:
     @property
     def span_bytes(self) -> int:
         """Bytes from the first to the last element."""
-        reach = sum((n - 1) * s for n, s in zip(self.expected.shape, self.strides, strict=True))
-        return (reach + 1) * self.expected.item_bytes if self.expected.size else 0
+        return _span_bytes(self.strides, self.expected)
 
     def offsets(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Bytes from the address to elements at flat positions (in C order of the shape), shape (n,)."""
@@ -42,6 +42,12 @@ class Output:
         for index, stride in zip(indices, self.strides, strict=True):
             offsets += index.astype(np.int64) * stride
         return offsets * self.expected.item_bytes
+
+
+@lru_cache
+def _span_bytes(strides: tuple[int, ...], expected: Expected) -> int:
+    reach = sum((n - 1) * s for n, s in zip(expected.shape, strides, strict=True))
+    return (reach + 1) * expected.item_bytes if expected.size else 0
 
 
 class Block(Protocol):
@@ -101,7 +107,7 @@ class ArmMemory(Protocol):
         """Whether the inputs of the last untimed call, mapped in the worker at `address`, are as they were."""
         ...
 
-    def expect(self, answers: Sequence[Answer], expected: tuple[Expected, ...]) -> None:
+    def expect(self, positions: Sequence[npt.NDArray[np.int64]], expected: tuple[Expected, ...]) -> None:
         """Get ready to read these positions: what can be done before the clock runs."""
         ...
 
@@ -120,8 +126,10 @@ class ArmMemory(Protocol):
         """Remember the form of the checked outputs of one call, for `samples_as_before`."""
         ...
 
-    def samples(self, outputs: Sequence[Output], answers: Sequence[Answer]) -> list[npt.NDArray[np.generic]]:
-        """Read the outputs' elements at the answers' positions.
+    def samples(
+        self, outputs: Sequence[Output], positions: Sequence[npt.NDArray[np.int64]]
+    ) -> list[npt.NDArray[np.generic]]:
+        """Read the outputs' elements at flat positions.
 
         Raises:
             Contract: The memory that the worker named is not there.

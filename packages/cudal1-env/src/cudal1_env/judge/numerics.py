@@ -6,9 +6,11 @@ reference in float64, with a floor of a few units in the last place of the outpu
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,12 +37,12 @@ class Expected:
     aliases: bool
     """Whether the reference itself returns an input's memory."""
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of elements."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
-    @property
+    @cached_property
     def item_bytes(self) -> int:
         """Bytes of an element."""
         return np.dtype(_NUMPY.get(self.dtype, self.dtype)).itemsize
@@ -74,10 +76,12 @@ class Answer:
     reference_error: float = field(default=0.0)
     """The reference's own error, over the scale."""
 
-    def some(self, chosen: npt.NDArray[np.int64]) -> Answer:
-        """Return the answer with a part of its sample."""
-        scales = None if self.sample_scales is None else self.sample_scales[chosen]
-        return replace(self, positions=self.positions[chosen], values=self.values[chosen], sample_scales=scales)
+    @cached_property
+    def sample_allowed(self) -> Floats:
+        """What each element of the sample may err by its row's scale, shape (n,); infinite where that says nothing."""
+        if self.sample_scales is None or not np.isfinite(self.row_tolerance):
+            return np.full(self.positions.size, np.inf)
+        return np.maximum(self.row_tolerance * _doubles(self.sample_scales), _TINY)
 
 
 @dataclass(frozen=True)
@@ -131,23 +135,27 @@ def compare(got: Array, answer: Answer, expected: Expected, *, whole: bool) -> C
     return Comparison(error / answer.scale if answer.scale > 0 else error, error <= answer.tolerance and rows_right)
 
 
-def compare_samples(got: Sequence[Array], answers: Sequence[Answer], expected: Expected) -> list[Comparison]:
-    """Compare samples of one output from several calls, as `compare` does each, in one go.
+def compare_samples(
+    got: Sequence[Array], answers: Sequence[Answer], parts: Sequence[slice], expected: Expected
+) -> list[Comparison]:
+    """Compare parts of samples of one output from several calls, as `compare` does whole samples, in one go.
 
     Args:
         got: What the worker left, decoded, shape (n,) each.
         answers: Right values, tolerances and scales, for each.
+        parts: Which part of its sample was read, for each.
         expected: The output's shape and dtype.
     """
     result = [Comparison(0.0, True)] * len(got)
     filled = [k for k, one in enumerate(got) if one.shape[0]]
     if not filled:
         return result
-    chosen = [answers[k] for k in filled]
+    chosen = [(answers[k], parts[k]) for k in filled]
     sizes = np.array([got[k].shape[0] for k in filled])
     starts = np.cumsum(sizes) - sizes
-    values, right = np.concatenate([got[k] for k in filled]), np.concatenate([one.values for one in chosen])
-    tolerances = np.array([one.tolerance for one in chosen])
+    values = np.concatenate([got[k] for k in filled])
+    right = np.concatenate([answer.values[part] for answer, part in chosen])
+    tolerances = np.array([answer.tolerance for answer, _ in chosen])
     if not expected.floating:
         errors = np.add.reduceat((_integers(values) != right).astype(np.float64), starts) / sizes
         rights = errors <= tolerances
@@ -158,22 +166,15 @@ def compare_samples(got: Sequence[Array], answers: Sequence[Answer], expected: E
             same = (wide == rounded) | (np.isnan(wide) & np.isnan(rounded))
             masked = np.logical_or.reduceat((np.isfinite(wide) != finite) | ~(same | finite), starts)
             difference = np.where(finite, np.abs(wide - _doubles(right)), 0.0)
-            allowed = np.concatenate([_sample_allowed(one) for one in chosen])
+            allowed = np.concatenate([answer.sample_allowed[part] for answer, part in chosen])
             largest = np.maximum.reduceat(difference, starts)
             rows = np.logical_and.reduceat(difference <= allowed, starts)
-            scales = np.array([one.scale if one.scale > 0 else 1.0 for one in chosen])
+            scales = np.array([answer.scale if answer.scale > 0 else 1.0 for answer, _ in chosen])
             errors = np.where(masked, np.nan, largest / scales)
             rights = ~masked & (largest <= tolerances) & rows
     for k, error, is_right in zip(filled, errors.tolist(), rights.tolist(), strict=True):
         result[k] = Comparison(error, is_right)
     return result
-
-
-def _sample_allowed(answer: Answer) -> Floats:
-    """What each element of a sample may err by its row's scale; infinite where that says nothing."""
-    if answer.sample_scales is None or not np.isfinite(answer.row_tolerance):
-        return np.full(answer.positions.size, np.inf)
-    return np.maximum(answer.row_tolerance * _doubles(answer.sample_scales), _TINY)
 
 
 def _rows_right(difference: Array, answer: Answer, expected: Expected, *, whole: bool) -> bool:

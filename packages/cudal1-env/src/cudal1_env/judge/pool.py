@@ -225,7 +225,7 @@ class Pool:
         whole: bool,
     ) -> Answer:
         count = min(share, out.size)
-        positions = np.sort(random.choice(out.size, size=count, replace=False, shuffle=False)) if count else np.empty(0)
+        positions = random.choice(out.size, size=count, replace=False) if count else np.empty(0)  # in random order
         positions = positions.astype(np.int64)
         settings, (own_error, own_row_error) = self.settings, own
         kept = self.device.copy(values) if whole else None

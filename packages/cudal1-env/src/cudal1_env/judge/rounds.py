@@ -26,7 +26,7 @@ SOLO_SETS = 4
 _FIRST_PAIRS = 8
 """Pairs whose sets are made before the first turn: the first look at the interval comes after as many."""
 _EMPTY_CALLS = 7
-_SLOPES = 16
+_SLOPES = 10
 """Turns of some calls, and of twice as many, that tell a GPU's overhead."""
 _SINGLES = 2
 """Calls for each pair that are made alone, where turns consist of several calls in one go."""
