@@ -46,6 +46,7 @@ class Oracle:
             "make": self.make,
             "block": self.use_block,
             "write": self.write,
+            "held": self.held,
             "vary": self.vary,
             "change": self.change,
         }
@@ -195,6 +196,10 @@ class Oracle:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return {"ok": True}
+
+    def held(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Tell how much of a GPU's memory this process holds."""
+        return {"bytes": torch.cuda.memory_reserved() if self.device.type == "cuda" else 0}
 
     def vary(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make inputs of which single elements are to be changed, for the task gate."""

@@ -130,6 +130,11 @@ class Pool:
         return self.oracle.anatomy
 
     @property
+    def usual_mode(self) -> WeightsMode:
+        """Which weights both arms hold where a candidate's state agrees with the reference's."""
+        return "loaded" if self.anatomy.state else "seeded"
+
+    @property
     def size_bytes(self) -> int:
         """Memory that the pool takes."""
         return sum(one.size_bytes for sets in self._sets.values() for one in sets)
