@@ -226,6 +226,8 @@ def test_a_program_runs_inside_the_sandbox(judge: Judge) -> None:
 
 def test_why_no_program_runs_is_told(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cudal1_env.judge.trial._PROGRAM", "class ModelNew:\n    def __init__(self): 1 / 0\n")
+    reason = why_no_program_runs(judge._builder)
+    assert reason == "RUNTIME_ERROR: ModelNew(...) failed: ZeroDivisionError: division by zero (line 2)"
 
 
 @pytest.mark.skipif(has_gpu(), reason="needs a machine without an NVIDIA GPU")
