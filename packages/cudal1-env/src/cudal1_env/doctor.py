@@ -113,11 +113,7 @@ def available_needs() -> set[str]:
 
 
 def examine() -> Findings:
-    """Look at this machine; takes a second, with a GPU ten.
-
-    Raises:
-        MachineError: Another judge uses the GPU for longer than anybody waits.
-    """
+    """Look at this machine; takes a second, with a GPU some twenty."""
     import torch
 
     device = resolve_device("auto")
@@ -144,12 +140,15 @@ def examine_gpu() -> GpuFindings:
     try:
         facts = gpu_facts()
         gpu = CudaDevice(tf32=False)
-        with lease(*gpu.locks):
-            peaks = gpu.peaks(again=True)
-            with contextlib.closing(Builder(JudgeSettings(device="cuda"), gpu, choose_core())) as builder:
-                return GpuFindings(problem=why_no_program_runs(builder), facts=facts, peaks=peaks)
     except EnvError as error:
         return GpuFindings(problem=str(error), facts=facts)
+    peaks: Peaks | None = None
+    try:
+        with lease(*gpu.locks), contextlib.closing(Builder(JudgeSettings(), gpu, choose_core())) as builder:
+            peaks = gpu.peaks(again=True)
+            return GpuFindings(problem=why_no_program_runs(builder), facts=facts, peaks=peaks)
+    except (EnvError, *gpu.faults) as error:
+        return GpuFindings(problem=f"{type(error).__name__}: {error}", facts=facts, peaks=peaks)
 
 
 def calibrate(log: Callable[[str], None]) -> Spread:

@@ -204,8 +204,12 @@ class Oracle:
     def vary(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make inputs of which single elements are to be changed, for the task gate."""
         wide = self.models[message["weights"]][1]
-        values, *others = [self.fresh_inputs(seed, "own") for seed in message["seeds"]]
-        self.variation = Variation(lambda changed: self.exact(wide, changed), values, others)
+        first, *others = message["seeds"]
+        self.variation = Variation(
+            lambda changed: self.exact(wide, changed),
+            self.fresh_inputs(first, "own"),
+            (self.fresh_inputs(seed, "own") for seed in others),
+        )
         return {"most": self.variation.most()}
 
     def change(self, message: wire.Message, fds: list[int]) -> wire.Message:

@@ -71,10 +71,16 @@ class CudaDevice:
         self._driver = facts.driver
         self.identity = facts.uuid
         self._nvml = Nvml(facts.uuid)
-        self._flush: Tensor = torch.zeros(2, 2 * self._level2, dtype=torch.uint8, device="cuda")
-        self._copies = CopyEngine()
         torch_faults: tuple[type[Exception], ...] = (torch.AcceleratorError, torch.OutOfMemoryError)
         self.faults = (vmm.CudaError, self._nvml.fault, *torch_faults)
+        try:
+            self._flush: Tensor = torch.zeros(2, 2 * self._level2, dtype=torch.uint8, device="cuda")
+            self._copies = CopyEngine()
+        except self.faults as error:
+            raise MachineError(
+                f"expected room for a context on GPU-{self.identity}, got {type(error).__name__}: {error}; "
+                f"{facts.strangers} processes of others are there (nvidia-smi): wait for them, or choose another GPU"
+            ) from error
         self.locks = (f"gpu-{self.identity}",)
         self.gpus: tuple[str, ...] | None = None
         self.environment: dict[str, str] = {}
