@@ -86,7 +86,7 @@ SLOW = Task(
     name="slow",
     level=1,
     origin="file",
-    source=f"{HEAD}class Model(nn.Module):\n    def forward(self, a, b):\n        for _ in range(30):\n"
+    source=f"{HEAD}class Model(nn.Module):\n    def forward(self, a, b):\n        for _ in range(200):\n"
     f"            out = a * 2 + b\n        return out\n{INPUTS}def get_init_inputs():\n    return []\n",
 )
 ONCE = f"{HEAD}class ModelNew(nn.Module):\n    def forward(self, a, b):\n        return torch.add(b, a, alpha=2)\n"
