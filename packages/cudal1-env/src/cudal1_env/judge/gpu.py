@@ -92,9 +92,26 @@ def gpu_facts() -> GpuFacts:
     """
     torch: Any = importlib.import_module("torch")
     if not torch.cuda.is_available():
-        raise MachineError("expected an NVIDIA GPU and its driver, torch finds none; use device='cpu'")
-    properties: Any = torch.cuda.get_device_properties(0)
+        raise MachineError(
+            f"expected an NVIDIA GPU and its driver, new enough for CUDA {torch.version.cuda}, torch finds none; look "
+            "at nvidia-smi, or use device='cpu'"
+        )
+    try:
+        properties: Any = torch.cuda.get_device_properties(0)
+    except RuntimeError as error:
+        raise MachineError(
+            f"expected CUDA to start, got: {error}; does another process use the GPU for itself (nvidia-smi)?"
+        ) from error
     nvml = Nvml(str(properties.uuid))
+    try:
+        return _facts(properties, nvml)
+    except nvml.fault as error:
+        raise MachineError(
+            f"expected a driver that tells about GPU-{properties.uuid}, got: {error}; install a driver that NVML knows"
+        ) from error
+
+
+def _facts(properties: Any, nvml: Nvml) -> GpuFacts:
     driver, cuda = nvml.driver()
     return GpuFacts(
         name=str(properties.name),
