@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 
@@ -9,15 +10,45 @@ from cudal1_data import Task, load_suite
 from pydantic import BaseModel, ConfigDict
 
 from cudal1_env.calibration import load_spread, save_spread, spread_path
-from cudal1_env.errors import MachineError
+from cudal1_env.errors import EnvError, MachineError
+from cudal1_env.hardware import resolve_device
+from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.builder import Builder
 from cudal1_env.judge.cpu import CpuDevice
-from cudal1_env.judge.lease import choose_core
-from cudal1_env.records import Machine
+from cudal1_env.judge.gpu import GpuFacts, gpu_facts
+from cudal1_env.judge.lease import choose_core, lease
+from cudal1_env.judge.peaks import Peaks
+from cudal1_env.judge.trial import why_no_program_runs
+from cudal1_env.records import Device, Machine
 from cudal1_env.sandbox import available_layers, successful_attempts
 from cudal1_env.stats import DEFAULT_SPREAD, Launch, Spread, calibrate_spread
 
 _CALIBRATION_TASKS = 6
 _CALIBRATION_LAUNCHES = 4
+
+
+class GpuFindings(BaseModel):
+    """What `doctor` found out about the GPU that the judge would use."""
+
+    model_config = ConfigDict(frozen=True)
+
+    problem: str | None
+    """Why the judge cannot use it; None where it can."""
+    facts: GpuFacts | None = None
+    """The GPU and its driver; None where the judge cannot even begin."""
+    peaks: Peaks | None = None
+    """What it can do at best."""
+
+    def text(self) -> list[str]:
+        """Return the findings for people."""
+        lines = [] if self.facts is None else self.facts.text()
+        if self.peaks is not None:
+            lines.append(f"gpu       at best {self.peaks.text()}")
+        if self.problem is not None:
+            lines.append(f"gpu       REFUSED: {self.problem}")
+        else:
+            lines.append("gpu       programs run on it inside the sandbox")
+        return lines
 
 
 class Findings(BaseModel):
@@ -27,6 +58,10 @@ class Findings(BaseModel):
 
     machine: Machine
     """Host, CPU, versions."""
+    device: Device
+    """Where programs run unless another device is asked for."""
+    gpu: GpuFindings | None
+    """The GPU; None where there is none to be seen."""
     layers: dict[str, str | None]
     """Every sandbox layer: None where it is available, else the reason."""
     attempts: dict[str, str]
@@ -47,6 +82,10 @@ class Findings(BaseModel):
         """Return the findings for people."""
         lines = [f"machine   {self.machine.name}, {self.machine.cores} cores, {self.machine.kernel}"]
         lines.append(f"versions  Python {self.machine.python}, torch {self.machine.torch}")
+        if self.gpu is None:
+            lines.append("gpu       none to be seen: programs run on the CPU")
+        else:
+            lines.extend(self.gpu.text())
         core = "shared with the judge (timing is coarse: use a machine with two cores)"
         lines.append(f"arms      {core if self.machine.core is None else f'held to core {self.machine.core}'}")
         for name, reason in self.layers.items():
@@ -74,19 +113,42 @@ def available_needs() -> set[str]:
 
 
 def examine() -> Findings:
-    """Look at this machine; takes a second."""
+    """Look at this machine; takes a second, with a GPU some twenty."""
     import torch
 
-    spread = load_spread()
+    device = resolve_device("auto")
+    gpu = examine_gpu() if device == "cuda" else None
+    identity = gpu.facts.uuid if gpu is not None and gpu.facts is not None else ""
     core = choose_core()
     return Findings(
         machine=CpuDevice(core).machine(core, torch.__version__, None),
-        layers=dict(available_layers()),
-        attempts=successful_attempts(),
+        device=device,
+        gpu=gpu,
+        layers=dict(available_layers(device)),
+        attempts=successful_attempts(device),
         tools={name: shutil.which(name) for name in ("gcc", "g++", "ninja", "nvcc")},
-        spread=spread,
-        calibrated=spread_path().exists(),
+        spread=load_spread(device, identity),
+        calibrated=spread_path(device, identity).exists(),
     )
+
+
+def examine_gpu() -> GpuFindings:
+    """Look at the GPU that the judge would use: measure its peaks again, and run a program on it in the sandbox."""
+    from cudal1_env.judge.cuda import CudaDevice  # starts torch and the GPU
+
+    facts: GpuFacts | None = None
+    try:
+        facts = gpu_facts()
+        gpu = CudaDevice(tf32=False)
+    except EnvError as error:
+        return GpuFindings(problem=str(error), facts=facts)
+    peaks: Peaks | None = None
+    try:
+        with lease(*gpu.locks), contextlib.closing(Builder(JudgeSettings(), gpu, choose_core())) as builder:
+            peaks = gpu.peaks(again=True)
+            return GpuFindings(problem=why_no_program_runs(builder), facts=facts, peaks=peaks)
+    except (EnvError, *gpu.faults) as error:
+        return GpuFindings(problem=f"{type(error).__name__}: {error}", facts=facts, peaks=peaks)
 
 
 def calibrate(log: Callable[[str], None]) -> Spread:
@@ -96,15 +158,21 @@ def calibrate(log: Callable[[str], None]) -> Spread:
         log: Told about progress.
 
     Returns:
-        The spread, which was also kept for this machine.
+        The spread, which was also kept for this machine's CPU or for the GPU.
     """
     launches: list[Launch] = []
-    tasks = [task for task in load_suite("starter") if task.split == "train"][:: max(1, 30 // _CALIBRATION_TASKS)]
+    device = resolve_device("auto")
+    tasks = [task for task in load_suite("starter", device=device) if task.split == "train"][
+        :: max(1, 30 // _CALIBRATION_TASKS)
+    ]
+    identity = ""
     for task in tasks[:_CALIBRATION_TASKS]:
-        launches.extend(measure_against_itself(task, _CALIBRATION_LAUNCHES))
+        with Judge(JudgeSettings(device=device)) as judge:
+            identity = judge.device.identity
+            launches.extend(measure_against_itself(judge, task, _CALIBRATION_LAUNCHES))
         log(f"{task.id}: {_CALIBRATION_LAUNCHES} launches")
     spread = calibrate_spread(launches)
-    log(f"kept in {save_spread(spread)}; the default was {100 * DEFAULT_SPREAD.sigma:.2f} %")
+    log(f"kept in {save_spread(spread, device, identity)}; the default was {100 * DEFAULT_SPREAD.sigma:.2f} %")
     return spread
 
 
@@ -113,19 +181,16 @@ def as_candidate(task: Task) -> str:
     return task.source + "\n\nModelNew = Model\n"
 
 
-def measure_against_itself(task: Task, count: int) -> list[Launch]:
+def measure_against_itself(judge: Judge, task: Task, count: int) -> list[Launch]:
     """Measure `count` launches of a reference against itself.
 
     Raises:
         MachineError: The reference was not judged right.
     """
-    from cudal1_env.judge import Judge
-
     launches: list[Launch] = []
-    with Judge() as judge:
-        for _ in range(count):
-            one = judge.evaluate(task, as_candidate(task))
-            if not one.correct:
-                raise MachineError(f"expected {task.id} to agree with itself, got {one.status}: {one.message}")
-            launches.extend(Launch(reference, candidate) for reference, candidate in one.turns_ms)
+    for _ in range(count):
+        one = judge.evaluate(task, as_candidate(task))
+        if not one.correct:
+            raise MachineError(f"expected {task.id} to agree with itself, got {one.status}: {one.message}")
+        launches.extend(Launch(reference, candidate) for reference, candidate in one.turns_ms)
     return launches

@@ -7,7 +7,7 @@ value that it has in another set: a constant mask never changes, so none of it m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -32,14 +32,16 @@ class Variation:
     """
 
     def __init__(
-        self, exact: Callable[[list[Any]], list[torch.Tensor]], values: list[Any], others: list[list[Any]]
+        self, exact: Callable[[list[Any]], list[torch.Tensor]], values: list[Any], others: Iterable[list[Any]]
     ) -> None:
         self._exact = exact
         self._values = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
         self._places = [place for place, value in enumerate(values) if isinstance(value, torch.Tensor)]
         self._far = {place: _far_values(self._values[place]) for place in self._places}
-        kept = [place for place in self._places if self._far[place] is None]
-        self._others = {place: [other[place] for other in others] for place in kept}
+        self._others: dict[int, list[torch.Tensor]] = {place: [] for place in self._places if self._far[place] is None}
+        for other in others if self._others else ():  # one after another: inputs may be large
+            for place, kept in self._others.items():
+                kept.append(other[place])
         self._answers = self._answer()
 
     def most(self) -> list[float]:

@@ -46,6 +46,7 @@ class Oracle:
             "make": self.make,
             "block": self.use_block,
             "write": self.write,
+            "held": self.held,
             "vary": self.vary,
             "change": self.change,
         }
@@ -196,11 +197,19 @@ class Oracle:
             torch.cuda.synchronize()
         return {"ok": True}
 
+    def held(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Tell how much of a GPU's memory this process holds."""
+        return {"bytes": torch.cuda.memory_reserved() if self.device.type == "cuda" else 0}
+
     def vary(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make inputs of which single elements are to be changed, for the task gate."""
         wide = self.models[message["weights"]][1]
-        values, *others = [self.fresh_inputs(seed, "own") for seed in message["seeds"]]
-        self.variation = Variation(lambda changed: self.exact(wide, changed), values, others)
+        first, *others = message["seeds"]
+        self.variation = Variation(
+            lambda changed: self.exact(wide, changed),
+            self.fresh_inputs(first, "own"),
+            (self.fresh_inputs(seed, "own") for seed in others),
+        )
         return {"most": self.variation.most()}
 
     def change(self, message: wire.Message, fds: list[int]) -> wire.Message:

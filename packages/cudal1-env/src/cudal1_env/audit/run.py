@@ -84,7 +84,10 @@ def audit_task(judge: AuditJudge, task: Task) -> TaskAudit:
             reason=str(error).removeprefix(f"{task.id}: "),
         )
     left = survivors.alive or {}
-    found = judge.inputs_that_matter(task)
+    try:
+        found = judge.inputs_that_matter(task)
+    except TaskError:  # say, no memory for one more set: nothing is known then
+        found = []
     wrong = tuple(name for name, equivalent in left.items() if not equivalent)
     return TaskAudit(
         name=task.id,

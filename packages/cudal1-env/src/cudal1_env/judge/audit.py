@@ -66,9 +66,8 @@ class AuditJudge(Judge):
         seed = hashlib.sha256(f"audit/{task.source}".encode("utf-8", "replace")).digest()[:SEED_BYTES]
         pool = self._pool(self._case(task, "", "training"), seed)
         try:
-            mode = "loaded" if pool.anatomy.state else "seeded"
             for number in range(count):
-                yield self._on_host(pool, pool.sets(mode, number, number + 1)[0])
+                yield self._on_host(pool, pool.sets(pool.usual_mode, number, number + 1)[0])
         finally:
             self._retire((task.id, seed.hex()))
 
@@ -118,7 +117,7 @@ def _search(pool: Pool) -> list[tuple[int, int, float]]:
     if pool.anatomy.state:
         pool.weights()
     seeds = [secrets.number("vary", number) for number in range(1 + _OTHERS)]
-    most = oracle.vary(seeds, "loaded" if pool.anatomy.state else "seeded")
+    most = oracle.vary(seeds, pool.usual_mode)
     random = secrets.generator("matter")
     counts = [[0, 0] for _ in tensors]
     largest = sorted(range(len(tensors)), key=lambda number: -tensors[number]["bytes"])[:_MOST_TENSORS]

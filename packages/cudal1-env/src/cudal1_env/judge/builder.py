@@ -11,11 +11,12 @@ from cudal1_env.judge.arms import Arm, Fault
 from cudal1_env.judge.build import BuildFolders
 from cudal1_env.judge.device import Device
 from cudal1_env.judge.keeper import CoreKeeper
+from cudal1_env.judge.oracle import Anatomy
 from cudal1_env.judge.place import answers
 from cudal1_env.judge.pool import Pool
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.verdict import Case
-from cudal1_env.judge.workers import Zygote
+from cudal1_env.judge.workers import Worker, Zygote
 from cudal1_env.records import Status
 from cudal1_env.sandbox import default_spec
 
@@ -47,7 +48,7 @@ class Builder:
         self.settings = settings
         self.device = device
         self.core = core
-        self.zygote = Zygote()
+        self.zygote = Zygote(device.environment)
         self._keeper = CoreKeeper(core)
         self._folders = BuildFolders()
 
@@ -56,6 +57,7 @@ class Builder:
         return default_spec(
             self.device.name,
             demanded=self.settings.require_sandbox,
+            gpus=self.device.gpus,
             hidden=answers(),
             build_dir=None if folder is None else str(folder),
             core=core,
@@ -83,7 +85,7 @@ class Builder:
         with case.watch.phase("start"):
             worker = self.zygote.fork("arm", self.spec(begins_as, core=self.core))
         case.layers, case.missing = worker.layers, worker.missing
-        arm = Arm(worker, self.device, self._keeper, pool.anatomy, self.settings, "ModelNew")
+        arm = self.arm(worker, pool.anatomy, "ModelNew")
         try:
             with case.watch.phase("build"):
                 arm.build(case.source)
@@ -105,7 +107,11 @@ class Builder:
         """Fork a fresh worker for a task's reference, which is not imported yet."""
         with case.watch.phase("start"):
             worker = self.zygote.fork("arm", self.spec(None, core=self.core))
-        return Arm(worker, self.device, self._keeper, pool.anatomy, self.settings, "Model")
+        return self.arm(worker, pool.anatomy, "Model")
+
+    def arm(self, worker: Worker, anatomy: Anatomy, wanted: str) -> Arm:
+        """Return the arm of a fresh worker; see `Arm`."""
+        return Arm(worker, self.device, self._keeper, anatomy, self.settings, wanted)
 
     def drop(self, built: Built) -> None:
         """Kill a candidate, if it lives, and remove what it compiled."""

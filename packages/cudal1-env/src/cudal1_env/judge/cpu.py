@@ -29,16 +29,30 @@ class CpuDevice:
     """
 
     name: Literal["cpu", "cuda"] = "cpu"
+    identity = ""
     code = 0
     tf32 = False
     locks: tuple[str, ...] = ()
     bursts = False
     sample_pieces: int | None = None
     reads_frozen = True
+    gpus: tuple[str, ...] | None = None
+    faults: tuple[type[Exception], ...] = ()
 
     def __init__(self, core: int | None) -> None:
         self._core = core
+        self.environment: dict[str, str] = {}
         self._block = np.zeros(2 * level2_bytes(core or 0), dtype=np.uint8)
+
+    def held(self) -> None:
+        """Control groups and limits see to memory on a CPU."""
+
+    def free_bytes(self) -> None:
+        """See `held`."""
+
+    def computes(self) -> bool:
+        """A CPU does."""
+        return True
 
     def settle(self) -> None:
         """Empty the private caches of the arms' core, so that neither arm finds what the other left.

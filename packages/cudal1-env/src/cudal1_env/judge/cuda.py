@@ -12,17 +12,20 @@ import platform
 import time
 from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 from cudal1_worker import protocol as wire
 from cudal1_worker import vmm
+from cudal1_worker.sandbox import GPU_NODE
 
 from cudal1_env.errors import MachineError
 from cudal1_env.judge.copies import CopyEngine
 from cudal1_env.judge.device import Contract, Output, check_holes
 from cudal1_env.judge.floor import Floor, floor_of, moved_bytes
+from cudal1_env.judge.gpu import gpu_facts
+from cudal1_env.judge.health import Held
 from cudal1_env.judge.numerics import Expected, decode
 from cudal1_env.judge.nvml import Nvml
 from cudal1_env.judge.peaks import Peaks, known_peaks, measure_peaks
@@ -34,6 +37,8 @@ Tensor = Any
 
 _SAMPLE_BYTES = 1 << 20
 """Room for the samples of all outputs of one turn."""
+_NUMBERS = 1 << 16
+"""How many are added up to see whether the GPU still computes."""
 _ARENA_BYTES = 1 << 30
 """Least size of an arena, without its room for copies of outputs; what does not fit comes from the driver."""
 _COPIES_BYTES = 1 << 30
@@ -63,18 +68,48 @@ class CudaDevice:
 
     def __init__(self, *, tf32: bool) -> None:
         torch: Any = importlib.import_module("torch")
-        if not torch.cuda.is_available():
-            raise MachineError("expected an NVIDIA GPU and its driver, torch finds none; use device='cpu'")
+        facts = gpu_facts()
+        if facts.obstacles:
+            raise MachineError("; ".join(facts.obstacles))
         self.tf32 = tf32
         self._torch = torch
         self._properties: Any = torch.cuda.get_device_properties(0)
-        self._level2 = level2 = int(self._properties.L2_cache_size)
-        self._flush: Tensor = torch.zeros(2, 2 * level2, dtype=torch.uint8, device="cuda")
-        self.copies = CopyEngine()
-        self.watch = Watch()
-        self.stage: Tensor = torch.empty(_STAGED_BYTES, dtype=torch.uint8, pin_memory=True)
-        self._nvml = Nvml(str(self._properties.uuid))
-        self.locks = (f"gpu-{self._properties.uuid}",)
+        self._level2 = facts.level2_bytes
+        self._driver = facts.driver
+        self.identity = facts.uuid
+        self._nvml = Nvml(facts.uuid)
+        torch_faults: tuple[type[Exception], ...] = (torch.AcceleratorError, torch.OutOfMemoryError)
+        self.faults = (vmm.CudaError, self._nvml.fault, *torch_faults)
+        try:
+            self._flush: Tensor = torch.zeros(2, 2 * self._level2, dtype=torch.uint8, device="cuda")
+            self.copies = CopyEngine()
+            self.watch = Watch()
+            self.stage: Tensor = torch.empty(_STAGED_BYTES, dtype=torch.uint8, pin_memory=True)
+        except self.faults as error:
+            raise MachineError(
+                f"expected room for a context on GPU-{self.identity}, got {type(error).__name__}: {error}; "
+                f"{facts.strangers} processes of others are there (nvidia-smi): wait for them, or choose another GPU"
+            ) from error
+        self.locks = (f"gpu-{self.identity}",)
+        self.gpus: tuple[str, ...] | None = None
+        self.environment: dict[str, str] = {}
+        if sum(GPU_NODE.fullmatch(name) is not None for name in os.listdir("/dev")) > 1:
+            # A program that chose another GPU would have two. Where only one is to be seen, its number is another.
+            self.gpus = (f"nvidia{self._nvml.minor()}",)
+            self.environment["CUDA_VISIBLE_DEVICES"] = f"GPU-{self.identity}"
+
+    def held(self) -> Held:
+        """Memory of the GPU that is in use, and what of it this process holds by its own count."""
+        return Held(self._nvml.used_bytes(), int(self._torch.cuda.memory_reserved()) + CudaBlock.all_bytes)
+
+    def free_bytes(self) -> int:
+        """Memory of the GPU that nobody uses."""
+        free, _ = self._torch.cuda.mem_get_info()
+        return int(free)
+
+    def computes(self) -> bool:
+        """Whether this process's own context still gives right answers."""
+        return int(self._torch.arange(_NUMBERS, device="cuda").sum()) == _NUMBERS * (_NUMBERS - 1) // 2
 
     def reset(self) -> None:
         """Give back what of the L2 cache was set aside for somebody."""
@@ -101,7 +136,7 @@ class CudaDevice:
 
     def peaks(self, *, again: bool = False) -> Peaks:
         """What this GPU can do at best; measured where it is not known. The caller holds the lease."""
-        uuid, driver = str(self._properties.uuid), _driver_version()
+        uuid, driver = self.identity, self._driver
         return known_peaks(uuid, driver, lambda: measure_peaks(uuid, driver), again=again)
 
     def memory(self, pid: int, input_bytes: int, output_bytes: int) -> CudaMemory:
@@ -148,7 +183,7 @@ class CudaDevice:
             kernel=f"{platform.system()} {platform.release()}",
             python=platform.python_version(),
             torch=torch_version,
-            driver=_driver_version(),
+            driver=self._driver,
             cuda=cuda_version,
         )
 
@@ -160,8 +195,12 @@ class CudaBlock:
         size_bytes: Its size.
     """
 
+    all_bytes: ClassVar[int] = 0
+    """Of all blocks that this process has made and not given back."""
+
     def __init__(self, size_bytes: int) -> None:
         self._mapping = vmm.Mapping.create(size_bytes, 0)
+        CudaBlock.all_bytes += self._mapping.size_bytes
         self.size_bytes = self._mapping.size_bytes
         self.address = self._mapping.address
         self.bytes: Tensor = self._mapping.tensor()
@@ -174,6 +213,7 @@ class CudaBlock:
             self.fd = -1
             del self.bytes
             self._mapping.close()
+            CudaBlock.all_bytes -= self.size_bytes
 
 
 class CudaMemory:
@@ -426,12 +466,3 @@ def _places(numbers: Sequence[int]) -> npt.NDArray[np.uint64]:
 
 def _addresses(tensors: Sequence[Tensor]) -> npt.NDArray[np.uint64]:
     return _places([one.data_ptr() for one in tensors])
-
-
-def _driver_version() -> str:
-    try:
-        with open("/proc/driver/nvidia/version") as file:
-            words = file.readline().split()
-    except OSError:
-        return "unknown"
-    return next((word for word in words if word[0].isdigit() and "." in word), "unknown")

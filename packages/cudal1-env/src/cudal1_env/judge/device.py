@@ -13,6 +13,7 @@ import numpy.typing as npt
 from cudal1_worker import protocol as wire
 
 from cudal1_env.judge.floor import Floor
+from cudal1_env.judge.health import Held
 from cudal1_env.judge.numerics import Array, Expected
 from cudal1_env.records import GpuState, Machine
 
@@ -153,6 +154,8 @@ class Device(Protocol):
     """A kind of device, as the judge uses it."""
 
     name: Literal["cpu", "cuda"]
+    identity: str
+    """Which one of its kind: a GPU's uuid; empty for the CPU."""
     code: int
     """How descriptors call it."""
     tf32: bool
@@ -166,6 +169,12 @@ class Device(Protocol):
     reads_frozen: bool
     """Whether outputs are read while the worker stands still. On a GPU its kernels would run on in any case, and what
     counts is that the bytes which were read at that moment are right."""
+    gpus: tuple[str, ...] | None
+    """Which GPUs' nodes of /dev a worker finds, where the machine has several; None: what there is."""
+    environment: dict[str, str]
+    """Environment variables of the workers, beside those that they share with the judge."""
+    faults: tuple[type[Exception], ...]
+    """What the device's own failures raise in the judge."""
 
     def state(self) -> GpuState | None:
         """What the driver tells about the device now; None where there is none."""
@@ -173,6 +182,18 @@ class Device(Protocol):
 
     def strangers(self, own: Collection[int]) -> int:
         """How many processes work on the device that are not of this judge."""
+        ...
+
+    def held(self) -> Held | None:
+        """Memory of the device that is in use; None where control groups and limits see to it."""
+        ...
+
+    def free_bytes(self) -> int | None:
+        """Memory of the device that nobody uses; None as in `held`."""
+        ...
+
+    def computes(self) -> bool:
+        """Whether the judge itself still gets right answers from the device."""
         ...
 
     def floor(

@@ -8,16 +8,19 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from cudal1_data import Task
 
 from cudal1_env.calibration import load_spread
+from cudal1_env.errors import MachineError
 from cudal1_env.gate import AuditReport, find_audit, reference_sha256
 from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.arms import Fault
 from cudal1_env.judge.builder import Builder, Built
+from cudal1_env.judge.health import Held, await_memory, check_returned
 from cudal1_env.judge.launches import Launches
 from cudal1_env.judge.lease import away_from, core_name, lease, take_seat
 from cudal1_env.judge.place import choose_device
@@ -52,7 +55,7 @@ class Judge:
             self._seat.close()
             raise
         self._builder = Builder(self.settings, self.device, self.core)
-        self._launches = Launches(self._builder, load_spread())
+        self._launches = Launches(self._builder, load_spread(self.device.name, self.device.identity))
         self._shares: dict[str, tuple[float, ...]] = {}
         if (audit := find_audit("auto", "starter", self.device.name)) is not None:
             self.learn(audit)
@@ -210,15 +213,44 @@ class Judge:
                 case.watch.add("wait", waited)
                 case.strangers = self.device.strangers(self._own_pids(built))
                 case.floor = self._launches.floor(case, pool)
-                return self._launches.measure(built, pool)
-        except Fault as fault:
-            return case.failed(fault)
+                before = self._held(pool)
+                try:
+                    evaluation = self._launches.measure(built, pool)
+                except Fault as fault:
+                    evaluation = case.failed(fault)
+                self._builder.drop(built)
+                self._check_health(before, pool)
+                return evaluation
+        except self.device.faults as error:
+            raise MachineError(
+                f"expected the GPU to work for the judge, got {type(error).__name__}: {error}; start a new process, "
+                "on another GPU if it goes on"
+            ) from error
         finally:
-            if built.arm is not None:
-                case.stderr = case.stderr or printable(built.arm.worker.log)
             self._builder.drop(built)
 
-    def _own_pids(self, built: Built) -> set[int]:
+    def _held(self, pool: Pool) -> Held | None:
+        held = self.device.held()
+        return held and replace(held, own_bytes=held.own_bytes + pool.oracle.held_bytes())
+
+    def _check_health(self, before: Held | None, pool: Pool) -> None:
+        """Make sure that the device is as it was: every process of the candidate is dead. A few milliseconds.
+
+        Args:
+            before: What was held before the candidate's launches; None where that is not counted.
+            pool: Of its task.
+
+        Raises:
+            MachineError: It is not.
+        """
+        if before is None:
+            return
+        if not self.device.computes():
+            raise MachineError("expected the GPU to add up right after a candidate, it did not; do not use this GPU")
+        beyond = await_memory(before, lambda: self._held(pool) or before)
+        check_returned(beyond, self.device.strangers(self._own_pids(None)) if beyond else 0)
+
+    def _own_pids(self, built: Built | None) -> set[int]:
         """Processes of this judge that may hold memory of the device."""
         own = {pool.oracle.worker.pid for pool in self._pools.values()}
-        return own if built.arm is None else own | {built.arm.worker.pid}
+        return own if built is None or built.arm is None else own | {built.arm.worker.pid}

@@ -12,7 +12,9 @@ from cudal1_worker import protocol as wire
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.arms import Arm, Fault
 from cudal1_env.judge.builder import Builder, Built
+from cudal1_env.judge.device import Device
 from cudal1_env.judge.floor import Floor
+from cudal1_env.judge.health import room_missing
 from cudal1_env.judge.oracle import Anatomy
 from cudal1_env.judge.pool import InputSet, Pool, WeightsMode
 from cudal1_env.judge.rounds import WARM_SETS, LaunchResult, Measurement
@@ -133,10 +135,15 @@ class Launches:
         """
         case, candidate = built.case, self._builder.again(built, pool)
         reference = self._builder.reference(case, pool)
+        room = _Room(self._device)
         try:
+            self._construct_reference(case, pool, reference)
+            room.begin()
             mode = self._construct(case, pool, reference, candidate)
+            room.check()
             reference_s = self._warm_reference(case, pool, mode, reference)
             self._warm_candidate(case, pool, mode, candidate)
+            room.check()
             pairs, calls, burst = self._size(case.precision, reference_s, pool.anatomy, bursts=bursts)
             with case.watch.phase("warmup"):
                 for arm in (reference, candidate):
@@ -159,6 +166,9 @@ class Launches:
             finally:
                 case.watch.add("measure", case.measuring_s())
                 case.measuring = None
+        except (TaskError, *self._device.faults):
+            room.check()  # if the candidate left none, it is to blame
+            raise
         finally:
             case.stderr = printable(candidate.worker.log)
             reference.close()
@@ -173,14 +183,21 @@ class Launches:
         with case.watch.phase("oracle"):
             return pool.sets(mode, first, last)
 
-    def _construct(self, case: Case, pool: Pool, reference: Arm, candidate: Arm) -> WeightsMode:
+    def _construct_reference(self, case: Case, pool: Pool, reference: Arm) -> None:
+        """Make the reference's model; on a GPU call it, too, so that it holds its memory before the candidate comes."""
+        sets = self._sets(case, pool, pool.usual_mode, 0, 1) if self._device.free_bytes() is not None else []
         with case.watch.phase("warmup"):
             try:
                 reference.build(pool.task.source)
                 reference.construct(pool.construct_seed)
+                for one in sets:
+                    reference.warm(one, writable=False)
             except Fault as fault:
                 raise TaskError(f"{pool.task.id}: expected the reference to run, got {fault.message}") from fault
             reference.freeze()
+
+    def _construct(self, case: Case, pool: Pool, reference: Arm, candidate: Arm) -> WeightsMode:
+        with case.watch.phase("warmup"):
             candidate.thaw()
             same = candidate.construct(pool.construct_seed)
             candidate.freeze()
@@ -252,6 +269,28 @@ class Launches:
         rule = RULES[case.precision]
         step = decide([*case.launches, launch], rule, spread=self._spread, spent=self._spent(case))
         return step != "pair"
+
+
+class _Room:
+    """Watches that a candidate leaves memory of the device to the judge and the reference."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._before: int | None = None
+
+    def begin(self) -> None:
+        """The candidate comes now."""
+        self._before = self._device.free_bytes()
+
+    def check(self) -> None:
+        """Insist that there is room.
+
+        Raises:
+            Fault: The candidate took it.
+        """
+        now = None if self._before is None else self._device.free_bytes()
+        if self._before is not None and now is not None and (text := room_missing(self._before, now)) is not None:
+            raise Fault(Status.OUT_OF_MEMORY, text)
 
 
 def slowed_text(result: LaunchResult) -> str:

@@ -34,11 +34,15 @@ class Nvml:
     def __init__(self, uuid: str) -> None:
         pynvml: Any = importlib.import_module("pynvml")  # it carries no types
         self._nvml = pynvml
+        self.fault: type[Exception] = pynvml.NVMLError
+        """What every method raises when the driver does not answer."""
         try:
             pynvml.nvmlInit()
             self._handle: Any = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
         except pynvml.NVMLError as error:
-            raise MachineError(f"expected NVML to know GPU-{uuid}, got: {error}; is the driver whole?") from error
+            raise MachineError(
+                f"expected NVML to know GPU-{uuid}, got: {error}; is the driver whole, and the GPU not divided (MIG)?"
+            ) from error
 
     def state(self) -> GpuState:
         """Read clocks, power and throttle reasons; takes some 0.1 ms."""
@@ -55,6 +59,35 @@ class Nvml:
     def processes(self) -> frozenset[int]:
         """Pids of all processes that compute on the GPU, as far as this user may see them."""
         return frozenset(int(one.pid) for one in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
+
+    def mps_clients(self) -> int:
+        """How many processes use the GPU through the multi-process service."""
+        try:
+            return len(self._nvml.nvmlDeviceGetMPSComputeRunningProcesses(self._handle))
+        except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_FunctionNotFound):
+            return 0
+
+    def compute_mode(self) -> str:
+        """Who may use the GPU; see `GpuFacts`."""
+        modes = ("default", "exclusive thread", "prohibited", "exclusive process")  # NVML_COMPUTEMODE_*
+        mode = int(self._nvml.nvmlDeviceGetComputeMode(self._handle))
+        return modes[mode] if mode < len(modes) else f"unknown ({mode})"
+
+    def is_divided(self) -> bool:
+        """Whether the GPU is divided into instances (MIG)."""
+        try:
+            return bool(self._nvml.nvmlDeviceGetMigMode(self._handle)[0])
+        except self._nvml.NVMLError_NotSupported:
+            return False
+
+    def driver(self) -> tuple[str, tuple[int, int]]:
+        """Version of the driver, and the newest CUDA that it supports."""
+        version = int(self._nvml.nvmlSystemGetCudaDriverVersion_v2())
+        return str(self._nvml.nvmlSystemGetDriverVersion()), (version // 1000, version % 1000 // 10)
+
+    def minor(self) -> int:
+        """Number of the GPU's node in /dev."""
+        return int(self._nvml.nvmlDeviceGetMinorNumber(self._handle))
 
     def used_bytes(self) -> int:
         """Memory of the GPU that is in use, by anybody."""

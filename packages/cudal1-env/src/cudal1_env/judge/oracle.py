@@ -192,6 +192,10 @@ class OracleClient:
         """Whether the float64 answer changes visibly with one element of an input; with None, with nothing at all."""
         return bool(self._ask({"op": "change", "tensor": tensor, "position": position})["changes"])
 
+    def held_bytes(self) -> int:
+        """Memory of a GPU that the oracle's process holds, as it says."""
+        return int(self._ask({"op": "held"})["bytes"])
+
     def _written(self, size_bytes: int, *, answers_at: int) -> Array:
         """Let the oracle write what it made last; return the memory, which belongs to the judge."""
         if self._block is None or self._block.size_bytes < size_bytes:

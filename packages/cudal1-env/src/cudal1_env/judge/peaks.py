@@ -142,7 +142,7 @@ def _measure(uuid: str, driver: str) -> Peaks:
     side = _SIDE if free > 16 * 4 * _SIDE**2 else _SIDE // 4
     rates: dict[str, float] = {}
     for name in ("float32", "tf32", "bfloat16", "float16"):
-        torch.backends.cuda.matmul.fp32_precision = "tf32" if name == "tf32" else "ieee"
+        torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
         rates[f"{name}_tflop_s"] = _best(torch, [_product(torch, name, side)]) / 1e12
     return Peaks(uuid=uuid, driver=driver, bandwidth_gb_s=bandwidth, **rates)
 

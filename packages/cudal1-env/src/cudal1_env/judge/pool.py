@@ -133,6 +133,11 @@ class Pool:
         """What the task looks like."""
         return self.oracle.anatomy
 
+    @property
+    def usual_mode(self) -> WeightsMode:
+        """Which weights both arms hold where a candidate's state agrees with the reference's."""
+        return "loaded" if self.anatomy.state else "seeded"
+
     def weights(self) -> Weights:
         """The non-default weights of this pool."""
         if self._weights is None:

@@ -100,6 +100,8 @@ class Case:
         speedup = speedup.model_copy(update={"low": min(low, statistics.median(self.proven))})
         verb = "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "not told apart"
         text = f"right; {speedup.point:.3g} x the reference's speed ({speedup.low:.3g} to {speedup.high:.3g}): {verb}"
+        if self.strangers:
+            text += f"; {self.strangers} processes of others were on the GPU: measure again on an idle one"
         return self._record(Status.CORRECT, text, speedup=speedup, reference=reference, candidate=candidate)
 
     def unstable(self, speedup: Speedup) -> Evaluation:

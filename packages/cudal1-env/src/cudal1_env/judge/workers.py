@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from cudal1_worker import protocol as wire
@@ -258,9 +258,14 @@ def caged(spec: Spec) -> Cage | None:
 
 
 class Zygote:
-    """The process from which workers are forked; started by exec, restarted if it dies."""
+    """The process from which workers are forked; started by exec, restarted if it dies.
 
-    def __init__(self) -> None:
+    Args:
+        environment: Variables of the workers, beside those that they share with the judge.
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = dict(environment or {})
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
@@ -289,6 +294,7 @@ class Zygote:
             MALLOC_TOP_PAD_=str(64 << 20),
             PYTHONPATH=os.pathsep.join(path for path in sys.path if path),
         )
+        environment |= self._environment
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-s", "-B", "-m", "cudal1_worker.zygote", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],

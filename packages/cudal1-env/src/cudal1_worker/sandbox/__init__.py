@@ -17,10 +17,11 @@ from cudal1_worker.sandbox import identity, landlock, libc, limits, mounts, name
 from cudal1_worker.sandbox.gate import Gate
 from cudal1_worker.sandbox.mounts import readable_paths
 from cudal1_worker.sandbox.seccomp import seal
-from cudal1_worker.sandbox.spec import BUILD_PATH, LAYERS, NOBODY, Report, SandboxFailure, Spec
+from cudal1_worker.sandbox.spec import BUILD_PATH, GPU_NODE, LAYERS, NOBODY, Report, SandboxFailure, Spec
 
 __all__ = [
     "BUILD_PATH",
+    "GPU_NODE",
     "LAYERS",
     "NOBODY",
     "Gate",

@@ -74,7 +74,7 @@ def writable(spec: Spec, report: Report) -> list[str]:
         # Without /proc the driver fails with error 304.
         paths.append("/proc")
         if not own:
-            paths.extend(f"/dev/{name}" for name in os.listdir("/dev") if name.startswith("nvidia"))
+            paths.extend(f"/dev/{name}" for name in spec.nvidia_nodes())
     return [*paths, *spec.writable]
 
 

@@ -42,18 +42,13 @@ def readable_paths() -> tuple[str, ...]:
     return tuple(sorted(kept))
 
 
-def nvidia_devices() -> list[str]:
-    """Return the names below /dev of every NVIDIA node or folder of nodes."""
-    return sorted(name for name in os.listdir("/dev") if name.startswith("nvidia"))
-
-
 def enter(spec: Spec, *, own_proc: bool) -> None:
     """Build the new root and make it this mount namespace's only one. The working directory becomes /tmp."""
     folders, links = _visible(spec)
     sources = _open(folders)
     writable = _open(list(spec.writable))
     build = _open([spec.build_dir] if spec.build_dir is not None else [])
-    names = [*DEVICES, *(nvidia_devices() if spec.device == "cuda" else [])]
+    names = [*DEVICES, *(spec.nvidia_nodes() if spec.device == "cuda" else [])]
     devices = _open([f"/dev/{name}" for name in names])
     null = os.open("/dev/null", os.O_PATH)
     root = "/tmp"  # any folder would do: what lies below was opened above

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from dataclasses import asdict, dataclass, field, fields
 from typing import Literal
 
@@ -21,6 +23,9 @@ LAYERS = (
     "fork-gate",
 )
 """Every layer by name, in the order in which a worker enters them."""
+
+GPU_NODE = re.compile(r"nvidia[0-9]+")
+"""Names in /dev that stand for one GPU each."""
 
 BUILD_PATH = "/tmp/build"
 """Where the build folder is found inside a mount namespace: in the private /tmp, and bounded with it."""
@@ -41,6 +46,8 @@ class Spec:
     """Whether judge and zygote run as root (else as an ordinary user)."""
     device: Literal["cpu", "cuda"] = "cpu"
     """`cuda` leaves the NVIDIA devices and the worker's own /proc writable, and sets no memory limit by rlimit."""
+    gpus: tuple[str, ...] | None = None
+    """Which GPUs' nodes of /dev (`nvidia0`) a `cuda` worker finds; None: all. Nodes that stand for none are there."""
     layers: tuple[str, ...] = LAYERS
     """Layers to try: those that `available_layers()` found on this machine."""
     demanded: tuple[str, ...] = ()
@@ -67,6 +74,11 @@ class Spec:
     """User to which root drops."""
     gid: int = NOBODY
     """Group to which root drops."""
+
+    def nvidia_nodes(self, folder: str = "/dev") -> list[str]:
+        """Return the names in /dev of the NVIDIA nodes, and folders of nodes, that a worker may use."""
+        found = sorted(name for name in os.listdir(folder) if name.startswith("nvidia"))
+        return [name for name in found if self.gpus is None or name in self.gpus or not GPU_NODE.fullmatch(name)]
 
     def to_json(self) -> str:
         """Return the specification as JSON."""

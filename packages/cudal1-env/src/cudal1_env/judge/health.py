@@ -1,0 +1,85 @@
+"""Is the GPU as it was, now that a candidate is dead; and does a candidate that lives leave room for the judge?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cudal1_env.errors import MachineError
+
+_BACK_WITHIN_S = 2.0
+_PAUSE_S = 0.01
+_SLACK_BYTES = 512 << 20
+"""What the driver may keep beside what the judge counts: code of kernels, stacks, handles."""
+_ROOM_BYTES = 4 << 30
+"""Memory of the GPU that a candidate must leave free, or half of what it found where that is less."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Memory of a GPU."""
+
+    used_bytes: int
+    """In use by anybody, as the driver tells it."""
+    own_bytes: int
+    """Of that, what the judge and its oracles hold, as they count it themselves."""
+
+    def beyond(self, before: Held) -> int:
+        """Bytes that others hold now and did not hold before."""
+        return (self.used_bytes - self.own_bytes) - (before.used_bytes - before.own_bytes)
+
+
+def await_memory(before: Held, look: Callable[[], Held], *, within_s: float = _BACK_WITHIN_S) -> int:
+    """Wait until others hold no more of a GPU's memory than before.
+
+    Args:
+        before: As it was.
+        look: Tells how it is.
+        within_s: How long to wait.
+
+    Returns:
+        Bytes that are still held: 0 when all is well.
+    """
+    ends = time.monotonic() + within_s
+    while (beyond := look().beyond(before)) > _SLACK_BYTES:
+        if time.monotonic() > ends:
+            return beyond
+        time.sleep(_PAUSE_S)
+    return 0
+
+
+def check_returned(beyond_bytes: int, strangers: int) -> None:
+    """Insist that what a candidate held is free again.
+
+    Args:
+        beyond_bytes: What is still held.
+        strangers: Processes of others on the GPU. If there are some it may be theirs; the record names their number.
+
+    Raises:
+        MachineError: It is held, and nobody else is there.
+    """
+    if beyond_bytes and not strangers:
+        raise MachineError(
+            f"expected the GPU's memory back within {_BACK_WITHIN_S:g} s of a candidate's death, "
+            f"{beyond_bytes / 2**20:.0f} MiB are still held by something; look at nvidia-smi, and judge on another GPU"
+        )
+
+
+def room_missing(free_before_bytes: int, free_bytes: int) -> str | None:
+    """Say what a candidate took that it should have left; None if it left enough.
+
+    Without room the judge cannot make inputs, nor the reference answer. Nothing bounds a process's share of a GPU from
+    outside, so what it took is looked at.
+
+    Args:
+        free_before_bytes: Free memory before the candidate was constructed, the reference being at work already.
+        free_bytes: Free memory now.
+    """
+    room = min(_ROOM_BYTES, free_before_bytes // 2)
+    if free_bytes >= room:
+        return None
+    return (
+        f"expected a program to leave {room / 2**30:.3g} GiB of the GPU's memory to the judge and the reference, "
+        f"{free_bytes / 2**30:.3g} GiB are left of {free_before_bytes / 2**30:.3g}"
+    )

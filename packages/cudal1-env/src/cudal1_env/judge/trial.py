@@ -1,0 +1,41 @@
+"""Does a program run at all inside the sandbox, on the device, by the way that every candidate goes?"""
+
+from __future__ import annotations
+
+from cudal1_worker.layout import encode
+
+from cudal1_env.judge.arms import Fault
+from cudal1_env.judge.builder import Builder
+from cudal1_env.judge.oracle import Anatomy
+
+_PROGRAM = """
+import torch
+
+class ModelNew:
+    def __init__(self):
+        ones = torch.ones(1024, device="{device}")
+        if int((ones + ones).sum()) != 2048:
+            raise RuntimeError("expected 2048 from the sum of 1024 twos")
+"""
+
+
+def why_no_program_runs(builder: Builder) -> str | None:
+    """Import a program in a worker and construct its model: on a GPU in the judge's arena, with a kernel of its own.
+
+    Args:
+        builder: Forks the worker. Its device's lease is the caller's to see to.
+
+    Returns:
+        What went wrong, None if nothing did.
+    """
+    worker = builder.zygote.fork("arm", builder.spec(None, core=builder.core))
+    anatomy = Anatomy(encode([]), [], [], 4096, ())
+    arm = builder.arm(worker, anatomy, "ModelNew")
+    try:
+        arm.build(_PROGRAM.format(device=builder.device.name))
+        arm.construct(0)
+    except Fault as fault:
+        return f"{fault.status}: {fault.message}"
+    finally:
+        arm.close()
+    return None
