@@ -24,6 +24,7 @@ from cudal1_env.calibration import load_spread
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.arms import Arm, Fault
 from cudal1_env.judge.build import BuildFolders
+from cudal1_env.judge.extras import Extras, Steps, limits
 from cudal1_env.judge.keeper import CoreKeeper
 from cudal1_env.judge.lease import away_from, choose_core, core_name, lease
 from cudal1_env.judge.oracle import Anatomy
@@ -85,6 +86,8 @@ class Judge:
         self._zygote = Zygote()
         self._keeper = CoreKeeper(self.core)
         self._folders = BuildFolders()
+        steps = Steps(self._build, self._launches, self._folders.drop)
+        self._extras = Extras(self.settings, self.device.name, steps)
         self._pools: OrderedDict[tuple[str, str], Pool] = OrderedDict()
         self._disclosed: dict[str, str] = {}
         self._lock = threading.RLock()
@@ -246,7 +249,7 @@ class Judge:
         with case.watch.phase("start"):
             worker = self._zygote.fork("arm", self._spec(begins_as, core=self.core))
         case.layers, case.missing = worker.layers, worker.missing
-        arm = Arm(worker, self.device, self._keeper, pool.anatomy, self.settings, "ModelNew")
+        arm = Arm(worker, self.device, self._keeper, pool.anatomy, limits(self.settings, case.role), "ModelNew")
         try:
             with case.watch.phase("build"):
                 arm.build(case.source)
@@ -301,7 +304,7 @@ class Judge:
                     return case.unstable(speedup)
                 self._one_launch(built, pool)
             speedup = conclude(case.launches, rule, spread=self.spread)
-        return case.measured(speedup)
+        return self._extras.add(built, pool, case.measured(speedup))
 
     def _one_launch(self, built: Built, pool: Pool) -> None:
         """Add one launch to the case, in new processes; repeat it while the reference is slowed beside the candidate.
@@ -356,6 +359,7 @@ class Judge:
             mode = self._construct(case, pool, reference, candidate)
             reference_s = self._warm_reference(case, pool, mode, reference)
             self._warm_candidate(case, pool, mode, candidate)
+            self._keep_compiled(built)
             pairs, calls, burst = self._size(case.precision, reference_s, pool.anatomy)
             with case.watch.phase("warmup"):
                 for arm in (reference, candidate):
@@ -382,6 +386,13 @@ class Judge:
             reference.close()
             candidate.close()
             built.arm = None
+
+    def _keep_compiled(self, built: Built) -> None:
+        """Keep what a baseline compiled in its first calls for its later launches: its text is the task's own."""
+        case, before = built.case, built.snapshot
+        if case.role == "baseline" and case.precision == "report" and not case.launches and built.arm is not None:
+            built.snapshot = self._folders.keep(built.folder, built.arm.worker.pid)
+            self._folders.drop(before)
 
     def _sets(self, case: Case, pool: Pool, mode: WeightsMode, count: int) -> list[InputSet]:
         with case.watch.phase("oracle"):
