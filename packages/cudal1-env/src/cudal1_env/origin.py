@@ -1,6 +1,6 @@
 """Whose code a kernel is, by its name: a pure function, and nobody's reward depends on it.
 
-Names are what the profiler tells: demangled C++, or the plain name of a kernel in C or Triton. Where patterns come from:
+Names are what the profiler tells: demangled C++, or the plain name of a kernel in C or Triton. Sources of the patterns:
 
 * PyTorch: namespaces of its sources (`at`, `c10`, `at_cuda_detail` for its copy of CUB, `pytorch_flash`,
   `PyTorchMemEffAttention`), and a few kernels that it keeps in an anonymous namespace.

@@ -122,8 +122,8 @@ def resolve(names: Iterable[str], device: Device) -> tuple[BaselineName, ...]:
     if unknown := sorted(asked - {*BASELINES, ALL}):
         raise SettingsError(f"expected baselines {', '.join(BASELINES)} or {ALL}, got {', '.join(unknown)}")
     lacking = missing(device)
-    if refused := [name for name in BASELINES if name in asked and name in lacking]:
-        raise SettingsError("; ".join(f"expected a machine that has {name}: {lacking[name]}" for name in refused))
+    if refused := [f"{name}: {reason}" for name, reason in lacking.items() if name in asked]:
+        raise SettingsError(f"expected baselines that this machine has; {'; '.join(refused)}")
     every = [name for name in BASELINES if name not in ON_REQUEST and name not in lacking] if ALL in asked else []
     return tuple(name for name in BASELINES if name == "eager" or name in asked or name in every)
 

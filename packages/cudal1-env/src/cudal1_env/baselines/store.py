@@ -15,10 +15,13 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from cudal1_env.records import PROTOCOL_VERSION, Device, Precision, Speedup, Status
+from cudal1_env.records import PROTOCOL_VERSION, Device, Speedup, Status
+
+WIDEST = 1.2
+"""An interval whose ends differ by more says less of a baseline than of the moment: kept in memory only."""
 
 _UNSETTLED = (Status.UNSTABLE, Status.TAMPERING)
-"""The machine was too busy to say: never kept."""
+"""What a busy machine gives rise to."""
 
 
 class BaselineKey(BaseModel):
@@ -62,8 +65,6 @@ class BaselineEntry(BaseModel):
     """Of what."""
     created_at: str
     """UTC time, ISO 8601."""
-    precision: Precision
-    """How narrow the interval had to be."""
     status: Status
     """What became of its program."""
     message: str
@@ -79,14 +80,16 @@ class BaselineEntry(BaseModel):
             raise ValueError(f"expected a speedup with CORRECT and no other status, got {self.status}")
         return self
 
-    def serves(self, precision: Precision, warmup_timeout_s: float) -> bool:
-        """Whether the entry answers what is asked now.
+    def serves(self, warmup_timeout_s: float) -> bool:
+        """Whether the entry answers what is asked now: one that took too long does unless it may take longer now."""
+        return self.status is not Status.TIMEOUT or warmup_timeout_s <= self.warmup_timeout_s
 
-        One at `report` precision answers for both; one that took too long answers unless it may take longer now.
-        """
-        if self.status is Status.TIMEOUT:
-            return warmup_timeout_s <= self.warmup_timeout_s
-        return self.status is not Status.CORRECT or self.precision == "report" or precision == "training"
+    @property
+    def settled(self) -> bool:
+        """Whether later judges may rely on it: not where the machine was too busy to say."""
+        if self.speedup is not None:
+            return self.speedup.high / self.speedup.low <= WIDEST
+        return self.status not in _UNSETTLED
 
 
 class BaselineStore:
@@ -102,19 +105,19 @@ class BaselineStore:
         self.folder = folder or Path(root) / "cudal1" / "baselines"
         self._known: dict[BaselineKey, BaselineEntry] = {}
 
-    def find(self, key: BaselineKey, precision: Precision, warmup_timeout_s: float) -> BaselineEntry | None:
+    def find(self, key: BaselineKey, warmup_timeout_s: float) -> BaselineEntry | None:
         """Return the entry of a key, or None where there is none that serves."""
         for entry in (self._known.get(key), self._read(key)):
-            if entry is not None and entry.serves(precision, warmup_timeout_s):
+            if entry is not None and entry.serves(warmup_timeout_s):
                 self._known[key] = entry
                 return entry
         return None
 
     def keep(self, entry: BaselineEntry) -> None:
-        """Keep an entry, unless it says more about a busy machine than about the baseline."""
-        if entry.status in _UNSETTLED:
-            return
+        """Keep an entry; for later judges only if it is settled."""
         self._known[entry.key] = entry
+        if not entry.settled:
+            return
         with contextlib.suppress(OSError):  # a cache: without it the next judge measures again
             self._write(entry)
 

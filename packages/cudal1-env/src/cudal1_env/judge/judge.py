@@ -390,7 +390,7 @@ class Judge:
     def _keep_compiled(self, built: Built) -> None:
         """Keep what a baseline compiled in its first calls for its later launches: its text is the task's own."""
         case, before = built.case, built.snapshot
-        if case.role == "baseline" and case.precision == "report" and not case.launches and built.arm is not None:
+        if case.role == "baseline" and not case.launches and built.arm is not None:
             built.snapshot = self._folders.keep(built.folder, built.arm.worker.pid)
             self._folders.drop(before)
 
