@@ -189,7 +189,10 @@ class Extras:
                 self._steps.drop(twin.folder)
         except Fault as fault:
             return f"no profile, the worker failed: {fault.status}: {fault.message}"[:_MESSAGE_CHARS]
-        except (OddProfileError, Dead, Late, wire.BadMessage, MachineError) as error:
+        except Dead as error:
+            how = ", ".join(f"{name} {value}" for name, value in error.how.items())
+            return f"no profile, the worker died: {how}"
+        except (OddProfileError, Late, wire.BadMessage, MachineError) as error:
             return f"no profile: {error}"[:_MESSAGE_CHARS]
 
 
