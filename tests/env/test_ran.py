@@ -195,7 +195,7 @@ def test_anything_odd_is_no_profile(odd: dict[str, Any]) -> None:
 
 def test_the_worker_tells_operators_and_what_is_in_none() -> None:
     def call() -> None:
-        torch.zeros(8) + 1
+        torch.zeros(8).add(1)
         time.sleep(0.01)
 
     found = parse_profile(profiled(call, lambda: None, calls=2, gpu=False), calls=2, source="", device="cpu")
