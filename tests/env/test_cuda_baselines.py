@@ -1,4 +1,7 @@
-"""Baselines, graphs and profiles on a GPU. What needs none is in `test_baselines.py`, `test_ran.py`, `test_pools.py`."""
+"""Baselines, graphs and profiles on a GPU.
+
+What needs none is in `test_baselines.py`, `test_ran.py` and `test_pools.py`.
+"""
 
 from __future__ import annotations
 

@@ -202,10 +202,14 @@ class Arm:
         A program may turn over several buffers, which two calls alone do not show.
         """
         blocks = self.side.slots[: len(self.side.slots) // wire.SLOTS]
+        outputs: list[Any] = []  # all alive to the end, so that memory is used again by the program only
+        found: list[int] = []
         with torch.no_grad():
-            outputs = [self.model(*self.inputs_in(block)) for block in blocks]
+            for block in blocks:
+                outputs.append(self.model(*self.inputs_in(block)))
+                # At once: outputs of torch.compile's graphs refuse to be asked after the next call.
+                found += places(outputs[-1])
         self.side.finish()
-        found = places(outputs)
         self.reused = self.reused or len(set(found)) < len(found)
         return {"ok": True}
 
