@@ -165,11 +165,18 @@ KEY = BaselineKey(
 )
 
 
-def entry(status: Status = Status.CORRECT, *, spread: float = 0.01, limit_s: float = 300.0) -> BaselineEntry:
+def entry(
+    status: Status = Status.CORRECT,
+    *,
+    spread: float = 0.01,
+    limit_s: float = 300.0,
+    precision: Precision = "training",
+) -> BaselineEntry:
     right = status is Status.CORRECT
     return BaselineEntry(
         key=KEY,
         created_at="2026-11-21T12:00:00+00:00",
+        precision=precision,
         status=status,
         message="",
         speedup=Speedup(low=1.5 * (1 - spread), point=1.5, high=1.5 * (1 + spread)) if right else None,
@@ -179,7 +186,7 @@ def entry(status: Status = Status.CORRECT, *, spread: float = 0.01, limit_s: flo
 
 def test_an_entry_is_found_by_later_judges(tmp_path: Path) -> None:
     BaselineStore(tmp_path / "kept").keep(entry())
-    assert BaselineStore(tmp_path / "kept").find(KEY, 300.0) == entry()
+    assert BaselineStore(tmp_path / "kept").find(KEY, "training", 300.0) == entry()
     for field, value in {
         "torch": "2.14.0",
         "driver": None,
@@ -187,7 +194,7 @@ def test_an_entry_is_found_by_later_judges(tmp_path: Path) -> None:
         "protocol": "0",
         "machine": "b",
     }.items():
-        assert BaselineStore(tmp_path / "kept").find(KEY.model_copy(update={field: value}), 300.0) is None
+        assert BaselineStore(tmp_path / "kept").find(KEY.model_copy(update={field: value}), "training", 300.0) is None
 
 
 def test_what_cannot_be_read_is_measured_again(tmp_path: Path) -> None:
@@ -196,31 +203,41 @@ def test_what_cannot_be_read_is_measured_again(tmp_path: Path) -> None:
     (file,) = tmp_path.iterdir()
     for text in (b"", file.read_bytes()[:-5], b'{"key": 3}', b"\xff\xfe", file.read_bytes().replace(b"1.2", b"1.3")):
         file.write_bytes(text)
-        assert BaselineStore(tmp_path).find(KEY, 300.0) is None
+        assert BaselineStore(tmp_path).find(KEY, "training", 300.0) is None
     store.keep(entry(Status.CRASH))
-    assert BaselineStore(tmp_path).find(KEY, 300.0) == entry(Status.CRASH)
+    assert BaselineStore(tmp_path).find(KEY, "training", 300.0) == entry(Status.CRASH)
 
 
 @pytest.mark.parametrize("one", [entry(spread=0.2), entry(Status.UNSTABLE), entry(Status.TAMPERING)])
 def test_what_a_busy_machine_says_is_not_kept_for_others(tmp_path: Path, one: BaselineEntry) -> None:
     store = BaselineStore(tmp_path / "kept")
     store.keep(one)
-    assert store.find(KEY, 300.0) == one
+    assert store.find(KEY, "training", 300.0) == one
     assert not (tmp_path / "kept").exists()
 
 
 def test_a_limit_that_grew_is_tried_again(tmp_path: Path) -> None:
     store = BaselineStore(tmp_path)
     store.keep(entry(Status.TIMEOUT, limit_s=60.0))
-    assert store.find(KEY, 60.0) is not None
-    assert store.find(KEY, 61.0) is None
+    assert store.find(KEY, "training", 60.0) is not None
+    assert store.find(KEY, "training", 61.0) is None
+
+
+def test_a_coarse_interval_does_not_serve_a_report(tmp_path: Path) -> None:
+    store = BaselineStore(tmp_path)
+    store.keep(entry())
+    assert store.find(KEY, "report", 300.0) is None
+    store.keep(entry(precision="report"))
+    assert store.find(KEY, "report", 300.0) == store.find(KEY, "training", 300.0) == entry(precision="report")
+    store.keep(entry(Status.CRASH))
+    assert store.find(KEY, "report", 300.0) == entry(Status.CRASH), "no precision makes it run"
 
 
 def test_a_folder_that_cannot_be_made_costs_only_the_keeping(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = BaselineStore(tmp_path / "file" / "kept")
     store.keep(entry())
-    assert store.find(KEY, 300.0) == entry()
+    assert store.find(KEY, "training", 300.0) == entry()
 
 
 # --- the whole path, on a CPU ---
@@ -234,7 +251,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-SETTINGS = JudgeSettings(device="cpu", budget_report_s=1.0, baselines=("compile",))
+SETTINGS = JudgeSettings(device="cpu", budget_report_s=1.0, profile="never", baselines=("compile",))
 
 
 def judged(judge: Judge, reference: str, source: str, precision: Precision = "training") -> Evaluation:
@@ -278,16 +295,23 @@ def test_a_record_gets_what_it_lacks(cache: Path) -> None:
 
 @needs_compiler
 @pytest.mark.slow
-def test_compiled_programs_are_measured_as_baseline_and_as_candidate(cache: Path) -> None:
-    with Judge(SETTINGS) as judge:
+def test_a_compiled_program_is_a_candidate_like_any_other() -> None:
+    with Judge(SETTINGS.model_copy(update={"baselines": ()})) as judge:
         one = judged(judge, REFERENCE, program("compile", REFERENCE))
+    assert one.weights == "loaded"
+    assert one.speedups == {}
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_compiled_baseline_is_measured_once(cache: Path) -> None:
+    with Judge(SETTINGS) as judge:
+        one = judged(judge, REFERENCE, RIGHT, precision="report")
         assert one.baselines_failed == {}
-        assert one.weights == "loaded"
-        baseline = one.speedups["compile"]
-        assert baseline.low < 1.0 < baseline.high, "the same program on both sides"
         (kept,) = judge._extras.store._known.values()
         assert kept.speedup is not None
         assert one.speedup is not None
+        baseline = one.speedups["compile"]
         assert baseline == against(one.speedup, kept.speedup)
         assert one.strongest is not None
         assert one.strongest.speedup.point == min(one.speedup.point, baseline.point)

@@ -15,7 +15,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from cudal1_env.records import PROTOCOL_VERSION, Device, Speedup, Status
+from cudal1_env.records import PROTOCOL_VERSION, Device, Precision, Speedup, Status
 
 WIDEST = 1.2
 """An interval whose ends differ by more says less of a baseline than of the moment: kept in memory only."""
@@ -65,6 +65,8 @@ class BaselineEntry(BaseModel):
     """Of what."""
     created_at: str
     """UTC time, ISO 8601."""
+    precision: Precision
+    """How narrow the interval had to be."""
     status: Status
     """What became of its program."""
     message: str
@@ -80,9 +82,15 @@ class BaselineEntry(BaseModel):
             raise ValueError(f"expected a speedup with CORRECT and no other status, got {self.status}")
         return self
 
-    def serves(self, warmup_timeout_s: float) -> bool:
-        """Whether the entry answers what is asked now: one that took too long does unless it may take longer now."""
-        return self.status is not Status.TIMEOUT or warmup_timeout_s <= self.warmup_timeout_s
+    def serves(self, precision: Precision, warmup_timeout_s: float) -> bool:
+        """Whether the entry answers what is asked now.
+
+        A speedup at `report` precision answers for both. A program that took too long is tried again where it may take
+        longer now.
+        """
+        if self.status is Status.TIMEOUT:
+            return warmup_timeout_s <= self.warmup_timeout_s
+        return self.speedup is None or self.precision in ("report", precision)
 
     @property
     def settled(self) -> bool:
@@ -105,10 +113,10 @@ class BaselineStore:
         self.folder = folder or Path(root) / "cudal1" / "baselines"
         self._known: dict[BaselineKey, BaselineEntry] = {}
 
-    def find(self, key: BaselineKey, warmup_timeout_s: float) -> BaselineEntry | None:
+    def find(self, key: BaselineKey, precision: Precision, warmup_timeout_s: float) -> BaselineEntry | None:
         """Return the entry of a key, or None where there is none that serves."""
         for entry in (self._known.get(key), self._read(key)):
-            if entry is not None and entry.serves(warmup_timeout_s):
+            if entry is not None and entry.serves(precision, warmup_timeout_s):
                 self._known[key] = entry
                 return entry
         return None

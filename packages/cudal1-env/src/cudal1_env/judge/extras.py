@@ -140,13 +140,14 @@ class Extras:
             arithmetic=self.settings.arithmetic,
         )
         limit_s = self.settings.baseline_warmup_timeout_s
-        entry = self.store.find(key, limit_s)
+        entry = self.store.find(key, case.precision, limit_s)
         if entry is None:
             with case.watch.phase("baselines"):
                 outcome = self._judge(case, source, pool())
             entry = BaselineEntry(
                 key=key,
                 created_at=outcome.created_at,
+                precision=case.precision,
                 status=outcome.status,
                 message=outcome.message[:_MESSAGE_CHARS],
                 speedup=outcome.speedup if outcome.status is Status.CORRECT else None,
@@ -156,8 +157,8 @@ class Extras:
         return entry
 
     def _judge(self, case: Case, source: str, pool: Pool) -> Evaluation:
-        """Judge a baseline's program like any other, at `report` precision: it serves all candidates of the task."""
-        twin = Case(case.task, source, "report", role="baseline")
+        """Judge a baseline's program like any other, at the precision of the program that it is for."""
+        twin = Case(case.task, source, case.precision, role="baseline")
         twin.machine = case.machine
         built = self._steps.build(twin, pool, None)
         try:
