@@ -45,6 +45,7 @@ NAMES: list[tuple[str, Origin]] = [
     ("void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128> >", "aten"),
     ("fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float>::Params)", "aten"),
     ("void cutlass::device_kernel<at::cuda::detail::enable_3x_kernel_for_sm9x<cutlass::gemm::GemmUniversal> >", "aten"),
+    ("_ZN2at6native89_GLOBAL__N__65_tmpxft_00001610_00000000_10_DistributionNormal", "aten"),
     ("aten::addmm", "aten"),
     ("ampere_sgemm_128x64_nn", "cublas"),
     ("volta_sgemm_32x128_tn", "cublas"),

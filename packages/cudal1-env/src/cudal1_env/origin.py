@@ -33,7 +33,7 @@ _PATTERNS: tuple[tuple[Origin, str], ...] = (
         r"(?:multi_kernel|cpp_fused)_|Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction\b|inductor::",
     ),
     ("aten", r"(?:at|c10|at_cuda_detail|pytorch_flash|PyTorchMemEffAttention|aten|torch|prims?)::"),
-    ("aten", r"fmha_cutlass[FB]_"),
+    ("aten", r"fmha_cutlass[FB]_|_ZN2at6native"),
     ("aten", r"\(anonymous namespace\)::(?:softmax_warp_(?:for|back)ward|elementwise_kernel_with_index)\b"),
     ("cudnn", r"\w*cudnn"),
     ("cudnn", rf"(?:{_ARCHITECTURE}_xmma|cutlass_\w*|cutlass)_\w*(?:[fw]prop|[dw]grad)"),
