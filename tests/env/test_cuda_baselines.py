@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cudal1_data import Task, load_task
-from cudal1_env.baselines import program
+from cudal1_env.baselines import BaselineName, program
 from cudal1_env.doctor import as_candidate
 from cudal1_env.hardware import has_gpu
 from cudal1_env.judge import Judge, JudgeSettings
@@ -61,7 +61,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def judge(cache: Path) -> Iterator[Judge]:
-    with Judge(JudgeSettings(device="cuda", baselines=("all",), profile="always")) as one:
+    with Judge(JudgeSettings(device="cuda", profile="always")) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def comparing(cache: Path) -> Iterator[Judge]:
+    with Judge(JudgeSettings(device="cuda", baselines=("all",))) as one:
         yield one
 
 
@@ -71,30 +77,33 @@ def judged(judge: Judge, task: Task, source: str) -> Evaluation:
     return one
 
 
-@pytest.mark.parametrize("name", ["cuda-graph", "compile-reduce-overhead", "compile", "cudnn-flags"])
-def test_a_baseline_is_right_as_a_candidate(name: str) -> None:
-    """Graphs of short calls too: what they keep in memory must not be handed out to anybody else."""
-    with Judge(JudgeSettings(device="cuda", profile="never")) as judge:
-        one = judged(judge, small(SHORT), program(name, SHORT))  # type: ignore[arg-type]
-        assert one.weights == "loaded"
+@pytest.mark.parametrize("name", ["cuda-graph", "compile-reduce-overhead"])
+def test_graphs_of_short_calls_are_right(judge: Judge, name: BaselineName) -> None:
+    """What a graph keeps in memory must not be handed out to anybody else, and its outputs need no copy."""
+    one = judged(judge, small(SHORT), program(name, SHORT))
+    assert one.weights == "loaded"
 
 
-def test_every_baseline_is_measured_and_kept(judge: Judge) -> None:
-    one = judged(judge, small(SHORT), as_candidate(small(SHORT)))
+def test_every_baseline_is_measured_and_kept(comparing: Judge) -> None:
+    one = judged(comparing, small(SHORT), as_candidate(small(SHORT)))
     assert one.baselines_failed == {}
     assert set(one.speedups) == {"compile", "compile-reduce-overhead", "cuda-graph", "cudnn-flags"}
     assert one.strongest is not None
     assert one.strongest.speedup.point <= 1.05
-    assert one.speedups["cuda-graph"].point < 0.9, "five launches in one go are faster than one by one"
-    again = judged(judge, small(SHORT), as_candidate(small(SHORT)))
+    assert one.speedups["cuda-graph"].point < 0.95, "five kernels in one launch are faster than one by one"
+    again = judged(comparing, small(SHORT), as_candidate(small(SHORT)))
     assert again.seconds.baselines_s == 0.0
 
 
-def test_a_network_of_convolutions_has_all_baselines(judge: Judge) -> None:
-    one = judged(judge, small(CONVOLUTION), as_candidate(small(CONVOLUTION)))
+def test_convolutions_are_compiled_and_captured_too(comparing: Judge) -> None:
+    one = judged(comparing, small(CONVOLUTION), as_candidate(small(CONVOLUTION)))
     assert one.baselines_failed == {}
+
+
+def test_a_convolution_is_cudnns(judge: Judge) -> None:
+    one = judged(judge, small(CONVOLUTION), as_candidate(small(CONVOLUTION)))
     assert one.profile is not None, one.profile_note
-    assert "cudnn" in {kernel.origin for kernel in one.profile.kernels}
+    assert "cudnn" in {kernel.origin for kernel in one.profile.kernels}, one.profile
 
 
 def test_kernels_are_told_with_their_origin(judge: Judge) -> None:
