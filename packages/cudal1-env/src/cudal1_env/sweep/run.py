@@ -81,26 +81,32 @@ def sweep(
 
     try:
         judge.evaluate_each([(program.task, program.source) for program in missing], done, precision=precision)
-        for program in programs:
-            _compare(judge, program, file, noted)
+        for place, program in enumerate(programs, 1):
+            if (line := _compared(judge, program, file, noted)) is not None:
+                told(place, len(programs), line)
     except MachineError as error:
         kept = f"{_finished(programs, file)} of {len(programs)} programs are kept in {file.path}"
         raise MachineError(f"{error}; {kept}, and the same command goes on with the rest") from error
     return [file.lines[program.key] for program in programs]
 
 
-def _compare(judge: EachEvaluator, program: Program, file: SweepFile, noted: Callable[[str], None]) -> None:
-    """Add what a line lacks of baselines; the new line stands behind the old one and counts."""
+def _compared(
+    judge: EachEvaluator, program: Program, file: SweepFile, noted: Callable[[str], None]
+) -> SweepLine | None:
+    """Add what a line lacks of baselines; return the new line, which stands behind the old one and counts."""
     line = file.lines[program.key]
     if line.evaluation is None:
-        return
+        return None
     try:
         evaluation = judge.compare(program.task, line.evaluation)
     except (RecordError, TaskError) as error:
         noted(f"{line.task}: no baselines: {error}")
-        return
-    if evaluation is not line.evaluation:
-        file.add(line.model_copy(update={"evaluation": evaluation}))
+        return None
+    if evaluation is line.evaluation:
+        return None
+    line = line.model_copy(update={"evaluation": evaluation})
+    file.add(line)
+    return line
 
 
 def _finished(programs: Sequence[Program], file: SweepFile) -> int:
