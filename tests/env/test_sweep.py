@@ -14,7 +14,9 @@ import pytest
 from cudal1_data import BrokenTaskError, Task, UnknownTaskError
 from cudal1_env.errors import MachineError, RecordError, TaskError
 from cudal1_env.judge.batch import BatchJudge
-from cudal1_env.records import Evaluation, OutputError, Precision, Status
+from cudal1_env.judge.extras import strongest_of
+from cudal1_env.records import BaselineFault, Evaluation, Kernel, OutputError, Precision, Profile, Speedup, Status
+from cudal1_env.stats import against
 from cudal1_env.sweep import Program, SweepFile, SweepLine, read_programs, summarise, sweep
 from env.doubles import RuleEvaluator, evaluation, program
 
@@ -42,8 +44,10 @@ PROGRAM = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self,
 class EachDouble:
     """Judges by the text alone, one at a time; a reference with `# refuse` is a task that the judge refuses."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, baselines: bool = False) -> None:
         self.rule = RuleEvaluator()
+        self.baselines = baselines
+        self.compared: list[str] = []
 
     def evaluate_each(
         self,
@@ -57,6 +61,23 @@ class EachDouble:
                 done(index, TaskError(f"{task.id}: random"))
             else:
                 done(index, self.rule.evaluate(task, source, precision=precision))
+
+    def compare(self, task: Task, evaluation: Evaluation) -> Evaluation:
+        """The program of a task whose source says so has a baseline; the text says how fast that is."""
+        if not self.baselines or not evaluation.correct or evaluation.strongest is not None:
+            return evaluation
+        if "# elsewhere" in evaluation.source:
+            raise RecordError("expected a record made here")
+        assert evaluation.speedup is not None
+        self.compared.append(task.id.rsplit("/", 1)[-1])
+        failed, speedups = {}, {}
+        if "# stubborn" in evaluation.source:
+            failed = {"compile": BaselineFault(status=Status.TIMEOUT, message="it compiles for ever")}
+        else:
+            twice = Speedup(low=2.0, point=2.0, high=2.0)
+            speedups = {"compile": against(evaluation.speedup, twice)}
+        update = {"speedups": speedups, "baselines_failed": failed}
+        return evaluation.model_copy(update={**update, "strongest": strongest_of(evaluation.speedup, speedups)})
 
     @property
     def judged(self) -> list[str]:
@@ -98,7 +119,13 @@ def read(path: Path, *, only: str = "", column: str = "custom_code") -> tuple[Pr
     return read_programs(path, column=column, only=only, device="cpu").programs
 
 
-def go(path: Path, out: Path, judge: EachDouble | None = None, precision: Precision = "training") -> list[SweepLine]:
+def go(
+    path: Path,
+    out: Path,
+    judge: EachDouble | None = None,
+    precision: Precision = "training",
+    noted: list[str] | None = None,
+) -> list[SweepLine]:
     file = SweepFile(out, device="cpu", precision=precision)
     told: list[SweepLine] = []
     lines = sweep(
@@ -108,6 +135,7 @@ def go(path: Path, out: Path, judge: EachDouble | None = None, precision: Precis
         device="cpu",
         precision=precision,
         told=lambda done, total, line: told.append(line),
+        noted=lambda text: None if noted is None else noted.append(text),
     )
     assert set(map(id, told)) <= set(map(id, lines))
     return lines
@@ -274,6 +302,66 @@ def test_the_surest_program_of_a_task_counts_and_nothing_is_compared_without_sco
     nothing = summarise([], without=0)
     assert nothing.rows == ()
     assert "0 programs" in nothing.text()
+
+
+# --- baselines and what ran ---
+
+
+def test_verdicts_get_the_baselines_that_they_lack(tmp_path: Path, release: Path) -> None:
+    rows = [json.loads(line) for line in release.read_text().splitlines()]
+    rows[1]["custom_code"] = "# stubborn\n" + program(1.0)
+    rows[5]["custom_code"] = "# elsewhere\n" + program(4.0)
+    rows[0]["score_torch_compile_default"] = 1.25
+    write(release, rows)
+    out, noted = tmp_path / "out.jsonl", list[str]()
+    plain = summarise(go(release, out), without=1)
+    assert {row.baseline for row in plain.rows} == {"eager"}
+    judge = EachDouble(baselines=True)
+    lines = go(release, out, judge, noted=noted)
+    assert (judge.judged, judge.compared) == ([], ["1", "2"])
+    assert noted == ["cuda-l1/level2/1: no baselines: expected a record made here"]
+    again = EachDouble(baselines=True)
+    assert [line.evaluation for line in go(release, out, again)] == [line.evaluation for line in lines]
+    assert again.compared == [], "what was compared is in the file"
+
+    report = summarise(lines, without=1)
+    rows_of = {(row.tasks, row.baseline, row.figures): row.summary for row in report.rows}
+    assert rows_of["all", "eager", "measured"].tasks == 4
+    # Task 1 is half as fast as it was against eager, task 3 is wrong; 2 and level 2 have no figure.
+    compiled = rows_of["all", "compile", "measured"]
+    assert (compiled.tasks, compiled.successes, compiled.max) == (2, 1, 1.0)
+    assert rows_of["all", "compile", "published"].max == 1.25
+    strongest = rows_of["all", "strongest", "measured"]
+    assert (strongest.tasks, strongest.successes, strongest.mean) == (3, 2, pytest.approx(2 / 3))
+    assert rows_of["all", "strongest", "published"].max == 1.5, "the least of the published columns"
+    assert report.apart == {
+        "compile": {"cuda-l1/level1/2": "TIMEOUT: it compiles for ever", "cuda-l1/level2/1": "not measured"},
+        "strongest": {"cuda-l1/level2/1": "not measured"},
+    }
+    text = report.text()
+    assert "2 tasks with a right program are in no row against compile:\ncuda-l1/level1/2: TIMEOUT" in text
+    assert "all, strongest" in text
+
+
+def test_the_report_tells_whose_code_ran() -> None:
+    def line(name: str, *kernels: tuple[str, float]) -> SweepLine:
+        parts = [Kernel(name="k", origin=origin, share=share, call_us=1.0, launches=1.0) for origin, share in kernels]  # type: ignore[arg-type]
+        found = Profile(kind="kernels", call_us=2.0, kernels=tuple(parts), rest_share=0.0)
+        one = evaluation(name).model_copy(update={"profile": found if kernels else None})
+        return SweepLine(
+            task=name,
+            level=1,
+            task_sha256=one.task_sha256,
+            source_sha256=one.source_sha256,
+            device="cuda",
+            precision="training",
+            evaluation=one,
+        )
+
+    lines = [line("a", ("own", 1.0)), line("b", ("own", 0.25), ("cublas", 0.5), ("cublas", 0.25)), line("c")]
+    report = summarise(lines, without=0)
+    assert (report.profiles, report.ran) == (2, {"own": 0.625, "cublas": 0.375})
+    assert "what ran in 2 right programs, mean shares of kernel time: 62 % own, 38 % cublas" in report.text()
 
 
 # --- with the real judge ---

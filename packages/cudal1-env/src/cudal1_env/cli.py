@@ -12,7 +12,7 @@ import tyro
 from cudal1_data.errors import DataError
 
 from cudal1_env.commands.audit import Audit
-from cudal1_env.commands.output import describe, log
+from cudal1_env.commands.output import describe, details, log
 from cudal1_env.commands.redteam import Redteam
 from cudal1_env.commands.sweep import Sweep
 from cudal1_env.errors import EnvError
@@ -31,6 +31,9 @@ class Evaluate:
     """Where programs run."""
     precision: Precision = "report"
     """`training`: one pair of processes, about a second; `report`: at least three."""
+    baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
+    """Other ways to run the reference against which a right program is measured: compile, compile-reduce-overhead,
+    compile-max-autotune, cuda-graph, cudnn-flags, or all (without compile-max-autotune)."""
     require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
     """Refuse to work unless these sandbox layers are active."""
     json: bool = False
@@ -38,20 +41,23 @@ class Evaluate:
 
     def run(self) -> int:
         """Judge, print, and say by the exit code whether it could be judged."""
+        from cudal1_env.baselines import resolve
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import Judge, JudgeSettings
         from cudal1_env.tasks import find_task
 
-        task = find_task(self.task, resolve_device(self.device))
+        device = resolve_device(self.device)
+        task = find_task(self.task, device)
         source = self.file.read_text(errors="replace")
-        settings = JudgeSettings(device=self.device, require_sandbox=self.require_sandbox)
+        baselines = resolve(self.baselines, device)
+        settings = JudgeSettings(device=device, require_sandbox=self.require_sandbox, baselines=baselines)
         with Judge(settings) as judge:
             evaluation = judge.evaluate(task, source, precision=self.precision)
             seeds = judge.retire()
         if evaluation.seed_commitment is not None:
             evaluation = evaluation.model_copy(update={"seed": seeds.get(evaluation.seed_commitment)})
         if not self.json:
-            print(describe(evaluation))
+            print("\n".join([describe(evaluation), *details(evaluation)]))
         # ASCII, because texts of the program's own may hold what some readers take for the end of a line.
         print(evaluation.model_dump_json(ensure_ascii=True))
         return 0

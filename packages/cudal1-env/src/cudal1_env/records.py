@@ -104,6 +104,66 @@ class OutputError(BaseModel):
     """Distribution of the inputs (`cudal1_worker.distributions`); `own` is the task's."""
 
 
+class Strongest(BaseModel):
+    """The baseline that leaves a candidate the smallest speedup."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    """Its name; `eager` where nothing beats the reference as it is."""
+    speedup: Speedup
+    """The candidate's speedup against it."""
+
+
+class BaselineFault(BaseModel):
+    """Why there is no speedup against a baseline."""
+
+    model_config = ConfigDict(frozen=True)
+
+    status: Status
+    """What became of the baseline's program."""
+    message: str
+    """What was expected and what came."""
+
+
+Origin = Literal["own", "triton", "inductor", "cublas", "cudnn", "aten", "library", "memory"]
+"""Whose code a kernel is: the program's own CUDA or C++ (`own`), a kernel it wrote in Triton, one that torch.compile
+made, NVIDIA's cuBLAS (with cuBLASLt) or cuDNN, PyTorch's, another library's (cuFFT, NCCL, oneDNN ...), or a copy or
+fill by the driver (`memory`)."""
+
+
+class Kernel(BaseModel):
+    """A kernel that a profiled call ran, or on a CPU an operator."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str = Field(min_length=1, max_length=200)
+    """Its name as the profiler in the worker gave it, cut (untrusted text)."""
+    origin: Origin
+    """Whose code it is, by its name."""
+    share: NonNegative = Field(le=1.0)
+    """Its share of the time of all kernels."""
+    call_us: NonNegative
+    """Microseconds in one call of the program."""
+    launches: NonNegative
+    """How often one call runs it."""
+
+
+class Profile(BaseModel):
+    """What ran in a call that was made for this alone. It is the worker's word and decides nothing."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["kernels", "operators"]
+    """Kernels by time on the GPU; on a CPU operators by their own time, without what they call."""
+    call_us: Positive
+    """Microseconds of all kernels in one call: idle time and launches are not in it."""
+    kernels: tuple[Kernel, ...]
+    """Those that took longest, longest first."""
+    rest_share: NonNegative = Field(le=1.0)
+    """Share of those that are not listed."""
+
+
 class Seconds(BaseModel):
     """Where the time of one evaluation went, in seconds."""
 
@@ -123,6 +183,10 @@ class Seconds(BaseModel):
     """Constructors, weights and first calls."""
     measure_s: NonNegative = 0.0
     """Timed turns and their full comparison."""
+    baselines_s: NonNegative = 0.0
+    """Measuring baselines of this task that were not kept yet."""
+    profile_s: NonNegative = 0.0
+    """Finding out what ran."""
 
 
 class GpuState(BaseModel):
@@ -196,6 +260,10 @@ class Evaluation(BaseModel):
     """Against `eager`; None unless CORRECT (or UNSTABLE, IMPOSSIBLE, where it is evidence)."""
     speedups: dict[str, Speedup] = Field(default_factory=dict[str, Speedup])
     """Against each other baseline that was measured."""
+    strongest: Strongest | None = None
+    """The strongest baseline, `eager` among them; None where no other was asked for."""
+    baselines_failed: dict[str, BaselineFault] = Field(default_factory=dict[str, BaselineFault])
+    """Baselines that were asked for and whose program did not work on this task."""
     reference: Latency | None = None
     """Latency of the reference."""
     candidate: Latency | None = None
@@ -222,6 +290,10 @@ class Evaluation(BaseModel):
     """Timed calls of the candidate, each checked on a secret sample."""
     full_checks: int = Field(default=0, ge=0)
     """Timed calls of the candidate whose whole outputs were compared."""
+    profile: Profile | None = None
+    """What a call of the candidate ran, from a call that was not timed; None where none was made or it failed."""
+    profile_note: str = ""
+    """Why a profile that was to be made is missing."""
     seconds: Seconds = Field(default_factory=Seconds)
     """Where the time went."""
     machine: Machine | None = None
@@ -248,6 +320,8 @@ class Evaluation(BaseModel):
         evidence = (Status.CORRECT, Status.IMPOSSIBLE, Status.UNSTABLE, Status.TAMPERING)
         if self.status not in evidence and (self.speedup is not None or self.speedups):
             raise ValueError(f"expected no speedup with {self.status}")
+        if self.strongest is not None and self.speedup is None:
+            raise ValueError("expected a speedup against eager beside one against the strongest baseline")
         return self
 
     @property

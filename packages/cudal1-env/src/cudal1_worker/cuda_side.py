@@ -13,6 +13,7 @@ import torch
 
 from cudal1_worker import layout, vmm
 from cudal1_worker import protocol as wire
+from cudal1_worker.pools import Pools
 from cudal1_worker.vmm import driver
 
 _synchronize = torch.cuda.synchronize
@@ -82,9 +83,8 @@ class CudaSide:
         self.arena = Arena(self.start, message["arena_bytes"] - room)
         self._callbacks = (_ALLOCATE(self.arena.allocate), _FREE(self.arena.free))
         pointers = [ctypes.cast(callback, ctypes.c_void_p).value or 0 for callback in self._callbacks]
-        self._pool = torch.cuda.MemPool(torch._C._cuda_customAllocator(*pointers))
-        self._pooled = torch.cuda.use_mem_pool(self._pool)
-        self._pooled.__enter__()  # for good
+        self._pools = Pools(torch._C._cuda_customAllocator(*pointers))
+        self._pools.use()
         self.slots: list[torch.Tensor] = []
         self._slot_memory: vmm.Mapping | None = None
         self._gate = 0

@@ -59,6 +59,10 @@ DTYPES = (
 )
 """Names of the dtypes that may cross, in the order of their codes."""
 
+MAX_KERNELS = 48
+"""Kernels by name that a worker tells of a profiled call."""
+MAX_KERNEL_NAME = 200
+"""Characters of each name."""
 MAX_MESSAGE_BYTES = 8 << 20
 SLOTS = 2
 """Blocks of memory for the inputs of one call; timed calls take turns, so that no address comes twice in a row."""

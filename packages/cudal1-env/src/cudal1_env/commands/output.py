@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
-from cudal1_env.records import Evaluation
+from cudal1_env.records import Evaluation, Profile, Speedup
+
+_SHOWN = 4
+_LABELS = {"cublas": "cuBLAS", "cudnn": "cuDNN", "aten": "ATen", "triton": "Triton"}
+_MOST_NAME = 40
 
 
 def describe(evaluation: Evaluation) -> str:
@@ -14,6 +19,50 @@ def describe(evaluation: Evaluation) -> str:
     if evaluation.reference is not None and evaluation.candidate is not None:
         times = f" ({evaluation.reference.median_ms:.3g} ms -> {evaluation.candidate.median_ms:.3g} ms)"
     return f"{evaluation.status}{where}: {plain(evaluation.message)}{times}"
+
+
+def details(evaluation: Evaluation) -> list[str]:
+    """Return lines for people on what a record holds beyond the verdict: other baselines, and what ran."""
+    lines: list[str] = []
+    beside = [f"{name} {_interval(speedup)}" for name, speedup in evaluation.speedups.items()]
+    beside += [f"{name} failed ({fault.status})" for name, fault in evaluation.baselines_failed.items()]
+    if evaluation.strongest is not None:
+        strongest = evaluation.strongest
+        beside.append(f"the strongest, {strongest.name}: {_interval(strongest.speedup)}")
+    if beside:
+        lines.append(f"against {'; '.join(beside)}")
+    if evaluation.profile is not None:
+        lines.append(ran(evaluation.profile))
+    elif evaluation.profile_note:
+        lines.append(plain(evaluation.profile_note))
+    return lines
+
+
+def ran(profile: Profile) -> str:
+    """Return what ran as one line: the largest shares with their origins and short names."""
+    shown = [
+        f"{100 * kernel.share:.0f} % {_LABELS.get(kernel.origin, kernel.origin)} {short_name(kernel.name)}"
+        for kernel in profile.kernels[:_SHOWN]
+    ]
+    rest = profile.rest_share + sum(kernel.share for kernel in profile.kernels[_SHOWN:])
+    if rest >= 0.005:
+        shown.append(f"{100 * rest:.0f} % the rest")
+    return f"ran: {', '.join(shown)}"
+
+
+def short_name(name: str) -> str:
+    """Return a kernel's name without result, template arguments and parameters.
+
+    >>> short_name("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float> >(int)")
+    'vectorized_elementwise_kernel'
+    """
+    bare = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    head = re.split(r"[<(]", bare, maxsplit=1)[0].strip()
+    return plain((head.rsplit("::", 1)[-1] or name)[:_MOST_NAME])
+
+
+def _interval(speedup: Speedup) -> str:
+    return f"{speedup.point:.3g} x ({speedup.low:.3g} to {speedup.high:.3g})"
 
 
 def plain(text: str) -> str:

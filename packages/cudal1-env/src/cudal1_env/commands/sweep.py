@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from cudal1_env.commands.output import describe, log, plain
+from cudal1_env.commands.output import describe, details, log, plain
 from cudal1_env.records import Precision
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ class Sweep:
     """Where programs run."""
     precision: Precision = "report"
     """`training`: one pair of processes, about a second; `report`: at least three."""
+    baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
+    """Other ways to run the references against which right programs are measured: compile, compile-reduce-overhead,
+    compile-max-autotune, cuda-graph, cudnn-flags, or all (without compile-max-autotune). Verdicts that lack them get
+    them."""
     out: Path | None = None
     """File of the verdicts, one line each; what is in it is not judged again (default: FILE's name, .sweep.jsonl)."""
     audit: Path | None = None
@@ -38,6 +42,7 @@ class Sweep:
 
     def run(self) -> int:
         """Judge what is missing, then print the report on all."""
+        from cudal1_env.baselines import resolve
         from cudal1_env.gate import find_audit
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import JudgeSettings
@@ -52,13 +57,20 @@ class Sweep:
         if file.lines:
             log(f"{file.path} holds {len(file.lines)} verdicts: they are not judged again")
         audit = find_audit(self.audit or "auto", str(self.file), device)
-        with BatchJudge(JudgeSettings(device=device)) as judge:
+        settings = JudgeSettings(device=device, baselines=resolve(self.baselines, device))
+        with BatchJudge(settings) as judge:
             if audit is not None:
                 judge.learn(audit)
-            lines = sweep(judge, found.programs, file, device=device, precision=self.precision, told=_told)
+            lines = sweep(
+                judge, found.programs, file, device=device, precision=self.precision, told=_told, noted=_noted
+            )
         report = summarise(lines, without=found.without)
         print(report.model_dump_json() if self.json else report.text())
         return 0
+
+
+def _noted(text: str) -> None:
+    log(plain(text))
 
 
 def _told(done: int, total: int, line: SweepLine) -> None:
@@ -68,3 +80,5 @@ def _told(done: int, total: int, line: SweepLine) -> None:
     published = line.published.get("score_default")
     beside = "" if published is None else f"; published {published:g}"
     log(f"[{done}/{total}] {describe(line.evaluation)}{beside} [{line.evaluation.seconds.total_s:.1f} s]")
+    for text in details(line.evaluation):
+        log(f"    {text}")

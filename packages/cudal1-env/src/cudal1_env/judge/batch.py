@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from cudal1_data import Task
@@ -13,6 +14,7 @@ from cudal1_data import Task
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.builder import Built
 from cudal1_env.judge.judge import Judge
+from cudal1_env.judge.lease import away_from, core_name, lease
 from cudal1_env.judge.pool import SEED_BYTES, Pool
 from cudal1_env.records import Evaluation, Precision
 
@@ -57,6 +59,33 @@ class BatchJudge(Judge):
         with self._lock, ThreadPoolExecutor(batch) as executor:
             for start in range(0, len(jobs), batch):
                 self._batch(start, jobs[start : start + batch], done, precision, executor)
+
+    def compare(self, task: Task, evaluation: Evaluation) -> Evaluation:
+        """Return a record with speedups against those of this judge's baselines that it lacks.
+
+        Args:
+            task: The record's.
+            evaluation: Made on this machine; one that is not `CORRECT` is returned as it is.
+
+        Raises:
+            RecordError: The record was made on another machine.
+            TaskError: The reference cannot be judged against.
+            MachineError: The machine broke.
+        """
+        with self._lock, ExitStack() as held:
+            seed = secrets.token_bytes(SEED_BYTES)
+            case = self._case(task, evaluation.source, evaluation.precision)
+
+            def pool() -> Pool:
+                """Take the lease when the first baseline must be measured."""
+                if (task.id, seed.hex()) not in self._pools:
+                    self._pool(case, seed)
+                    held.callback(self._retire, (task.id, seed.hex()))
+                    held.enter_context(lease(core_name(self.core), *self.device.locks))
+                    held.enter_context(away_from(self._seat.kept_free))
+                return self._pools[task.id, seed.hex()]
+
+            return self._extras.compare(case, evaluation, pool)
 
     def _batch(
         self,

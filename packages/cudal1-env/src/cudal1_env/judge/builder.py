@@ -15,7 +15,7 @@ from cudal1_env.judge.oracle import Anatomy
 from cudal1_env.judge.place import answers
 from cudal1_env.judge.pool import Pool
 from cudal1_env.judge.settings import JudgeSettings
-from cudal1_env.judge.verdict import Case
+from cudal1_env.judge.verdict import Case, Role
 from cudal1_env.judge.workers import Worker, Zygote
 from cudal1_env.records import Status
 from cudal1_env.sandbox import default_spec
@@ -33,6 +33,13 @@ class Built:
     """Build folder of the host, to be removed; None where it is in the worker's own file system."""
     snapshot: Path | None
     """What a later launch's build folder begins as."""
+
+
+def limits(settings: JudgeSettings, role: Role) -> JudgeSettings:
+    """Return the time limits for a program: a baseline's is the task's own text, and may compile for longer."""
+    if role != "baseline":
+        return settings
+    return settings.model_copy(update={"warmup_timeout_s": settings.baseline_warmup_timeout_s})
 
 
 class Builder:
@@ -85,7 +92,7 @@ class Builder:
         with case.watch.phase("start"):
             worker = self.zygote.fork("arm", self.spec(begins_as, core=self.core))
         case.layers, case.missing = worker.layers, worker.missing
-        arm = self.arm(worker, pool.anatomy, "ModelNew")
+        arm = self.arm(worker, pool.anatomy, "ModelNew", case.role)
         try:
             with case.watch.phase("build"):
                 arm.build(case.source)
@@ -109,9 +116,16 @@ class Builder:
             worker = self.zygote.fork("arm", self.spec(None, core=self.core))
         return self.arm(worker, pool.anatomy, "Model")
 
-    def arm(self, worker: Worker, anatomy: Anatomy, wanted: str) -> Arm:
+    def arm(self, worker: Worker, anatomy: Anatomy, wanted: str, role: Role = "candidate") -> Arm:
         """Return the arm of a fresh worker; see `Arm`."""
-        return Arm(worker, self.device, self._keeper, anatomy, self.settings, wanted)
+        return Arm(worker, self.device, self._keeper, anatomy, limits(self.settings, role), wanted)
+
+    def keep_compiled(self, built: Built) -> None:
+        """Keep what a baseline compiled in its first calls for its later launches: its text is the task's own."""
+        case, before = built.case, built.snapshot
+        if case.role == "baseline" and not case.launches and built.arm is not None:
+            built.snapshot = self._folders.keep(built.folder, built.arm.worker.pid)
+            self._folders.drop(before)
 
     def drop(self, built: Built) -> None:
         """Kill a candidate, if it lives, and remove what it compiled."""

@@ -20,6 +20,7 @@ from cudal1_env.gate import AuditReport, find_audit, reference_sha256
 from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.arms import Fault
 from cudal1_env.judge.builder import Builder, Built
+from cudal1_env.judge.extras import Extras
 from cudal1_env.judge.health import Held, await_memory, check_returned
 from cudal1_env.judge.launches import Launches
 from cudal1_env.judge.lease import away_from, core_name, lease, take_seat
@@ -56,6 +57,7 @@ class Judge:
             raise
         self._builder = Builder(self.settings, self.device, self.core)
         self._launches = Launches(self._builder, load_spread(self.device.name, self.device.identity))
+        self._extras = Extras(self.settings, self._builder, self._launches)
         self._shares: dict[str, tuple[float, ...]] = {}
         if (audit := find_audit("auto", "starter", self.device.name)) is not None:
             self.learn(audit)
@@ -218,6 +220,7 @@ class Judge:
                     evaluation = self._launches.measure(built, pool)
                 except Fault as fault:
                     evaluation = case.failed(fault)
+                evaluation = self._extras.add(built, pool, evaluation)
                 self._builder.drop(built)
                 self._check_health(before, pool)
                 return evaluation

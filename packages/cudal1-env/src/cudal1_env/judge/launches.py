@@ -144,6 +144,7 @@ class Launches:
             reference_s = self._warm_reference(case, pool, mode, reference)
             self._warm_candidate(case, pool, mode, candidate)
             room.check()
+            self._builder.keep_compiled(built)
             pairs, calls, burst = self._size(case.precision, reference_s, pool.anatomy, bursts=bursts)
             with case.watch.phase("warmup"):
                 for arm in (reference, candidate):

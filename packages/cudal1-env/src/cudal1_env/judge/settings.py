@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cudal1_env.baselines import BaselineName
+
 
 class JudgeSettings(BaseModel):
     """How candidates are judged on this machine."""
@@ -16,6 +18,12 @@ class JudgeSettings(BaseModel):
     """Where programs run; `auto` takes a GPU when the judge supports one here."""
     arithmetic: Literal["strict", "tf32"] = "strict"
     """`tf32` lets both arms round the factors of products to TF32, and so widens the tolerance; GPUs only."""
+    baselines: tuple[Literal["all"] | BaselineName, ...] = ()
+    """Other ways to run the reference against which right programs are measured; `all` leaves out
+    `compile-max-autotune`, which takes minutes for a task. Each is measured once for each task, machine and version."""
+    profile: Literal["report", "always", "never"] = "report"
+    """When an untimed call of a right program finds out what ran: at `report` precision, because it takes as long as
+    another start of the program."""
     require_sandbox: tuple[str, ...] = ()
     """Sandbox layers without which the judge refuses to work; the rest is used where the machine has it."""
     oracle_timeout_s: float = Field(default=300.0, gt=0)
@@ -24,6 +32,8 @@ class JudgeSettings(BaseModel):
     """Limit for importing a candidate, compilation included (a C++ extension takes 30 s on an idle core)."""
     warmup_timeout_s: float = Field(default=60.0, gt=0)
     """Limit for the constructor, and for each untimed call."""
+    baseline_warmup_timeout_s: float = Field(default=300.0, gt=0)
+    """The same for a baseline, whose text is the task's: a network of a hundred layers compiles for minutes."""
     call_timeout_factor: float = Field(default=1000.0, gt=1)
     """A timed call may take this many times the reference's latency (the paper's rule) ..."""
     call_timeout_s: float = Field(default=5.0, gt=0)

@@ -20,6 +20,9 @@ from cudal1_env.judge.rounds import Tally
 from cudal1_env.records import Evaluation, GpuState, Latency, Machine, Precision, Seconds, Speedup, Status
 from cudal1_env.stats import Launch, summarize_latency
 
+Role = Literal["candidate", "baseline", "profile"]
+"""What a program is judged for: its own verdict, a baseline of its task, or only what it runs."""
+
 
 @dataclass
 class Stopwatch:
@@ -54,6 +57,7 @@ class Case:
     task: Task
     source: str
     precision: Precision
+    role: Role = "candidate"
     watch: Stopwatch = field(default_factory=Stopwatch)
     tally: Tally = field(default_factory=Tally)
     launches: list[Launch] = field(default_factory=list[Launch])

@@ -16,6 +16,7 @@ from cudal1_env.stats.interval import (
     half_width,
 )
 from cudal1_env.stats.launch import Centre, Launch, centre
+from cudal1_env.stats.ratio import against
 from cudal1_env.stats.stopping import REPORT, RULES, TRAINING, Step, StopRule, conclude, decide
 from cudal1_env.stats.summary import PairedChange, SpeedupSummary, paired_change, summarize_latency, summarize_speedups
 from cudal1_env.stats.table import COLUMNS, aligned, cells
@@ -34,6 +35,7 @@ __all__ = [
     "Spread",
     "Step",
     "StopRule",
+    "against",
     "agree",
     "aligned",
     "alpha_at",

@@ -9,12 +9,23 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cudal1_env.records import Evaluation, Speedup, Status
+from cudal1_env.baselines import BASELINES
+from cudal1_env.records import Evaluation, Origin, Speedup, Status
 from cudal1_env.stats import COLUMNS, SpeedupSummary, aligned, cells, summarize_speedups
 from cudal1_env.sweep.lines import SweepLine
 
-PUBLISHED = {"eager": "score_default"}
-"""Column of the published speedup by baseline (DESIGN.md, words)."""
+PUBLISHED = {
+    "eager": "score_default",
+    "compile": "score_torch_compile_default",
+    "compile-reduce-overhead": "score_torch_compile_reduce_overhead",
+    "cuda-graph": "score_cuda_graph",
+    "cudnn-flags": "score_cudnn",
+}
+"""Column of the published speedup by baseline (DESIGN.md, words). Their `score_cudnn` is against programs that enter
+`torch.backends.cudnn.flags(benchmark=True)`, which also turns cuDNN off; `cudnn-flags` leaves it on."""
+
+STRONGEST = "strongest"
+"""Name of the rows against each task's strongest baseline, `eager` among them."""
 
 AGREES_WITHIN = 1.1
 """A published speedup may lie this far outside the interval: what two machines may differ by (paper, section 2.4.4)."""
@@ -67,6 +78,12 @@ class SweepReport(BaseModel):
     """The tables."""
     disagreements: tuple[Disagreement, ...]
     """Programs whose verdict is not what was published: what failed first, then by how far speedups are apart."""
+    apart: dict[str, dict[str, str]] = Field(default_factory=dict[str, dict[str, str]])
+    """For each baseline the tasks that are not in its rows though a program was right, with the reason."""
+    ran: dict[Origin, float] = Field(default_factory=dict[Origin, float])
+    """Whose code ran: mean shares of the time of all kernels, over the right programs that have a profile."""
+    profiles: int = Field(default=0, ge=0)
+    """How many those are."""
     refused: dict[str, str]
     """Tasks that the judge refuses, with the reason; they are in no table."""
     without: int = Field(ge=0)
@@ -76,10 +93,16 @@ class SweepReport(BaseModel):
         """Return the report for people."""
         parts: list[str] = []
         if self.rows:
-            rows = [[row.tasks, row.figures, *cells(row.summary)] for row in self.rows]
-            parts.append(aligned([["tasks", "figures", *COLUMNS], *rows]))
+            rows = [[f"{row.tasks}, {row.baseline}", row.figures, *cells(row.summary)] for row in self.rows]
+            parts.append(aligned([["tasks, against", "figures", *COLUMNS], *rows]))
         counts = ", ".join(f"{count} {status}" for status, count in self.statuses.items()) or "none"
         parts.append(f"{self.programs} programs judged: {counts}; {self.without} tasks of the file hold no program")
+        for baseline, tasks in self.apart.items():
+            reasons = "\n".join(f"{name}: {' '.join(reason.split())}" for name, reason in tasks.items())
+            parts.append(f"{len(tasks)} tasks with a right program are in no row against {baseline}:\n{reasons}")
+        if self.ran:
+            shares = ", ".join(f"{100 * share:.0f} % {origin}" for origin, share in self.ran.items())
+            parts.append(f"what ran in {self.profiles} right programs, mean shares of kernel time: {shares}")
         if self.disagreements:
             rows = [
                 [one.task, one.status, _interval(one.speedup), f"{one.published:.2f}"] for one in self.disagreements
@@ -100,48 +123,99 @@ def summarise(lines: Sequence[SweepLine], *, without: int) -> SweepReport:
         without: Tasks that have no program.
     """
     judged = [(line, line.evaluation) for line in lines if line.evaluation is not None]
+    members = [line for line, _ in judged]
+    names = _baselines([evaluation for _, evaluation in judged])
     found = [one for line, evaluation in judged if (one := _disagreement(line, evaluation)) is not None]
     return SweepReport(
         programs=len(judged),
         statuses=dict(Counter(evaluation.status for _, evaluation in judged).most_common()),
-        rows=tuple(_rows([line for line, _ in judged])),
+        rows=tuple(row for name in names for row in _rows(members, name)),
+        apart={name: tasks for name in names if (tasks := _apart(members, name))},
+        ran=_ran([evaluation for _, evaluation in judged]),
+        profiles=sum(evaluation.profile is not None for _, evaluation in judged),
         disagreements=tuple(sorted(found, key=_order)),
         refused={line.task: line.refused for line in lines if line.refused is not None},
         without=without,
     )
 
 
-def _rows(lines: Sequence[SweepLine]) -> list[Row]:
+def _baselines(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Names of the tables: `eager`, every other baseline that some record tells of, and the strongest."""
+    told = {name for one in evaluations for name in (*one.speedups, *one.baselines_failed)}
+    others = [name for name in BASELINES if name in told]
+    return ["eager", *others, STRONGEST] if any(one.strongest is not None for one in evaluations) else ["eager"]
+
+
+def _rows(lines: Sequence[SweepLine], baseline: str) -> list[Row]:
+    """Rows against a baseline: for each level, then for all, measured and published figures of the same tasks.
+
+    A task with a right program, none of which has a speedup against the baseline, is left out; see `_apart`.
+    """
+    apart = _apart(lines, baseline)
+    lines = [line for line in lines if line.task not in apart]
     levels = sorted({line.level for line in lines}, key=lambda level: (level is None, level))
     groups = [(f"level {level or 'unknown'}", [line for line in lines if line.level == level]) for level in levels]
     result: list[Row] = []
     for name, members in [*groups, ("all", list(lines))]:
-        tasks: dict[str, list[SweepLine]] = {}
-        for line in members:
-            tasks.setdefault(line.task, []).append(line)
+        tasks = _by_task(members)
         if not tasks:
             continue
-        measured = summarize_speedups([_best(of_task) for of_task in tasks.values()])
-        result.append(Row(tasks=name, figures="measured", summary=measured))
-        published = [_published(of_task[0]) for of_task in tasks.values()]
+        measured = summarize_speedups([_best(of_task, baseline) for of_task in tasks.values()])
+        result.append(Row(tasks=name, baseline=baseline, figures="measured", summary=measured))
+        published = [_published(of_task[0], baseline) for of_task in tasks.values()]
         if any(value is not None for value in published):
-            result.append(Row(tasks=name, figures="published", summary=summarize_speedups(published)))
+            summary = summarize_speedups(published)
+            result.append(Row(tasks=name, baseline=baseline, figures="published", summary=summary))
     return result
 
 
-def _published(line: SweepLine) -> float | None:
-    value = line.published.get(PUBLISHED["eager"])
-    return value if value is not None and value > 0.0 else None
+def _by_task(lines: Sequence[SweepLine]) -> dict[str, list[SweepLine]]:
+    tasks: dict[str, list[SweepLine]] = {}
+    for line in lines:
+        tasks.setdefault(line.task, []).append(line)
+    return tasks
 
 
-def _best(lines: Sequence[SweepLine]) -> float | None:
+def _apart(lines: Sequence[SweepLine], baseline: str) -> dict[str, str]:
+    """Tasks with a right program of which nothing is known against a baseline, with the reason."""
+    reasons: dict[str, str] = {}
+    for task, of_task in _by_task(lines).items():
+        right = [line.evaluation for line in of_task if line.evaluation is not None and line.evaluation.correct]
+        if not right or any(_speedup(one, baseline) is not None for one in right):
+            continue
+        fault = next((one.baselines_failed[baseline] for one in right if baseline in one.baselines_failed), None)
+        reasons[task] = "not measured" if fault is None else f"{fault.status}: {fault.message}"
+    return reasons
+
+
+def _published(line: SweepLine, baseline: str = "eager") -> float | None:
+    """The published speedup; against the strongest baseline the smallest one that was published."""
+    names = list(PUBLISHED) if baseline == STRONGEST else [baseline] if baseline in PUBLISHED else []
+    values = [line.published.get(PUBLISHED[name]) for name in names]
+    return min((value for value in values if value is not None and value > 0.0), default=None)
+
+
+def _speedup(evaluation: Evaluation, baseline: str) -> Speedup | None:
+    if baseline == STRONGEST:
+        return None if evaluation.strongest is None else evaluation.strongest.speedup
+    return evaluation.speedup if baseline == "eager" else evaluation.speedups.get(baseline)
+
+
+def _best(lines: Sequence[SweepLine], baseline: str) -> float | None:
     """Return the speedup of the program that is surest to be fast; None without a correct one."""
-    speedups = [
-        line.evaluation.speedup
-        for line in lines
-        if line.evaluation is not None and line.evaluation.correct and line.evaluation.speedup is not None
-    ]
+    right = [line.evaluation for line in lines if line.evaluation is not None and line.evaluation.correct]
+    speedups = [speedup for one in right if (speedup := _speedup(one, baseline)) is not None]
     return max(speedups, key=lambda speedup: speedup.low).point if speedups else None
+
+
+def _ran(evaluations: Sequence[Evaluation]) -> dict[Origin, float]:
+    """Mean shares by origin, largest first; each program counts the same."""
+    profiles = [one.profile for one in evaluations if one.profile is not None]
+    totals: Counter[Origin] = Counter()
+    for profile in profiles:
+        for kernel in profile.kernels:
+            totals[kernel.origin] += kernel.share  # type: ignore[assignment]  # a Counter adds up any numbers
+    return {origin: total / len(profiles) for origin, total in totals.most_common()}
 
 
 def _disagreement(line: SweepLine, evaluation: Evaluation) -> Disagreement | None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from cudal1_data import Task
 
-from cudal1_env.errors import MachineError, TaskError
+from cudal1_env.errors import MachineError, RecordError, TaskError
 from cudal1_env.records import Device, Evaluation, Precision
 from cudal1_env.sweep.lines import SweepFile, SweepLine
 from cudal1_env.sweep.programs import Program
@@ -26,6 +26,10 @@ class EachEvaluator(Protocol):
         """Judge programs and tell each outcome with the job's position as soon as it is known."""
         ...
 
+    def compare(self, task: Task, evaluation: Evaluation) -> Evaluation:
+        """Return a record with speedups against those of the judge's baselines that it lacks."""
+        ...
+
 
 def sweep(
     judge: EachEvaluator,
@@ -35,8 +39,11 @@ def sweep(
     device: Device,
     precision: Precision,
     told: Callable[[int, int, SweepLine], None],
+    noted: Callable[[str], None],
 ) -> list[SweepLine]:
     """Judge the programs that the file does not hold.
+
+    Those that the file holds get speedups against the judge's baselines where they lack them.
 
     Args:
         judge: Judges them.
@@ -45,6 +52,7 @@ def sweep(
         device: Where they run.
         precision: How narrow intervals must be.
         told: Told how many of how many programs are done, and the latest line.
+        noted: Told why a program of the file cannot be compared with baselines.
 
     Returns:
         The lines of all programs, in their order.
@@ -73,10 +81,32 @@ def sweep(
 
     try:
         judge.evaluate_each([(program.task, program.source) for program in missing], done, precision=precision)
+        for place, program in enumerate(programs, 1):
+            if (line := _compared(judge, program, file, noted)) is not None:
+                told(place, len(programs), line)
     except MachineError as error:
         kept = f"{_finished(programs, file)} of {len(programs)} programs are kept in {file.path}"
         raise MachineError(f"{error}; {kept}, and the same command goes on with the rest") from error
     return [file.lines[program.key] for program in programs]
+
+
+def _compared(
+    judge: EachEvaluator, program: Program, file: SweepFile, noted: Callable[[str], None]
+) -> SweepLine | None:
+    """Add what a line lacks of baselines; return the new line, which stands behind the old one and counts."""
+    line = file.lines[program.key]
+    if line.evaluation is None:
+        return None
+    try:
+        evaluation = judge.compare(program.task, line.evaluation)
+    except (RecordError, TaskError) as error:
+        noted(f"{line.task}: no baselines: {error}")
+        return None
+    if evaluation is line.evaluation:
+        return None
+    line = line.model_copy(update={"evaluation": evaluation})
+    file.add(line)
+    return line
 
 
 def _finished(programs: Sequence[Program], file: SweepFile) -> int:

@@ -1,0 +1,18 @@
+"""Baselines: the other ways to run a reference, and what is known of them on this machine."""
+
+from cudal1_env.baselines.programs import ALL, BASELINES, ON_REQUEST, BaselineName, measured, missing, program, resolve
+from cudal1_env.baselines.store import BaselineEntry, BaselineKey, BaselineStore
+
+__all__ = [
+    "ALL",
+    "BASELINES",
+    "ON_REQUEST",
+    "BaselineEntry",
+    "BaselineKey",
+    "BaselineName",
+    "BaselineStore",
+    "measured",
+    "missing",
+    "program",
+    "resolve",
+]

@@ -1,0 +1,145 @@
+"""Baselines: ways to run the reference, each a program made from the task's own source.
+
+A baseline is judged as a candidate is, by the same code, so it may do nothing that a candidate may not. The lines that
+follow the reference keep the names of its state, so that the judge's weights load. `eager` is the reference's arm
+itself and needs no program.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from cudal1_env.errors import SettingsError
+from cudal1_env.records import Device
+
+BaselineName = Literal[
+    "eager", "compile", "compile-reduce-overhead", "compile-max-autotune", "cuda-graph", "cudnn-flags"
+]
+"""The names of DESIGN.md, words."""
+
+ALL = "all"
+"""Every baseline that the device has, but those of `ON_REQUEST`."""
+
+ON_REQUEST: tuple[BaselineName, ...] = ("compile-max-autotune",)
+"""Takes minutes for a task: measured only when asked for by name."""
+
+_COMPILED = '''
+
+class ModelNew(Model):
+    """The reference, compiled in place: the names of its state stay."""
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self.compile({options})
+'''
+
+_CAPTURED = '''
+
+class ModelNew(Model):
+    """The reference, captured once; a call copies its inputs into the captured ones and replays."""
+
+    captured = None
+
+    def forward(self, *inputs):
+        if self.captured is None:
+            self.capture(inputs)
+        for mine, given in zip(self.captured_inputs, inputs):
+            if isinstance(given, torch.Tensor):
+                mine.copy_(given)
+        self.captured.replay()
+        return self.captured_outputs
+
+    def capture(self, inputs):
+        self.captured_inputs = [one.clone() if isinstance(one, torch.Tensor) else one for one in inputs]
+        state = [one.clone() for one in self.buffers()]
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(3):
+                super().forward(*self.captured_inputs)
+            for one, before in zip(self.buffers(), state):
+                one.copy_(before)
+        torch.cuda.current_stream().wait_stream(aside)
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            self.captured_outputs = super().forward(*self.captured_inputs)
+        self.captured = captured
+'''
+
+_FLAGS = '''
+
+torch.backends.cudnn.benchmark = True
+
+
+class ModelNew(Model):
+    """The reference, with the algorithms that cuDNN finds fastest on these shapes."""
+'''
+
+_LINES: dict[BaselineName, str] = {
+    "compile": _COMPILED.format(options=""),
+    "compile-reduce-overhead": _COMPILED.format(options='mode="reduce-overhead"'),
+    "compile-max-autotune": _COMPILED.format(options='mode="max-autotune"'),
+    "cuda-graph": _CAPTURED,
+    "cudnn-flags": _FLAGS,
+}
+"""What follows the reference. None of them touches TF32: that is the judge's to set, for both arms."""
+
+BASELINES: tuple[BaselineName, ...] = ("eager", *_LINES)
+"""All of them."""
+
+_WITHOUT_GPU: tuple[BaselineName, ...] = ("eager", "compile")
+
+
+def program(name: BaselineName, reference: str) -> str:
+    """Return the program of a baseline.
+
+    Args:
+        name: Any but `eager`.
+        reference: The task's source, in KernelBench's form.
+
+    >>> print(program("cudnn-flags", "import torch").splitlines()[5])
+    torch.backends.cudnn.benchmark = True
+    """
+    # The reference may have imported torch under another name only.
+    return f"{reference}\n\nimport torch\n{_LINES[name]}"
+
+
+def resolve(names: Iterable[str], device: Device) -> tuple[BaselineName, ...]:
+    """Return the baselines that names stand for, in the order of `BASELINES`; `eager` is always among them.
+
+    Args:
+        names: Names, or `all`. Nothing gives nothing.
+        device: Where programs run.
+
+    Raises:
+        SettingsError: A name is no baseline's, or this device or machine has no such baseline.
+    """
+    asked = set(names)
+    if not asked:
+        return ()
+    if unknown := sorted(asked - {*BASELINES, ALL}):
+        raise SettingsError(f"expected baselines {', '.join(BASELINES)} or {ALL}, got {', '.join(unknown)}")
+    lacking = missing(device)
+    if refused := [f"{name}: {reason}" for name, reason in lacking.items() if name in asked]:
+        raise SettingsError(f"expected baselines that this machine has; {'; '.join(refused)}")
+    every = [name for name in BASELINES if name not in ON_REQUEST and name not in lacking] if ALL in asked else []
+    return tuple(name for name in BASELINES if name == "eager" or name in asked or name in every)
+
+
+def missing(device: Device) -> dict[BaselineName, str]:
+    """Return the baselines that this machine cannot have, with the reason."""
+    if device == "cuda":
+        return {}
+    reasons: dict[BaselineName, str] = {
+        name: "it needs an NVIDIA GPU" for name in BASELINES if name not in _WITHOUT_GPU
+    }
+    if shutil.which("g++") is None:
+        reasons["compile"] = "it needs a C++ compiler; install g++"
+    return reasons
+
+
+def measured(names: Sequence[BaselineName]) -> tuple[BaselineName, ...]:
+    """Return the names without `eager`, which every evaluation measures anyway."""
+    return tuple(name for name in names if name != "eager")

@@ -1,0 +1,208 @@
+"""What a record holds beyond the verdict: speedups against other baselines, and what ran. Neither changes the verdict.
+
+Both are done under the lease of the program that they are for, with the judge's own steps.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable
+
+from cudal1_worker import protocol as wire
+
+from cudal1_env.baselines import BaselineEntry, BaselineKey, BaselineName, BaselineStore, measured, program, resolve
+from cudal1_env.errors import MachineError, RecordError
+from cudal1_env.judge.arms import Fault
+from cudal1_env.judge.builder import Builder, Built
+from cudal1_env.judge.launches import Launches
+from cudal1_env.judge.pool import Pool
+from cudal1_env.judge.ran import OddProfileError, run_profile
+from cudal1_env.judge.settings import JudgeSettings
+from cudal1_env.judge.verdict import Case, sha256
+from cudal1_env.judge.workers import Dead, Late
+from cudal1_env.records import BaselineFault, Device, Evaluation, Machine, Profile, Speedup, Status, Strongest
+from cudal1_env.stats import against
+
+_MESSAGE_CHARS = 500
+
+
+class Extras:
+    """Adds to the records of right programs what the settings ask for.
+
+    Args:
+        settings: Which baselines, and when a profile.
+        builder: Makes workers.
+        launches: Measures programs. What is leased is the caller's to see to.
+
+    Raises:
+        SettingsError: A baseline is asked for that this machine cannot have.
+    """
+
+    def __init__(self, settings: JudgeSettings, builder: Builder, launches: Launches) -> None:
+        self.settings = settings
+        self.device: Device = builder.device.name
+        self.names = measured(resolve(settings.baselines, self.device))
+        self.asked = bool(settings.baselines)
+        self.store = BaselineStore()
+        self._builder, self._launches = builder, launches
+
+    def add(self, built: Built, pool: Pool, evaluation: Evaluation) -> Evaluation:
+        """Return the record of a program that was just measured with everything that is asked for.
+
+        Args:
+            built: The program; its workers are dead.
+            pool: Its task's.
+            evaluation: Its record.
+        """
+        case = built.case
+        if case.role != "candidate" or not evaluation.correct:
+            return evaluation
+        evaluation = self.compare(case, evaluation, lambda: pool)
+        if self.settings.profile == "always" or (self.settings.profile == case.precision == "report"):
+            with case.watch.phase("profile"):
+                found = self._profile(built, pool, evaluation)
+            named = "profile" if isinstance(found, Profile) else "profile_note"
+            evaluation = evaluation.model_copy(update={named: found})
+        return evaluation.model_copy(update={"seconds": case.watch.seconds()})
+
+    # --- baselines ---------------------------------------------------------------------------------------------
+
+    def lacking(self, evaluation: Evaluation) -> bool:
+        """Whether a record lacks what `compare` would add."""
+        there = {*evaluation.speedups, *evaluation.baselines_failed}
+        return evaluation.correct and self.asked and (evaluation.strongest is None or not there.issuperset(self.names))
+
+    def compare(self, case: Case, evaluation: Evaluation, pool: Callable[[], Pool]) -> Evaluation:
+        """Return a record with speedups against the baselines that it lacks.
+
+        Args:
+            case: Its task and precision, and this machine.
+            evaluation: A right program's record.
+            pool: Gives the task's pool where a baseline must be measured.
+
+        Raises:
+            RecordError: The record was made on another machine than this one.
+        """
+        if not self.lacking(evaluation):
+            return evaluation
+        assert evaluation.speedup is not None, "right programs have one"
+        _check_machine(evaluation.machine, case.machine)
+        speedups, failed = dict(evaluation.speedups), dict(evaluation.baselines_failed)
+        for name in self.names:
+            if name in speedups or name in failed:
+                continue
+            entry = self._entry(case, name, pool)
+            if entry.speedup is not None:
+                speedups[name] = against(evaluation.speedup, entry.speedup)
+            else:
+                failed[name] = BaselineFault(status=entry.status, message=entry.message)
+        strongest = strongest_of(evaluation.speedup, speedups)
+        update = {"speedups": speedups, "baselines_failed": failed, "strongest": strongest}
+        return evaluation.model_copy(update=update)
+
+    def _entry(self, case: Case, name: BaselineName, pool: Callable[[], Pool]) -> BaselineEntry:
+        """Return what is known of a baseline, measuring it where nothing is."""
+        source = program(name, case.task.source)
+        machine = case.machine
+        assert machine is not None, "a case begins with its machine"
+        key = BaselineKey(
+            baseline=name,
+            task_sha256=sha256(case.task.source),
+            source_sha256=sha256(source),
+            device=machine.device,
+            machine=machine.name,
+            driver=machine.driver,
+            torch=machine.torch,
+            triton=_triton_version(),
+            arithmetic=self.settings.arithmetic,
+        )
+        limit_s = self.settings.baseline_warmup_timeout_s
+        entry = self.store.find(key, case.precision, limit_s)
+        if entry is None:
+            with case.watch.phase("baselines"):
+                outcome = self._judge(case, source, pool())
+            entry = BaselineEntry(
+                key=key,
+                created_at=outcome.created_at,
+                precision=case.precision,
+                status=outcome.status,
+                message=outcome.message[:_MESSAGE_CHARS],
+                speedup=outcome.speedup if outcome.status is Status.CORRECT else None,
+                warmup_timeout_s=limit_s,
+            )
+            self.store.keep(entry)
+        return entry
+
+    def _judge(self, case: Case, source: str, pool: Pool) -> Evaluation:
+        """Judge a baseline's program like any other, at the precision of the program that it is for."""
+        twin = Case(case.task, source, case.precision, role="baseline")
+        twin.machine = case.machine
+        built = self._builder.build(twin, pool)
+        try:
+            return twin.failed(built.fault) if built.fault is not None else self._launches.measure(built, pool)
+        except Fault as fault:
+            return twin.failed(fault)
+        finally:
+            self._builder.drop(built)
+
+    # --- what ran ----------------------------------------------------------------------------------------------
+
+    def _profile(self, built: Built, pool: Pool, evaluation: Evaluation) -> Profile | str:
+        """Return what a program runs, or why that is not known. Made in a worker of its own, after measuring."""
+        case = built.case
+        mode = "loaded" if evaluation.weights == "loaded" else "seeded"
+        try:
+            twin = self._builder.build(Case(case.task, case.source, "training", role="profile"), pool, built.snapshot)
+            try:
+                if twin.fault is not None:
+                    raise twin.fault
+                assert twin.arm is not None, "what was imported without a fault has an arm"
+                return run_profile(twin.arm, pool, mode, case.source, self.device)
+            finally:
+                twin.snapshot = None  # it is the candidate's
+                self._builder.drop(twin)
+        except Fault as fault:
+            return f"no profile, the worker failed: {fault.status}: {fault.message}"[:_MESSAGE_CHARS]
+        except Dead as error:
+            how = ", ".join(f"{name} {value}" for name, value in error.how.items())
+            return f"no profile, the worker died: {how}"
+        except (OddProfileError, Late, wire.BadMessage, MachineError) as error:
+            return f"no profile: {error}"[:_MESSAGE_CHARS]
+
+
+def strongest_of(eager: Speedup, others: dict[str, Speedup]) -> Strongest:
+    """Return the baseline that leaves the smallest speedup, by the best estimate.
+
+    The strongest of several estimates is more often overrated than underrated, so a candidate's speedup against it is
+    rather too small than too large.
+
+    >>> two, half = (Speedup(low=x, point=x, high=x) for x in (2.0, 0.5))
+    >>> strongest_of(two, {}).name, strongest_of(two, {"compile": half}).name
+    ('eager', 'compile')
+    """
+    name, speedup = min({"eager": eager, **others}.items(), key=lambda item: item[1].point)
+    return Strongest(name=name, speedup=speedup)
+
+
+def _check_machine(theirs: Machine | None, ours: Machine | None) -> None:
+    """Refuse to compare across machines: the reference's arm is what two measurements have in common.
+
+    Raises:
+        RecordError: Device, model, driver or torch differ.
+    """
+    parts = [
+        None if one is None else (one.device, one.name, one.driver or "no driver", one.torch) for one in (theirs, ours)
+    ]
+    if parts[0] != parts[1]:
+        texts = ["an unknown machine" if part is None else ", ".join(part) for part in parts]
+        raise RecordError(
+            f"expected a record made on {texts[1]} to compare it with baselines here, got one of {texts[0]}; "
+            "judge it again"
+        )
+
+
+def _triton_version() -> str | None:
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,113 @@
+"""What a candidate ran: from the word of a worker that serves for nothing else to `Profile`, or why there is none."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from cudal1_worker import protocol as wire
+from pydantic import BaseModel, Field, ValidationError
+
+from cudal1_env.judge.arms import Arm
+from cudal1_env.judge.pool import Pool, WeightsMode
+from cudal1_env.judge.rounds import WARM_SETS
+from cudal1_env.origin import origin_of, triton_names
+from cudal1_env.records import Device, Kernel, Profile
+
+_CALLS = 5
+_TIMEOUT_S = 30.0
+"""For calls that were all made before: only the profiler can make them this slow."""
+
+
+_Name = Annotated[str, Field(strict=True, min_length=1, max_length=wire.MAX_KERNEL_NAME)]
+_Time = Annotated[float, Field(strict=True, ge=0.0, lt=1e12, allow_inf_nan=False)]
+_Count = Annotated[int, Field(strict=True, ge=1, lt=1 << 32)]
+
+
+class _Told(BaseModel):
+    """What a worker says, if it is in form."""
+
+    kernels: list[tuple[_Name, _Time, _Count]] = Field(max_length=wire.MAX_KERNELS)
+    """Name, microseconds and launches over all calls."""
+    rest_us: _Time
+    """Microseconds of what is not listed."""
+
+
+class OddProfileError(Exception):
+    """What the worker said is no profile."""
+
+
+def run_profile(arm: Arm, pool: Pool, mode: WeightsMode, source: str, device: Device) -> Profile:
+    """Have an arm make untimed calls under the profiler.
+
+    The calls see only the inputs of untimed calls, because names of kernels are a program's own words in its record.
+
+    Args:
+        arm: Built and frozen; to be closed afterwards.
+        pool: Weights and inputs.
+        mode: Which weights.
+        source: The program, for the names of its Triton kernels.
+        device: Where it runs.
+
+    Raises:
+        OddProfileError: The worker's answer is no profile, or an error.
+        Fault, Dead, Late, BadMessage: The worker fails.
+    """
+    arm.thaw()
+    arm.construct(pool.construct_seed)
+    if mode == "loaded":
+        arm.load(pool.weights())
+    sets = pool.sets(mode, 0, WARM_SETS)
+    for one in sets:
+        arm.warm(one, writable=False)
+    with arm.memory.present(sets[-1].inputs, writable=False) as (message, fds):
+        answer = arm.worker.ask({"op": "profile", "calls": _CALLS, **message}, fds, timeout_s=_TIMEOUT_S)
+    return parse_profile(answer, calls=_CALLS, source=source, device=device)
+
+
+def parse_profile(answer: wire.Message, *, calls: int, source: str, device: Device) -> Profile:
+    """Return the profile that a worker's answer holds.
+
+    Args:
+        answer: See `cudal1_worker.profile.profiled`; not trusted.
+        calls: How many calls it is of.
+        source: The program.
+        device: Where it ran.
+
+    Raises:
+        OddProfileError: Anything in it is not as it must be.
+    """
+    if "error" in answer:
+        text = answer.get("text")
+        reason = _plain(text) if isinstance(text, str) else "no reason given"
+        raise OddProfileError(f"the profiled call failed: {reason}")
+    try:
+        told = _Told.model_validate(answer)
+    except ValidationError as error:
+        raise OddProfileError(f"the worker's answer has {error.error_count()} faults") from None
+    total_us = math.fsum([told.rest_us, *(took_us for _, took_us, _ in told.kernels)])
+    if not told.kernels or total_us == 0.0:
+        what = "kernel: CUPTI may be refused here" if device == "cuda" else "operator"
+        raise OddProfileError(f"the profiler saw no {what}")
+    triton = triton_names(source)
+    kernels = [
+        Kernel(
+            name=_plain(name),
+            origin=origin_of(name, triton),
+            share=min(1.0, took_us / total_us),
+            call_us=took_us / calls,
+            launches=count / calls,
+        )
+        for name, took_us, count in told.kernels
+    ]
+    return Profile(
+        kind="kernels" if device == "cuda" else "operators",
+        call_us=total_us / calls,
+        kernels=tuple(sorted(kernels, key=lambda kernel: -kernel.call_us)),
+        rest_share=min(1.0, told.rest_us / total_us),
+    )
+
+
+def _plain(text: str) -> str:
+    """Return at most 200 printable ASCII characters."""
+    return "".join(char if " " <= char <= "~" else "?" for char in text[: wire.MAX_KERNEL_NAME])
