@@ -1,6 +1,6 @@
-"""Is every attack denied? `python benchmarks/redteam.py OUT.jsonl [--repeats 20] [--only h02 ...]`.
+"""Is every attack denied? `python benchmarks/redteam.py OUT.jsonl [--device cpu] [--repeats 20] [--only h02 ...]`.
 
-What `cudal1-env redteam` does on a CPU, for hours: in parts, and with every outcome in a file. Each program of
+What `cudal1-env redteam` does, for hours: in parts, and with every outcome in a file. Each program of
 tests/exploits is judged `repeats` times. One JSON line for the machine, one for each program and repeat, then one with
 the summary; the table is printed. Exit status 1 when an attack was rewarded or an honest look-alike denied.
 """
@@ -25,20 +25,21 @@ def main() -> int:
     """Judge, record, summarise."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--only", nargs="*", default=[], help="beginnings of names; by default every program")
     add_options(parser)
     options = parser.parse_args()
     named = programs(options.only)
-    chosen = [program for program in named if program.runs_on("cpu")]
+    chosen = [program for program in named if program.runs_on(options.device)]
     with options.out.open("w") as file:
         if options.join:
             lines = [write(file, line) for line in joined(options.join)]
         else:
             lines = [write(file, machine_line())]
             for repeat, group in mine(jobs(chosen, options.repeats), options.part):
-                with Judge(JudgeSettings(device="cpu")) as judge:  # new secrets each time
-                    for outcome in judge_all(judge, group, "cpu"):
+                with Judge(JudgeSettings(device=options.device)) as judge:  # new secrets each time
+                    for outcome in judge_all(judge, group, options.device):
                         lines.append(write(file, {"kind": "outcome", "repeat": repeat, **outcome.model_dump()}))
                         if outcome.rewarded or not outcome.as_expected:
                             print(f"{repeat} {outcome.program}: {outcome.statuses} {outcome.message}", file=sys.stderr)
