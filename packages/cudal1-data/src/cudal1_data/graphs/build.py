@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import cast
 
 from cudal1_data.graphs.graph import Edge, Graph, Node
 
@@ -210,8 +211,7 @@ class Builder:
         ranks = {dim: rank for rank, dim in enumerate(sorted(kept))}
         places = [ranks[dim] for dim in kept]
         if node.op == "permute":
-            inner = node.identity[0]
-            assert isinstance(inner, tuple)
+            inner = cast("tuple[int, ...]", node.identity[0])
             places = [inner[place] for place in places]
             value = Tensor(node.sources[0], moved, full)
             if places == sorted(places):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from cudal1_data.graphs.build import label
 from cudal1_data.graphs.graph import Edge, Graph, Node, fingerprint
 
 MOST_PASSES = 4
+LINEAR = ("mm", "bmm", "permute", "reshape", "repeat", "sum")
+"""Operators that a factor may pass, from what they take to what they make."""
 
 Spread = tuple[int, str]
 """A node, and how its value spreads over the result."""
@@ -64,6 +65,8 @@ class _Rewriter:
             self.moved[place] = self.chain(node)
         elif node.op == "pow":
             self.moved[place] = self.power(node)
+        elif node.op in LINEAR:
+            self.moved[place] = self.linear(node)
         else:
             edges = tuple(self.edge(edge) for edge in node.edges)
             new = Node(node.op, node.attributes, edges, node.ordered, node.identity)
@@ -108,12 +111,30 @@ class _Rewriter:
         edges: list[Edge] = sorted(operands)
         identity: tuple[object, ...] = ()
         if number != neutral:
-            edges.append((None, label(number)))
+            edges.append((None, "-1" if op == "mul" and number == -1.0 else "c"))
             identity = (number,)
         new = Node(op, (), tuple(edges), ordered=False, identity=identity)
         place = self.add(new)
         self.chains[place] = (new, sorted(operands), number)
         return place
+
+    def linear(self, node: Node) -> Edge:
+        """A linear operator, with the numbers of what it takes behind it."""
+        factor: float | None = 1.0
+        edges: list[Edge] = []
+        for source, how in (self.edge(edge) for edge in node.edges):
+            inner = self.chains.get(source) if source is not None else None
+            if inner is None or inner[0].op != "mul" or inner[2] == 1.0 or (len(inner[1]) == 1 and inner[1][0][1]):
+                edges.append((source, how))
+                continue
+            factor = _with("mul", factor, inner[2])
+            lone = len(inner[1]) == 1
+            edges.append((inner[1][0][0] if lone else self.finished("mul", inner[1], 1.0, 1.0), how))
+        made = self.add(Node(node.op, node.attributes, tuple(edges), node.ordered, node.identity))
+        if factor == 1.0:
+            return made, ""
+        self.single.add(made)
+        return self.finished("mul", [(made, "")], factor, 1.0), ""
 
     def powers(self, operands: list[Spread]) -> list[Spread]:
         """Return factors with those of one base as one power, where all are whole powers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from cudal1_data.graphs.build import Builder, Number, Shape, Tensor, Value, along, core, label, padded
 from cudal1_data.graphs.chains import joined
@@ -19,6 +19,23 @@ SAME = ("prims.clone", "prims.view_of", "aten.alias", "aten.detach", "prims.devi
 MADE = ("aten.full", "aten.full_like", "aten.scalar_tensor", "prims.scalar_tensor", "aten.zeros", "aten.ones")
 EMPTY = ("aten.empty", "prims.empty_strided", "prims.empty_permuted", "aten.empty_like", "aten.new_empty")
 COMMUTATIVE = ("eq", "ne", "maximum", "minimum", "bitwise_and", "bitwise_or", "bitwise_xor")
+DRAWS = (
+    "bernoulli",
+    "rand",
+    "rand_like",
+    "randn",
+    "randn_like",
+    "randint",
+    "randint_like",
+    "randperm",
+    "normal",
+    "normal_functional",
+    "uniform",
+    "_uniform_helper",
+    "exponential",
+    "multinomial",
+    "native_dropout",
+)
 REDUCTIONS = ("sum", "amax", "amin", "prod")
 POWERS = {"rsqrt": -0.5, "sqrt": 0.5, "reciprocal": -1.0}
 TURNED = {"gt": "lt", "ge": "le"}
@@ -45,7 +62,6 @@ class Folder:
         self.raw = raw
         self.builder = Builder()
         self.values: list[Value | None] = []
-        self.draws = 0
 
     def graph(self) -> Graph:
         """Return the graph of the whole trace."""
@@ -56,7 +72,7 @@ class Folder:
     def operand(self, given: Any) -> Value | None:
         """Return what an argument stands for."""
         if isinstance(given, dict):
-            return self.values[given["node"]]
+            return self.values[_place(cast("Any", given))]
         if isinstance(given, bool | int | float):
             return Number(float(given))
         return None
@@ -65,7 +81,7 @@ class Folder:
         """Return all tensors among the arguments, those in lists too, in order."""
         found: list[Value] = []
         for given in node.args.values():
-            for one in given if isinstance(given, list) else [given]:
+            for one in _several(given):
                 value = self.operand(one) if isinstance(one, dict) else None
                 if value is not None:
                     found.append(value)
@@ -76,13 +92,13 @@ class Folder:
         package, _, name = node.op.rpartition(".")
         match node.op:
             case "input" | "state":
-                return self.builder.leaf(node.op, node.shape or ())
+                return self.builder.leaf(node.op, node.sizes)
             case "constant":
                 return _constant(self.builder, node)
             case "getitem":
                 return self.item(node)
             case _ if node.op in SAME:
-                return self.values[next(iter(node.args.values()))["node"]]
+                return self.values[_place(next(iter(node.args.values())))]
             case _ if node.op in MADE:
                 given = node.args.get("fill_value", node.args.get("s", float(name == "ones")))
                 return Number(float(given)) if isinstance(given, int | float) else self.other(node)
@@ -94,12 +110,12 @@ class Folder:
 
     def item(self, node: RawNode) -> Value | None:
         """Return one of the tensors of an operator that makes several."""
-        of = self.raw.nodes[node.args["of"]["node"]]
+        of = self.raw.nodes[_place(node.args["of"])]
         index = node.args["index"]
         name = of.op.rpartition(".")[2]
         if name in ("max", "min") and "dim" in of.args:
-            return _reduction(self, of, f"{'a' if index == 0 else 'arg'}{name}", node.shape or ())
-        return self.other(of, node.shape or (), f"part {index}")
+            return _reduction(self, of, f"{'a' if index == 0 else 'arg'}{name}", node.sizes)
+        return self.other(of, node.sizes, f"part {index}")
 
     def other(self, node: RawNode, shape: Shape | None = None, *attributes: str) -> Value | None:
         """Take an operator as it is: its name, its flags, the dimensions that it works along."""
@@ -109,9 +125,7 @@ class Folder:
         values = self.operands(node)
         first = next((value for value in values if isinstance(value, Tensor)), None)
         settings = tuple(_settings(node.args, first.full if first is not None else shape))
-        identity = tuple(
-            (name, str(given)) for name, given in node.args.items() if name not in SETTINGS_OF_THE_MACHINE
-        )
+        identity = tuple((name, str(given)) for name, given in node.args.items() if name not in SETTINGS_OF_THE_MACHINE)
         name = node.op.rpartition(".")[2]
         return self.builder.operator(name, values, shape, *settings, *attributes, identity=(*identity, shape))
 
@@ -128,21 +142,29 @@ def _settings(args: Mapping[str, Any], shape: Shape) -> list[str]:
         if name in SETTINGS_OF_THE_MACHINE or given is None or isinstance(given, dict):
             continue
         if name in ("dim", "dims", "dimension"):
-            dims = given if isinstance(given, list) else [given]
-            found.append(f"{name}={along(shape, dims)}")
+            found.append(f"{name}={along(shape, _several(given))}")
         elif isinstance(given, bool | str):
             found.append(f"{name}={given}")
         elif name in ("stride", "dilation", "step"):
-            sizes = given if isinstance(given, list) else [given]
-            found.append(f"{name}={'1' if all(size == 1 for size in sizes) else 'more'}")
+            found.append(f"{name}={'1' if all(size == 1 for size in _several(given)) else 'more'}")
         elif isinstance(given, float):
             found.append(f"{name}={label(given)}")
     return found
 
 
+def _place(ref: dict[str, int]) -> int:
+    """Return which node an argument refers to."""
+    return ref["node"]
+
+
+def _several(given: Any) -> list[Any]:
+    """Return one or several settings as a list."""
+    return cast("list[Any]", given) if isinstance(given, list) else [given]
+
+
 def _constant(builder: Builder, node: RawNode) -> Value:
     value = node.args.get("value")
-    return Number(float(value)) if value is not None else builder.leaf("constant", node.shape or ())
+    return Number(float(value)) if value is not None else builder.leaf("constant", node.sizes)
 
 
 def _pair(folder: Folder, node: RawNode) -> tuple[Value, Value]:
@@ -168,7 +190,7 @@ def _power(folder: Folder, value: Value, exponent: float, shape: Shape) -> Value
 def _arithmetic(folder: Folder, node: RawNode, name: str) -> Value:
     """Sums and products; what else there is becomes one of them."""
     first, second = _pair(folder, node)
-    shape = node.shape or ()
+    shape = node.sizes
     if name == "sub":
         second = _times(folder, second, -1.0, shape)
     if name == "div":
@@ -183,7 +205,7 @@ def _arithmetic(folder: Folder, node: RawNode, name: str) -> Value:
 
 def _pow(folder: Folder, node: RawNode, name: str) -> Value:
     first, second = _pair(folder, node)
-    shape = node.shape or ()
+    shape = node.sizes
     if isinstance(second, Number) and second.value is not None:
         return _power(folder, first, second.value, shape)
     return folder.builder.pointwise("power", [first, second], shape)
@@ -191,7 +213,7 @@ def _pow(folder: Folder, node: RawNode, name: str) -> Value:
 
 def _unary(folder: Folder, node: RawNode, name: str) -> Value:
     """Functions of one tensor."""
-    shape = node.shape or ()
+    shape = node.sizes
     value = folder.operand(next(iter(node.args.values())))
     if value is None or isinstance(value, Number):
         return Number(None)
@@ -203,9 +225,7 @@ def _unary(folder: Folder, node: RawNode, name: str) -> Value:
     if name == "log1p":
         return builder.pointwise("log", [builder.pointwise("add", [value, Number(1.0)], shape, ordered=False)], shape)
     if name == "expm1":
-        return builder.pointwise(
-            "add", [builder.pointwise("exp", [value], shape), Number(-1.0)], shape, ordered=False
-        )
+        return builder.pointwise("add", [builder.pointwise("exp", [value], shape), Number(-1.0)], shape, ordered=False)
     return builder.pointwise(name, [value], shape)
 
 
@@ -215,7 +235,7 @@ def _compare(folder: Folder, node: RawNode, name: str) -> Value:
         name, first, second = TURNED[name], second, first
     if isinstance(first, Number) and isinstance(second, Number):
         return Number(None)
-    return folder.builder.pointwise(name, [first, second], node.shape or (), ordered=name not in COMMUTATIVE)
+    return folder.builder.pointwise(name, [first, second], node.sizes, ordered=name not in COMMUTATIVE)
 
 
 def _where(folder: Folder, node: RawNode, name: str) -> Value:
@@ -225,7 +245,7 @@ def _where(folder: Folder, node: RawNode, name: str) -> Value:
     operands = [value for value in (chosen, *values) if value is not None]
     if not any(isinstance(value, Tensor) for value in operands):
         return Number(None)
-    shape = node.shape or ()
+    shape = node.sizes
     if isinstance(chosen, Tensor):
         extreme = _extreme(folder, chosen.node, values[0], values[1])
         if extreme is not None:
@@ -262,12 +282,12 @@ def _cast(folder: Folder, node: RawNode, name: str) -> Value | None:
     into = node.dtype
     if not isinstance(value, Tensor) or "float" in into or into == "int64":
         return value
-    return folder.builder.pointwise("cast", [value], node.shape or (), "bool" if into == "bool" else "int")
+    return folder.builder.pointwise("cast", [value], node.sizes, "bool" if into == "bool" else "int")
 
 
 def _repeat(folder: Folder, node: RawNode, name: str) -> Value:
     value = folder.operand(node.args["a"])
-    full = node.shape or ()
+    full = node.sizes
     if not isinstance(value, Tensor):
         return value or Number(None)
     shape = [1] * len(full)
@@ -285,7 +305,7 @@ def _reshape(folder: Folder, node: RawNode, name: str) -> Value:
     value = folder.operand(next(iter(node.args.values())))
     if not isinstance(value, Tensor):
         return value or Number(None)
-    full = node.shape or ()
+    full = node.sizes
     if core(value.shape) != core(value.full) and core(full) == core(value.full):  # only ones come or go
         kept = iter(mine for mine, seen in zip(value.shape, value.full, strict=True) if seen != 1)
         return Tensor(value.node, tuple(1 if size == 1 else next(kept) for size in full), full)
@@ -296,19 +316,20 @@ def _permute(folder: Folder, node: RawNode, name: str) -> Value:
     value = folder.operand(node.args.get("a", node.args.get("self")))
     if not isinstance(value, Tensor):
         return value or Number(None)
-    return folder.builder.permute(value, node.args.get("permutation", node.args.get("dims")))
+    order: list[int] = node.args["permutation" if "permutation" in node.args else "dims"]
+    return folder.builder.permute(value, order)
 
 
 def _sums(folder: Folder, node: RawNode, name: str) -> Value:
-    return _reduction(folder, node, name, node.shape or ())
+    return _reduction(folder, node, name, node.sizes)
 
 
 def _reduction(folder: Folder, node: RawNode, name: str, shape: Shape) -> Value:
     value = folder.operand(next(iter(node.args.values())))
     if not isinstance(value, Tensor):
         return Number(None)
-    dims = node.args.get("dims", node.args.get("dim"))
-    dims = list(range(len(value.full))) if dims is None else dims if isinstance(dims, list) else [dims]
+    given = node.args.get("dims", node.args.get("dim"))
+    dims = list(range(len(value.full))) if given is None else _several(given)
     return folder.builder.reduce(name, value, dims, shape, keeps=name.startswith("arg"))
 
 
@@ -325,15 +346,15 @@ def _variance(folder: Folder, node: RawNode, name: str) -> Value:
     away = _times(folder, mean, -1.0, kept)
     distance = builder.pointwise("add", [value, away], value.full, ordered=False)
     square = builder.pointwise("pow", [distance], value.full, "2")
-    total = builder.reduce("sum", square, dims, node.shape or ())
+    total = builder.reduce("sum", square, dims, node.sizes)
     freedom = count - (1.0 if node.args.get("correction") is None else float(node.args["correction"]))
-    return _times(folder, total, freedom**-1.0 if freedom > 0 else None, node.shape or ())
+    return _times(folder, total, freedom**-1.0 if freedom > 0 else None, node.sizes)
 
 
 def _product(folder: Folder, node: RawNode, name: str) -> Value:
     """A matrix product, whatever holds its rows; `bmm` where each member of a batch has a matrix of its own."""
     first, second = _pair(folder, node)
-    shape = node.shape or ()
+    shape = node.sizes
     builder = folder.builder
     if not isinstance(first, Tensor) or not isinstance(second, Tensor):
         return folder.other(node) or Number(None)
@@ -373,7 +394,7 @@ def _convolution(folder: Folder, node: RawNode, name: str) -> Value:
     made = folder.builder.operator(
         f"convolution {len(args['stride'])}d",
         [data, weight],
-        node.shape or (),
+        node.sizes,
         "transposed" if args["transposed"] else "",
         "one group" if groups == 1 else "each channel" if groups == channels else "groups",
         "point" if all(size == 1 for size in weight.full[2:]) else "window",
@@ -391,20 +412,20 @@ def _part(folder: Folder, node: RawNode, name: str) -> Value:
     value = folder.operand(node.args["self"])
     if not isinstance(value, Tensor):
         return value or Number(None)
-    dim = node.args["dim"] % len(value.full)
-    size, step = value.full[dim], node.args.get("step", 1)
+    dim = int(node.args["dim"]) % len(value.full)
+    size, step = value.full[dim], int(node.args.get("step", 1))
     if name == "select":
-        start = node.args["index"] % size
+        start = int(node.args["index"]) % size
         end = start + 1
     else:
         start = _bounded(node.args.get("start"), 0, size)
         end = _bounded(node.args.get("end"), size, size)
     if start == 0 and end >= size and step == 1:
-        return folder.builder.reshape(value, node.shape or ())
+        return folder.builder.reshape(value, node.sizes)
     place = "start" if start == 0 else "end" if end >= size else "middle"
     how = along(value.full, [dim])
     made = folder.builder.operator(
-        "part", [value], node.shape or (), how, place, "" if step == 1 else "steps", identity=(dim, start, end, step)
+        "part", [value], node.sizes, how, place, "" if step == 1 else "steps", identity=(dim, start, end, step)
     )
     return made
 
@@ -421,17 +442,16 @@ def _copy(folder: Folder, node: RawNode, name: str) -> Value | None:
     value = folder.operand(node.args[names[1]])
     if not isinstance(value, Tensor):
         return value
-    rank = len(node.shape or ())
-    return Tensor(value.node, padded(value.shape, rank), node.shape or ())
+    rank = len(node.sizes)
+    return Tensor(value.node, padded(value.shape, rank), node.sizes)
 
 
 def _random(folder: Folder, node: RawNode, name: str) -> Value:
-    folder.draws += 1
-    return folder.builder.leaf("random", node.shape or (), name)
+    return folder.builder.leaf("random", node.sizes, name)
 
 
 def _range(folder: Folder, node: RawNode, name: str) -> Value:
-    shape = node.shape or ()
+    shape = node.sizes
     return folder.builder.operator("iota", [], shape, identity=tuple(str(value) for value in node.args.values()))
 
 
@@ -445,7 +465,7 @@ RULES: dict[str, Callable[[Folder, RawNode, str], Value | None]] = {
     **dict.fromkeys(("mm", "bmm", "mv", "dot"), _product),
     **dict.fromkeys(("slice", "select"), _part),
     **dict.fromkeys(("copy_", "copy_to", "copy"), _copy),
-    **dict.fromkeys(("bernoulli", "rand", "randn", "rand_like", "randn_like", "_uniform_helper"), _random),
+    **dict.fromkeys(DRAWS, _random),
     "pow": _pow,
     "where": _where,
     "convert_element_type": _cast,

@@ -66,8 +66,9 @@ class Graph:
         return counts
 
     def operators(self) -> list[str]:
-        """Return the operators that the outputs need, in order, without inputs and state."""
-        return [self.nodes[node].op for node in sorted(self.alive()) if self.nodes[node].edges]
+        """Return the operators that the outputs need with their attributes, in order, without inputs and state."""
+        chosen = (self.nodes[node] for node in sorted(self.alive()) if self.nodes[node].edges)
+        return [" ".join(filter(None, (node.op, *node.attributes))) for node in chosen]
 
 
 def fingerprint(graph: Graph) -> str:

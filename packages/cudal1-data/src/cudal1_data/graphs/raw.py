@@ -24,6 +24,11 @@ class RawNode(BaseModel):
     dtype: str = ""
     """Element type of that tensor."""
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape, empty where there is none."""
+        return self.shape or ()
+
 
 class RawGraph(BaseModel):
     """One call of a reference."""

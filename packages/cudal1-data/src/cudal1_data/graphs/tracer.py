@@ -25,6 +25,8 @@ from torch.utils import _pytree as pytree
 
 from cudal1_data.graphs.raw import RawGraph, RawNode
 
+TORCH = str(torch.__version__)
+
 KEPT_WHOLE = (
     "max_pool",
     "avg_pool",
@@ -137,11 +139,14 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    return {
+    found = {
         operator: rule
         for operator, rule in decomposition_table.items()
         if not any(name in str(operator) for name in KEPT_WHOLE)
     }
+    # The guard for rows that are masked as a whole is left out: attention written by hand has none.
+    found[torch.ops.aten._safe_softmax.default] = lambda data, dim, dtype=None: torch.softmax(data, dim, dtype)
+    return found
 
 
 def _raw(traced: torch.fx.GraphModule, *, states: int, state_bytes: int, inputs_bytes: int) -> RawGraph:

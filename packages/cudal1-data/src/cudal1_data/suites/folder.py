@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from cudal1_data.errors import BrokenTaskError, UnknownSuiteError
+from cudal1_data.kernelbench import noted
 from cudal1_data.suite import Broken, Suite
 from cudal1_data.task import Task, check_reference
 
@@ -66,12 +67,14 @@ def load_file(path: Path) -> Task:
     problem = PROBLEM_FILE.fullmatch(path.stem)
     if parent and problem:
         number = int(problem["number"])
-        return Task(
-            id=f"kernelbench/level{level}/{number}",
-            source=source,
-            name=human_name(path.stem),
-            level=level,
-            origin="kernelbench",
+        return noted(
+            Task(
+                id=f"kernelbench/level{level}/{number}",
+                source=source,
+                name=human_name(path.stem),
+                level=level,
+                origin="kernelbench",
+            )
         )
     return Task(id=f"file/{path.stem}", source=source, name=human_name(path.stem), level=level, origin="file")
 

@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cudal1_data.errors import UnknownSuiteError, UnknownTaskError
+from cudal1_data.scale import scaled_suite
 from cudal1_data.suite import Suite, nearest
 from cudal1_data.suites.folder import load_file, load_folder
 from cudal1_data.suites.hub import load_hub
@@ -41,6 +42,8 @@ def load_suite(
     levels: Iterable[int] | None = None,
     ids: Iterable[str] | None = None,
     cache_dir: Path | None = None,
+    scale: int = 1,
+    memory_bytes: int | None = None,
 ) -> Suite:
     """Load a suite.
 
@@ -50,6 +53,8 @@ def load_suite(
         levels: Keep these levels only.
         ids: Keep these tasks only, by id or by the end of it, in this order.
         cache_dir: Cache folder of the Hugging Face hub, for `kernelbench`.
+        scale: Divide batch sizes by this; see `cudal1_data.scale`. What cannot be scaled is in `Suite.broken`.
+        memory_bytes: Divide the batch sizes of tasks whose tensors take more than this.
 
     Raises:
         UnknownSuiteError: Nothing goes by that name; the message offers the nearest names.
@@ -76,6 +81,8 @@ def load_suite(
         suite = _chosen(suite, ids)
     if not suite and not suite.broken:
         raise UnknownTaskError(f"expected at least one task in {text!r}, its selection leaves none")
+    if scale != 1 or memory_bytes is not None:
+        suite = scaled_suite(suite, scale=scale, memory_bytes=memory_bytes)
     return suite
 
 
