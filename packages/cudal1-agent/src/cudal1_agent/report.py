@@ -13,7 +13,7 @@ from cudal1_env.stats import COLUMNS, PairedChange, cells
 
 from cudal1_agent.rundir import ARCHIVE, METRICS, REPORT, Record, is_finished, read_metrics, read_settings, write_aside
 from cudal1_agent.session import GROUPS
-from cudal1_agent.tables import change_text, stage_table, summary_of
+from cudal1_agent.tables import change_text, leakage_lines, stage_table, summary_of
 
 BEST = 12
 """Programs that the report shows in full."""
@@ -52,6 +52,7 @@ def report(run_dir: Path) -> Path:
             for record in of_event(records, "table")
         ],
         changes=_changes(records),
+        leakage=leakage_lines(of_event(records, "table"), GROUPS),
         plots=plots(records),
         seconds=of_event(records, "seconds"),
         statuses=sorted(statuses.items(), key=lambda item: -item[1]),
@@ -71,7 +72,7 @@ def summary_text(run_dir: Path) -> str:
     read_settings(run_dir)
     records = read_metrics(run_dir / METRICS)
     rows = [(record["stage"], GROUPS[record["group"]], summary_of(record)) for record in of_event(records, "table")]
-    return "\n".join([stage_table(rows), *_changes(records)])
+    return "\n".join([stage_table(rows), *_changes(records), *leakage_lines(of_event(records, "table"), GROUPS)])
 
 
 def of_event(records: Sequence[Record], event: str) -> list[Record]:

@@ -10,7 +10,7 @@ import ast
 import functools
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -99,6 +99,37 @@ def noted(task: Task) -> Task:
         if hashlib.sha256(task.source.encode()).hexdigest() == note.source_sha256:
             facts["memory"] = note.memory
     return task.model_copy(update=facts)
+
+
+def overlapping(tasks: Iterable[Task], test: Iterable[Task]) -> dict[str, str]:
+    """Return which tasks ask for what a task of a test suite asks for, with that one's id.
+
+    A task does so when it is in the test itself (in whatever form it was loaded), when its `overlaps` names a task of
+    the test, or when that one has the operator graph of a task of the test.
+
+    Args:
+        tasks: Tasks that may be trained on.
+        test: Tasks that results are reported on.
+    """
+    known = notes()
+    ids: dict[str, str] = {}
+    for task in test:
+        for place in (place_of(task.id), place_of(task.overlaps or "")):
+            if place is not None:
+                ids.setdefault(place, task.id)
+                if place in known and known[place].graph is not None:
+                    ids.setdefault(known[place].graph or "", task.id)
+        ids.setdefault(task.id, task.id)
+    found: dict[str, str] = {}
+    for task in tasks:
+        for place in (place_of(task.id), place_of(task.overlaps or "")):
+            note = known.get(place or "")
+            same = ids.get(place or "") or ids.get((note.graph if note is not None else None) or "")
+            if same is not None:
+                found.setdefault(task.id, same)
+        if task.id in ids:
+            found.setdefault(task.id, task.id)
+    return found
 
 
 def program_hash(source: str) -> str:
