@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from cudal1_data.techniques import Tags, classify, top_techniques
 from cudal1_env import Archive, Evaluation
 from cudal1_env.stats import COLUMNS, PairedChange, cells
 
@@ -56,6 +57,7 @@ def report(run_dir: Path) -> Path:
         plots=plots(records),
         seconds=of_event(records, "seconds"),
         statuses=sorted(statuses.items(), key=lambda item: -item[1]),
+        techniques=top_techniques(_tagged(best)),
         best=best[:BEST],
         tasks=len(counts),
     )
@@ -142,6 +144,12 @@ def _svg(figure: Any) -> str:
     figure.savefig(text, format="svg", metadata={"Date": None})
     svg = text.getvalue()
     return svg[svg.index("<svg") :]
+
+
+def _tagged(best: Sequence[Evaluation]) -> list[tuple[Tags, float | None]]:
+    """Return tags and speedup of the best program of each task."""
+    found = [(classify(one.source, one.task_source), one.speedup) for one in best]
+    return [(tags, speedup.point) for tags, speedup in found if tags is not None and speedup is not None]
 
 
 def _changes(records: Sequence[Record]) -> list[str]:

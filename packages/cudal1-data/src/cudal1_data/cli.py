@@ -14,12 +14,15 @@ from pydantic import BaseModel, ConfigDict
 from tyro.conf import Positional
 
 from cudal1_data.commands.overlaps import Overlaps, Trace
+from cudal1_data.commands.tags import TagCommand
 from cudal1_data.errors import DataError
 from cudal1_data.export import export
 from cudal1_data.suite import Suite
 from cudal1_data.suites import load_suite, load_task
 from cudal1_data.suites.spec import parse_size
 from cudal1_data.task import Device
+
+Tags = Annotated[TagCommand, tyro.conf.subcommand(name="tags")]
 
 
 class List(BaseModel):
@@ -109,8 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0, or 2 when the arguments or files do not serve; the reason is on stderr.
     """
-    command: List | Show | Export | Overlaps | Trace = tyro.cli(
-        List | Show | Export | Overlaps | Trace,  # pyright: ignore[reportArgumentType]
+    command: List | Show | Export | Overlaps | Trace | Tags = tyro.cli(
+        List | Show | Export | Overlaps | Trace | Tags,  # pyright: ignore[reportArgumentType]
         prog="cudal1-data",
         description=__doc__,
         args=arguments,

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
+from cudal1_data.techniques import Tags, TechniqueRow, classify, top_techniques
 from pydantic import BaseModel, ConfigDict, Field
 
 from cudal1_env.records import Evaluation, Speedup, Status
@@ -67,6 +68,8 @@ class SweepReport(BaseModel):
     """The tables."""
     disagreements: tuple[Disagreement, ...]
     """Programs whose verdict is not what was published: what failed first, then by how far speedups are apart."""
+    techniques: tuple[TechniqueRow, ...]
+    """The paper's "top techniques": speedups of the programs that show each technique."""
     refused: dict[str, str]
     """Tasks that the judge refuses, with the reason; they are in no table."""
     without: int = Field(ge=0)
@@ -80,6 +83,13 @@ class SweepReport(BaseModel):
             parts.append(aligned([["tasks", "figures", *COLUMNS], *rows]))
         counts = ", ".join(f"{count} {status}" for status, count in self.statuses.items()) or "none"
         parts.append(f"{self.programs} programs judged: {counts}; {self.without} tasks of the file hold no program")
+        if self.techniques:
+            columns = [
+                [row.tag, row.name, str(row.programs), str(row.correct), _number(row.mean), _number(row.geometric_mean)]
+                for row in self.techniques
+            ]
+            head = ["tag", "technique", "programs", "correct", "mean", "geometric mean"]
+            parts.append(f"speedups by technique (a program counts for each it shows):\n{aligned([head, *columns])}")
         if self.disagreements:
             rows = [
                 [one.task, one.status, _interval(one.speedup), f"{one.published:.2f}"] for one in self.disagreements
@@ -106,9 +116,23 @@ def summarise(lines: Sequence[SweepLine], *, without: int) -> SweepReport:
         statuses=dict(Counter(evaluation.status for _, evaluation in judged).most_common()),
         rows=tuple(_rows([line for line, _ in judged])),
         disagreements=tuple(sorted(found, key=_order)),
+        techniques=top_techniques(_tagged([evaluation for _, evaluation in judged])),
         refused={line.task: line.refused for line in lines if line.refused is not None},
         without=without,
     )
+
+
+def _tagged(evaluations: Sequence[Evaluation]) -> list[tuple[Tags, float | None]]:
+    found: list[tuple[Tags, float | None]] = []
+    for one in evaluations:
+        tags = classify(one.source, one.task_source)
+        if tags is not None:
+            found.append((tags, one.speedup.point if one.correct and one.speedup is not None else None))
+    return found
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 def _rows(lines: Sequence[SweepLine]) -> list[Row]:
