@@ -38,7 +38,8 @@ def cuda(body: str, launch: str = "k<<<n / 256, 256>>>(x);", *, builder: str = "
 def triton(body: str, meta: str = "") -> str:
     head = (
         "import triton\nimport triton.language as tl\n@triton.jit\ndef kernel(x, BLOCK: tl.constexpr):\n"
-        f"    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n    v = tl.load(x + i)\n    {body}\n    tl.store(x + i, v)\n"
+        "    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n    v = tl.load(x + i)\n"
+        f"    {body}\n    tl.store(x + i, v)\n"
     )
     return module(f"kernel[(8,)](x, BLOCK=128{meta}); return x", head=head)
 
@@ -155,7 +156,7 @@ def test_every_pattern_is_explained_and_no_tag_is_without_patterns(repository: P
 
 
 def test_what_a_reference_adds() -> None:
-    """Left-out work, and a kernel that does what the reference does in several steps, show beside the reference only."""
+    """Left-out work, and a kernel for several steps of the reference, show beside the reference only."""
     product = (
         "import torch\nclass Model(torch.nn.Module):\n    def forward(self, a, b):\n        return torch.diag(a) @ b\n"
     )
@@ -212,16 +213,18 @@ def test_the_table_of_techniques() -> None:
 
 
 @pytest.mark.shared
-def test_labels_made_by_hand(shared_data: Path, repository: Path) -> None:
-    """Precision and recall over the labelled published programs do not fall below what docs/techniques.md says."""
-    labels = json.loads((repository / "docs" / "results" / "technique_labels.json").read_text())
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_labels_made_by_hand(name: str, shared_data: Path, repository: Path) -> None:
+    """Precision and recall over the labelled published programs stay what docs/techniques.md says."""
+    labels = json.loads((repository / "docs" / "results" / "technique_labels.json").read_text())[name]
     suite = load_suite(shared_data / "cuda-l1" / "h100.jsonl")
     right = wrong = missed = ways = 0
-    for name, label in labels.items():
-        found = tags(suite.programs[name]["custom_code"], suite[name].source)
+    for task, label in labels.items():
+        found = tags(suite.programs[task]["custom_code"], suite[task].source)
         mine, its = set(label["techniques"]), set(found.techniques)
         right, wrong, missed = right + len(mine & its), wrong + len(its - mine), missed + len(mine - its)
         ways += found.way == label["way"]
-    assert right / (right + wrong) >= 0.9
-    assert right / (right + missed) >= 0.85
-    assert ways / len(labels) >= 0.95
+    told = (repository / "docs" / "techniques.md").read_text().replace("\n", " ")
+    assert f"{right} of {right + wrong}" in told
+    assert f"{right} of {right + missed}" in told
+    assert ways == len(labels)
