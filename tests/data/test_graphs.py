@@ -155,6 +155,10 @@ OTHER = {
         reference("return self.c(x)", init="self.c = nn.Conv2d(4, 4, 3)", inputs=IMAGE),
         reference("return self.c(x)", init="self.c = nn.Conv2d(4, 4, 1)", inputs=IMAGE),
     ),
+    "windows of one and two dimensions": (
+        reference("return F.avg_pool1d(x, 2)", inputs="torch.randn(2, 4, 8)"),
+        reference("return F.avg_pool2d(x, 2)", inputs=IMAGE),
+    ),
     "pooling": (
         reference("return F.max_pool2d(x, 2)", inputs=IMAGE),
         reference("return F.avg_pool2d(x, 2)", inputs=IMAGE),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cudal1_data import Task, load_suite
 from cudal1_data.graphs import Tracer
-from cudal1_data.kernelbench import known_graphs, load_notes, noted, notes, place_of, program_hash
+from cudal1_data.kernelbench import known_graphs, load_notes, noted, notes, place_of, program_hash, release
 from cudal1_data.task import Memory
 from task_programs import program
 
@@ -72,4 +72,6 @@ def test_the_published_references_are_those_of_the_notes(shared_data: Path) -> N
         for task in suite[::40]:
             found = tracer.trace(task)
             note = notes()[place_of(task.id) or ""]
-            assert (found.fingerprint, found.memory) == (note.graph, note.memory)
+            assert found.memory == note.memory
+            if release(tracer.torch) == release(load_notes().torch):
+                assert found.fingerprint == note.graph

@@ -38,6 +38,8 @@ class TaskSets:
     """What is evaluated, by group."""
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     """Tasks that are not trained on because they overlap the test, with the test's task."""
+    broken: tuple[str, ...] = ()
+    """Why tasks of the suites could not be used."""
     trained_on_test: bool = False
     """Whether tasks of the test, or near-duplicates of them, are trained on."""
 
@@ -95,6 +97,7 @@ def choose_tasks(
         train=train,
         groups=groups,
         left_out={} if train_on_test else overlaps,
+        broken=tuple(str(one.error) for one in (*suite.broken, *(test.broken if test is not None else ()))),
         trained_on_test=train_on_test and (marked or bool(overlaps)),
     )
 

@@ -81,6 +81,8 @@ def train(
         progress.line(f"{'resuming' if resume else 'beginning'} the run in {run_dir}")
         device = resolve_device(settings.device)
         tasks = tasks_of(settings, device, suite=suite)
+        for reason in tasks.broken:
+            progress.line(f"left out: {reason}")
         if tasks.left_out:
             progress.line(f"left out of training, because the test has them too: {', '.join(tasks.left_out)}")
         quiet_libraries()

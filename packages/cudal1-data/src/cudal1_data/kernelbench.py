@@ -77,6 +77,15 @@ def known_graphs() -> list[TaskGraph]:
     ]
 
 
+def release(version: str) -> str:
+    """Return the part of torch's version on which the notes' graphs depend.
+
+    >>> release("2.13.0+cu130")
+    '2.13'
+    """
+    return ".".join(version.split(".")[:2])
+
+
 def place_of(task_id: str) -> str | None:
     """Return a task's place in KernelBench, whatever form it was loaded from; None where it has none.
 

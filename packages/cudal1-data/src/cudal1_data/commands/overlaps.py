@@ -10,9 +10,9 @@ import tyro
 from pydantic import BaseModel, ConfigDict
 from tyro.conf import Positional
 
-from cudal1_data.graphs import TaskGraph, find_overlaps, trace_tasks
+from cudal1_data.graphs import TaskGraph, Tracer, find_overlaps, trace_tasks
 from cudal1_data.graphs.process import TIMEOUT_S
-from cudal1_data.kernelbench import known_graphs
+from cudal1_data.kernelbench import known_graphs, load_notes, release
 from cudal1_data.suites import load_suite
 from cudal1_data.task import Device
 
@@ -41,25 +41,33 @@ class Overlaps(BaseModel):
 
     def run(self) -> None:
         """Trace both suites and print the report."""
-        graphs = self.traced(self.spec)
-        name, others = ("kernelbench", known_graphs()) if self.with_ == NOTES else (self.with_, self.traced(self.with_))
+        with Tracer(timeout_s=self.timeout_s) as tracer:
+            graphs = _traced(tracer, self.spec, self.device)
+            if self.with_ == NOTES:
+                name, others = "kernelbench", known_graphs()
+                if release(tracer.torch) != release(load_notes().torch):
+                    print(
+                        f"KernelBench's graphs were traced with torch {load_notes().torch}, these with {tracer.torch}: "
+                        "what the two decompose otherwise is not found; --with SUITE traces both with one",
+                        file=sys.stderr,
+                    )
+            else:
+                name, others = self.with_, _traced(tracer, self.with_, self.device)
         report = find_overlaps((self.spec, graphs), (name, others))
         print(report.model_dump_json() if self.json_ else report.text())
 
-    def traced(self, spec: str) -> list[TaskGraph]:
-        """Return the graphs of a suite's tasks, telling how far it has come."""
-        suite = load_suite(spec, device=self.device)
-        for entry in suite.broken:
-            print(f"left out: {entry.error}", file=sys.stderr)
-        done = 0
 
-        def told(_: TaskGraph) -> None:
-            nonlocal done
-            done += 1
-            if done % 50 == 0 or done == len(suite):
-                print(f"[{done}/{len(suite)}] tasks of {spec} traced", file=sys.stderr)
-
-        return trace_tasks(suite, timeout_s=self.timeout_s, told=told)
+def _traced(tracer: Tracer, spec: str, device: Device) -> list[TaskGraph]:
+    """Return the graphs of a suite's tasks, telling how far it has come."""
+    suite = load_suite(spec, device=device)
+    for entry in suite.broken:
+        print(f"left out: {entry.error}", file=sys.stderr)
+    found: list[TaskGraph] = []
+    for task in suite:
+        found.append(tracer.trace(task))
+        if len(found) % 50 == 0 or len(found) == len(suite):
+            print(f"[{len(found)}/{len(suite)}] tasks of {spec} traced", file=sys.stderr)
+    return found
 
 
 class Trace(BaseModel):

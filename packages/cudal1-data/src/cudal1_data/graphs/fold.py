@@ -145,6 +145,8 @@ def _settings(args: Mapping[str, Any], shape: Shape) -> list[str]:
             found.append(f"{name}={along(shape, _several(given))}")
         elif isinstance(given, bool | str):
             found.append(f"{name}={given}")
+        elif name == "kernel_size":
+            found.append(f"window {sum(size != 1 for size in _several(given))}d")
         elif name in ("stride", "dilation", "step"):
             found.append(f"{name}={'1' if all(size == 1 for size in _several(given)) else 'more'}")
         elif isinstance(given, float):
@@ -385,7 +387,7 @@ def _batched(builder: Builder, first: Tensor, second: Tensor, shape: Shape) -> V
 
 
 def _convolution(folder: Folder, node: RawNode, name: str) -> Value:
-    """A convolution; how far it reaches and steps is a size, whether it does is not."""
+    """A convolution; how far it reaches and steps is a size, along how many dimensions it does is not."""
     args = node.args
     data, weight, bias = [folder.operand(args[which]) for which in ("input", "weight", "bias")]
     if not isinstance(data, Tensor) or not isinstance(weight, Tensor):
@@ -397,7 +399,7 @@ def _convolution(folder: Folder, node: RawNode, name: str) -> Value:
         node.sizes,
         "transposed" if args["transposed"] else "",
         "one group" if groups == 1 else "each channel" if groups == channels else "groups",
-        "point" if all(size == 1 for size in weight.full[2:]) else "window",
+        f"window {sum(size != 1 for size in weight.full[2:])}d",
         *(f"{which} {'1' if all(size == 1 for size in args[which]) else 'more'}" for which in ("stride", "dilation")),
         identity=tuple(str(args[which]) for which in ("stride", "padding", "dilation", "output_padding", "groups")),
     )

@@ -127,20 +127,28 @@ def suite_of_rows(name: str, tables: Iterable[tuple[Path, Rows]]) -> Suite:
     broken: list[Broken] = []
     programs: dict[str, dict[str, str]] = {}
     scores: dict[str, dict[str, float]] = {}
+    places: dict[str, str] = {}
     for path, rows in tables:
         for number, row in enumerate(rows, start=1):
             try:
                 if isinstance(row, BrokenTaskError):
                     raise row
-                task = _task(row, where=f"{path}, row {number}")
+                where = f"{path}, row {number}"
+                task = _task(row, where=where)
+                if task.id in places:
+                    raise BrokenTaskError(
+                        f"{where}: expected each task id once, got {task.id} here and in {places[task.id]}, "
+                        "which counts"
+                    )
+                places[task.id] = where
             except BrokenTaskError as error:
                 broken.append(Broken(path, error))
                 continue
             tasks.append(task)
             if columns := _programs(row):
-                programs.setdefault(task.id, columns)
+                programs[task.id] = columns
             if figures := _scores(row):
-                scores.setdefault(task.id, figures)
+                scores[task.id] = figures
     return Suite(name, tasks, broken=broken, programs=programs, scores=scores)
 
 
