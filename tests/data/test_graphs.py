@@ -107,6 +107,17 @@ SAME = {
             inputs="torch.randn(2, 3, 7, 4)",
         ),
     ),
+    "gradients": (
+        reference(
+            "x.requires_grad_(); g = torch.enable_grad(); g.__enter__(); "
+            "y = torch.autograd.grad((x * x * x).sum(), x)[0]; g.__exit__(None, None, None); return y"
+        ),
+        reference(
+            "x.requires_grad_(); g = torch.enable_grad(); g.__enter__(); "
+            "y = torch.autograd.grad((x * (x * x)).sum(), x)[0]; g.__exit__(None, None, None); return y",
+            inputs="torch.randn(3, 5)",
+        ),
+    ),
     "recurrence of another length": (
         reference("return self.r(x)[0]", init="self.r = nn.GRU(4, 5)", inputs="torch.randn(6, 2, 4)"),
         reference("return self.r(x)[0]", init="self.r = nn.GRU(4, 5)", inputs="torch.randn(9, 2, 4)"),

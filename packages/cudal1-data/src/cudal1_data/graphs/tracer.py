@@ -101,14 +101,29 @@ def trace(source: str, name: str) -> RawGraph:
             return model(*values)
 
     with mode:
-        traced = make_fx(
-            torch.func.functionalize(call, remove="mutations"),
+        traced = _decomposed(call, state, inputs)
+    tensors = [value for value in pytree.tree_leaves(inputs) if isinstance(value, torch.Tensor)]
+    return _raw(traced, states=len(state), state_bytes=_bytes(state.values()), inputs_bytes=_bytes(tensors))
+
+
+def _decomposed(call: Callable[..., Any], state: Mapping[str, Any], inputs: Iterable[Any]) -> torch.fx.GraphModule:
+    """Trace a call down to operators that change nothing in place."""
+
+    def traced(function: Callable[..., Any]) -> torch.fx.GraphModule:
+        return make_fx(
+            torch.func.functionalize(function, remove="mutations"),
             decomposition_table=_decompositions(),
             tracing_mode="fake",
             _allow_non_fake_inputs=True,
         )(state, *inputs)
-    tensors = [value for value in pytree.tree_leaves(inputs) if isinstance(value, torch.Tensor)]
-    return _raw(traced, states=len(state), state_bytes=_bytes(state.values()), inputs_bytes=_bytes(tensors))
+
+    try:
+        return traced(call)
+    except RuntimeError as error:
+        if "functorch transform" not in str(error):
+            raise
+    # A reference that asks for gradients: its own operators first, then what they are made of.
+    return traced(make_fx(call, tracing_mode="fake", _allow_non_fake_inputs=True)(state, *inputs))
 
 
 def _made(module: types.ModuleType) -> Any:
