@@ -174,6 +174,7 @@ OTHER = {
         reference("return F.max_pool2d(x, 2)", inputs=IMAGE),
         reference("return F.avg_pool2d(x, 2)", inputs=IMAGE),
     ),
+    "fractions cut off": (reference("return x.long().float()"), reference("return x * 1")),
     "scan and sum": (reference("return x.cumsum(1)"), reference("return x.sum(1, keepdim=True).expand_as(x)")),
     "batches of matrices": (
         reference("return x @ y", inputs="torch.randn(3, 4, 5), torch.randn(3, 5, 4)"),

@@ -281,10 +281,16 @@ def _asks_for_nan(folder: Folder, place: int) -> bool:
 def _cast(folder: Folder, node: RawNode, name: str) -> Value | None:
     """A change of precision is no operation; one that cuts to integers or truth values is."""
     value = folder.operand(node.args["a"])
-    into = node.dtype
-    if not isinstance(value, Tensor) or "float" in into or into == "int64":
+    before, after = (
+        ("bool" if dtype == "bool" else "float" if "float" in dtype else "int")
+        for dtype in (
+            folder.raw.nodes[_place(node.args["a"])].dtype,
+            node.dtype,
+        )
+    )
+    if not isinstance(value, Tensor) or after == "float" or after == before or (before, after) == ("bool", "int"):
         return value
-    return folder.builder.pointwise("cast", [value], node.sizes, "bool" if into == "bool" else "int")
+    return folder.builder.pointwise("cast", [value], node.sizes, after)
 
 
 def _repeat(folder: Folder, node: RawNode, name: str) -> Value:
