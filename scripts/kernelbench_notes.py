@@ -1,7 +1,8 @@
 """Write the notes on KernelBench's tasks: `python scripts/kernelbench_notes.py SUITE`.
 
 SUITE is a KernelBench checkout, `kernelbench` (the hub) or CUDA-L1's release file. Each reference is traced on tensors
-without values (`cudal1_data.graphs`), which executes it; nothing of its text goes into the notes.
+without values (`cudal1_data.graphs`), which executes it; nothing of its text goes into the notes. Two references of
+level 3 (48 and 49) import einops: without it they are noted without graph and memory.
 
 - category: by the operators of the graph, level 2 and 3 by their level;
 - random: an output of the graph depends on a draw of random numbers (active dropout);

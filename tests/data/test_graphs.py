@@ -308,9 +308,11 @@ def test_starter_tasks_name_what_they_overlap(tracer: Tracer) -> None:
     """Near-duplicates of KernelBench among the starter tasks say so; the notes hold KernelBench's graphs."""
     graphs = {note.graph: name for name, note in notes().items() if note.graph is not None}
     assert len(graphs) > 200
+    seen: dict[str, str] = {}
     for task in load_suite("starter"):
         found = tracer.trace(task).fingerprint
         assert found is not None
+        assert seen.setdefault(found, task.id) == task.id  # nor is one of them a near-duplicate of another
         if found in graphs:
             assert task.overlaps is not None, f"{task.id} has the graph of {graphs[found]}"
             named = notes()[task.overlaps.removeprefix("kernelbench/")]
