@@ -21,6 +21,9 @@ from cudal1_agent.tables import change_text
 from cudal1_env.stats import aligned, cells, paired_change, summarize_speedups
 
 TASK = suite()[0]
+FUSED = (
+    "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return torch.addcmul(x, x, x)\n"
+)
 BEFORE, AFTER = [1.0, 2.0, None], [2.0, 3.0, 1.0]
 
 
@@ -43,6 +46,7 @@ def run_dir(tmp_path: Path) -> Path:
         folder.metrics.append({"event": "seconds", "phase": "sft", "wall_s": 12.5, "measured": 3})
         folder.archive.add(evaluation(TASK, "x = '<script>alert(1)</script>'", 2.5))
         folder.archive.add(evaluation(TASK, "wrong", None))
+        folder.archive.add(evaluation(suite()[1], FUSED, 1.5))
     return tmp_path / "run"
 
 
@@ -79,6 +83,12 @@ def test_the_report_holds_the_table_the_programs_and_the_verdicts(run_dir: Path)
     assert "2.50 x" in html
     assert "WRONG_OUTPUT" in html
     assert "not finished" in html
+
+
+def test_the_report_has_the_speedup_by_technique(run_dir: Path) -> None:
+    html = report(run_dir).read_text()
+    table = html[html.index("<h2>Techniques</h2>") : html.index("<h2>Fastest programs</h2>")]
+    assert re.search(r"<td>fusion</td><td>operation fusion</td><td>1</td>\s*<td>1.50</td>", table)
 
 
 def test_programs_are_shown_and_not_run(run_dir: Path) -> None:

@@ -94,3 +94,56 @@ def test_command_exits_with_its_code(tmp_path: Path) -> None:
         f"{sys.executable} -m cudal1_data list | head -0", shell=True, capture_output=True, check=False, text=True
     )
     assert "Traceback" not in reader_gone.stderr
+
+
+def test_overlaps_of_a_suite_with_itself_under_other_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A task file that holds a bundled task at another size, in other words, is found; another task is not."""
+    same = (
+        load_suite("starter/diag_matmul")[0].at({"N": 8, "M": 4}).source.replace("torch.diag(a) @ b", "a.diag().mm(b)")
+    )
+    (tmp_path / "same.py").write_text(same)
+    assert main(["overlaps", str(tmp_path / "same.py"), "--with", "starter:diag_matmul,rms_norm", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [(one["task"], one["same"]) for one in report["overlaps"]] == [("file/same", ["starter/diag_matmul"])]
+    assert (report["tasks"], report["others"], report["failed"]) == (1, 2, {})
+    assert main(["overlaps", "starter:rms_norm", "--with", str(tmp_path / "same.py")]) == 0
+    assert capsys.readouterr().out.startswith("0 of 1 tasks of starter:rms_norm")
+
+
+def test_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", "starter/rms_norm", "--json"]) == 0
+    [found] = json.loads(capsys.readouterr().out)
+    assert found["operators"][0] == "pow 2"
+    assert found["memory"]["outputs_bytes"] > 0
+
+
+def test_tags_of_a_program_a_table_and_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], release_file: Path
+) -> None:
+    head = "import torch\nclass ModelNew(torch.nn.Module):\n"
+    program = head + "    def forward(self, x):\n        return torch.addmm(x, x, x)\n"
+    (tmp_path / "mine.py").write_text(program)
+    assert main(["tags", str(tmp_path / "mine.py")]) == 0
+    assert "pytorch      fusion" in capsys.readouterr().out
+    record = {"task": "t", "task_source": "x = 1", "source": program, "status": "CORRECT", "speedup": {"point": 2.0}}
+    lines = [record, record | {"status": "CRASH", "speedup": None}, {"evaluation": None}]
+    (tmp_path / "records.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    assert main(["tags", str(tmp_path / "records.jsonl"), "--json"]) == 0
+    rows = {row["tag"]: row for row in json.loads(capsys.readouterr().out)["techniques"]}
+    assert (rows["fusion"]["programs"], rows["fusion"]["correct"], rows["fusion"]["mean"]) == (2, 1, 2.0)
+    assert main(["tags", str(release_file)]) == 0
+    assert "cuda-l1/level1/1 " in capsys.readouterr().out
+    assert main(["tags", str(release_file), "--column", "no_code"]) == 2
+    assert "--column takes cuda_graph_code, custom_code" in capsys.readouterr().err
+
+
+def test_a_scaled_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = (
+        "import torch\nbatch_size = 8\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x + 1\n"
+        "def get_inputs():\n    return [torch.randn(batch_size, 4)]\ndef get_init_inputs():\n    return []\n"
+    )
+    (tmp_path / "task.py").write_text(source)
+    assert main(["export", str(tmp_path / "task.py"), str(tmp_path / "small.jsonl"), "--scale", "4"]) == 0
+    assert main(["list", str(tmp_path / "small.jsonl"), "--json"]) == 0
+    [found] = json.loads(capsys.readouterr().out)
+    assert (found["id"], found["tags"]) == ("file/task@batch_size=2", ["scaled"])

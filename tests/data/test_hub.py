@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pyarrow
@@ -39,8 +40,19 @@ def test_one_task_loads_its_level_alone(cache: Path) -> None:
 
 
 def test_out_of_reach_names_the_alternatives(cache: Path) -> None:
-    with pytest.raises(UnknownSuiteError, match=r"level_3.*checkout's folder, or a \.parquet or \.jsonl file"):
+    with pytest.raises(
+        UnknownSuiteError, match=r"level_3.*checkout's folder, or a \.parquet or \.jsonl file"
+    ) as caught:
         load_suite("kernelbench", cache_dir=cache)
+    held = re.search(r"the cache holds (\S+);", str(caught.value))
+    assert held is not None
+    assert len(load_suite(held[1], cache_dir=cache)) == 4  # what the message says to type works without a network
+
+
+def test_an_empty_cache_offers_nothing_that_it_lacks(cache: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnknownSuiteError, match="reached neither") as caught:
+        load_suite("kernelbench", cache_dir=tmp_path / "other")
+    assert "the cache holds" not in str(caught.value)
 
 
 def test_level_that_is_not_there(cache: Path) -> None:

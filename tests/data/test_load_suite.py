@@ -31,6 +31,33 @@ def test_broken_file_is_listed_and_the_rest_is_usable(checkout: Path) -> None:
     assert len(suite) == 3
 
 
+def test_a_broken_file_is_named_when_it_is_asked_for(checkout: Path) -> None:
+    for name in ("level1/3", "kernelbench/level1/3", "3_Broken"):
+        with pytest.raises(BrokenTaskError, match=r"3_Broken\.py.*missing: get_inputs"):
+            load_suite(checkout, ids=[name])
+    with pytest.raises(BrokenTaskError, match=r"3_Broken\.py"):
+        load_task(f"{checkout}:level1/3")
+
+
+def test_two_files_of_one_number_are_both_named(checkout: Path) -> None:
+    folder = checkout / "KernelBench" / "level1"
+    (folder / "12_Another.py").write_text(program(1))
+    suite = load_suite(checkout)
+    reason = next(str(entry.error) for entry in suite.broken if "once" in str(entry.error))
+    assert all(text in reason for text in ("12_Another.py", "12_Twelfth_task.py", "kernelbench/level1/12"))
+    assert len(suite) == 3
+
+
+def test_two_rows_of_one_id_are_both_named(tmp_path: Path, kernelbench_rows: list[dict[str, object]]) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in [*kernelbench_rows, kernelbench_rows[1]]))
+    suite = load_suite(path)
+    [(_, error)] = suite.broken
+    assert "row 5: expected each task id once, got kernelbench/level1/2 here and in" in str(error)
+    assert "row 2, which counts" in str(error)
+    assert len(suite) == 4
+
+
 def test_selection(checkout: Path) -> None:
     assert load_suite(f"{checkout}:level2").ids == ("kernelbench/level2/1",)
     assert load_suite(f"{checkout}:level1,level2", levels=[1]).ids == ("kernelbench/level1/2", "kernelbench/level1/12")

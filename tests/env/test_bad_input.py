@@ -219,6 +219,7 @@ REFERENCES: list[tuple[str, str, str]] = [
     ("hangs", with_forward("x", before="__import__('time').sleep(99)"), "took over"),
     ("complex", with_forward("torch.complex(x, x)"), "real outputs"),
     ("no_tensor", with_forward("'text'"), "tensors"),
+    ("huge", TASK_FILE.replace("randn(64, 512)", "empty(2 ** 45)"), "too large for this machine: `cudal1-data export"),
 ]
 
 

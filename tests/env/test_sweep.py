@@ -187,6 +187,26 @@ def test_records_and_lines_of_a_sweep_are_judged_again(tmp_path: Path, release: 
         read(records)
 
 
+def test_smaller_batches_are_other_tasks(tmp_path: Path) -> None:
+    """The task's id and text say the size; what was published of the larger one is left out."""
+    reference = (
+        "import torch\nbatch_size = 8\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x + 1\n"
+        "def get_inputs():\n    return [torch.randn(batch_size, 4)]\ndef get_init_inputs():\n    return []\n"
+    )
+    fixed = reference.replace("batch_size, 4", "8, 4")
+    rows = [
+        {"level_id": 1, "task_id": number, "ref_code": text, "custom_code": "class ModelNew: ...", "score_default": 2.0}
+        for number, text in ((1, reference), (2, fixed))
+    ]
+    path = tmp_path / "release.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    found = read_programs(path, column="custom_code", only="level1/1", device="cpu", scale=4)
+    [one] = found.programs
+    assert (one.task.id, one.published) == ("cuda-l1/level1/1@batch_size=2", {})
+    assert "batch_size = 2" in one.task.source
+    assert "cuda-l1/level1/2: expected a batch size" in found.broken[0]
+
+
 @pytest.mark.shared
 def test_the_published_file_is_read(shared_data: Path) -> None:
     found = read_programs(shared_data / "cuda-l1" / "h100.jsonl", column="custom_code", only="", device="cpu")

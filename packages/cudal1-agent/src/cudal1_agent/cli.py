@@ -25,6 +25,10 @@ class Train:
     """Folder or hub name of a causal language model; by default a small one is made on the spot."""
     suite: str | None = None
     """Suite of tasks (default: starter); what `cudal1-data list` takes."""
+    test_suite: str | None = None
+    """Suite to report on instead of the suite's held-out tasks; training tasks that overlap it are left out."""
+    train_on_test: bool = False
+    """Train on test data all the same (KernelBench is test data); what the run writes is marked."""
     device: Literal["auto", "cpu", "cuda"] | None = None
     """Where programs run and the policy is trained (default: auto)."""
     stages: str | None = None
@@ -45,6 +49,8 @@ class Train:
         flags: dict[str, Any] = {
             "model": self.model,
             "suite": self.suite,
+            "test_suite": self.test_suite,
+            "train_on_test": self.train_on_test or None,
             "device": self.device,
             "stages": None if self.stages is None else tuple(self.stages.split(",")),
             "seed": self.seed,
@@ -140,16 +146,15 @@ class Model:
         if self.out.exists() and any(self.out.iterdir()):
             raise RunError(f"expected a new or an empty folder for the model, found files in {self.out}")
 
-        from cudal1_data import load_suite
         from cudal1_env.hardware import resolve_device
 
         from cudal1_agent.model import make_embedded
         from cudal1_agent.progress import quiet_libraries
-        from cudal1_agent.session import choose_tasks
+        from cudal1_agent.session import tasks_of
 
         quiet_libraries()
         device = resolve_device(settings.device)
-        tasks = choose_tasks(load_suite(settings.suite, device=device), device, settings.evaluation)
+        tasks = tasks_of(settings, device)
         make_embedded(self.out, tasks.train, settings.embedded, seed=settings.seed, device=device)
         print(self.out)
         return 0

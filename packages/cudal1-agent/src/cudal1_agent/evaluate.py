@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cudal1_data import load_suite
+from cudal1_data.kernelbench import overlapping
 from cudal1_env import Archive, Evaluator
 from cudal1_env.hardware import resolve_device
 from cudal1_env.stats import SpeedupSummary, paired_change
@@ -17,7 +17,7 @@ from cudal1_agent.model import is_embedded
 from cudal1_agent.policies.transformers import TransformersPolicy
 from cudal1_agent.progress import Progress, quiet_libraries
 from cudal1_agent.rundir import CONFIG, Record, read_mark, read_metrics, read_settings, stage_model
-from cudal1_agent.session import GROUPS, TRAIN, Session, choose_tasks, prompt_builder
+from cudal1_agent.session import GROUPS, HELD_OUT_TASKS, TRAIN, Session, prompt_builder, tasks_of
 from cudal1_agent.settings import Settings, StageName, load_settings, with_flags
 from cudal1_agent.tables import change_text, stage_table
 from cudal1_agent.verdicts import Verdicts
@@ -61,11 +61,15 @@ def tabulate(
         )
         policy.close()
     rows: Rows = []
+    marks: Record = {"trained_on_test": True} if session.tasks.trained_on_test else {}
     for group, assessed in results.items():
         for one in assessed:
-            session.folder.metrics.append(answer_record(stage, group, one))
+            session.folder.metrics.append(answer_record(stage, group, one) | marks)
         summary = summarize(assessed)
-        session.folder.metrics.append({"event": "table", "stage": stage, "group": group, **summary.model_dump()})
+        overlaps = {task.id: task.overlaps for task in session.tasks.groups[group] if task.overlaps is not None}
+        session.folder.metrics.append(
+            {"event": "table", "stage": stage, "group": group, **summary.model_dump(), "overlaps": overlaps, **marks}
+        )
         rows.append((stage, GROUPS[group], summary))
     for line in stage_table(rows).splitlines():
         session.progress.line(line)
@@ -124,8 +128,14 @@ def evaluate_model(
 
     progress = Progress()
     device = resolve_device(settings.device)
-    tasks = choose_tasks(load_suite(settings.suite, device=device), device, settings.evaluation)
-    model = last_model(Path(target)) if (Path(target) / CONFIG).is_file() else target
+    tasks = tasks_of(settings, device, training=False)
+    model: str | Path = target
+    if (Path(target) / CONFIG).is_file():
+        model = last_model(Path(target))
+        trained = tasks_of(read_settings(Path(target)), device).train
+        seen = overlapping(trained, tasks.groups[HELD_OUT_TASKS])
+        if seen:
+            progress.line(f"the run was trained on near-duplicates of these tasks: {', '.join(set(seen.values()))}")
     quiet_libraries()
     kept = archive or Archive()
     judge = None

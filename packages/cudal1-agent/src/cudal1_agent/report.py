@@ -8,12 +8,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from cudal1_data.techniques import Tags, classify, top_techniques
 from cudal1_env import Archive, Evaluation
 from cudal1_env.stats import COLUMNS, PairedChange, cells
 
 from cudal1_agent.rundir import ARCHIVE, METRICS, REPORT, Record, is_finished, read_metrics, read_settings, write_aside
 from cudal1_agent.session import GROUPS
-from cudal1_agent.tables import change_text, stage_table, summary_of
+from cudal1_agent.tables import change_text, leakage_lines, stage_table, summary_of
 
 BEST = 12
 """Programs that the report shows in full."""
@@ -52,9 +53,11 @@ def report(run_dir: Path) -> Path:
             for record in of_event(records, "table")
         ],
         changes=_changes(records),
+        leakage=leakage_lines(of_event(records, "table"), GROUPS),
         plots=plots(records),
         seconds=of_event(records, "seconds"),
         statuses=sorted(statuses.items(), key=lambda item: -item[1]),
+        techniques=top_techniques(_tagged(best)),
         best=best[:BEST],
         tasks=len(counts),
     )
@@ -71,7 +74,7 @@ def summary_text(run_dir: Path) -> str:
     read_settings(run_dir)
     records = read_metrics(run_dir / METRICS)
     rows = [(record["stage"], GROUPS[record["group"]], summary_of(record)) for record in of_event(records, "table")]
-    return "\n".join([stage_table(rows), *_changes(records)])
+    return "\n".join([stage_table(rows), *_changes(records), *leakage_lines(of_event(records, "table"), GROUPS)])
 
 
 def of_event(records: Sequence[Record], event: str) -> list[Record]:
@@ -141,6 +144,12 @@ def _svg(figure: Any) -> str:
     figure.savefig(text, format="svg", metadata={"Date": None})
     svg = text.getvalue()
     return svg[svg.index("<svg") :]
+
+
+def _tagged(best: Sequence[Evaluation]) -> list[tuple[Tags, float | None]]:
+    """Return tags and speedup of the best program of each task."""
+    found = [(classify(one.source, one.task_source), one.speedup) for one in best]
+    return [(tags, speedup.point) for tags, speedup in found if tags is not None and speedup is not None]
 
 
 def _changes(records: Sequence[Record]) -> list[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from cudal1_data import Device, Suite, Task
+from cudal1_data import Device, Suite, Task, load_suite
+from cudal1_data.kernelbench import overlapping
 from cudal1_env.exemplars import Exemplar
 
 from cudal1_agent.errors import CorpusError
@@ -35,35 +36,114 @@ class TaskSets:
     """What is trained on."""
     groups: dict[str, tuple[Task, ...]]
     """What is evaluated, by group."""
+    left_out: dict[str, str] = field(default_factory=dict[str, str])
+    """Tasks that are not trained on because they overlap the test, with the test's task."""
+    broken: tuple[str, ...] = ()
+    """Why tasks of the suites could not be used."""
+    trained_on_test: bool = False
+    """Whether tasks of the test, or near-duplicates of them, are trained on."""
 
 
-def choose_tasks(suite: Suite, device: Device, evaluation: EvaluationSettings) -> TaskSets:
+def choose_tasks(
+    suite: Suite,
+    device: Device,
+    evaluation: EvaluationSettings,
+    *,
+    test: Suite | None = None,
+    train_on_test: bool = False,
+    training: bool = True,
+) -> TaskSets:
     """Sort the tasks of a suite into training and evaluation.
 
-    Tasks tagged `random` are left out: they have no right answer. A suite that marks nothing for training
-    (KernelBench does not) is trained on as a whole, as in the paper, and nothing of it is held out.
+    Tasks tagged `random` are left out: they have no right answer. A suite that marks nothing for training is test
+    data, as KernelBench is; so are tasks that overlap the suite `test`.
+
+    Args:
+        suite: Where training tasks come from, and held-out ones where no other suite is given for these.
+        device: Where programs run.
+        evaluation: How many tasks of each group are evaluated.
+        test: Suite whose tasks are held out instead.
+        train_on_test: Train on test data all the same.
+        training: Whether anything is to be trained on at all.
 
     Raises:
-        CorpusError: No task is left.
+        CorpusError: No task is left, or what is left is test data.
     """
-    usable = suite.where(lambda task: "random" not in task.tags)
-    train, test = tuple(usable.train), tuple(usable.test)
+    usable = suite.where(_has_an_answer)
+    train = tuple(usable.train)
+    held_out = tuple(usable.test if test is None else test.where(_has_an_answer))
+    marked = False
+    if not train and (train_on_test or not training):
+        # As in the paper: the whole suite is trained on, and what is held out is another one or nothing.
+        train, held_out, marked = tuple(usable), () if test is None else held_out, training
     if not train:
-        train, test = test, ()
+        raise CorpusError(_nothing_to_train_on(suite, usable))
+    overlaps = {} if test is None else overlapping(train, held_out)
+    if overlaps and not train_on_test:
+        train = tuple(task for task in train if task.id not in overlaps)
     if not train:
         raise CorpusError(
-            f"expected tasks with a right answer in the suite {suite.name!r}, found none among its {len(suite)}"
+            f"expected training tasks in {suite.name!r} that are not in the test {test.name if test else ''!r}, "
+            "found none; name another suite, or train on test data with --train-on-test"
         )
-    by_size = [task.held_out(device) for task in train]
-    most = max((len(sizes) for sizes in by_size), default=0)
-    sizes = tuple(found[index] for index in range(most) for found in by_size if index < len(found))
+    groups = {
+        TRAIN: train[: evaluation.train_tasks],
+        HELD_OUT_SIZES: _other_sizes(train, device)[: evaluation.held_out_sizes],
+        HELD_OUT_TASKS: held_out[: evaluation.held_out_tasks],
+    }
+    if not training and not usable.train:
+        groups = {TRAIN: (), HELD_OUT_SIZES: (), HELD_OUT_TASKS: train[: evaluation.held_out_tasks]}
     return TaskSets(
         train=train,
-        groups={
-            TRAIN: train[: evaluation.train_tasks],
-            HELD_OUT_SIZES: sizes[: evaluation.held_out_sizes],
-            HELD_OUT_TASKS: test[: evaluation.held_out_tasks],
-        },
+        groups=groups,
+        left_out={} if train_on_test else overlaps,
+        broken=tuple(str(one.error) for one in (*suite.broken, *(test.broken if test is not None else ()))),
+        trained_on_test=train_on_test and (marked or bool(overlaps)),
+    )
+
+
+def _has_an_answer(task: Task) -> bool:
+    return "random" not in task.tags
+
+
+def _nothing_to_train_on(suite: Suite, usable: Suite) -> str:
+    if not usable:
+        return f"expected tasks with a right answer in the suite {suite.name!r}, found none among its {len(suite)}"
+    return (
+        f"expected training tasks in the suite {suite.name!r}, all its {len(usable)} are test data; train on another "
+        "suite and report on this one (--suite starter --test-suite ...), or train on it all the same with "
+        "--train-on-test, which marks everything that the run writes"
+    )
+
+
+def _other_sizes(train: tuple[Task, ...], device: Device) -> tuple[Task, ...]:
+    """Return the held-out sizes of training tasks: the first of each task, then the second of each, ..."""
+    by_size = [task.held_out(device) for task in train]
+    most = max((len(sizes) for sizes in by_size), default=0)
+    return tuple(found[index] for index in range(most) for found in by_size if index < len(found))
+
+
+def tasks_of(settings: Settings, device: Device, *, suite: Suite | None = None, training: bool = True) -> TaskSets:
+    """Load the suites that settings name, and sort their tasks.
+
+    Args:
+        settings: The settings.
+        device: Where programs run.
+        suite: The tasks, where they are not those of the suite that the settings name.
+        training: Whether anything is to be trained on.
+
+    Raises:
+        CorpusError: No task is left, or what is left is test data.
+        DataError: A suite cannot be loaded.
+    """
+    test = None if settings.test_suite is None else load_suite(settings.test_suite, device=device)
+    return choose_tasks(
+        suite or load_suite(settings.suite, device=device),
+        device,
+        settings.evaluation,
+        test=test,
+        train_on_test=settings.train_on_test,
+        training=training,
     )
 
 

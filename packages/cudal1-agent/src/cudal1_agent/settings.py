@@ -177,6 +177,11 @@ class Settings(Frozen):
     """Seed of the model, the order of the data, and all sampling."""
     suite: str = "starter"
     """What `cudal1_data.load_suite` is asked for."""
+    test_suite: str | None = None
+    """Suite whose tasks are held out instead of the suite's own; training tasks that overlap it are left out."""
+    train_on_test: bool = False
+    """Train on test data all the same: on a suite that marks nothing for training (KernelBench), and on tasks that
+    overlap the test suite. What the run writes is marked `trained_on_test`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where programs run and the policy is trained; `auto`: what the machine has."""
     stages: tuple[StageName, ...] = Field(default=STAGES, min_length=1)

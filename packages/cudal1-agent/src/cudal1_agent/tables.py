@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cudal1_env.stats import COLUMNS, PairedChange, SpeedupSummary, aligned, cells
 
@@ -35,3 +36,25 @@ def change_text(before: str, after: str, group: str, change: PairedChange) -> st
 def summary_of(record: Mapping[str, object]) -> SpeedupSummary:
     """Return the summary in a `table` record of the metrics."""
     return SpeedupSummary.model_validate({name: record[name] for name in SpeedupSummary.model_fields})
+
+
+def leakage_lines(records: Sequence[Mapping[str, Any]], groups: Mapping[str, str]) -> list[str]:
+    """Return what a reader of the stage table must know of test data in training, one sentence a line.
+
+    Args:
+        records: The `table` records of a run's metrics.
+        groups: What groups are called.
+    """
+    lines: list[str] = []
+    if any(record.get("trained_on_test") for record in records):
+        lines.append("trained_on_test: this run was trained on test data; its figures are no test results")
+    last = {record["group"]: record for record in records}
+    for group, record in last.items():
+        overlaps: dict[str, str] = record.get("overlaps") or {}
+        if overlaps and "@" not in next(iter(overlaps)):  # at other sizes the same tasks again
+            named = ", ".join(f"{task} ({other})" for task, other in overlaps.items())
+            lines.append(
+                f"{groups[group]}: {len(overlaps)} ask for what a KernelBench task asks for, and are left out of "
+                f"training when KernelBench is the test (--test-suite kernelbench): {named}"
+            )
+    return lines

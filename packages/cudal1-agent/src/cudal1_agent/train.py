@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cudal1_data import Suite, load_suite
+from cudal1_data import Suite
 from cudal1_env import Archive, Evaluator
 from cudal1_env.hardware import resolve_device
 from pydantic import ValidationError
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from cudal1_agent.errors import ConfigError
 from cudal1_agent.progress import Progress, quiet_libraries
 from cudal1_agent.rundir import REPORT, Mark, RunFolder, stage_model
-from cudal1_agent.session import Session, choose_tasks
+from cudal1_agent.session import Session, tasks_of
 from cudal1_agent.settings import Settings, StageName
 from cudal1_agent.verdicts import Verdicts
 
@@ -67,7 +67,7 @@ def train(
     Raises:
         RunError: The directory cannot be begun or resumed; the message says what to type.
         ConfigError: The settings cannot work.
-        CorpusError: The suite has nothing to learn from.
+        CorpusError: The suite has nothing to learn from, or it is test data.
         PolicyError: The model cannot be loaded.
         MachineError: The machine broke; resume later.
     """
@@ -80,7 +80,11 @@ def train(
         settings = folder.settings
         progress.line(f"{'resuming' if resume else 'beginning'} the run in {run_dir}")
         device = resolve_device(settings.device)
-        tasks = choose_tasks(suite or load_suite(settings.suite, device=device), device, settings.evaluation)
+        tasks = tasks_of(settings, device, suite=suite)
+        for reason in tasks.broken:
+            progress.line(f"left out: {reason}")
+        if tasks.left_out:
+            progress.line(f"left out of training, because the test has them too: {', '.join(tasks.left_out)}")
         quiet_libraries()
         judge = None
         if evaluator is None:

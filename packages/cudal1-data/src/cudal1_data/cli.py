@@ -1,4 +1,4 @@
-"""The command `cudal1-data`: list, show and export tasks."""
+"""The command `cudal1-data`: list, show, export, compare and trace tasks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ import tyro
 from pydantic import BaseModel, ConfigDict
 from tyro.conf import Positional
 
+from cudal1_data.commands.overlaps import Overlaps, Trace
+from cudal1_data.commands.tags import TagCommand
 from cudal1_data.errors import DataError
 from cudal1_data.export import export
 from cudal1_data.suite import Suite
 from cudal1_data.suites import load_suite, load_task
 from cudal1_data.suites.spec import parse_size
 from cudal1_data.task import Device
+
+Tags = Annotated[TagCommand, tyro.conf.subcommand(name="tags")]
 
 
 class List(BaseModel):
@@ -28,12 +32,16 @@ class List(BaseModel):
 
     spec: Positional[str] = "starter"
     """starter, kernelbench, a folder, or a .jsonl, .parquet or .py file; `:level1` behind it selects."""
+    scale: int = 1
+    """Divide batch sizes by this; tasks without a batch are left out."""
+    memory_gib: float | None = None
+    """Divide the batch sizes of tasks whose inputs, state and outputs take more than this (references are traced)."""
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON array."""
 
     def run(self) -> None:
         """Print the list."""
-        suite = load_suite(self.spec)
+        suite = load_suite(self.spec, scale=self.scale, memory_bytes=_bytes(self.memory_gib))
         _report_broken(suite)
         if self.json_:
             print(json.dumps([_summary(suite, task_id) for task_id in suite.ids], indent=1))
@@ -82,10 +90,14 @@ class Export(BaseModel):
     """A .jsonl or .parquet file with KernelBench's columns, or a new folder of KernelBench's layout."""
     device: Device = "cpu"
     """Whose default sizes to write."""
+    scale: int = 1
+    """Divide batch sizes by this; tasks without a batch are left out."""
+    memory_gib: float | None = None
+    """Divide the batch sizes of tasks whose inputs, state and outputs take more than this (references are traced)."""
 
     def run(self) -> None:
         """Write it and say where."""
-        suite = load_suite(self.spec, device=self.device)
+        suite = load_suite(self.spec, device=self.device, scale=self.scale, memory_bytes=_bytes(self.memory_gib))
         _report_broken(suite)
         export(suite, self.out)
         print(f"{len(suite)} tasks written to {self.out}", file=sys.stderr)
@@ -100,8 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0, or 2 when the arguments or files do not serve; the reason is on stderr.
     """
-    command: List | Show | Export = tyro.cli(
-        List | Show | Export,  # pyright: ignore[reportArgumentType]
+    command: List | Show | Export | Overlaps | Trace | Tags = tyro.cli(
+        List | Show | Export | Overlaps | Trace | Tags,  # pyright: ignore[reportArgumentType]
         prog="cudal1-data",
         description=__doc__,
         args=arguments,
@@ -125,6 +137,10 @@ def _summary(suite: Suite, task_id: str) -> dict[str, Any]:
         "variants": [variant.name for variant in task.variants],
         "programs": sorted(suite.programs.get(task_id, {})),
     }
+
+
+def _bytes(gibibytes: float | None) -> int | None:
+    return None if gibibytes is None else int(gibibytes * 2**30)
 
 
 def _report_broken(suite: Suite) -> None:

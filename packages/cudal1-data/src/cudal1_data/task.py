@@ -50,6 +50,24 @@ class SizeFamily(BaseModel):
     """Sizes never trained on."""
 
 
+class Memory(BaseModel):
+    """What any program for a task must hold; what it makes on the way comes on top."""
+
+    model_config = ConfigDict(frozen=True)
+
+    inputs_bytes: int = Field(ge=0)
+    """Size of the inputs."""
+    state_bytes: int = Field(ge=0)
+    """Size of parameters and buffers."""
+    outputs_bytes: int = Field(ge=0)
+    """Size of the outputs."""
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return self.inputs_bytes + self.state_bytes + self.outputs_bytes
+
+
 class Task(BaseModel):
     """A reference program with its id, level, origin, split, tags and shape family."""
 
@@ -70,7 +88,10 @@ class Task(BaseModel):
     category: str = ""
     """Kind of operation (`matmul`, `reduction`, ...)."""
     tags: tuple[str, ...] = ()
-    """Free tags; `random` marks a reference whose output is not a function of its inputs."""
+    """Free tags; `random` marks a reference whose output is not a function of its inputs, `degenerate` one whose right
+    answer a constant comes close to, `scaled` one at a smaller batch than its author's."""
+    memory: Memory | None = None
+    """What inputs, state and outputs take, where it is known."""
     overlaps: str | None = None
     """Id of the KernelBench task that has the same operator graph, if one has."""
     sizes: dict[Device, SizeFamily] = Field(default_factory=dict[Device, SizeFamily])
@@ -91,7 +112,11 @@ class Task(BaseModel):
         """
         suffix = "@" + ",".join(f"{name}={value}" for name, value in size.items()) if tag and size else ""
         return self.model_copy(
-            update={"source": with_constants(self.source, size, where=self.id), "id": self.id + suffix}
+            update={
+                "source": with_constants(self.source, size, where=self.id),
+                "id": self.id + suffix,
+                "memory": None if size else self.memory,
+            }
         )
 
     def on(self, device: Device) -> Task:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from cudal1_data.errors import BrokenTaskError, UnknownSuiteError
+from cudal1_data.kernelbench import noted
 from cudal1_data.suite import Broken, Suite
 from cudal1_data.task import Task, check_reference
 
@@ -37,14 +38,22 @@ def load_folder(folder: Path) -> Suite:
             f"{folder}: expected a KernelBench checkout (level1/12_Name.py, here or in KernelBench/), "
             "found no such file; give the checkout's folder, or a .jsonl, .parquet or .py file"
         )
-    tasks: list[Task] = []
+    tasks: dict[str, Task] = {}
+    files: dict[str, Path] = {}
     broken: list[Broken] = []
     for path in paths:
         try:
-            tasks.append(load_file(path))
+            task = load_file(path)
+            if task.id in tasks:
+                raise BrokenTaskError(
+                    f"{path}: expected each task id once, got {task.id} here and in {files[task.id]}, which counts; "
+                    "give one of them another number"
+                )
         except BrokenTaskError as error:
             broken.append(Broken(path, error))
-    return Suite(str(folder), tasks, broken=broken)
+        else:
+            tasks[task.id], files[task.id] = task, path
+    return Suite(str(folder), tasks.values(), broken=broken)
 
 
 def load_file(path: Path) -> Task:
@@ -66,12 +75,14 @@ def load_file(path: Path) -> Task:
     problem = PROBLEM_FILE.fullmatch(path.stem)
     if parent and problem:
         number = int(problem["number"])
-        return Task(
-            id=f"kernelbench/level{level}/{number}",
-            source=source,
-            name=human_name(path.stem),
-            level=level,
-            origin="kernelbench",
+        return noted(
+            Task(
+                id=f"kernelbench/level{level}/{number}",
+                source=source,
+                name=human_name(path.stem),
+                level=level,
+                origin="kernelbench",
+            )
         )
     return Task(id=f"file/{path.stem}", source=source, name=human_name(path.stem), level=level, origin="file")
 

@@ -52,8 +52,21 @@ def _fetch(name: str, cache_dir: Path | None) -> Path:
     try:
         return Path(hub.hf_hub_download(REPOSITORY, name, repo_type="dataset", revision=REVISION, cache_dir=cache_dir))
     except (errors.HfHubHTTPError, OSError, ValueError) as error:
-        where = cache_dir or constants.HF_HUB_CACHE
+        where = Path(cache_dir or constants.HF_HUB_CACHE)
         raise UnknownSuiteError(
             f"expected {name} of {REPOSITORY} at revision {REVISION[:12]} in the cache {where} or on the hub, "
-            f"reached neither ({type(error).__name__}); {alternative}"
+            f"reached neither ({type(error).__name__}); {cached_alternative(where)}{alternative}"
         ) from error
+
+
+def cached_alternative(cache: Path) -> str:
+    """Return what of KernelBench a cache holds, as something to type; empty where it holds nothing.
+
+    Args:
+        cache: The hub's cache folder.
+    """
+    snapshot = cache / f"datasets--{REPOSITORY.replace('/', '--')}" / "snapshots" / REVISION / "default"
+    levels = sorted(path.parent.name.removeprefix("level_") for path in snapshot.glob("level_*/0000.parquet"))
+    if not levels:
+        return ""
+    return f"the cache holds kernelbench:{','.join(f'level{level}' for level in levels)}; "

@@ -21,8 +21,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cudal1_data.errors import UnknownSuiteError, UnknownTaskError
+from cudal1_data.scale import scaled_suite
 from cudal1_data.suite import Suite, nearest
-from cudal1_data.suites.folder import load_file, load_folder
+from cudal1_data.suites.folder import PROBLEM_FILE, load_file, load_folder
 from cudal1_data.suites.hub import load_hub
 from cudal1_data.suites.starter import load_starter
 from cudal1_data.suites.table import load_table
@@ -41,6 +42,8 @@ def load_suite(
     levels: Iterable[int] | None = None,
     ids: Iterable[str] | None = None,
     cache_dir: Path | None = None,
+    scale: int = 1,
+    memory_bytes: int | None = None,
 ) -> Suite:
     """Load a suite.
 
@@ -50,6 +53,8 @@ def load_suite(
         levels: Keep these levels only.
         ids: Keep these tasks only, by id or by the end of it, in this order.
         cache_dir: Cache folder of the Hugging Face hub, for `kernelbench`.
+        scale: Divide batch sizes by this; see `cudal1_data.scale`. What cannot be scaled is in `Suite.broken`.
+        memory_bytes: Divide the batch sizes of tasks whose tensors take more than this.
 
     Raises:
         UnknownSuiteError: Nothing goes by that name; the message offers the nearest names.
@@ -76,6 +81,8 @@ def load_suite(
         suite = _chosen(suite, ids)
     if not suite and not suite.broken:
         raise UnknownTaskError(f"expected at least one task in {text!r}, its selection leaves none")
+    if scale != 1 or memory_bytes is not None:
+        suite = scaled_suite(suite, scale=scale, memory_bytes=memory_bytes)
     return suite
 
 
@@ -175,10 +182,17 @@ def _chosen(suite: Suite, names: Iterable[str]) -> Suite:
     tasks: list[Task] = []
     for name in names:
         match = SIZE.search(name)
-        if broken := [entry for entry in suite.broken if entry.path.stem == name.rsplit("/", 1)[-1]]:
+        if broken := [entry for entry in suite.broken if _goes_by(entry.path, name)]:
             raise broken[0].error
         task = suite[name[: match.start()] if match else name]
         tasks.append(task.at(parse_size(match["size"])) if match else task)
     programs = {task.id: suite.programs[task.id] for task in tasks if task.id in suite.programs}
     scores = {task.id: suite.scores[task.id] for task in tasks if task.id in suite.scores}
     return Suite(suite.name, tasks, programs=programs, scores=scores)
+
+
+def _goes_by(path: Path, name: str) -> bool:
+    """Whether a task file is what a user named: by its stem, or by level and number."""
+    problem = PROBLEM_FILE.fullmatch(path.stem)
+    numbered = f"{path.parent.name}/{problem['number']}" if problem else path.stem
+    return path.stem == name.rsplit("/", 1)[-1] or name == numbered or name.endswith(f"/{numbered}")

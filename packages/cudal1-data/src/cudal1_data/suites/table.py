@@ -11,6 +11,7 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from cudal1_data.errors import BrokenTaskError
+from cudal1_data.kernelbench import described, noted
 from cudal1_data.parquet import read_rows
 from cudal1_data.suite import Broken, Suite
 from cudal1_data.suites.folder import human_name
@@ -84,7 +85,7 @@ class ReleaseRow(BaseModel):
         return Task(
             id=f"cuda-l1/level{self.level_id}/{self.task_id}",
             source=self.ref_code,
-            name=f"KernelBench level {self.level_id} problem {self.task_id}",
+            name=described(self.ref_code) or f"KernelBench level {self.level_id} problem {self.task_id}",
             level=self.level_id,
             origin="cuda-l1",
             overlaps=f"kernelbench/level{self.level_id}/{self.task_id}",
@@ -126,20 +127,28 @@ def suite_of_rows(name: str, tables: Iterable[tuple[Path, Rows]]) -> Suite:
     broken: list[Broken] = []
     programs: dict[str, dict[str, str]] = {}
     scores: dict[str, dict[str, float]] = {}
+    places: dict[str, str] = {}
     for path, rows in tables:
         for number, row in enumerate(rows, start=1):
             try:
                 if isinstance(row, BrokenTaskError):
                     raise row
-                task = _task(row, where=f"{path}, row {number}")
+                where = f"{path}, row {number}"
+                task = _task(row, where=where)
+                if task.id in places:
+                    raise BrokenTaskError(
+                        f"{where}: expected each task id once, got {task.id} here and in {places[task.id]}, "
+                        "which counts"
+                    )
+                places[task.id] = where
             except BrokenTaskError as error:
                 broken.append(Broken(path, error))
                 continue
             tasks.append(task)
             if columns := _programs(row):
-                programs.setdefault(task.id, columns)
+                programs[task.id] = columns
             if figures := _scores(row):
-                scores.setdefault(task.id, figures)
+                scores[task.id] = figures
     return Suite(name, tasks, broken=broken, programs=programs, scores=scores)
 
 
@@ -154,7 +163,7 @@ def _task(row: dict[str, Any], *, where: str) -> Task:
             f"or {', '.join(_required(ReleaseRow))} (CUDA-L1): {details}"
         ) from error
     check_reference(task.source, where=f"{where} ({task.id})")
-    return task
+    return noted(task)
 
 
 def _required(form: type[BaseModel]) -> list[str]:

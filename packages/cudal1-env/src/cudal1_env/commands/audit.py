@@ -22,6 +22,8 @@ class Audit:
     """Suite of tasks, as for `cudal1-data list`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where references run, and whose task sizes are used."""
+    scale: int = 1
+    """Divide batch sizes by this, for a smaller GPU; an audit says nothing of a task at another size."""
     out: Path | None = None
     """File for the result; the environment reads it (`audit=`, or audit.json in the suite's folder)."""
     json: bool = False
@@ -37,7 +39,7 @@ class Audit:
         from cudal1_env.judge.audit import AuditJudge
 
         device = resolve_device(self.device)
-        suite = load_suite(self.suite, device=device)
+        suite = load_suite(self.suite, device=device, scale=self.scale)
         for broken in suite.broken:
             log(f"left out: {plain(str(broken.error))}")
         with AuditJudge(JudgeSettings(device=device)) as judge:

@@ -27,6 +27,8 @@ class Sweep:
     """Some of the tasks: levels and ids, divided by commas (level1,level2/23)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where programs run."""
+    scale: int = 1
+    """Divide batch sizes by this, for a smaller GPU; records name the smaller task, published speedups are left out."""
     precision: Precision = "report"
     """`training`: one pair of processes, about a second; `report`: at least three."""
     baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
@@ -50,7 +52,7 @@ class Sweep:
         from cudal1_env.sweep import SweepFile, read_programs, summarise, sweep
 
         device = resolve_device(self.device)
-        found = read_programs(self.file, column=self.column, only=self.only, device=device)
+        found = read_programs(self.file, column=self.column, only=self.only, device=device, scale=self.scale)
         for reason in found.broken:
             log(f"left out: {plain(reason)}")
         file = SweepFile(self.out or Path(f"{self.file.stem}.sweep.jsonl"), device=device, precision=self.precision)

@@ -18,6 +18,8 @@ from cudal1_env.judge.memory import sealed_file
 from cudal1_env.judge.numerics import EPSILON, Array, Expected
 from cudal1_env.judge.workers import Dead, Late, Worker, Zygote
 
+SMALLER = "`cudal1-data export SUITE FILE --scale 4` writes the suite with a quarter of each batch"
+
 _PAGE = 4096
 
 
@@ -133,7 +135,9 @@ class OracleClient:
         except wire.BadMessage as error:
             raise TaskError(f"{self.task.id}: the reference disturbs its channel in {message['op']}: {error}") from None
         if "error" in answer:
-            raise TaskError(f"{self.task.id}: the reference failed in {message['op']}: {answer['text']}")
+            too_large = answer["error"] == "memory"
+            advice = f"; it is too large for this machine: {SMALLER}" if too_large else ""
+            raise TaskError(f"{self.task.id}: the reference failed in {message['op']}: {answer['text']}{advice}")
         return answer
 
     def weights(self, seed: int, values_seed: int) -> Weights:

@@ -57,7 +57,7 @@ class Programs:
     """What could not be read, and why."""
 
 
-def read_programs(path: Path, *, column: str, only: str, device: Device) -> Programs:
+def read_programs(path: Path, *, column: str, only: str, device: Device, scale: int = 1) -> Programs:
     """Read the programs of a file.
 
     Args:
@@ -65,12 +65,13 @@ def read_programs(path: Path, *, column: str, only: str, device: Device) -> Prog
         column: The table's column with the programs.
         only: Some of them, divided by commas: levels (`level1`), ids or their ends (`level1/12`). Empty for all.
         device: Whose task sizes are used.
+        scale: Divides the batch sizes of a table's tasks; records keep the task that they are about.
 
     Raises:
         DataError: The file holds no such table, or an item of `only` selects nothing.
         RecordError: The file holds records of which one cannot be read.
     """
-    found = _records(path) if _holds_records(path) else _table(path, column, device)
+    found = _records(path) if _holds_records(path) else _table(path, column, device, scale)
     items = [item.strip() for item in only.split(",") if item.strip()]
     for item in items:
         if not any(_selected(program, [item]) for program in found.programs):
@@ -90,12 +91,15 @@ def sha256(text: str) -> str:
 
 
 def _selected(program: Program, items: Sequence[str]) -> bool:
-    name = program.task.id
-    return any(item in (name, f"level{program.level}") or name.endswith(f"/{item}") for item in items)
+    names = {program.task.id, program.task.id.partition("@")[0]}
+    return any(
+        item == f"level{program.level}" or item in names or any(name.endswith(f"/{item}") for name in names)
+        for item in items
+    )
 
 
-def _table(path: Path, column: str, device: Device) -> Programs:
-    suite = load_suite(path, device=device)
+def _table(path: Path, column: str, device: Device, scale: int) -> Programs:
+    suite = load_suite(path, device=device, scale=scale)
     programs = tuple(
         Program(
             task,

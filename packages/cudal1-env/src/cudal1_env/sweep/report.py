@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
+from cudal1_data.techniques import Tags, TechniqueRow, classify, top_techniques
 from pydantic import BaseModel, ConfigDict, Field
 
 from cudal1_env.baselines import BASELINES
@@ -84,6 +85,8 @@ class SweepReport(BaseModel):
     """Whose code ran: mean shares of the time of all kernels, over the right programs that have a profile."""
     profiles: int = Field(default=0, ge=0)
     """How many those are."""
+    techniques: tuple[TechniqueRow, ...]
+    """The paper's "top techniques": speedups of the programs that show each technique."""
     refused: dict[str, str]
     """Tasks that the judge refuses, with the reason; they are in no table."""
     without: int = Field(ge=0)
@@ -103,6 +106,13 @@ class SweepReport(BaseModel):
         if self.ran:
             shares = ", ".join(f"{100 * share:.0f} % {origin}" for origin, share in self.ran.items())
             parts.append(f"what ran in {self.profiles} right programs, mean shares of kernel time: {shares}")
+        if self.techniques:
+            columns = [
+                [row.tag, row.name, str(row.programs), str(row.correct), _number(row.mean), _number(row.geometric_mean)]
+                for row in self.techniques
+            ]
+            head = ["tag", "technique", "programs", "correct", "mean", "geometric mean"]
+            parts.append(f"speedups by technique (a program counts for each it shows):\n{aligned([head, *columns])}")
         if self.disagreements:
             rows = [
                 [one.task, one.status, _interval(one.speedup), f"{one.published:.2f}"] for one in self.disagreements
@@ -134,9 +144,23 @@ def summarise(lines: Sequence[SweepLine], *, without: int) -> SweepReport:
         ran=_ran([evaluation for _, evaluation in judged]),
         profiles=sum(evaluation.profile is not None for _, evaluation in judged),
         disagreements=tuple(sorted(found, key=_order)),
+        techniques=top_techniques(_tagged([evaluation for _, evaluation in judged])),
         refused={line.task: line.refused for line in lines if line.refused is not None},
         without=without,
     )
+
+
+def _tagged(evaluations: Sequence[Evaluation]) -> list[tuple[Tags, float | None]]:
+    found: list[tuple[Tags, float | None]] = []
+    for one in evaluations:
+        tags = classify(one.source, one.task_source)
+        if tags is not None:
+            found.append((tags, one.speedup.point if one.correct and one.speedup is not None else None))
+    return found
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 def _baselines(evaluations: Sequence[Evaluation]) -> list[str]:

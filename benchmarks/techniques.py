@@ -1,0 +1,55 @@
+"""How well technique tags agree with labels made by hand: `python benchmarks/techniques.py FILE`.
+
+FILE is CUDA-L1's release for the H100; the labels (docs/results/technique_labels.json) name its rows and hold no
+program. Prints precision and recall for each tag and both sets of labels.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import tyro
+from cudal1_data import Suite, load_suite
+from cudal1_data.techniques import TECHNIQUES, classify
+
+LABELS = Path(__file__).parents[1] / "docs" / "results" / "technique_labels.json"
+
+
+def main(file: tyro.conf.Positional[Path]) -> None:
+    """Compare and print.
+
+    Args:
+        file: The release file.
+    """
+    suite = load_suite(file)
+    for name, labels in json.loads(LABELS.read_text(encoding="utf-8")).items():
+        print(f"{name}: {len(labels)} programs")
+        for line in compared(suite, labels):
+            print(f"  {line}")
+
+
+def compared(suite: Suite, labels: dict[str, dict[str, list[str]]]) -> list[str]:
+    """Return one line for each tag, then all of them, then the ways of writing."""
+    right: Counter[str] = Counter()
+    wrong: Counter[str] = Counter()
+    missed: Counter[str] = Counter()
+    ways = 0
+    for task, label in labels.items():
+        tags = classify(suite.programs[task]["custom_code"], suite[task].source)
+        found = set(tags.techniques) if tags is not None else set[str]()
+        right.update(found & set(label["techniques"]))
+        wrong.update(found - set(label["techniques"]))
+        missed.update(set(label["techniques"]) - found)
+        ways += tags is not None and tags.way == label["way"]
+    lines = [_line(tag, right[tag], wrong[tag], missed[tag]) for tag in TECHNIQUES]
+    return [*lines, _line("all", right.total(), wrong.total(), missed.total()), f"way of writing: {ways}/{len(labels)}"]
+
+
+def _line(name: str, right: int, wrong: int, missed: int) -> str:
+    return f"{name}: precision {right}/{right + wrong}, recall {right}/{right + missed}"
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

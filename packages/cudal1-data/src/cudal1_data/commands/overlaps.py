@@ -1,0 +1,103 @@
+"""`cudal1-data overlaps`: near-duplicates between two suites, by their operator graphs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import tyro
+from pydantic import BaseModel, ConfigDict
+from tyro.conf import Positional
+
+from cudal1_data.graphs import TaskGraph, Tracer, find_overlaps, trace_tasks
+from cudal1_data.graphs.process import TIMEOUT_S
+from cudal1_data.kernelbench import known_graphs, load_notes, release
+from cudal1_data.suites import load_suite
+from cudal1_data.task import Device
+
+NOTES = "notes"
+
+
+class Overlaps(BaseModel):
+    """Find the tasks of a suite that have the operator graph of a task of another, whatever the shape.
+
+    The references are executed, on tensors without values, in a process that is no sandbox: name only suites whose
+    code you would run. KernelBench's own graphs are known and need no tracing.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    spec: Positional[str]
+    """Suite whose tasks are in question, as for `list`."""
+    with_: Annotated[str, tyro.conf.arg(name="with")] = NOTES
+    """Suite to compare with; `notes` for the graphs of KernelBench that this package knows."""
+    device: Device = "cpu"
+    """Whose default sizes to trace; the sizes make no difference to a graph."""
+    timeout_s: float = TIMEOUT_S
+    """Longest time for one task."""
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """Print the report as JSON."""
+
+    def run(self) -> None:
+        """Trace both suites and print the report."""
+        with Tracer(timeout_s=self.timeout_s) as tracer:
+            graphs = _traced(tracer, self.spec, self.device)
+            if self.with_ == NOTES:
+                name, others = "kernelbench", known_graphs()
+                if release(tracer.torch) != release(load_notes().torch):
+                    print(
+                        f"KernelBench's graphs were traced with torch {load_notes().torch}, these with {tracer.torch}: "
+                        "what the two decompose otherwise is not found; --with SUITE traces both with one",
+                        file=sys.stderr,
+                    )
+            else:
+                name, others = self.with_, _traced(tracer, self.with_, self.device)
+        report = find_overlaps((self.spec, graphs), (name, others))
+        print(report.model_dump_json() if self.json_ else report.text())
+
+
+def _traced(tracer: Tracer, spec: str, device: Device) -> list[TaskGraph]:
+    """Return the graphs of a suite's tasks, telling how far it has come."""
+    suite = load_suite(spec, device=device)
+    for entry in suite.broken:
+        print(f"left out: {entry.error}", file=sys.stderr)
+    found: list[TaskGraph] = []
+    for task in suite:
+        found.append(tracer.trace(task))
+        if len(found) % 50 == 0 or len(found) == len(suite):
+            print(f"[{len(found)}/{len(suite)}] tasks of {spec} traced", file=sys.stderr)
+    return found
+
+
+class Trace(BaseModel):
+    """Print what a task computes, operator by operator, its fingerprint, and what its tensors take.
+
+    The reference is executed, on tensors without values.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    spec: Positional[str]
+    """Task or suite, as for `list`."""
+    device: Device = "cpu"
+    """Whose default sizes to trace."""
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """Print one JSON array."""
+
+    def run(self) -> None:
+        """Trace and print."""
+        found = trace_tasks(load_suite(self.spec, device=self.device))
+        if self.json_:
+            print(json.dumps([one.model_dump(mode="json") for one in found], indent=1))
+            return
+        for one in found:
+            if one.memory is None:
+                print(f"{one.id}: cannot be traced: {one.error}")
+                continue
+            print(f"{one.id}  {one.fingerprint}{'  random' if one.random else ''}")
+            print(
+                f"  inputs {one.memory.inputs_bytes} bytes, state {one.memory.state_bytes}, "
+                f"outputs {one.memory.outputs_bytes}"
+            )
+            print(f"  {'; '.join(one.operators)}")

@@ -1,0 +1,7 @@
+"""What makes a program fast, read off its text: tags by technique, and the table of mean speedups by tag."""
+
+from cudal1_data.techniques.classify import Tags, classify
+from cudal1_data.techniques.patterns import PATTERNS, TECHNIQUES, WAYS, Pattern
+from cudal1_data.techniques.table import TechniqueRow, top_techniques
+
+__all__ = ["PATTERNS", "TECHNIQUES", "WAYS", "Pattern", "Tags", "TechniqueRow", "classify", "top_techniques"]

@@ -1,0 +1,51 @@
+"""From a program's text to its tags. The text is parsed and searched, never executed."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from cudal1_data.errors import BrokenTaskError
+from cudal1_data.task import parse
+from cudal1_data.techniques.parts import Parts
+from cudal1_data.techniques.patterns import PATTERNS, Way, ways
+
+
+class Tags(BaseModel):
+    """What a program shows."""
+
+    model_config = ConfigDict(frozen=True)
+
+    way: Way
+    """The most particular way of writing that it shows."""
+    ways: tuple[Way, ...]
+    """All that it shows."""
+    techniques: tuple[str, ...]
+    """Tags of `TECHNIQUES`, in that order."""
+    signs: dict[str, tuple[str, ...]]
+    """By tag, the patterns that were seen."""
+
+
+def classify(source: str, reference: str | None = None) -> Tags | None:
+    """Tag a program.
+
+    Args:
+        source: Program text; untrusted.
+        reference: The reference that it replaces: with it, work that was left out can be seen.
+
+    Returns:
+        Its tags; None where the text is no program that defines `ModelNew`.
+    """
+    try:
+        tree = parse(source, where="program")
+        known = parse(reference, where="reference") if reference is not None else None
+    except (BrokenTaskError, RecursionError, MemoryError):
+        return None
+    if "class ModelNew" not in source:
+        return None
+    parts = Parts(tree, known)
+    signs: dict[str, tuple[str, ...]] = {}
+    for pattern in PATTERNS:
+        if pattern.seen(parts):
+            signs[pattern.tag] = (*signs.get(pattern.tag, ()), pattern.name)
+    found = ways(parts)
+    return Tags(way=found[0], ways=found, techniques=tuple(signs), signs=signs)

@@ -1,0 +1,170 @@
+"""What patterns look at: a program's Python, its CUDA C++ and its Triton kernels. Nothing is executed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+CUDA_TEXT = re.compile(r"__global__|__device__|cuda_runtime\.h|cublas|at::cuda|CUDAContext")
+C_TEXT = re.compile(r"#include|extern \"C\"|torch::Tensor|\b(?:void|float|double|int)\s+\w+\s*\([^)]*\)\s*\{")
+CPP_BUILDERS = ("load_inline", "CUDAExtension", "CppExtension")
+RUNTIME_BUILDERS = (
+    "_compile_kernel",
+    "RawKernel",
+    "RawModule",
+    "SourceModule",
+    "nvrtcCompileProgram",
+    "compile_module",
+    "ElementwiseKernel",
+    "ReductionKernel",
+)
+C_BUILDERS = ("ctypes.CDLL", "CDLL", "cffi.FFI")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One program, taken apart."""
+
+    tree: ast.Module
+    """The Python of it."""
+    reference: ast.Module | None = None
+    """The Python of the reference that it replaces, where that is known."""
+
+    @cached_property
+    def calls(self) -> frozenset[str]:
+        """Dotted names of what is called, or decorates: `torch.compile`, `F.relu`, `self.graph.replay`."""
+        return frozenset(names_called(self.tree))
+
+    @cached_property
+    def python(self) -> str:
+        """The Python without comments and without long texts (kernels, documentation)."""
+        return ast.unparse(_WithoutTexts().visit(ast.parse(ast.unparse(self.tree))))
+
+    @cached_property
+    def outside_forward(self) -> str:
+        """The Python that runs before the calls: without `forward`, `backward` and what only they call."""
+        tree = _WithoutTexts().visit(ast.parse(ast.unparse(self.tree)))
+        called = self.reached("forward", "backward") - self.reached("__init__")
+        return ast.unparse(_Without(called | {"forward", "backward"}).visit(tree))
+
+    def reached(self, *starts: str) -> set[str]:
+        """Return the methods that functions of these names call, and those that these call."""
+        functions: dict[str, list[ast.FunctionDef]] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.FunctionDef):
+                functions.setdefault(node.name, []).append(node)
+        found: set[str] = set()
+        todo = list(starts)
+        while todo:
+            for function in functions.get(todo.pop(), []):
+                names = {name.rpartition(".")[2] for name in names_called(function)}
+                new = {name for name in names if name in functions} - found
+                found |= new
+                todo.extend(new)
+        return found
+
+    @cached_property
+    def cuda(self) -> str:
+        """The CUDA C++ in texts, without comments; empty where nothing in the program could build it."""
+        return "\n".join(text for text in self.texts if CUDA_TEXT.search(text)) if self.builds else ""
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """The texts that look like C or C++, without comments."""
+        found = (_text(node) for node in ast.walk(self.tree) if isinstance(node, ast.Constant | ast.JoinedStr))
+        return tuple(COMMENTS.sub("", text) for text in found if C_TEXT.search(text) or CUDA_TEXT.search(text))
+
+    @cached_property
+    def builds(self) -> bool:
+        """Whether something in the program turns text into machine code."""
+        return self.loads_extensions or self.compiles_at_run_time or self.has_call(*C_BUILDERS)
+
+    @cached_property
+    def loads_extensions(self) -> bool:
+        """Whether torch's extension loader is called."""
+        return self.has_call(*CPP_BUILDERS) or ("cpp_extension" in self.python and self.has_call("load"))
+
+    @cached_property
+    def compiles_at_run_time(self) -> bool:
+        """Whether NVRTC is called, by whatever library."""
+        return self.has_call(*RUNTIME_BUILDERS) or "cuda.core" in self.python
+
+    @cached_property
+    def triton(self) -> str:
+        """The Triton kernels."""
+        return "\n".join(
+            ast.unparse(node)
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.FunctionDef)
+            and any("jit" in ast.unparse(one) and "torch" not in ast.unparse(one) for one in node.decorator_list)
+            and re.search(r"\btl\.|program_id", ast.unparse(node))
+        )
+
+    @cached_property
+    def reference_operations(self) -> int:
+        """How many operations the reference's forward has: calls and arithmetic; 0 where it is not known."""
+        if self.reference is None:
+            return 0
+        return sum(
+            isinstance(node, ast.BinOp) or (isinstance(node, ast.Call) and not _is_shape(node))
+            for forward in _forwards(self.reference, "Model")
+            for node in ast.walk(forward)
+        )
+
+    def has_call(self, *ends: str) -> bool:
+        """Whether something is called whose dotted name is one of these or ends in one of them."""
+        return any(name == end or name.endswith("." + end) for name in self.calls for end in ends)
+
+
+def names_called(tree: ast.AST) -> Iterator[str]:
+    """Yield the dotted names of calls and decorators."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield from (ast.unparse(one) for one in node.decorator_list if not isinstance(one, ast.Call))
+
+
+def _forwards(tree: ast.Module, name: str) -> Iterator[ast.FunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            yield from (one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "forward")
+
+
+def _is_shape(call: ast.Call) -> bool:
+    last = ast.unparse(call.func).rpartition(".")[2]
+    return last in ("size", "view", "reshape", "unsqueeze", "squeeze", "dim", "flatten", "contiguous", "expand", "len")
+
+
+def _text(node: ast.Constant | ast.JoinedStr) -> str:
+    if isinstance(node, ast.JoinedStr):
+        parts = (part.value if isinstance(part, ast.Constant) else "0" for part in node.values)
+        return "".join(str(part) for part in parts)
+    return node.value if isinstance(node.value, str) else ""
+
+
+class _WithoutTexts(ast.NodeTransformer):
+    """Leaves out texts of several lines: kernels and documentation."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        return ast.Constant("") if isinstance(node.value, str) and "\n" in node.value else node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        return ast.Constant("")
+
+
+class _Without(ast.NodeTransformer):
+    """Leaves out the functions of some names."""
+
+    def __init__(self, names: set[str]) -> None:
+        self.names = names
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        if node.name in self.names:
+            return ast.Pass()
+        self.generic_visit(node)
+        return node

@@ -1,0 +1,327 @@
+"""The patterns by which programs are tagged, each with its reason. docs/techniques.md is the table in words."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from cudal1_data.techniques.parts import C_BUILDERS, Parts
+
+TECHNIQUES = {
+    "layout": "memory layout",
+    "shared-memory": "coalescing and shared memory",
+    "fusion": "operation fusion",
+    "algebra": "algebraic short-circuit",
+    "launch": "thread-block configuration",
+    "reduction": "warp-level and branchless reductions",
+    "registers": "register tuning: vectorised loads, unrolling",
+    "async": "asynchronous execution, CUDA graphs, minimal synchronisation",
+}
+"""Tags, with the paper's names."""
+
+Way = Literal["triton", "load-inline", "nvrtc", "c", "compile", "pytorch"]
+WAYS: dict[Way, str] = {
+    "triton": "Triton kernels",
+    "load-inline": "CUDA C++ built by torch's extension loader",
+    "nvrtc": "CUDA C++ compiled at run time",
+    "c": "C or C++ for the processor",
+    "compile": "torch.compile",
+    "pytorch": "PyTorch alone",
+}
+"""Ways of writing, the most particular first: a program has the first that it shows."""
+
+WEIGHTS = r"(?:weight|bias|gamma|beta|running_mean|running_var|scale)"
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One sign of a technique."""
+
+    tag: str
+    """The technique."""
+    name: str
+    """What is seen."""
+    reason: str
+    """Why that tells the technique."""
+    seen: Callable[[Parts], bool]
+    """Whether a program shows it."""
+
+
+def ways(parts: Parts) -> tuple[Way, ...]:
+    """Return the ways of writing that a program shows, the most particular first; `pytorch` where it shows none."""
+    found: dict[Way, bool] = {
+        "triton": bool(parts.triton),
+        "load-inline": bool(parts.cuda) and parts.loads_extensions,
+        "nvrtc": bool(parts.cuda) and parts.compiles_at_run_time,
+        "c": not parts.cuda and bool(parts.texts) and (parts.loads_extensions or parts.has_call(*C_BUILDERS)),
+        "compile": parts.has_call("torch.compile"),
+    }
+    return tuple(way for way, shown in found.items() if shown) or ("pytorch",)
+
+
+def _cuda(expression: str) -> Callable[[Parts], bool]:
+    compiled = re.compile(expression)
+    return lambda parts: bool(compiled.search(parts.cuda))
+
+
+def _python(expression: str) -> Callable[[Parts], bool]:
+    compiled = re.compile(expression)
+    return lambda parts: bool(compiled.search(parts.python))
+
+
+def _triton(expression: str) -> Callable[[Parts], bool]:
+    compiled = re.compile(expression)
+    return lambda parts: bool(compiled.search(parts.triton))
+
+
+def _calls(*ends: str) -> Callable[[Parts], bool]:
+    return lambda parts: parts.has_call(*ends)
+
+
+def _packed_weights(parts: Parts) -> bool:
+    turned = r"(?:\.t\(\)|\.T|\.mT|\.transpose\([^()]*\)|\.permute\([^()]*\))\.contiguous\(\)"
+    return bool(
+        re.search(rf"\w*weight\w*{turned}", parts.python)
+        or re.search(rf"register_buffer\([^\n]*{turned}", parts.outside_forward)
+    )
+
+
+def _turned_for_the_operator(parts: Parts) -> bool:
+    """Several changes of the order of dimensions around a convolution that the reference does otherwise."""
+    turns = len(re.findall(r"\.(?:transpose|permute|movedim)\(", parts.python))
+    return turns >= 2 and bool(re.search(r"F\.conv\dd\(|functional\.conv\dd\(", parts.python))
+
+
+def _folded_weights(parts: Parts) -> bool:
+    """Arithmetic on weights outside of calls: products, quotients and sums that the forward then lacks."""
+    for node in ast.walk(ast.parse(parts.outside_forward)):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div | ast.Add | ast.Sub):
+            sides = (ast.unparse(node.left), ast.unparse(node.right))
+            if any(re.search(rf"(?:self\.|\.){WEIGHTS}\b(?!\.(?:size|shape))", side) for side in sides):
+                return True
+        if isinstance(node, ast.Call) and re.search(
+            rf"{WEIGHTS}(?:\.data|\.view\([^()]*\))?\.(?:mul_|div_|add_|sub_|sum|mean)$", ast.unparse(node.func)
+        ):
+            return True
+    return bool(
+        re.search(r"\bsum_(?:of_)?w|weight_sum|(?:fold|combine)d?_(?:weight|bias|conv|bn)|fused_weight", parts.python)
+    )
+
+
+def _costly_operation_gone(parts: Parts) -> bool:
+    """The reference multiplies matrices (or makes one of a diagonal), the program does not and has no kernel."""
+    if parts.reference is None or parts.cuda or parts.triton or parts.texts:
+        return False
+    costly = re.compile(r"(?:^|\.)(?:matmul|mm|bmm|diag|diag_embed|tril|triu|einsum|kron|linalg\.inv)$")
+    module = re.compile(r"nn\.(?:Linear|Conv\w+)$")
+    own = {"product"} if re.search(r" @ ", parts.python) else set[str]()
+    there = {"product"} if re.search(r" @ ", ast.unparse(parts.reference)) else set[str]()
+    for name in _names(parts.reference):
+        if match := costly.search(name) or module.search(name):
+            there.add(_kind(match[0]))
+    for name in parts.calls:
+        if match := costly.search(name) or module.search(name):
+            own.add(_kind(match[0]))
+        if re.search(r"(?:addmm|baddbmm|linear|conv\dd|conv_transpose\dd|addmv|mv|dot)$", name):
+            own |= {"product", "module"}
+    return bool(there - own)
+
+
+def _names(tree: ast.Module) -> set[str]:
+    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+
+
+def _kind(name: str) -> str:
+    last = name.rpartition(".")[2]
+    if last in ("matmul", "mm", "bmm", "einsum"):
+        return "product"
+    return "module" if last[0].isupper() else last
+
+
+def _own_kernel_for_several(parts: Parts) -> bool:
+    return bool(parts.cuda or parts.triton) and parts.reference_operations >= 2
+
+
+def _many_sided_block(parts: Parts) -> bool:
+    """A launch from Python with a grid or block of more than one dimension."""
+    for node in ast.walk(parts.tree):
+        if isinstance(node, ast.keyword) and node.arg in ("block", "grid") and isinstance(node.value, ast.Tuple):
+            sizes = [one for one in node.value.elts if not (isinstance(one, ast.Constant) and one.value == 1)]
+            if len(sizes) >= 2:
+                return True
+    return bool(parts.cuda) and bool(re.search(r"\bblock_[xyz]\s*=\s*min\(", parts.python))
+
+
+def _halving_loop(parts: Parts) -> bool:
+    steps = re.search(r">>=\s*1|/=\s*2|<<=\s*1|\*=\s*2", parts.cuda)
+    apart = re.search(r"\[\s*\w+\s*[+-]\s*\w+\s*\]", parts.cuda)
+    return bool(steps and apart and "__syncthreads" in parts.cuda)
+
+
+PATTERNS: tuple[Pattern, ...] = (
+    Pattern(
+        "layout",
+        "channels_last",
+        "asks for the layout in which convolution kernels read channels side by side",
+        _python(r"channels_last"),
+    ),
+    Pattern(
+        "layout",
+        "weight kept transposed",
+        "a weight is turned once, not in each call",
+        _packed_weights,
+    ),
+    Pattern(
+        "layout",
+        "dimensions turned around a convolution",
+        "data is brought into the order that another operator wants",
+        _turned_for_the_operator,
+    ),
+    Pattern(
+        "layout",
+        "padded tile",
+        "one more column puts the rows of a shared tile into different banks",
+        _cuda(r"__shared__[^;]*\[\s*\w+\s*\]\s*\[\s*\w+\s*\+\s*1\s*\]|__shared__[^;]*\[32\]\s*\[33\]"),
+    ),
+    Pattern("shared-memory", "__shared__", "threads of a block share what one of them read", _cuda(r"__shared__")),
+    Pattern(
+        "shared-memory",
+        "tl.dot",
+        "Triton keeps the tiles of a product in shared memory",
+        _triton(r"\btl\.dot\("),
+    ),
+    Pattern(
+        "fusion",
+        "fused library call",
+        "one call does a product and a sum, or a whole attention",
+        _calls(
+            "addmm",
+            "baddbmm",
+            "addbmm",
+            "addmv",
+            "addcmul",
+            "addcdiv",
+            "addmm_",
+            "addcmul_",
+            "scaled_dot_product_attention",
+        ),
+    ),
+    Pattern("fusion", "torch.compile", "its compiler joins pointwise operators", _calls("torch.compile")),
+    Pattern(
+        "fusion",
+        "name that says fused",
+        "authors name what they join",
+        lambda parts: bool(re.search(r"(?:\b|_)fus(?:e|ed|ing|ion)(?:_|\b)", parts.python + parts.cuda, re.IGNORECASE)),
+    ),
+    Pattern(
+        "fusion",
+        "scripted sequence in place",
+        "a scripted function with several in-place steps is one fused loop",
+        lambda parts: (
+            parts.has_call("torch.jit.script") and len(re.findall(r"(?<!init)\.[a-z]\w*_\(", parts.python)) >= 2
+        ),
+    ),
+    Pattern(
+        "fusion",
+        "own kernel for several operations",
+        "the reference does at least two operations and the program has a kernel of its own",
+        _own_kernel_for_several,
+    ),
+    Pattern(
+        "algebra",
+        "arithmetic on weights before the calls",
+        "scales, sums and normalisations move into weights",
+        _folded_weights,
+    ),
+    Pattern(
+        "algebra",
+        "costly operation gone",
+        "the reference multiplies matrices and the program does not",
+        _costly_operation_gone,
+    ),
+    Pattern("launch", "__launch_bounds__", "bounds registers for a chosen block", _cuda(r"__launch_bounds__")),
+    Pattern("launch", "registers bounded by a flag", "trades registers for occupancy", _python(r"maxrregcount")),
+    Pattern(
+        "launch", "occupancy asked", "the block follows from the device", _cuda(r"cudaOccupancy|multiProcessorCount")
+    ),
+    Pattern(
+        "launch",
+        "grid or block of several dimensions",
+        "the shape of blocks follows the data",
+        lambda parts: bool(re.search(r"\bdim3\s+\w+\s*\([^;]*?,", parts.cuda)) or _many_sided_block(parts),
+    ),
+    Pattern(
+        "launch",
+        "grid-stride loop",
+        "the grid is chosen freely, threads take several elements",
+        _cuda(r"blockDim\.x\s*\*\s*gridDim\.x|gridDim\.x\s*\*\s*blockDim\.x"),
+    ),
+    Pattern(
+        "launch",
+        "Triton configuration",
+        "warps and stages are chosen or tuned",
+        lambda parts: (
+            bool(parts.triton) and bool(re.search(r"num_warps|num_stages|triton\.Config|autotune", parts.python))
+        ),
+    ),
+    Pattern(
+        "reduction",
+        "warp shuffle or vote",
+        "lanes of a warp reduce without memory and without branches",
+        _cuda(r"__shfl_|__reduce_\w+_sync|__ballot_sync|cg::reduce|cooperative_groups::reduce|tiled_partition"),
+    ),
+    Pattern("reduction", "cub", "CUB's reductions are warp-level", _cuda(r"cub::(?:Warp|Block|Device)(?:Reduce|Scan)")),
+    Pattern("reduction", "tree in shared memory", "a halving (or doubling) loop over partners", _halving_loop),
+    Pattern(
+        "reduction",
+        "tl.sum, tl.max",
+        "Triton reduces tiles by warp shuffles",
+        _triton(r"\btl\.(?:sum|max|min|argmax|argmin|reduce|cumsum)\("),
+    ),
+    Pattern(
+        "registers",
+        "vector types",
+        "one instruction loads several elements",
+        _cuda(r"\b(?:float|int|uint|double|half|__half|bfloat16|__nv_bfloat16)[24]\b(?:\s*\w+\s*[=;\[]|\s*\*|\s*>)"),
+    ),
+    Pattern("registers", "#pragma unroll", "unrolled loops keep their values in registers", _cuda(r"#pragma unroll")),
+    Pattern(
+        "registers",
+        "array of accumulators",
+        "each thread keeps several results in registers",
+        _cuda(
+            r"(?m)^(?!.*__shared__)\s*(?:float|double|scalar_t|acc_t|T|half)\s+\w+\s*\[\s*(?:\d+|[A-Z]\w*)\s*\](?:\s*=|\s*;)"
+        ),
+    ),
+    Pattern("registers", "tl.static_range", "Triton unrolls such a loop", _triton(r"tl\.static_range")),
+    Pattern(
+        "async",
+        "CUDA graph",
+        "one launch replays many kernels",
+        lambda parts: (
+            parts.has_call("cuda.CUDAGraph", "cuda.graph", "make_graphed_callables")
+            or bool(re.search(r"cudaGraph(?:Launch|Instantiate)", parts.cuda))
+            or bool(re.search(r"mode=['\"](?:reduce-overhead|max-autotune)['\"]", parts.python))
+        ),
+    ),
+    Pattern(
+        "async",
+        "streams",
+        "work runs beside other work",
+        lambda parts: (
+            parts.has_call("cuda.Stream", "cuda.stream", "wait_stream")
+            or bool(re.search(r"cudaStreamCreate|cudaMemcpyAsync", parts.cuda))
+        ),
+    ),
+    Pattern("async", "copies that do not wait", "the host goes on while bytes move", _python(r"non_blocking=True")),
+    Pattern(
+        "async",
+        "asynchronous loads",
+        "shared memory fills while the block computes",
+        _cuda(r"cp\.async|__pipeline_memcpy_async|memcpy_async|cuda::pipeline"),
+    ),
+)
+"""All of them, by tag."""

@@ -1,0 +1,135 @@
+"""Test data stays out of training unless that is asked for, and then everything that is written says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from agent.doubles import HashEvaluator, suite, task
+from cudal1_agent.errors import CorpusError
+from cudal1_agent.rundir import METRICS, RunFolder, read_metrics, read_settings
+from cudal1_agent.session import GROUPS, HELD_OUT_TASKS, TRAIN, choose_tasks, tasks_of
+from cudal1_agent.settings import EvaluationSettings, Settings
+from cudal1_agent.tables import leakage_lines
+from cudal1_data import Suite, Task, load_suite
+from cudal1_data.kernelbench import notes, overlapping
+
+EVERYTHING = EvaluationSettings(held_out_sizes=None)
+
+
+def kernelbench(*places: str, form: str = "kernelbench") -> Suite:
+    source = task("x", "x", []).source
+    return Suite(
+        form,
+        [Task(id=f"{form}/{place}", source=source, name=place, level=int(place[5]), origin=form) for place in places],
+    )
+
+
+def test_kernelbench_is_no_training_data() -> None:
+    with pytest.raises(CorpusError, match=r"all its 2 are test data.*--train-on-test"):
+        choose_tasks(kernelbench("level1/1", "level1/2"), "cpu", EVERYTHING)
+
+
+def test_training_on_it_is_marked() -> None:
+    tasks = choose_tasks(kernelbench("level1/1", "level1/2"), "cpu", EVERYTHING, train_on_test=True)
+    assert tasks.trained_on_test
+    assert [one.id for one in tasks.train] == ["kernelbench/level1/1", "kernelbench/level1/2"]
+    assert tasks.groups[HELD_OUT_TASKS] == ()
+
+
+def test_evaluating_on_it_is_no_training() -> None:
+    tasks = choose_tasks(kernelbench("level1/1"), "cpu", EVERYTHING, training=False)
+    assert not tasks.trained_on_test
+    assert [one.id for one in tasks.groups[HELD_OUT_TASKS]] == ["kernelbench/level1/1"]
+    assert tasks.groups[TRAIN] == ()
+
+
+@pytest.mark.parametrize("form", ["kernelbench", "cuda-l1"])
+def test_near_duplicates_of_the_test_are_left_out(form: str) -> None:
+    starter, test = load_suite("starter"), kernelbench("level1/12", "level1/40", "level3/1", form=form)
+    tasks = choose_tasks(starter, "cpu", EVERYTHING, test=test)
+    left = {"starter/diag_matmul": f"{form}/level1/12", "starter/layer_norm_manual": f"{form}/level1/40"}
+    train = {one.id for one in starter.train}
+    assert tasks.left_out == {name: other for name, other in left.items() if name in train}
+    assert {one.id for one in tasks.train} == train - left.keys()
+    assert not any(one.id.partition("@")[0] in left for group in tasks.groups.values() for one in group)
+    assert [one.id for one in tasks.groups[HELD_OUT_TASKS]] == list(test.ids)
+    assert not tasks.trained_on_test
+    kept = choose_tasks(starter, "cpu", EVERYTHING, test=test, train_on_test=True)
+    assert kept.trained_on_test
+    assert {one.id for one in kept.train} == train
+
+
+def test_a_task_overlaps_all_that_have_its_graph() -> None:
+    """The named task stands for every task with the same graph: level 1's plain products of matrices."""
+    products = [place for place, note in notes().items() if note.graph == notes()["level1/1"].graph]
+    assert "level1/9" in products
+    mine = task("product", "x", []).model_copy(update={"overlaps": "kernelbench/level1/1"})
+    assert overlapping([mine], kernelbench("level1/9")) == {"toy/product": "kernelbench/level1/9"}
+    assert overlapping([mine], kernelbench("level1/12")) == {}
+    assert overlapping([task("other", "x", [])], kernelbench("level1/9")) == {}
+    assert overlapping(kernelbench("level1/9", form="cuda-l1"), kernelbench("level1/9")) == {
+        "cuda-l1/level1/9": "kernelbench/level1/9"
+    }
+
+
+def test_nothing_but_near_duplicates_is_refused() -> None:
+    mine = Suite("mine", [task("a", "x", []).model_copy(update={"overlaps": "kernelbench/level1/12"})])
+    with pytest.raises(CorpusError, match="not in the test 'kernelbench'"):
+        choose_tasks(mine, "cpu", EVERYTHING, test=kernelbench("level1/12"))
+
+
+def test_settings_name_the_test_suite(tmp_path: Path) -> None:
+    rows = [
+        {"code": one.source, "level": 1, "name": "12_Diagonal", "problem_id": 12} for one in kernelbench("level1/12")
+    ]
+    path = tmp_path / "kernelbench.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    tasks = tasks_of(Settings(test_suite=str(path)), "cpu")
+    assert tasks.left_out == {"starter/diag_matmul": "kernelbench/level1/12"}
+
+
+def test_the_table_says_which_tasks_overlap() -> None:
+    records = [
+        {"group": "train", "overlaps": {"starter/diag_matmul": "kernelbench/level1/12"}},
+        {"group": "held_out_sizes", "overlaps": {"starter/diag_matmul@N=8": "kernelbench/level1/12"}},
+        {"group": "held_out_tasks", "overlaps": {}, "trained_on_test": True},
+    ]
+    marked, line = leakage_lines(records, GROUPS)
+    assert marked.startswith("trained_on_test")
+    assert "training tasks: 1 ask" in line
+    assert "starter/diag_matmul (kernelbench/level1/12)" in line
+    assert leakage_lines([{"group": "train"}], GROUPS) == []
+
+
+def test_a_run_on_test_data_is_marked_in_config_and_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that a marked run writes carries the mark; so does its config."""
+    from cudal1_agent import evaluate
+    from cudal1_agent.assessment import Assessed
+    from cudal1_agent.progress import Progress
+    from cudal1_agent.session import Session
+    from cudal1_agent.verdicts import Verdicts
+
+    settings = Settings(train_on_test=True)
+    only = Suite("toy", [one.model_copy(update={"split": "test"}) for one in suite()])
+    with RunFolder.begin(tmp_path / "run", settings) as folder:
+        tasks = choose_tasks(only, "cpu", EVERYTHING, train_on_test=True)
+        verdicts = Verdicts(HashEvaluator(), folder.archive)
+        session = Session(settings, folder, "cpu", True, tasks, verdicts, Progress())
+        [best] = verdicts.judge([(tasks.train[0], "```python\nclass ModelNew: ...\n```")])
+
+        class Policy:
+            def __init__(self, *_: object, **__: object) -> None: ...
+
+            def close(self) -> None: ...
+
+        monkeypatch.setattr(evaluate, "TransformersPolicy", Policy)
+        monkeypatch.setattr(evaluate, "plain_or_contrastive", lambda *_, **__: None)
+        monkeypatch.setattr(Session, "prompts", lambda *_: None)
+        monkeypatch.setattr(evaluate, "assess", lambda *_, **__: {TRAIN: [Assessed(best.task, best, True)]})
+        evaluate.tabulate(session, None, stage="sft", model="m", before=None)
+    assert read_settings(tmp_path / "run").train_on_test
+    records = read_metrics(tmp_path / "run" / METRICS)
+    assert {record["event"] for record in records} == {"answer", "table"}
+    assert all(record["trained_on_test"] for record in records)
