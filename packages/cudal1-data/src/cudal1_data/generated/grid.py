@@ -1,0 +1,137 @@
+"""Eight by eight sample values of every tensor, carried along while a program is written.
+
+They show what an operator does to the values before it stands in a task: whether an answer is constant, saturated,
+out of range, or no longer depends on an input. Rows stand for all leading dimensions, columns for the last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cudal1_data.generated.draw import Draw
+
+SIDE = 8
+
+Kind = Literal["full", "uneven", "row", "column", "mask", "positive"]
+"""`full`: normal; `uneven`: each row with a mean of its own; `row`: the same for each row; `column`: one for each row;
+`mask`: 1 with a chance of 0.7; `positive`: from 0.5 to 1.5."""
+
+_LARGEST = 40.0
+"""Values beyond make float16 coarse and exponentials run over."""
+_LEAST_SPREAD = 0.08
+"""Standard deviation over the largest magnitude: below, an answer is nearly constant."""
+_MOST_EQUAL = 0.7
+"""Share of samples with one value: above, an answer is mostly saturated."""
+_LEAST_EFFECT = 0.12
+"""Change, over the standard deviation, when one leaf is drawn anew: below, the answer hardly depends on it."""
+
+Samples = list[float]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Sample values, and what they become when one leaf is drawn anew."""
+
+    values: Samples
+    """SIDE x SIDE values, row by row."""
+    redrawn: dict[str, Samples] = field(default_factory=dict[str, Samples])
+    """The same with another draw of the leaf of that name."""
+
+
+def leaf(name: str, draw: Draw, kind: Kind) -> Grid:
+    """Return sample values of an input or parameter."""
+    return Grid(_samples(draw, kind), {name: _samples(draw, kind)})
+
+
+def _samples(draw: Draw, kind: Kind) -> Samples:
+    if kind == "row":
+        return [draw.normal() for _ in range(SIDE)] * SIDE
+    if kind == "column":
+        return [value for value in [draw.normal() for _ in range(SIDE)] for _ in range(SIDE)]
+    if kind == "mask":
+        return [float(draw.chance(0.7)) for _ in range(SIDE * SIDE)]
+    if kind == "positive":
+        return [0.5 + draw.real() for _ in range(SIDE * SIDE)]
+    values = [draw.normal() for _ in range(SIDE * SIDE)]
+    if kind == "uneven":
+        return [value + offset for value, offset in zip(values, _samples(draw, "column"), strict=True)]
+    return values
+
+
+def apply(function: Callable[..., float], *grids: Grid) -> Grid | None:
+    """Apply an operator to each place; None where it is not defined or runs over."""
+    try:
+        values = [function(*each) for each in zip(*(grid.values for grid in grids), strict=True)]
+        redrawn = {
+            name: [function(*each) for each in zip(*(g.redrawn.get(name, g.values) for g in grids), strict=True)]
+            for name in leaves(*grids)
+        }
+    except (OverflowError, ValueError, ZeroDivisionError):
+        return None
+    return Grid(values, redrawn)
+
+
+def rows(function: Callable[[Samples], float | Samples], grid: Grid) -> Grid | None:
+    """Apply a reduction or scan to each row; a single value stands at every place of its row."""
+    return _lines(function, grid, [list(range(row * SIDE, row * SIDE + SIDE)) for row in range(SIDE)])
+
+
+def columns(function: Callable[[Samples], float | Samples], grid: Grid) -> Grid | None:
+    """Apply a reduction or scan to each column; a single value stands at every place of its column."""
+    return _lines(function, grid, [list(range(column, SIDE * SIDE, SIDE)) for column in range(SIDE)])
+
+
+def _lines(function: Callable[[Samples], float | Samples], grid: Grid, lines: list[list[int]]) -> Grid | None:
+    def over(values: Samples) -> Samples:
+        out = [0.0] * len(values)
+        for line in lines:
+            result = function([values[place] for place in line])
+            for number, place in enumerate(line):
+                out[place] = result if isinstance(result, float | int) else result[number]
+        return out
+
+    try:
+        return Grid(over(grid.values), {name: over(values) for name, values in grid.redrawn.items()})
+    except (OverflowError, ValueError, ZeroDivisionError):
+        return None
+
+
+def mixed(draw: Draw, *grids: Grid, spread: float = 1.0) -> Grid:
+    """Return what a product or convolution of the operands looks like: normal, and new when any leaf is."""
+    return Grid(
+        [spread * value for value in _samples(draw, "full")],
+        {name: [spread * value for value in _samples(draw, "full")] for name in leaves(*grids)},
+    )
+
+
+def leaves(*grids: Grid) -> list[str]:
+    """Names of all leaves below, in order of appearance."""
+    return list(dict.fromkeys(name for grid in grids for name in grid.redrawn))
+
+
+def informative(grid: Grid | None) -> bool:
+    """Whether values are finite, of ordinary size, spread out, and depend on every leaf."""
+    if grid is None or not all(map(math.isfinite, grid.values)):
+        return False
+    spread, largest = deviation(grid.values), max(map(abs, grid.values))
+    if largest > _LARGEST or spread < _LEAST_SPREAD * largest or largest < 0.05:
+        return False
+    rounded = [round(value / largest, 4) for value in grid.values]
+    if max(map(rounded.count, set(rounded))) > _MOST_EQUAL * len(rounded):
+        return False
+    return all(_change(grid.values, values) >= _LEAST_EFFECT * spread for values in grid.redrawn.values())
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviation."""
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+
+
+def _change(before: Samples, after: Samples) -> float:
+    if not all(map(math.isfinite, after)):
+        return 0.0
+    return math.sqrt(math.fsum((one - other) ** 2 for one, other in zip(before, after, strict=True)) / len(before))
