@@ -14,10 +14,15 @@ from typing import Literal
 from cudal1_data.generated.draw import Draw
 
 SIDE = 8
+ROWS = [list(range(row * SIDE, row * SIDE + SIDE)) for row in range(SIDE)]
+"""Places of each row."""
+COLUMNS = [list(range(column, SIDE * SIDE, SIDE)) for column in range(SIDE)]
+"""Places of each column."""
 
-Kind = Literal["full", "uneven", "row", "column", "mask", "positive"]
-"""`full`: normal; `uneven`: each row with a mean of its own; `row`: the same for each row; `column`: one for each row;
-`mask`: 1 with a chance of 0.7; `positive`: from 0.5 to 1.5."""
+Kind = Literal["full", "uneven", "tilted", "row", "column", "mask", "positive"]
+"""`full`: normal; `uneven`: each row with a mean and spread of its own; `tilted`: each column with a mean and spread of
+its own; `row`: the same for each row; `column`: one for each row; `mask`: 1 with a chance of 0.7; `positive`: from 0.5
+to 1.5."""
 
 _LARGEST = 40.0
 """Values beyond make float16 coarse and exponentials run over."""
@@ -56,8 +61,11 @@ def _samples(draw: Draw, kind: Kind) -> Samples:
     if kind == "positive":
         return [0.5 + draw.real() for _ in range(SIDE * SIDE)]
     values = [draw.normal() for _ in range(SIDE * SIDE)]
-    if kind == "uneven":
-        return [value + offset for value, offset in zip(values, _samples(draw, "column"), strict=True)]
+    if kind in ("uneven", "tilted"):
+        line: Kind = "column" if kind == "uneven" else "row"
+        scales = [0.5 + (value * 7.0) % 1.0 for value in _samples(draw, line)]
+        means = _samples(draw, line)
+        return [mean + scale * value for mean, scale, value in zip(means, scales, values, strict=True)]
     return values
 
 
@@ -76,12 +84,12 @@ def apply(function: Callable[..., float], *grids: Grid) -> Grid | None:
 
 def rows(function: Callable[[Samples], float | Samples], grid: Grid) -> Grid | None:
     """Apply a reduction or scan to each row; a single value stands at every place of its row."""
-    return _lines(function, grid, [list(range(row * SIDE, row * SIDE + SIDE)) for row in range(SIDE)])
+    return _lines(function, grid, ROWS)
 
 
 def columns(function: Callable[[Samples], float | Samples], grid: Grid) -> Grid | None:
     """Apply a reduction or scan to each column; a single value stands at every place of its column."""
-    return _lines(function, grid, [list(range(column, SIDE * SIDE, SIDE)) for column in range(SIDE)])
+    return _lines(function, grid, COLUMNS)
 
 
 def _lines(function: Callable[[Samples], float | Samples], grid: Grid, lines: list[list[int]]) -> Grid | None:
@@ -99,11 +107,11 @@ def _lines(function: Callable[[Samples], float | Samples], grid: Grid, lines: li
         return None
 
 
-def mixed(draw: Draw, *grids: Grid, spread: float = 1.0) -> Grid:
+def mixed(draw: Draw, *grids: Grid, spread: float = 1.0, kind: Kind = "full") -> Grid:
     """Return what a product or convolution of the operands looks like: normal, and new when any leaf is."""
     return Grid(
-        [spread * value for value in _samples(draw, "full")],
-        {name: [spread * value for value in _samples(draw, "full")] for name in leaves(*grids)},
+        [spread * value for value in _samples(draw, kind)],
+        {name: [spread * value for value in _samples(draw, kind)] for name in leaves(*grids)},
     )
 
 
@@ -123,6 +131,13 @@ def informative(grid: Grid | None) -> bool:
     if max(map(rounded.count, set(rounded))) > _MOST_EQUAL * len(rounded):
         return False
     return all(_change(grid.values, values) >= _LEAST_EFFECT * spread for values in grid.redrawn.values())
+
+
+def stands_out(values: Samples, lines: list[list[int]]) -> bool:
+    """Whether the means of lines differ by more than the chance of few samples: of a thousand they would be alike."""
+    means = [math.fsum(values[place] for place in line) / len(line) for line in lines]
+    within = math.fsum(deviation([values[place] for place in line]) ** 2 for line in lines) / len(lines)
+    return deviation(means) ** 2 >= 2.5 * within / SIDE
 
 
 def deviation(values: Sequence[float]) -> float:

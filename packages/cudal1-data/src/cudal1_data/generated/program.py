@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -76,11 +77,11 @@ class Program:
             layout: How it lies in memory.
             axes: Axes that change places in a transposed layout.
         """
-        expression = text or _made(dims, kind)
+        *before, expression = [text] if text else _made(name, dims, kind)
         operator = "mask" if kind == "mask" else "x"
         if operator == "x" and self.dtype in _CAST:
             expression = (f"({expression})" if _is_infix(expression) else expression) + _CAST[self.dtype]
-        lines = [f"{name} = {expression}"]
+        lines = [*before, f"{name} = {expression}"]
         if layout == "channels_last":
             lines.append(f"{name} = {name}.contiguous(memory_format=torch.channels_last)")
         elif layout == "transposed":
@@ -94,6 +95,15 @@ class Program:
             self._floats[name] = value
         return value
 
+    def free(self, names: Sequence[str]) -> str:
+        """Return the first of the names that no input and no parameter has."""
+        taken = {*self._inputs, *(name for name, _ in self._members)}
+        return next(name for name in names if name not in taken)
+
+    def layout(self) -> Layout:
+        """Choose a layout for a large input: one in four is transposed."""
+        return "transposed" if self.draw.child("layout", len(self._inputs)).chance(0.25) else "contiguous"
+
     def index(self, name: str, dims: Dims, below: str) -> Value:
         """Add an integer input with values from 0 up to a constant."""
         self._inputs[name] = [f"{name} = torch.randint({below}, ({', '.join(dims)}{',' * (len(dims) == 1)}))"]
@@ -101,7 +111,7 @@ class Program:
 
     def parameter(self, name: str, dims: Dims, *, text: str = "", kind: Kind = "row") -> Value:
         """Add a parameter of the model; values by default from the normal distribution."""
-        self.member(name, f"nn.Parameter({text or _made(dims, 'full')})")
+        self.member(name, f"nn.Parameter({text or f'torch.randn({', '.join(dims)})'})")
         return Value(f"self.{name}", Node("w"), dims, self._leaf(name, kind))
 
     def _leaf(self, name: str, kind: Kind) -> Grid:
@@ -195,14 +205,12 @@ class Program:
         wanted = self.wanted()
         compute = _function("compute", ["self", *self._inputs], self._body())
         names = ", ".join(wanted)
-        many = len(wanted) > 1
-        pieces = ", ".join(f"{name}.detach().requires_grad_()" for name in wanted)
         body = [
             *self._widened(extra=["grad"]),
             "with torch.enable_grad():",
-            f"    {names} = {pieces}",
+            *(f"    {name} = {name}.detach().requires_grad_()" for name in wanted),
             f"    out = self.compute({', '.join(self._inputs)})",
-            f"return torch.autograd.grad(out, [{names}], grad)" + ("" if many else "[0]"),
+            f"return torch.autograd.grad(out, [{names}], grad)" + ("" if len(wanted) > 1 else "[0]"),
         ]
         return compute + "\n" + _function("forward", ["self", *self._inputs, "grad"], body)
 
@@ -228,15 +236,17 @@ def _function(name: str, arguments: list[str], body: list[str]) -> str:
     return f"    def {name}({', '.join(arguments)}):\n" + "".join(f"        {line}\n" for line in body)
 
 
-def _made(dims: Dims, kind: Kind) -> str:
+def _made(name: str, dims: Dims, kind: Kind) -> list[str]:
+    """The lines that make an input, the last without the name in front."""
     shape = ", ".join(dims)
     if kind == "mask":
-        return f"torch.rand({shape}) < 0.7"
+        return [f"torch.rand({shape}) < 0.7"]
     if kind == "positive":
-        return f"torch.rand({shape}) + 0.5"
-    if kind == "uneven":
-        return f"torch.randn({shape}) + torch.randn({', '.join((*dims[:-1], '1'))})"
-    return f"torch.randn({shape})"
+        return [f"torch.rand({shape}) + 0.5"]
+    if kind in ("uneven", "tilted"):
+        line = ", ".join((*dims[:-1], "1") if kind == "uneven" else dims[-1:])
+        return [f"{name} = torch.randn({shape}) * (0.5 + torch.rand({line}))", f"{name} + torch.randn({line})"]
+    return [f"torch.randn({shape})"]
 
 
 def _is_infix(text: str) -> bool:

@@ -167,5 +167,3 @@ def _build(graph: Graph, operands: list[Node]) -> Node:
         return operands[graph]
     name, below = graph
     return Node(name, tuple(_build(one, operands) for one in below))
-
-

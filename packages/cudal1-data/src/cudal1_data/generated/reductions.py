@@ -1,0 +1,160 @@
+"""Reductions of rows or columns, and which of them say something about the values that come in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from cudal1_data.generated import grid
+from cudal1_data.generated.draw import Draw
+from cudal1_data.generated.errors import UnsuitableError
+from cudal1_data.generated.grid import Samples
+from cudal1_data.generated.program import Program
+from cudal1_data.generated.structure import Node
+from cudal1_data.generated.values import Value, combine
+
+Axis = Literal["rows", "columns"]
+"""`rows`: over the last dimension; `columns`: over the one before it."""
+
+_ATTEMPTS = 8
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A reduction."""
+
+    name: str
+    """Its name in a structure."""
+    text: str
+    """How it is written: `{h}` for the operand, `{axis}` for `dim=...`."""
+    function: Callable[[Samples], float]
+    """What it makes of one line."""
+    cost_ns: float
+    """About what an element takes on one core."""
+    smooth: bool = True
+    """Whether its derivative has no jumps."""
+    linear: bool = False
+    """Whether its derivative is the same everywhere."""
+    averages: bool = True
+    """Whether the chance of single elements averages out: lines must then differ by themselves."""
+    inner: tuple[str, ...] = ()
+    """Simpler operators around the reduction, from the inside; `|` stands for the reduction itself."""
+
+
+def mean(line: Samples) -> float:
+    """Mean."""
+    return math.fsum(line) / len(line)
+
+
+def variance(line: Samples) -> float:
+    """Variance, over n."""
+    middle = mean(line)
+    return mean([(value - middle) ** 2 for value in line])
+
+
+def logsumexp(line: Samples) -> float:
+    """Logarithm of the sum of exponentials, less that of their number."""
+    largest = max(line)
+    return largest + math.log(mean([math.exp(value - largest) for value in line]))
+
+
+REDUCTIONS: tuple[Reduction, ...] = (
+    Reduction("mean", "torch.mean({h}, {axis})", mean, 0.3, linear=True),
+    Reduction("rms", "torch.sqrt(torch.mean(torch.square({h}), {axis}))", lambda line: math.sqrt(
+        mean([value * value for value in line])), 1.0, inner=("square", "|mean", "sqrt")),
+    Reduction("mean_abs", "torch.mean(torch.abs({h}), {axis})", lambda line: mean([abs(value) for value in line]), 1.0,
+              smooth=False, inner=("abs", "|mean")),
+    Reduction("std", "torch.std({h}, {axis})", lambda line: math.sqrt(variance(line)), 7.5),
+    Reduction("var", "torch.var({h}, {axis}, unbiased=False)", variance, 7.5),
+    Reduction("amax", "torch.amax({h}, {axis})", max, 0.3, smooth=False, averages=False),
+    Reduction("amin", "torch.amin({h}, {axis})", min, 0.3, smooth=False, averages=False),
+    Reduction("logsumexp", "torch.logsumexp({h}, {axis})", logsumexp, 1.8),
+)  # fmt: skip
+"""What the families reduce with. A sum is a mean of another scale; only means keep values of ordinary size."""
+
+
+def reduced(
+    program: Program,
+    draw: Draw,
+    value: Value,
+    axis: Axis,
+    *,
+    keepdim: bool = False,
+    names: tuple[str, ...] = (),
+    few: bool = False,
+) -> Value:
+    """Reduce rows or columns with one of the reductions that suit the values.
+
+    Args:
+        program: The task.
+        draw: Choices.
+        value: What to reduce; it gets a variable.
+        axis: Which lines.
+        keepdim: Whether the result keeps the dimension, with size 1.
+        names: Reductions to choose from; all by default.
+        few: Whether lines are so short that their means differ by chance.
+
+    Raises:
+        UnsuitableError: None suits.
+    """
+    value = program.keep(value)
+    table = [one for one in REDUCTIONS if (one.smooth or not program.backward) and (not names or one.name in names)]
+    for _ in range(_ATTEMPTS):
+        try:
+            return _reduced(program, draw.one(table), value, axis, keepdim=keepdim, few=few)
+        except UnsuitableError:
+            continue
+    raise UnsuitableError("no reduction suits the values")
+
+
+def _reduced(program: Program, reduction: Reduction, value: Value, axis: Axis, *, keepdim: bool, few: bool) -> Value:
+    lines = grid.ROWS if axis == "rows" else grid.COLUMNS
+    over = grid.rows if axis == "rows" else grid.columns
+    sample = over(reduction.function, value.grid)
+    if sample is None or not grid.informative(sample):
+        raise UnsuitableError(f"{reduction.name} tells too little")
+    if reduction.averages and not few and not _differ(value, reduction, lines):
+        raise UnsuitableError(f"{reduction.name} averages out")
+    place = -1 if axis == "rows" else -2
+    dims = list(value.dims)
+    dims[place : (place + 1) or None] = ["1"] if keepdim else []
+    where = f"dim={place}" + (", keepdim=True" if keepdim else "")
+    result = combine(
+        reduction.name,
+        reduction.text.format(h=value.text, axis=where),
+        tuple(dims),
+        sample,
+        value,
+        detail=axis,
+        bends=not reduction.linear,
+    )
+    program.cost_ns += reduction.cost_ns
+    return result if not reduction.inner else _expanded(result, reduction, value, axis)
+
+
+def _expanded(result: Value, reduction: Reduction, value: Value, axis: Axis) -> Value:
+    """Put the simpler operators in the place of the reduction's own name."""
+    node = value.node
+    for name in reduction.inner:
+        node = Node(name[1:], (node,), axis, heavy=True) if name.startswith("|") else Node(name, (node,))
+    return Value(result.text, node, result.dims, result.grid, result.curved, nested=result.nested)
+
+
+def _differ(value: Value, reduction: Reduction, lines: list[list[int]]) -> bool:
+    function = {
+        "rms": lambda x, _: x * x,
+        "mean_abs": lambda x, _: abs(x),
+        "std": lambda x, m: (x - m) ** 2,
+        "var": lambda x, m: (x - m) ** 2,
+        "logsumexp": lambda x, _: math.exp(min(x, 30.0)),
+    }.get(reduction.name)
+    if function is None:
+        return grid.stands_out(value.grid.values, lines)
+    seen = list(value.grid.values)
+    for line in lines:
+        middle = mean([seen[place] for place in line])
+        for place in line:
+            seen[place] = function(seen[place], middle)
+    return grid.stands_out(seen, lines)
