@@ -111,7 +111,8 @@ class Program:
 
     def parameter(self, name: str, dims: Dims, *, text: str = "", kind: Kind = "row") -> Value:
         """Add a parameter of the model; values by default from the normal distribution."""
-        self.member(name, f"nn.Parameter({text or f'torch.randn({', '.join(dims)})'})")
+        shape = ", ".join(dims)
+        self.member(name, f"nn.Parameter({text or f'torch.randn({shape})'})")
         return Value(f"self.{name}", Node("w"), dims, self._leaf(name, kind))
 
     def _leaf(self, name: str, kind: Kind) -> Grid:
