@@ -64,7 +64,7 @@ def _samples(draw: Draw, kind: Kind) -> Samples:
     if kind in ("uneven", "tilted"):
         line: Kind = "column" if kind == "uneven" else "row"
         scales = [0.5 + (value * 7.0) % 1.0 for value in _samples(draw, line)]
-        means = _samples(draw, line)
+        means = [3.0 * ((value * 11.0) % 1.0) - 1.5 for value in _samples(draw, line)]
         return [mean + scale * value for mean, scale, value in zip(means, scales, values, strict=True)]
     return values
 
@@ -138,6 +138,24 @@ def stands_out(values: Samples, lines: list[list[int]]) -> bool:
     means = [math.fsum(values[place] for place in line) / len(line) for line in lines]
     within = math.fsum(deviation([values[place] for place in line]) ** 2 for line in lines) / len(lines)
     return deviation(means) ** 2 >= 2.5 * within / SIDE
+
+
+def bounded(values: Samples, *, above: bool) -> bool:
+    """Whether values crowd at their end: the largest of a thousand would always be the same."""
+    ordered = sorted(values, reverse=not above)
+    least, middle, most = ordered[-4], ordered[len(ordered) // 2], ordered[-1]
+    return abs(most - least) < 0.2 * abs(most - middle)
+
+
+def mixes(*grids: Grid) -> bool:
+    """Whether sums of products of these say something about each: none nearly constant, and one without a mean."""
+    means = [abs(math.fsum(one.values)) / len(one.values) / (size(one.values) + 1e-9) for one in grids]
+    return all(mean < 0.95 for mean in means) and min(means) < 0.3
+
+
+def size(values: Sequence[float]) -> float:
+    """Root mean square."""
+    return math.sqrt(math.fsum(value * value for value in values) / len(values))
 
 
 def deviation(values: Sequence[float]) -> float:

@@ -46,7 +46,7 @@ class Program:
     _leaves: list[str] = field(default_factory=list[str])
     _floats: dict[str, Value] = field(default_factory=dict[str, Value])
     _lines: list[str] = field(default_factory=list[str])
-    _names: int = 0
+    _taken: set[str] = field(default_factory=lambda: {"F", "torch", "self", "grad", "wide", "out"})
 
     def size(self, name: str, cpu: int, cuda: int) -> str:
         """Set a constant at the top of the file."""
@@ -96,9 +96,8 @@ class Program:
         return value
 
     def free(self, names: Sequence[str]) -> str:
-        """Return the first of the names that no input and no parameter has."""
-        taken = {*self._inputs, *(name for name, _ in self._members)}
-        return next(name for name in names if name not in taken)
+        """Return the first of the names that nothing has yet."""
+        return next(name for name in names if name not in self._taken)
 
     def layout(self) -> Layout:
         """Choose a layout for a large input: one in four is transposed."""
@@ -112,15 +111,19 @@ class Program:
     def parameter(self, name: str, dims: Dims, *, text: str = "", kind: Kind = "row") -> Value:
         """Add a parameter of the model; values by default from the normal distribution."""
         shape = ", ".join(dims)
+        sample = self._leaf(name, kind)
         self.member(name, f"nn.Parameter({text or f'torch.randn({shape})'})")
-        return Value(f"self.{name}", Node("w"), dims, self._leaf(name, kind))
+        return Value(f"self.{name}", Node("w"), dims, sample)
 
     def _leaf(self, name: str, kind: Kind) -> Grid:
+        assert name not in self._taken, f"expected a new name, got {name} twice"
+        self._taken.add(name)
         self._leaves.append(name)
         return grid.leaf(name, self.draw.child("leaf", name), kind)
 
     def member(self, name: str, text: str) -> str:
         """Set an attribute of the model in its constructor; returns how `forward` writes it."""
+        self._taken.add(name)
         self._members.append((name, text))
         return f"self.{name}"
 
@@ -132,9 +135,8 @@ class Program:
         """Give a value a variable of its own, if it has none yet."""
         if value.nested == 0:
             return value
-        if not name:
-            name = _NAMES[self._names] if self._names < len(_NAMES) else f"h{self._names}"
-            self._names += 1
+        name = name or self.free((*_NAMES, *(f"h{number}" for number in range(2, 100))))
+        self._taken.add(name)
         self._lines.append(f"{name} = {value.text}")
         return renamed(value, name)
 
@@ -246,7 +248,7 @@ def _made(name: str, dims: Dims, kind: Kind) -> list[str]:
         return [f"torch.rand({shape}) + 0.5"]
     if kind in ("uneven", "tilted"):
         line = ", ".join((*dims[:-1], "1") if kind == "uneven" else dims[-1:])
-        return [f"{name} = torch.randn({shape}) * (0.5 + torch.rand({line}))", f"{name} + torch.randn({line})"]
+        return [f"{name} = torch.randn({shape}) * (0.5 + torch.rand({line}))", f"{name} + 3 * torch.rand({line}) - 1.5"]
     return [f"torch.randn({shape})"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from cudal1_data.generated import grid
@@ -117,6 +117,12 @@ def _reduced(program: Program, reduction: Reduction, value: Value, axis: Axis, *
         raise UnsuitableError(f"{reduction.name} tells too little")
     if reduction.averages and not few and not _differ(value, reduction, lines):
         raise UnsuitableError(f"{reduction.name} averages out")
+    if (
+        reduction.name in ("amax", "amin")
+        and not few
+        and grid.bounded(value.grid.values, above=reduction.name == "amax")
+    ):
+        raise UnsuitableError(f"{reduction.name} meets a bound")
     place = -1 if axis == "rows" else -2
     dims = list(value.dims)
     dims[place : (place + 1) or None] = ["1"] if keepdim else []
@@ -158,3 +164,26 @@ def _differ(value: Value, reduction: Reduction, lines: list[list[int]]) -> bool:
         for place in line:
             seen[place] = function(seen[place], middle)
     return grid.stands_out(seen, lines)
+
+
+def dots(program: Program, draw: Draw, left: Value, right: Value, width: str) -> Value:
+    """Sum the products of two values over the last dimension, divided by the root of the number of terms.
+
+    Args:
+        program: The task.
+        draw: Choices.
+        left: A value with rows.
+        right: Another, or a vector; normal, without a mean.
+        width: Constant with the number of terms.
+
+    Raises:
+        UnsuitableError: The sums would say too little.
+    """
+    if not grid.mixes(right.grid, left.grid):
+        raise UnsuitableError("sums of these products say too little")
+    node = Node("mul", (left.node, right.node))
+    sample = grid.mixed(draw, left.grid, right.grid, spread=grid.size(left.grid.values), kind="column")
+    text = f"torch.sum({left.atom} * {right.atom}, dim=-1) / {width}**0.5"
+    result = combine("sum", text, left.dims[:-1], sample, left, right, detail="rows", bends=True, infix=True)
+    program.cost_ns += 1.5
+    return replace(result, node=Node("sum", (node,), "rows", heavy=True))

@@ -10,7 +10,7 @@ from cudal1_data.generated.program import Program
 from cudal1_data.generated.values import Dims, Value
 
 _PARAMETERS = ("bias", "slope", "shift", "tilt", "offset", "factor")
-_INPUTS = ("y", "z", "t", "w", "q", "k", "m")
+_INPUTS = ("y", "z", "t", "g", "q", "k", "m")
 
 
 def sides(

@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 from cudal1_data.generated.draw import Draw
 from cudal1_data.generated.families.elementwise import elementwise
+from cudal1_data.generated.families.matmul_epilogue import matmul_epilogue
+from cudal1_data.generated.families.matmul_shapes import matmul_shapes
 from cudal1_data.generated.families.norm import norm
 from cudal1_data.generated.families.reduction import reduction
+from cudal1_data.generated.families.structured import structured
 from cudal1_data.generated.program import Program
 
 Family = Callable[[Program, Draw], None]
@@ -16,5 +19,8 @@ FAMILIES: dict[str, Family] = {
     "elementwise": elementwise,
     "reduction": reduction,
     "norm": norm,
+    "matmul_epilogue": matmul_epilogue,
+    "matmul_shapes": matmul_shapes,
+    "structured": structured,
 }
 """By name, in the order in which `generated` gives them."""

@@ -26,7 +26,7 @@ def norm(program: Program, draw: Draw) -> None:
     x = program.input("x", ("ROWS", "COLS"), kind=kind, layout=program.layout())
     before = sides(program, draw, x.dims, draw.integer(0, 1), ("full", "parameter", "column"), full=kind)
     h = program.keep(chain(program, draw, x, draw.integer(0, 2), before))
-    h = _FORMS[form](program, h)
+    h = _FORMS[form](program, _even(h, grid.COLUMNS if columns else grid.ROWS))
     after = sides(program, draw, x.dims, draw.integer(1, 2), ("full", "parameter", "row"))
     program.returns(finished(program, draw, chain(program, draw, h, draw.integer(1, 3), after)))
     plane(program, draw, ("ROWS", "COLS"))
@@ -38,7 +38,7 @@ def _maps(program: Program, draw: Draw, form: str) -> None:
     x = program.input("x", dims, kind="uneven", layout=program.layout())
     before = sides(program, draw, dims, draw.integer(0, 1), ("channel", "full"), full="uneven")
     h = chain(program, draw, x, draw.integer(0, 2), before)
-    sample = _checked(grid.rows(_standard, h.grid))
+    sample = _checked(grid.rows(_standard, _even(h).grid))
     if form == "instance":
         h = combine("instance_norm", f"F.instance_norm({h.text})", dims, sample, h, bends=True)
     else:
@@ -55,6 +55,14 @@ def _maps(program: Program, draw: Draw, form: str) -> None:
     if form == "group":
         program.size("GROUPS", groups, groups)
     program.size("LENGTH", length, length)
+
+
+def _even(h: Value, lines: list[list[int]] = grid.ROWS) -> Value:
+    """Check that no line is nearly constant: dividing by its spread would magnify rounding."""
+    spreads = [grid.deviation([h.grid.values[place] for place in line]) for line in lines]
+    if min(spreads) < 0.2 * grid.deviation(h.grid.values):
+        raise UnsuitableError("a line is nearly constant")
+    return h
 
 
 def _checked(sample: Grid | None) -> Grid:

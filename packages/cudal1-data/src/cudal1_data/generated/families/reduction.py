@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from cudal1_data.generated import grid
 from cudal1_data.generated.chain import chain, finished, joined
 from cudal1_data.generated.draw import Draw
 from cudal1_data.generated.program import Program
-from cudal1_data.generated.reductions import Axis, reduced
+from cudal1_data.generated.reductions import Axis, dots, reduced
 from cudal1_data.generated.shapes import CUDA_GROWTH, elements, near, plane
 from cudal1_data.generated.sides import sides
 from cudal1_data.generated.values import Value, combine
@@ -53,16 +52,10 @@ def _blocks(program: Program, draw: Draw, where: str) -> None:
 
 
 def _dots(program: Program, draw: Draw, where: str) -> None:
-    """Dot products of what two chains make of their inputs."""
+    """Dot products of what a chain makes of one input with another."""
     x, y = program.input("x", ("ROWS", "COLS"), layout=program.layout()), program.input("y", ("ROWS", "COLS"))
-    left = chain(program, draw, x, draw.integer(1, 2), sides(program, draw, x.dims, 1, ("parameter", "row", "mask")))
-    right = chain(program, draw, y, draw.integer(0, 1))
-    node = combine("mul", "", x.dims, left.grid, left, right, heavy=False, bends=True)
-    text = f"torch.sum({left.atom} * {right.atom}, dim=-1) / COLS**0.5"
-    dot = combine(
-        "sum", text, ("ROWS",), grid.mixed(draw, left.grid, right.grid, kind="column"), node, detail="rows", infix=True
-    )
-    _after(program, draw, [dot])
+    h = chain(program, draw, x, draw.integer(1, 2), sides(program, draw, x.dims, 1, ("parameter", "row", "mask")))
+    _after(program, draw, [dots(program, draw, h, y, "COLS")])
     plane(program, draw, ("ROWS", "COLS"))
 
 
