@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from check_starter import call, make_inputs, make_state, namespace, widen
 from cudal1_data import Task, load_suite
 from cudal1_data.generated import FAMILIES
-from check_starter import call, make_inputs, make_state, namespace, widen
 
 LEAST_SPREAD = 0.03
 """Standard deviation of an output over its root mean square."""

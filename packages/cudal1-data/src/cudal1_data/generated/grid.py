@@ -140,6 +140,12 @@ def stands_out(values: Samples, lines: list[list[int]]) -> bool:
     return deviation(means) ** 2 >= 2.5 * within / SIDE
 
 
+def even(grid: Grid, lines: list[list[int]]) -> bool:
+    """Whether no line is nearly constant: dividing by its spread would magnify rounding."""
+    spreads = [deviation([grid.values[place] for place in line]) for line in lines]
+    return min(spreads) >= 0.2 * deviation(grid.values)
+
+
 def bounded(values: Samples, *, above: bool) -> bool:
     """Whether values crowd at their end: the largest of a thousand would always be the same."""
     ordered = sorted(values, reverse=not above)

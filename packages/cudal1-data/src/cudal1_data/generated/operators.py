@@ -43,6 +43,20 @@ def _gelu(x: float) -> float:
     return 0.5 * x * (1.0 + math.erf(x / math.sqrt(2.0)))
 
 
+def _sin(x: float) -> float:
+    return math.sin(_turn(x))
+
+
+def _cos(x: float) -> float:
+    return math.cos(_turn(x))
+
+
+def _turn(x: float) -> float:
+    if abs(x) > 4.0:
+        raise ValueError("many turns magnify rounding")
+    return x
+
+
 def _elu(x: float) -> float:
     return x if x > 0 else math.expm1(x)
 
@@ -68,8 +82,8 @@ UNARY: tuple[Operator, ...] = (
     Operator("hardswish", "F.hardswish({0})", _hardswish, 0.5, smooth=False),
     Operator("abs", "torch.abs({0})", abs, 0.5, smooth=False),
     Operator("square", "torch.square({0})", lambda x: x * x, 0.5),
-    Operator("sin", "torch.sin({0})", math.sin, 0.8),
-    Operator("cos", "torch.cos({0})", math.cos, 0.8),
+    Operator("sin", "torch.sin({0})", _sin, 0.8),
+    Operator("cos", "torch.cos({0})", _cos, 0.8),
     Operator("erf", "torch.erf({0})", math.erf, 1.0),
     Operator("atan", "torch.atan({0})", math.atan, 0.8),
     Operator("softsign", "F.softsign({0})", lambda x: x / (1.0 + abs(x)), 2.0),
@@ -114,7 +128,7 @@ BINARY: tuple[Operator, ...] = (
     Operator("squared_difference", "torch.square({0} - {1})", lambda x, y: (x - y) ** 2, 1.2, graph="square(sub(0,1))"),
     Operator("lerp", "torch.lerp({0}, {1}, {c})", lambda x, y, c: x + c * (y - x), 1.0, linear=True,
              constants=(0.25, 0.4, 0.6)),
-    Operator("phase", "{0} * torch.cos({1})", lambda x, y: x * math.cos(y), 1.6, infix=True, graph="mul(0,cos(1))"),
+    Operator("phase", "{0} * torch.cos({1})", lambda x, y: x * _cos(y), 1.6, infix=True, graph="mul(0,cos(1))"),
 )  # fmt: skip
 """Functions of two numbers."""
 

@@ -9,7 +9,7 @@ from cudal1_data.generated.program import Program
 from cudal1_data.generated.shapes import near, target_ns
 from cudal1_data.generated.values import Dims, Value, combine
 
-FLOPS_PER_NS = 50.0
+FLOPS_PER_NS = 60.0
 """Floating-point operations in a nanosecond on one core."""
 
 

@@ -54,10 +54,9 @@ def variance(line: Samples) -> float:
     return mean([(value - middle) ** 2 for value in line])
 
 
-def logsumexp(line: Samples) -> float:
-    """Logarithm of the sum of exponentials, less that of their number."""
-    largest = max(line)
-    return largest + math.log(mean([math.exp(value - largest) for value in line]))
+def log_mean_exp(line: Samples) -> float:
+    """Logarithm of the mean of exponentials."""
+    return math.log(mean([math.exp(value) for value in line]))
 
 
 REDUCTIONS: tuple[Reduction, ...] = (
@@ -70,7 +69,8 @@ REDUCTIONS: tuple[Reduction, ...] = (
     Reduction("var", "torch.var({h}, {axis}, unbiased=False)", variance, 7.5),
     Reduction("amax", "torch.amax({h}, {axis})", max, 0.3, smooth=False, averages=False),
     Reduction("amin", "torch.amin({h}, {axis})", min, 0.3, smooth=False, averages=False),
-    Reduction("logsumexp", "torch.logsumexp({h}, {axis})", logsumexp, 1.8),
+    Reduction("log_mean_exp", "torch.log(torch.mean(torch.exp({h}), {axis}))", log_mean_exp, 1.8,
+              inner=("exp", "|mean", "log")),
 )  # fmt: skip
 """What the families reduce with. A sum is a mean of another scale; only means keep values of ordinary size."""
 
@@ -123,6 +123,8 @@ def _reduced(program: Program, reduction: Reduction, value: Value, axis: Axis, *
         and grid.bounded(value.grid.values, above=reduction.name == "amax")
     ):
         raise UnsuitableError(f"{reduction.name} meets a bound")
+    if program.backward and reduction.name == "std" and not grid.even(value.grid, lines):
+        raise UnsuitableError("the gradient divides by a spread that may be near zero")
     place = -1 if axis == "rows" else -2
     dims = list(value.dims)
     dims[place : (place + 1) or None] = ["1"] if keepdim else []
@@ -136,7 +138,7 @@ def _reduced(program: Program, reduction: Reduction, value: Value, axis: Axis, *
         detail=axis,
         bends=not reduction.linear,
     )
-    program.cost_ns += reduction.cost_ns
+    program.cost_ns += reduction.cost_ns * (4 if few else 1)
     return result if not reduction.inner else _expanded(result, reduction, value, axis)
 
 
@@ -154,7 +156,7 @@ def _differ(value: Value, reduction: Reduction, lines: list[list[int]]) -> bool:
         "mean_abs": lambda x, _: abs(x),
         "std": lambda x, m: (x - m) ** 2,
         "var": lambda x, m: (x - m) ** 2,
-        "logsumexp": lambda x, _: math.exp(min(x, 30.0)),
+        "log_mean_exp": lambda x, _: math.exp(min(x, 30.0)),
     }.get(reduction.name)
     if function is None:
         return grid.stands_out(value.grid.values, lines)

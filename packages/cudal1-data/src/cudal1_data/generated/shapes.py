@@ -37,13 +37,13 @@ def near(draw: Draw, wanted: float, *, odd: float = 0.3) -> int:
 
 
 def target_ns(draw: Draw, program: Program) -> float:
-    """Return how long a call should take on one core: 2.5 to 6 ms, so that 1 to 20 ms hold on other machines too."""
-    return (2.5 + 3.5 * draw.real()) * 1e6 / (_BACKWARD if program.backward else 1.0)
+    """Return how long a call should take on one core: 4 to 7 ms, so that 1 to 20 ms hold on other machines too."""
+    return (4.0 + 3.0 * draw.real()) * 1e6 / (_BACKWARD if program.backward else 1.0)
 
 
 def elements(draw: Draw, program: Program, *, least_ns: float = 1.5) -> float:
     """Return how many elements the main tensor should have, by the cost of what is done to each."""
-    return min(target_ns(draw, program) / max(program.cost_ns, least_ns), 2.0e6)
+    return min(target_ns(draw, program) / max(program.cost_ns, least_ns), 2.5e6)
 
 
 def plane(program: Program, draw: Draw, names: tuple[str, ...], *, columns: tuple[int, ...] = ()) -> None:

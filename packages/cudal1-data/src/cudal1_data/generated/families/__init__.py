@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cudal1_data.generated.draw import Draw
+from cudal1_data.generated.families.convolution import convolution
 from cudal1_data.generated.families.elementwise import elementwise
 from cudal1_data.generated.families.matmul_epilogue import matmul_epilogue
 from cudal1_data.generated.families.matmul_shapes import matmul_shapes
 from cudal1_data.generated.families.norm import norm
+from cudal1_data.generated.families.pooling import pooling
 from cudal1_data.generated.families.reduction import reduction
 from cudal1_data.generated.families.structured import structured
+from cudal1_data.generated.families.transposed_convolution import transposed_convolution
 from cudal1_data.generated.program import Program
 
 Family = Callable[[Program, Draw], None]
@@ -22,5 +25,8 @@ FAMILIES: dict[str, Family] = {
     "matmul_epilogue": matmul_epilogue,
     "matmul_shapes": matmul_shapes,
     "structured": structured,
+    "convolution": convolution,
+    "transposed_convolution": transposed_convolution,
+    "pooling": pooling,
 }
 """By name, in the order in which `generated` gives them."""

@@ -58,9 +58,7 @@ def _maps(program: Program, draw: Draw, form: str) -> None:
 
 
 def _even(h: Value, lines: list[list[int]] = grid.ROWS) -> Value:
-    """Check that no line is nearly constant: dividing by its spread would magnify rounding."""
-    spreads = [grid.deviation([h.grid.values[place] for place in line]) for line in lines]
-    if min(spreads) < 0.2 * grid.deviation(h.grid.values):
+    if not grid.even(h.grid, lines):
         raise UnsuitableError("a line is nearly constant")
     return h
 
