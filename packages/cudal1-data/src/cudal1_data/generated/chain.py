@@ -13,6 +13,8 @@ from cudal1_data.generated.program import Program
 from cudal1_data.generated.values import Value, pointwise
 
 _ATTEMPTS = 12
+_MEMORY_NS = 0.7
+"""What fresh memory for one element of a result takes."""
 _MOST_NESTED = 3
 """Operators in one line."""
 _LONGEST = 64
@@ -127,7 +129,7 @@ def _checked(program: Program, operator: Operator, constant: float | None, *valu
         raise UnsuitableError(f"{operator.name} does not suit the values")
     if operator.linear and len(values) == 2 and _cancels(result.grid, values):
         raise UnsuitableError(f"{operator.name} cancels")
-    program.cost_ns += operator.cost_ns
+    program.cost_ns += operator.cost_ns + _MEMORY_NS
     return result
 
 

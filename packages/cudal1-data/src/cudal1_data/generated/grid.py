@@ -108,11 +108,20 @@ def _lines(function: Callable[[Samples], float | Samples], grid: Grid, lines: li
 
 
 def mixed(draw: Draw, *grids: Grid, spread: float = 1.0, kind: Kind = "full") -> Grid:
-    """Return what a product or convolution of the operands looks like: normal, and new when any leaf is."""
-    return Grid(
-        [spread * value for value in _samples(draw, kind)],
-        {name: [spread * value for value in _samples(draw, kind)] for name in leaves(*grids)},
-    )
+    """Return what a product or convolution of the operands looks like: normal, and new as far as an operand is."""
+    values = [spread * value for value in _samples(draw, kind)]
+    redrawn: dict[str, Samples] = {}
+    for name in leaves(*grids):
+        new = max(_novelty(one, name) for one in grids if name in one.redrawn)
+        old = math.sqrt(1.0 - new * new)
+        fresh = _samples(draw, kind)
+        redrawn[name] = [old * one + new * spread * other for one, other in zip(values, fresh, strict=True)]
+    return Grid(values, redrawn)
+
+
+def _novelty(grid: Grid, name: str) -> float:
+    """Share of the values that is new when a leaf is drawn anew: two unrelated draws differ by the root of two."""
+    return min(1.0, _change(grid.values, grid.redrawn[name]) / (math.sqrt(2.0) * size(grid.values) + 1e-9))
 
 
 def leaves(*grids: Grid) -> list[str]:
@@ -156,7 +165,7 @@ def bounded(values: Samples, *, above: bool) -> bool:
 def mixes(*grids: Grid) -> bool:
     """Whether sums of products of these say something about each: none nearly constant, and one without a mean."""
     means = [abs(math.fsum(one.values)) / len(one.values) / (size(one.values) + 1e-9) for one in grids]
-    return all(mean < 0.95 for mean in means) and min(means) < 0.3
+    return all(mean < 0.9 for mean in means) and min(means) < 0.3
 
 
 def size(values: Sequence[float]) -> float:

@@ -18,6 +18,10 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 Layout = Literal["contiguous", "transposed", "channels_last"]
 
 _CAST = {"bfloat16": ".bfloat16()", "float16": ".half()"}
+_ACROSS_NS = 6.0
+"""What it takes to combine an element of a transposed tensor with one that is not."""
+_WIDEN_NS = 1.2
+"""What it takes to widen an element of half precision."""
 _NAMES = ("h", "u", "v", "s", "p", "r", "e", "d", "f", "o", "n", "l")
 _CONSTANT = re.compile(r"\b[A-Z][A-Z0-9_]*\b")
 
@@ -89,6 +93,10 @@ class Program:
             lines.append(f"{name} = {name}{swap}.contiguous(){swap}")
         if layout != "contiguous":
             self.layouts.add(layout)
+        if layout == "transposed":
+            self.cost_ns += _ACROSS_NS
+        if operator == "x" and self.dtype in _CAST and "1" not in dims and len(dims) > 1:
+            self.cost_ns += _WIDEN_NS
         value = Value(name, Node(operator), dims, self._leaf(name, kind))
         self._inputs[name] = lines
         if operator == "x":

@@ -20,7 +20,7 @@ ODD = (36, 50, 60, 75, 90, 100, 120, 150, 180, 200, 250, 300, 375, 450, 500, 600
 CUDA_GROWTH = 8
 """A GPU gets this many times the elements of a CPU, which is memory traffic of some tens of microseconds."""
 
-_BACKWARD = 3.0
+_BACKWARD = 4.0
 """A forward call and its gradients take about this many times the forward call."""
 
 
@@ -43,7 +43,7 @@ def target_ns(draw: Draw, program: Program) -> float:
 
 def elements(draw: Draw, program: Program, *, least_ns: float = 1.5) -> float:
     """Return how many elements the main tensor should have, by the cost of what is done to each."""
-    return min(target_ns(draw, program) / max(program.cost_ns, least_ns), 2.5e6)
+    return min(target_ns(draw, program) / max(program.cost_ns, least_ns), 5e5 if program.backward else 1.5e6)
 
 
 def plane(program: Program, draw: Draw, names: tuple[str, ...], *, columns: tuple[int, ...] = ()) -> None:

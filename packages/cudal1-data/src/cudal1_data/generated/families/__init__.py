@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cudal1_data.generated.draw import Draw
+from cudal1_data.generated.families.attention import attention
 from cudal1_data.generated.families.convolution import convolution
 from cudal1_data.generated.families.elementwise import elementwise
 from cudal1_data.generated.families.matmul_epilogue import matmul_epilogue
@@ -12,6 +13,8 @@ from cudal1_data.generated.families.matmul_shapes import matmul_shapes
 from cudal1_data.generated.families.norm import norm
 from cudal1_data.generated.families.pooling import pooling
 from cudal1_data.generated.families.reduction import reduction
+from cudal1_data.generated.families.scan import scan
+from cudal1_data.generated.families.softmax import softmax
 from cudal1_data.generated.families.structured import structured
 from cudal1_data.generated.families.transposed_convolution import transposed_convolution
 from cudal1_data.generated.program import Program
@@ -28,5 +31,8 @@ FAMILIES: dict[str, Family] = {
     "convolution": convolution,
     "transposed_convolution": transposed_convolution,
     "pooling": pooling,
+    "scan": scan,
+    "softmax": softmax,
+    "attention": attention,
 }
 """By name, in the order in which `generated` gives them."""

@@ -25,28 +25,28 @@ class _Window:
 
 _KEEPING = {
     1: (
-        _Window("max_pool", "F.max_pool1d({0}, 5, stride=1, padding=2)", 12.0, smooth=False),
-        _Window("avg_pool", "F.avg_pool1d({0}, 3, stride=1, padding=1)", 12.0),
-        _Window("avg_pool", "F.avg_pool1d({0}, 7, stride=1, padding=3)", 14.0),
+        _Window("max_pool", "F.max_pool1d({0}, 5, stride=1, padding=2)", 3.0, smooth=False),
+        _Window("avg_pool", "F.avg_pool1d({0}, 3, stride=1, padding=1)", 8.0),
+        _Window("avg_pool", "F.avg_pool1d({0}, 7, stride=1, padding=3)", 10.0),
     ),
     2: (
-        _Window("max_pool", "F.max_pool2d({0}, 3, stride=1, padding=1)", 20.0, smooth=False),
-        _Window("avg_pool", "F.avg_pool2d({0}, 3, stride=1, padding=1)", 20.0),
-        _Window("avg_pool", "F.avg_pool2d({0}, 5, stride=1, padding=2)", 30.0),
+        _Window("max_pool", "F.max_pool2d({0}, 3, stride=1, padding=1)", 44.0, smooth=False),
+        _Window("avg_pool", "F.avg_pool2d({0}, 3, stride=1, padding=1)", 15.0),
+        _Window("avg_pool", "F.avg_pool2d({0}, 5, stride=1, padding=2)", 19.0),
     ),
 }
 """Windows that keep the size of a map."""
 
 _HALVING = {
     1: (
-        _Window("max_pool", "F.max_pool1d({0}, 2)", 8.0, smooth=False),
-        _Window("avg_pool", "F.avg_pool1d({0}, 2)", 6.0),
-        _Window("lp_pool", "F.lp_pool1d({0}, 2, 2)", 8.0, smooth=False),
+        _Window("max_pool", "F.max_pool1d({0}, 2)", 1.0, smooth=False),
+        _Window("avg_pool", "F.avg_pool1d({0}, 2)", 3.7),
+        _Window("lp_pool", "F.lp_pool1d({0}, 2, 2)", 5.5, smooth=False),
     ),
     2: (
-        _Window("max_pool", "F.max_pool2d({0}, 2)", 9.0, smooth=False),
-        _Window("avg_pool", "F.avg_pool2d({0}, 2)", 6.0),
-        _Window("lp_pool", "F.lp_pool2d({0}, 2, 2)", 9.0, smooth=False),
+        _Window("max_pool", "F.max_pool2d({0}, 2)", 6.7, smooth=False),
+        _Window("avg_pool", "F.avg_pool2d({0}, 2)", 2.3),
+        _Window("lp_pool", "F.lp_pool2d({0}, 2, 2)", 3.5, smooth=False),
         _Window("max_pool", "F.max_pool2d({0}, 3, stride=2, padding=1)", 9.0, smooth=False),
     ),
 }
@@ -71,7 +71,7 @@ def _pooled(program: Program, draw: Draw, h: Value, table: tuple[_Window, ...], 
     sample = grid.rows({"max_pool": _highest, "avg_pool": _middle, "lp_pool": _length}[window.name], h.grid)
     if sample is None or not grid.informative(sample):
         raise UnsuitableError("windows tell too little")
-    program.cost_ns += window.cost_ns
+    program.cost_ns += window.cost_ns * (0.25 if "channels_last" in program.layouts else 1.0)
     space = tuple(f"{dim} // 2" for dim in h.dims[2:]) if halved else h.dims[2:]
     dims, detail = (*h.dims[:2], *space), "halved" if halved else "kept"
     return combine(window.name, window.text.format(h.text), dims, sample, h, detail=detail)
