@@ -37,13 +37,13 @@ def near(draw: Draw, wanted: float, *, odd: float = 0.3) -> int:
 
 
 def target_ns(draw: Draw, program: Program) -> float:
-    """Return how long a call should take on one core: 4 to 7 ms, so that 1 to 20 ms hold on other machines too."""
-    return (4.0 + 3.0 * draw.real()) * 1e6 / (_BACKWARD if program.backward else 1.0)
+    """Return how long a call should take on one core: 5 to 8 ms, so that 1 to 20 ms hold on other machines too."""
+    return (5.0 + 3.0 * draw.real()) * 1e6 / (_BACKWARD if program.backward else 1.0)
 
 
 def elements(draw: Draw, program: Program, *, least_ns: float = 1.5) -> float:
     """Return how many elements the main tensor should have, by the cost of what is done to each."""
-    return min(target_ns(draw, program) / max(program.cost_ns, least_ns), 5e5 if program.backward else 1.5e6)
+    return min(target_ns(draw, program) / max(program.cost_ns, least_ns), 8e5 if program.backward else 2.5e6)
 
 
 def plane(program: Program, draw: Draw, names: tuple[str, ...], *, columns: tuple[int, ...] = ()) -> None:

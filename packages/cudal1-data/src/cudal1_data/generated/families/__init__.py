@@ -8,10 +8,13 @@ from cudal1_data.generated.draw import Draw
 from cudal1_data.generated.families.attention import attention
 from cudal1_data.generated.families.convolution import convolution
 from cudal1_data.generated.families.elementwise import elementwise
+from cudal1_data.generated.families.gather import gather
+from cudal1_data.generated.families.loss import loss
 from cudal1_data.generated.families.matmul_epilogue import matmul_epilogue
 from cudal1_data.generated.families.matmul_shapes import matmul_shapes
 from cudal1_data.generated.families.norm import norm
 from cudal1_data.generated.families.pooling import pooling
+from cudal1_data.generated.families.recurrent import recurrent
 from cudal1_data.generated.families.reduction import reduction
 from cudal1_data.generated.families.scan import scan
 from cudal1_data.generated.families.softmax import softmax
@@ -34,5 +37,8 @@ FAMILIES: dict[str, Family] = {
     "scan": scan,
     "softmax": softmax,
     "attention": attention,
+    "gather": gather,
+    "loss": loss,
+    "recurrent": recurrent,
 }
 """By name, in the order in which `generated` gives them."""

@@ -22,9 +22,9 @@ _VALUES = ("BATCH", "HEADS", "TOKENS", "WIDTH")
 def attention(program: Program, draw: Draw) -> None:
     """Write scores, zero to two changes of them, weights, the weighted sum, and a chain."""
     q = _heads(program, draw, "q")
-    k = _heads(program, draw, "k")
-    v = _heads(program, draw, "v")
     shared = draw.chance(0.25)
+    k = _heads(program, draw, "k", shared=shared)
+    v = _heads(program, draw, "v", shared=shared)
     keys = [_spread_heads(program, one) for one in (k, v)] if shared else [k, v]
     if draw.chance(0.4):
         q = chain(program, draw, q, draw.integer(0, 1), [program.parameter("slope", ("WIDTH",))])
@@ -41,16 +41,16 @@ def attention(program: Program, draw: Draw) -> None:
     _sizes(program, draw, shared=shared)
 
 
-def _heads(program: Program, draw: Draw, name: str) -> Value:
+def _heads(program: Program, draw: Draw, name: str, *, shared: bool = False) -> Value:
     layout = "transposed" if draw.chance(0.3) else "contiguous"
-    dims = _VALUES
+    dims = ("BATCH", "HEADS // GROUP", *_VALUES[2:]) if shared else _VALUES
     return program.input(name, dims, layout=layout, axes=(1, 2))
 
 
 def _spread_heads(program: Program, value: Value) -> Value:
     """One head of keys for a group of heads of queries."""
-    text = f"{value.text}[:, ::GROUP].repeat_interleave(GROUP, dim=1)"
-    return program.keep(combine("repeat", text, value.dims, value.grid, value, heavy=False))
+    text = f"{value.text}.repeat_interleave(GROUP, dim=1)"
+    return program.keep(combine("repeat", text, _VALUES, value.grid, value, heavy=False))
 
 
 def _product(program: Program, draw: Draw, q: Value, k: Value) -> Value:

@@ -63,7 +63,7 @@ def _skewed(program: Program, draw: Draw) -> None:
     work = target_ns(draw, program) * FLOPS_PER_NS / 2
     if form == "deep":
         other = draw.integer(24, 96)
-        long = near(draw, min(work / (small * other), 20_000))
+        long = near(draw, min(work / (small * other), 60_000))
         program.size("ROWS", other, other)
         program.size("INNER", long, long * 16)
         program.size("COLS", small, small)
