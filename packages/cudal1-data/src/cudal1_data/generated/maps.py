@@ -95,7 +95,9 @@ def convolved(program: Program, draw: Draw, value: Value, form: Form, out: str =
     return combine(form.name, f"{layer}({value.text})", (value.dims[0], out, *space), sample, value, detail=detail)
 
 
-def set_sizes(program: Program, draw: Draw, dims: Dims, costs_ns: float, *, widths: dict[str, float] | None = None) -> None:
+def set_sizes(
+    program: Program, draw: Draw, dims: Dims, costs_ns: float, *, widths: dict[str, float] | None = None
+) -> None:
     """Set batch, channels and edges of the maps.
 
     Args:

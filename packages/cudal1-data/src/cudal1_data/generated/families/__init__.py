@@ -12,6 +12,7 @@ from cudal1_data.generated.families.gather import gather
 from cudal1_data.generated.families.loss import loss
 from cudal1_data.generated.families.matmul_epilogue import matmul_epilogue
 from cudal1_data.generated.families.matmul_shapes import matmul_shapes
+from cudal1_data.generated.families.network import network
 from cudal1_data.generated.families.norm import norm
 from cudal1_data.generated.families.pooling import pooling
 from cudal1_data.generated.families.recurrent import recurrent
@@ -40,5 +41,6 @@ FAMILIES: dict[str, Family] = {
     "gather": gather,
     "loss": loss,
     "recurrent": recurrent,
+    "network": network,
 }
 """By name, in the order in which `generated` gives them."""

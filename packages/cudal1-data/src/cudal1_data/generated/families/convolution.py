@@ -41,14 +41,19 @@ def _plain(program: Program, draw: Draw) -> None:
 def _separable(program: Program, draw: Draw) -> None:
     """A window for each channel, then a mix of channels, as in mobile networks."""
     rank = draw.one((1, 2, 2))
-    window, mix = draw.one((Form("depthwise_conv", 3, depthwise=True), Form("depthwise_conv", 5, depthwise=True))), FORMS[4]
+    window, mix = (
+        draw.one((Form("depthwise_conv", 3, depthwise=True), Form("depthwise_conv", 5, depthwise=True))),
+        FORMS[4],
+    )
     if draw.chance(0.3):
         window, mix = mix, window
     x = feature_input(program, draw, "x", dims_of(rank))
     h = program.keep(convolved(program, draw, x, window))
     h = chain(program, draw, h, draw.integer(1, 2), sides(program, draw, h.dims, 1, ("channel",)))
     h = program.keep(convolved(program, draw, program.keep(h), mix))
-    program.returns(finished(program, draw, chain(program, draw, h, draw.integer(1, 2), [x] if draw.chance(0.6) else [])))
+    program.returns(
+        finished(program, draw, chain(program, draw, h, draw.integer(1, 2), [x] if draw.chance(0.6) else []))
+    )
     _cost_of(program, window if window.depthwise else mix)
     set_sizes(program, draw, x.dims, dense_ns(FORMS[4], rank))
 

@@ -113,7 +113,9 @@ def _scattered(program: Program, draw: Draw) -> None:
     value = grid.apply(lambda one, other: one * other, x.grid, gate.grid)
     if value is None or not grid.informative(value):
         raise UnsuitableError("messages tell too little")
-    h = program.keep(combine("mul", f"{x.text} * {gate.atom}", x.dims, value, x, gate, heavy=False, infix=True, bends=True))
+    h = program.keep(
+        combine("mul", f"{x.text} * {gate.atom}", x.dims, value, x, gate, heavy=False, infix=True, bends=True)
+    )
     program.cost_ns += 4.0
     dims = ("NODES", "WIDTH")
     sample = grid.mixed(draw, h.grid, target.grid, spread=1.4 * grid.size(h.grid.values))

@@ -10,32 +10,38 @@ from cudal1_data.generated.chain import chain, finished, joined
 from cudal1_data.generated.draw import Draw
 from cudal1_data.generated.errors import UnsuitableError
 from cudal1_data.generated.grid import Grid, Samples
+from cudal1_data.generated.operators import Operator
 from cudal1_data.generated.program import Program
 from cudal1_data.generated.reductions import reduced
 from cudal1_data.generated.shapes import plane
 from cudal1_data.generated.sides import sides
 from cudal1_data.generated.structure import Node
-from cudal1_data.generated.values import Value, combine
+from cudal1_data.generated.values import Value, combine, pointwise
 
 _DIMS = ("ROWS", "COLS")
 
-Element = tuple[str, str, Callable[[float, float], float], bool, float]
-"""Name, text with `{0}` for what was predicted and `{1}` for what was wanted, function, smoothness, nanoseconds."""
-
-_ELEMENTS: tuple[Element, ...] = (
-    ("squared_error", "torch.square({0} - {1})", lambda x, y: (x - y) ** 2, True, 2.0),
-    ("huber", 'F.huber_loss({0}, {1}, reduction="none", delta=0.8)', lambda x, y: _huber(x - y, 0.8), False, 3.0),
-    ("smooth_l1", 'F.smooth_l1_loss({0}, {1}, reduction="none", beta=0.5)', lambda x, y: _huber(x - y, 0.5) / 0.5, False, 3.0),
-    ("pinball", "torch.maximum(0.7 * ({0} - {1}), -0.3 * ({0} - {1}))",
-     lambda x, y: max(0.7 * (x - y), -0.3 * (x - y)), False, 5.0),
-    ("logistic", "F.softplus(-{0} * {1})", lambda x, y: math.log1p(math.exp(-x * y)), True, 4.5),
-    ("hinge", "torch.relu(1 - {0} * {1})", lambda x, y: max(0.0, 1 - x * y), False, 3.0),
-    ("squared_hinge", "torch.square(torch.relu(1 - {0} * {1}))", lambda x, y: max(0.0, 1 - x * y) ** 2, False, 4.0),
-    ("poisson", "torch.exp({0}) - torch.square({1}) * {0}", lambda x, y: math.exp(x) - y * y * x, True, 4.0),
-    ("cauchy", "torch.log1p(torch.square({0} - {1}))", lambda x, y: math.log1p((x - y) ** 2), True, 4.0),
-    ("cross_entropy_with_logits",
-     'F.binary_cross_entropy_with_logits({0}, torch.sigmoid({1}), reduction="none")',
-     lambda x, y: max(x, 0) - x / (1 + math.exp(-y)) + math.log1p(math.exp(-abs(x))), True, 6.0),
+_ELEMENTS: tuple[Operator, ...] = (
+    Operator("squared_error", "torch.square({0} - {1})", lambda x, y: (x - y) ** 2, 2.0, graph="square(sub(0,1))"),
+    Operator("huber", 'F.huber_loss({0}, {1}, reduction="none", delta=0.8)', lambda x, y: _huber(x - y, 0.8), 3.0,
+             smooth=False),
+    Operator("smooth_l1", 'F.smooth_l1_loss({0}, {1}, reduction="none", beta=0.5)',
+             lambda x, y: _huber(x - y, 0.5) / 0.5, 3.0, smooth=False),
+    Operator("pinball", "torch.maximum(0.7 * ({0} - {1}), 0.3 * ({1} - {0}))",
+             lambda x, y: max(0.7 * (x - y), 0.3 * (y - x)), 5.0, smooth=False,
+             graph="maximum(scale(sub(0,1)),scale(sub(1,0)))"),
+    Operator("logistic", "F.softplus(-{0} * {1})", lambda x, y: math.log1p(math.exp(-x * y)), 4.5,
+             graph="softplus(mul(neg(0),1))"),
+    Operator("hinge", "torch.relu(1 - {0} * {1})", lambda x, y: max(0.0, 1 - x * y), 3.0, smooth=False,
+             graph="relu(shift(neg(mul(0,1))))"),
+    Operator("squared_hinge", "torch.square(torch.relu(1 - {0} * {1}))", lambda x, y: max(0.0, 1 - x * y) ** 2, 4.0,
+             smooth=False, graph="square(relu(shift(neg(mul(0,1)))))"),
+    Operator("poisson", "torch.exp({0}) - torch.square({1}) * {0}", lambda x, y: math.exp(x) - y * y * x, 4.0,
+             infix=True, graph="sub(exp(0),mul(square(1),0))"),
+    Operator("cauchy", "torch.log1p(torch.square({0} - {1}))", lambda x, y: math.log1p((x - y) ** 2), 4.0,
+             graph="log1p(square(sub(0,1)))"),
+    Operator("bernoulli", 'F.binary_cross_entropy_with_logits({0}, torch.sigmoid({1}), reduction="none")',
+             lambda x, y: max(x, 0) - x / (1 + math.exp(-y)) + math.log1p(math.exp(-abs(x))), 6.0,
+             graph="bernoulli(0,sigmoid(1))"),
 )  # fmt: skip
 """Losses of one element each."""
 
@@ -59,22 +65,21 @@ def _elements(program: Program, draw: Draw) -> Value:
     """A loss of each element, weighted or not, reduced over rows; sometimes two of them together."""
     predicted, wanted = _pair(program, draw)
     count = 1 + draw.chance(0.3)
-    table = [one for one in _ELEMENTS if one[3] or not program.backward]
+    table = [one for one in _ELEMENTS if one.smooth or not program.backward]
     parts = [_element(program, one, predicted, wanted) for one in draw.some(table, count)]
     h = parts[0] if count == 1 else joined(program, draw, program.keep(parts[0]), program.keep(parts[1]))
     if draw.chance(0.5):
-        h = chain(program, draw, h, draw.integer(0, 1), sides(program, draw, _DIMS, 1, ("full", "column"), full="uneven"))
+        weights = sides(program, draw, _DIMS, 1, ("full", "column"), full="uneven")
+        h = chain(program, draw, h, draw.integer(0, 1), weights)
     return reduced(program, draw, h, "rows", names=("mean", "rms", "log_mean_exp", "mean_abs"))
 
 
-def _element(program: Program, form: Element, predicted: Value, wanted: Value) -> Value:
-    name, text, function, _, cost_ns = form
-    sample = grid.apply(function, predicted.grid, wanted.grid)
-    if sample is None or not grid.informative(sample):
-        raise UnsuitableError(f"{name} tells too little")
-    program.cost_ns += cost_ns
-    written = text.format(predicted.atom, wanted.atom)
-    return combine(name, written, _DIMS, sample, predicted, wanted, heavy=False, bends=True, infix=name == "poisson")
+def _element(program: Program, operator: Operator, predicted: Value, wanted: Value) -> Value:
+    result = pointwise(operator, predicted, wanted)
+    if result is None or not grid.informative(result.grid):
+        raise UnsuitableError(f"{operator.name} tells too little")
+    program.cost_ns += operator.cost_ns
+    return result
 
 
 def _divergence(program: Program, draw: Draw) -> Value:
@@ -83,7 +88,8 @@ def _divergence(program: Program, draw: Draw) -> Value:
     program.cost_ns += 12.0
     program.line(f"p = torch.softmax({wanted.text}, dim=-1)")
     program.line(f"log_q = torch.log_softmax({predicted.text}, dim=-1)")
-    p, log_q = Node("softmax", (wanted.node,), "rows", heavy=True), Node("log_softmax", (predicted.node,), "rows", heavy=True)
+    p = Node("softmax", (wanted.node,), "rows", heavy=True)
+    log_q = Node("log_softmax", (predicted.node,), "rows", heavy=True)
     log_p = Node("log_softmax", (wanted.node,), "rows", heavy=True)
     form = draw.one(("cross entropy", "kullback-leibler", "reverse"))
     if form == "cross entropy":
@@ -91,7 +97,8 @@ def _divergence(program: Program, draw: Draw) -> Value:
     else:
         program.line(f"log_p = torch.log_softmax({wanted.text}, dim=-1)")
         forwards = form == "kullback-leibler"
-        text = f"torch.sum({'p' if forwards else 'torch.exp(log_q)'} * ({'log_p - log_q' if forwards else 'log_q - log_p'}), dim=-1)"
+        written = "p * (log_p - log_q)" if forwards else "torch.exp(log_q) * (log_q - log_p)"
+        text = f"torch.sum({written}, dim=-1)"
         share = p if forwards else Node("exp", (log_q,))
         inner = Node("mul", (share, Node("sub", (log_p, log_q) if forwards else (log_q, log_p))))
     node = Node("sum", (inner,), "rows", heavy=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from cudal1_data.generated import grid
 from cudal1_data.generated.chain import chain, finished, joined
 from cudal1_data.generated.draw import Draw
+from cudal1_data.generated.errors import UnsuitableError
 from cudal1_data.generated.grid import Samples
 from cudal1_data.generated.maps import dims_of, feature_input, set_sizes
-from cudal1_data.generated.errors import UnsuitableError
 from cudal1_data.generated.program import Program
 from cudal1_data.generated.sides import sides
 from cudal1_data.generated.values import Value, combine
@@ -129,6 +129,4 @@ def _middle(line: Samples) -> Samples:
 
 
 def _length(line: Samples) -> Samples:
-    return [
-        sum(value * value for value in line[max(0, place - 1) : place + 2]) ** 0.5 for place in range(len(line))
-    ]
+    return [sum(value * value for value in line[max(0, place - 1) : place + 2]) ** 0.5 for place in range(len(line))]

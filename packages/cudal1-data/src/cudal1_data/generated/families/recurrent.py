@@ -83,7 +83,9 @@ def _gate(draw: Draw, text: str, node: Node) -> tuple[str, Node]:
 def _simple(program: Program, draw: Draw, now: Node, state: Node) -> _Cell:
     layer, moved = _layer(program, "carry", state)
     scaled = program.parameter("pace", ("WIDTH",))
-    text, node = _act(draw, f"now + {layer}(state) * {scaled.text}", Node("add", (now, Node("mul", (moved, scaled.node)))))
+    text, node = _act(
+        draw, f"now + {layer}(state) * {scaled.text}", Node("add", (now, Node("mul", (moved, scaled.node))))
+    )
     return _Cell((f"state = {text}",), node)
 
 
