@@ -13,6 +13,9 @@ from typing import Literal
 
 from cudal1_data.generated.draw import Draw
 
+LAYERS = "layers"
+"""Name under which the weights of all layers go, as a leaf."""
+
 SIDE = 8
 ROWS = [list(range(row * SIDE, row * SIDE + SIDE)) for row in range(SIDE)]
 """Places of each row."""
@@ -117,6 +120,11 @@ def mixed(draw: Draw, *grids: Grid, spread: float = 1.0, kind: Kind = "full") ->
         fresh = _samples(draw, kind)
         redrawn[name] = [old * one + new * spread * other for one, other in zip(values, fresh, strict=True)]
     return Grid(values, redrawn)
+
+
+def after_layer(draw: Draw, grid: Grid, spread: float) -> Grid:
+    """Return what a layer of the model makes of values, its weights one more leaf."""
+    return mixed(draw, grid, leaf(LAYERS, draw, "full"), spread=spread * size(grid.values))
 
 
 def _novelty(grid: Grid, name: str) -> float:

@@ -90,9 +90,10 @@ def convolved(program: Program, draw: Draw, value: Value, form: Form, out: str =
         words.append("bias=False")
     layer = program.member(program.free(_LAYERS), f"nn.Conv{rank}d({', '.join(words)})")
     space = tuple(f"{dim} // {form.stride}" for dim in value.dims[2:]) if form.stride > 1 else value.dims[2:]
-    sample = grid.mixed(draw, value.grid, spread=0.62 * grid.size(value.grid.values))
+    sample = grid.after_layer(draw, value.grid, 0.62)
     detail = f"{rank}d, {form.kernel}" + (", bias" if bias else "")
-    return combine(form.name, f"{layer}({value.text})", (value.dims[0], out, *space), sample, value, detail=detail)
+    dims = (value.dims[0], out, *space)
+    return combine(form.name, f"{layer}({value.text})", dims, sample, value, detail=detail, layer=True)
 
 
 def set_sizes(

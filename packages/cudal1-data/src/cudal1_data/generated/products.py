@@ -32,8 +32,10 @@ def linear(program: Program, draw: Draw, value: Value, width: str, out: str, *, 
     if draw.chance(0.5):
         name = program.free(("proj", "lift", "mix", "map", "blend", "turn", "drop", "rise", "fold"))
         layer = program.member(name, f"nn.Linear({width}, {out}" + ("" if bias else ", bias=False") + ")")
-        sample = grid.mixed(draw, value.grid, spread=0.62 * size)
-        return combine("linear", f"{layer}({value.text})", dims, sample, value, detail="bias" if bias else "")
+        sample = grid.after_layer(draw, value.grid, 0.62)
+        return combine(
+            "linear", f"{layer}({value.text})", dims, sample, value, detail="bias" if bias else "", layer=True
+        )
     name = program.free(("weight", "kernel", "matrix", "basis", "frame", "table", "factors", "plan", "lens"))
     weight = program.parameter(name, (out, width), text=f"torch.randn({out}, {width}) / {width}**0.5")
     sample = grid.mixed(draw, value.grid, weight.grid, spread=size)

@@ -89,6 +89,7 @@ def combine(
     heavy: bool = True,
     bends: bool = False,
     infix: bool = False,
+    layer: bool = False,
 ) -> Value:
     """Apply any other operator.
 
@@ -102,8 +103,11 @@ def combine(
         heavy: Whether it needs a pass of its own.
         bends: Whether gradients depend on all of its operands.
         infix: Whether the text must stand in parentheses within another.
+        layer: Whether it is a layer of the model, with weights that gradients do not depend on yet.
     """
     bent = {name for one in operands for name in (one.leaves if bends else one.curved)}
+    if layer:
+        bent.discard(grid.LAYERS)
     return Value(
         text=text,
         node=Node(name, tuple(one.node for one in operands), detail=detail, heavy=heavy),

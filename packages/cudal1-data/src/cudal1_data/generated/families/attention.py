@@ -28,17 +28,19 @@ def attention(program: Program, draw: Draw) -> None:
     keys = [_spread_heads(program, one) for one in (k, v)] if shared else [k, v]
     if draw.chance(0.4):
         q = chain(program, draw, q, draw.integer(0, 1), [program.parameter("slope", ("WIDTH",))])
+    program.cost_ns = 0.0
     h = program.keep(_product(program, draw, program.keep(q), keys[0]), "scores")
     for change in draw.some(_CHANGES, draw.integer(0, 2)):
         h = change(program, draw, h)
     weights = program.keep(_weights(program, draw, program.keep(h)), "weights")
+    scores_ns = program.cost_ns
     out = combine(
         "matmul", f"{weights.text} @ {keys[1].atom}", _VALUES, _mean_of(draw, weights, keys[1]), weights, keys[1],
         detail="values", bends=True, infix=True,
     )  # fmt: skip
     after = sides(program, draw, _VALUES, draw.integer(1, 2), ("full", "full", "parameter"))
     program.returns(finished(program, draw, chain(program, draw, program.keep(out), draw.integer(0, 2), after)))
-    _sizes(program, draw, shared=shared)
+    _sizes(program, draw, scores_ns, shared=shared)
 
 
 def _heads(program: Program, draw: Draw, name: str, *, shared: bool = False) -> Value:
@@ -134,9 +136,9 @@ def _weights(program: Program, draw: Draw, h: Value) -> Value:
     return Value(text, node, h.dims, h.grid, frozenset(h.leaves), infix=True, nested=4)
 
 
-def _sizes(program: Program, draw: Draw, *, shared: bool) -> None:
+def _sizes(program: Program, draw: Draw, scores_ns: float, *, shared: bool) -> None:
     tokens, width = draw.one((96, 128, 160, 192, 256, 300)), draw.one((24, 32, 40, 48, 64))
-    cost = tokens * tokens * (4.0 * width / FLOPS_PER_NS + program.cost_ns + 4.0)
+    cost = tokens * tokens * (4.0 * width / FLOPS_PER_NS + scores_ns)
     heads = max(2.0, target_ns(draw, program) / cost)
     group = 2 if shared else 1
     of_each = group * draw.integer(1, 3)

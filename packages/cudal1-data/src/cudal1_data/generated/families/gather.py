@@ -28,7 +28,7 @@ def _looked_up(program: Program, draw: Draw, tokens: Value, name: str) -> Value:
     """Rows of a table of the model."""
     table = program.parameter(name, ("VOCABULARY", "WIDTH"), kind="full")
     dims: Dims = (*tokens.dims, "WIDTH")
-    program.cost_ns += 5.0
+    program.cost_ns += 2.0
     sample = grid.mixed(draw, tokens.grid, table.grid)
     text = f"F.embedding({tokens.text}, {table.text})"
     return combine("embedding", text, dims, sample, tokens, table)
@@ -81,7 +81,7 @@ def _edges(program: Program, draw: Draw) -> None:
     source = program.index("source", ("EDGES",), "NODES")
     target = program.index("target", ("EDGES",), "NODES")
     dims = ("EDGES", "WIDTH")
-    program.cost_ns += 10.0
+    program.cost_ns += 5.0
     first = _rows_of(program, draw, x, source, dims)
     other = program.input("y", ("NODES", "WIDTH")) if draw.chance(0.4) else x
     second = _rows_of(program, draw, other, target, dims)
@@ -116,7 +116,7 @@ def _scattered(program: Program, draw: Draw) -> None:
     h = program.keep(
         combine("mul", f"{x.text} * {gate.atom}", x.dims, value, x, gate, heavy=False, infix=True, bends=True)
     )
-    program.cost_ns += 4.0
+    program.cost_ns += 2.0
     dims = ("NODES", "WIDTH")
     sample = grid.mixed(draw, h.grid, target.grid, spread=1.4 * grid.size(h.grid.values))
     program.line(f"nodes = torch.zeros(NODES, WIDTH, dtype={h.text}.dtype, device={h.text}.device)")
@@ -136,7 +136,7 @@ def _along(program: Program, draw: Draw) -> None:
     x = program.input("x", dims, layout=program.layout())
     order = program.index("order", dims, "COLS")
     h = chain(program, draw, x, draw.integer(0, 2), sides(program, draw, dims, 1, ("parameter", "full")))
-    program.cost_ns += 12.0
+    program.cost_ns += 8.0
     h = program.keep(h)
     chosen = combine(
         "gather", f"torch.gather({h.text}, 1, {order.text})", dims, grid.mixed(draw, h.grid, order.grid), h, order
@@ -153,7 +153,7 @@ def _rotated(program: Program, draw: Draw) -> None:
     h = program.keep(chain(program, draw, x, draw.integer(0, 1), sides(program, draw, dims, 1, ("parameter",))))
     program.line(f"even, odd = {h.text}[:, ::2], {h.text}[:, 1::2]")
     program.line(f"cos, sin = torch.cos({angle.text}), torch.sin({angle.text})")
-    program.cost_ns += 14.0
+    program.cost_ns += 10.0
     even, odd = (Node("strided", (h.node,), which) for which in ("even", "odd"))
     cos, sin = Node("cos", (angle.node,)), Node("sin", (angle.node,))
     turned = Node("sub", (Node("mul", (even, cos)), Node("mul", (odd, sin))))

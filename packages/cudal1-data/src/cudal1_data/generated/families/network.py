@@ -58,12 +58,14 @@ def _standard(line: Samples) -> Samples:
     return [(value - middle) / (spread + 1e-3) for value in line]
 
 
-def _linear(program: Program, draw: Draw, h: Value, name: str, width: str, out: str) -> Value:
+def _linear(program: Program, draw: Draw, h: Value, name: str, width: str, out: str, *, bias: bool = True) -> Value:
     names = (name, *(f"{name}{number}" for number in range(2, 9)))
-    layer = program.member(program.free(names), f"nn.Linear({width}, {out})")
-    sample = grid.mixed(draw, h.grid, spread=0.62 * grid.size(h.grid.values))
+    layer = program.member(program.free(names), f"nn.Linear({width}, {out}" + ("" if bias else ", bias=False") + ")")
+    sample = grid.after_layer(draw, h.grid, 0.62)
     dims: Dims = (*h.dims[:-1], out)
-    return program.keep(combine("linear", f"{layer}({h.text})", dims, sample, h, detail="bias"))
+    return program.keep(
+        combine("linear", f"{layer}({h.text})", dims, sample, h, detail="bias" if bias else "", layer=True)
+    )
 
 
 def _forward(program: Program, draw: Draw, h: Value) -> Value:
@@ -89,7 +91,10 @@ def _token_mixer(program: Program, draw: Draw, h: Value) -> Value:
 
 def _self_attention(program: Program, draw: Draw, h: Value) -> Value:
     """One head over all tokens."""
-    q, k, v = (_linear(program, draw, h, name, "WIDTH", "WIDTH") for name in ("query", "key", "value"))
+    q = _linear(program, draw, h, "query", "WIDTH", "WIDTH")
+    # A bias of the keys moves all scores of a query alike, which softmax does not see.
+    k = _linear(program, draw, h, "key", "WIDTH", "WIDTH", bias=False)
+    v = _linear(program, draw, h, "value", "WIDTH", "WIDTH")
     dims = ("BATCH", "TOKENS", "TOKENS")
     text = f"{q.text} @ {k.text}.transpose(1, 2) / WIDTH**0.5"
     scores = combine("matmul", text, dims, grid.mixed(draw, q.grid, k.grid), q, k, bends=True, infix=True)
@@ -104,9 +109,9 @@ def _neighbour_mixer(program: Program, draw: Draw, h: Value) -> Value:
     names = ("window", "window2", "window3")
     layer = program.member(program.free(names), "nn.Conv1d(WIDTH, WIDTH, 5, padding=2, groups=WIDTH)")
     program.cost_ns += 4.0
-    sample = grid.mixed(draw, h.grid, spread=0.62 * grid.size(h.grid.values))
+    sample = grid.after_layer(draw, h.grid, 0.62)
     text = f"{layer}({h.text}.transpose(1, 2)).transpose(1, 2)"
-    mixed = combine("depthwise_conv", text, h.dims, sample, h, detail="1d, 5, bias")
+    mixed = combine("depthwise_conv", text, h.dims, sample, h, detail="1d, 5, bias", layer=True)
     return apply_named(program, draw, draw.one(_ACTIVATIONS), program.keep(mixed))
 
 

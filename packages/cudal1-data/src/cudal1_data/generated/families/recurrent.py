@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from cudal1_data.generated import grid
 from cudal1_data.generated.chain import chain, finished
 from cudal1_data.generated.draw import Draw
+from cudal1_data.generated.products import FLOPS_PER_NS
 from cudal1_data.generated.program import Program
-from cudal1_data.generated.shapes import near
+from cudal1_data.generated.shapes import near, target_ns
 from cudal1_data.generated.sides import sides
 from cudal1_data.generated.structure import Node
 from cudal1_data.generated.values import Value
@@ -54,13 +55,18 @@ def recurrent(program: Program, draw: Draw) -> None:
     after = sides(program, draw, dims, draw.integer(0, 1), ("parameter", "full"))
     result = chain(program, draw, program.keep(stacked), draw.integer(0, 2), after)
     program.returns(finished(program, draw, result))
-    steps = draw.one((16, 20, 24, 32, 40)) // (2 if program.backward else 1)
-    linear = form == "linear"
-    width = near(draw, 500 + 1000 * draw.real()) if linear else draw.one((48, 64, 80, 96, 128))
+    _sizes(program, draw, layers=_LAYERS_OF[form])
+
+
+def _sizes(program: Program, draw: Draw, *, layers: int) -> None:
     batch = draw.one((16, 24, 32, 48, 64))
+    width = draw.one((48, 64, 80, 96, 128)) if layers else near(draw, 500 + 1000 * draw.real())
+    # Ten pointwise operators and the loop's own work, besides the layers.
+    step_ns = 40_000.0 + batch * width * (12.0 + 2.0 * layers * width / FLOPS_PER_NS)
+    steps = max(6, min(64, round(target_ns(draw, program) / step_ns / 2) * 2))
     program.size("BATCH", batch, batch * 8)
     program.size("STEPS", steps, steps * 2)
-    program.size("WIDTH", width, width * (2 if linear else 4))
+    program.size("WIDTH", width, width * (4 if layers else 2))
 
 
 def _layer(program: Program, name: str, node: Node, *, bias: bool = True) -> tuple[str, Node]:
@@ -142,5 +148,8 @@ def _two(program: Program, draw: Draw, now: Node, state: Node) -> _Cell:
     )
     return _Cell(lines, Node("mul", (gate, out)))
 
+
+_LAYERS_OF = {"simple": 1, "gated": 2, "linear": 0, "residual": 1, "two": 2}
+"""Layers of each form."""
 
 _CELLS = {"simple": _simple, "gated": _gated, "linear": _linear, "residual": _residual, "two": _two}

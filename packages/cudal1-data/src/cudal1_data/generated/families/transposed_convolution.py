@@ -46,8 +46,7 @@ def _grown(program: Program, draw: Draw, value: Value, window: tuple[int, int, i
     layer = program.member("grow", f"nn.ConvTranspose{rank}d({', '.join(words)})")
     space = tuple(f"{stride} * {dim}" for dim in value.dims[2:]) if stride > 1 else value.dims[2:]
     # Fewer terms than the initialisation reckons with: each output meets one window point in `stride`.
-    spread = 0.62 * grid.size(value.grid.values) / stride ** (rank / 2)
-    sample = grid.mixed(draw, value.grid, spread=spread)
+    sample = grid.after_layer(draw, value.grid, 0.62 / stride ** (rank / 2))
     detail = f"{rank}d, {kernel}/{stride}" + (", bias" if bias else "") + (", grouped" if groups > 1 else "")
     dims = (*value.dims[:2], *space)
-    return combine("conv_transpose", f"{layer}({value.text})", dims, sample, value, detail=detail)
+    return combine("conv_transpose", f"{layer}({value.text})", dims, sample, value, detail=detail, layer=True)
