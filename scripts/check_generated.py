@@ -158,7 +158,7 @@ def least_effects(
 
 
 def change(after: list[torch.Tensor], before: list[torch.Tensor]) -> float:
-    """Change that one element in a hundred exceeds, over the output's standard deviation; the largest of all outputs."""
+    """Change that one element in a hundred exceeds, over the output's standard deviation, of the best output."""
     effects: list[float] = []
     for one, other in zip(after, before, strict=True):
         size = (one.double() - other.double()).abs().flatten().sort().values

@@ -22,6 +22,10 @@ _LONGEST = 64
 _BENDING = ("tanh", "sigmoid", "silu", "gelu", "softplus", "sin", "atan")
 
 
+_LOGADDEXP_BACK_NS = 10.0
+"""What its gradient takes more than others."""
+
+
 def chain(program: Program, draw: Draw, value: Value, steps: int, operands: Sequence[Value] = ()) -> Value:
     """Put pointwise operators on a value.
 
@@ -130,6 +134,8 @@ def _checked(program: Program, operator: Operator, constant: float | None, *valu
     if operator.linear and len(values) == 2 and _cancels(result.grid, values):
         raise UnsuitableError(f"{operator.name} cancels")
     program.cost_ns += operator.cost_ns + _MEMORY_NS
+    if program.backward and operator.name == "logaddexp":
+        program.cost_ns += _LOGADDEXP_BACK_NS
     return result
 
 

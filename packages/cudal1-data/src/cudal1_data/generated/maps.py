@@ -110,7 +110,7 @@ def set_sizes(
         widths: Further constants for channels, as multiples of the input's.
     """
     rank = len(dims) - 2
-    channels = draw.one((16, 24, 32, 48))
+    channels = draw.one((8, 12, 16) if rank == 3 else (16, 24, 32, 48))
     edge = draw.one(_EDGES[rank])
     cost = program.cost_ns + costs_ns * channels
     maps = target_ns(draw, program) / max(cost, 1.5) / (channels * edge**rank)

@@ -23,6 +23,8 @@ class Operator:
     """Whether its derivative has no jumps: only then do gradients agree between float32 and float64."""
     linear: bool = False
     """Whether its derivative is the same everywhere."""
+    linear_in: tuple[int, ...] = ()
+    """Operands in which it is linear while the others stay."""
     constants: tuple[float, ...] = ()
     """Values for `{c}`; empty when there is none."""
     infix: bool = False
@@ -112,15 +114,15 @@ SCALARS: tuple[Operator, ...] = (
 BINARY: tuple[Operator, ...] = (
     Operator("add", "{0} + {1}", lambda x, y: x + y, 0.8, linear=True, infix=True),
     Operator("sub", "{0} - {1}", lambda x, y: x - y, 0.8, linear=True, infix=True),
-    Operator("mul", "{0} * {1}", lambda x, y: x * y, 0.8, infix=True),
-    Operator("gate", "{0} * torch.sigmoid({1})", lambda x, y: x * _sigmoid(y), 1.6, infix=True,
+    Operator("mul", "{0} * {1}", lambda x, y: x * y, 0.8, linear_in=(0, 1), infix=True),
+    Operator("gate", "{0} * torch.sigmoid({1})", lambda x, y: x * _sigmoid(y), 1.6, linear_in=(0,), infix=True,
              graph="mul(0,sigmoid(1))"),
     Operator("maximum", "torch.maximum({0}, {1})", max, 0.9, smooth=False),
     Operator("minimum", "torch.minimum({0}, {1})", min, 0.9, smooth=False),
-    Operator("damp", "{0} / (1 + torch.abs({1}))", lambda x, y: x / (1.0 + abs(y)), 2.0, smooth=False, infix=True,
-             graph="div(0,shift(abs(1)))"),
+    Operator("damp", "{0} / (1 + torch.abs({1}))", lambda x, y: x / (1.0 + abs(y)), 2.0, smooth=False,
+             linear_in=(0,), infix=True, graph="div(0,shift(abs(1)))"),
     Operator("divide_root", "{0} * torch.rsqrt(1 + torch.square({1}))", lambda x, y: x / math.sqrt(1.0 + y * y), 2.2,
-             infix=True, graph="mul(0,rsqrt(shift(square(1))))"),
+             linear_in=(0,), infix=True, graph="mul(0,rsqrt(shift(square(1))))"),
     Operator("logaddexp", "torch.logaddexp({0}, {1})", lambda x, y: max(x, y) + math.log1p(math.exp(-abs(x - y))), 2.6),
     Operator("hypot", "torch.sqrt(torch.square({0}) + torch.square({1}) + 0.1)", lambda x,
              y: math.sqrt(x * x + y * y + 0.1), 2.5,
@@ -128,7 +130,8 @@ BINARY: tuple[Operator, ...] = (
     Operator("squared_difference", "torch.square({0} - {1})", lambda x, y: (x - y) ** 2, 1.2, graph="square(sub(0,1))"),
     Operator("lerp", "torch.lerp({0}, {1}, {c})", lambda x, y, c: x + c * (y - x), 1.0, linear=True,
              constants=(0.25, 0.4, 0.6)),
-    Operator("phase", "{0} * torch.cos({1})", lambda x, y: x * _cos(y), 1.6, infix=True, graph="mul(0,cos(1))"),
+    Operator("phase", "{0} * torch.cos({1})", lambda x, y: x * _cos(y), 1.6, linear_in=(0,), infix=True,
+             graph="mul(0,cos(1))"),
 )  # fmt: skip
 """Functions of two numbers."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -128,6 +129,13 @@ class Program:
         self._taken.add(name)
         self._leaves.append(name)
         return grid.leaf(name, self.draw.child("leaf", name), kind)
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Write work on few elements: it does not count."""
+        before = self.cost_ns
+        yield
+        self.cost_ns = before
 
     def member(self, name: str, text: str) -> str:
         """Set an attribute of the model in its constructor; returns how `forward` writes it."""

@@ -39,6 +39,8 @@ class Reduction:
     """Whether its derivative is the same everywhere."""
     averages: bool = True
     """Whether the chance of single elements averages out: lines must then differ by themselves."""
+    slow_if_few: bool = False
+    """Whether it takes far longer on short lines."""
     inner: tuple[str, ...] = ()
     """Simpler operators around the reduction, from the inside; `|` stands for the reduction itself."""
 
@@ -65,8 +67,8 @@ REDUCTIONS: tuple[Reduction, ...] = (
         mean([value * value for value in line])), 1.0, inner=("square", "|mean", "sqrt")),
     Reduction("mean_abs", "torch.mean(torch.abs({h}), {axis})", lambda line: mean([abs(value) for value in line]), 1.0,
               smooth=False, inner=("abs", "|mean")),
-    Reduction("std", "torch.std({h}, {axis})", lambda line: math.sqrt(variance(line)), 7.5),
-    Reduction("var", "torch.var({h}, {axis}, unbiased=False)", variance, 7.5),
+    Reduction("std", "torch.std({h}, {axis})", lambda line: math.sqrt(variance(line)), 7.5, slow_if_few=True),
+    Reduction("var", "torch.var({h}, {axis}, unbiased=False)", variance, 7.5, slow_if_few=True),
     Reduction("amax", "torch.amax({h}, {axis})", max, 0.3, smooth=False, averages=False),
     Reduction("amin", "torch.amin({h}, {axis})", min, 0.3, smooth=False, averages=False),
     Reduction("log_mean_exp", "torch.log(torch.mean(torch.exp({h}), {axis}))", log_mean_exp, 1.8,
@@ -100,7 +102,11 @@ def reduced(
         UnsuitableError: None suits.
     """
     value = program.keep(value)
-    table = [one for one in REDUCTIONS if (one.smooth or not program.backward) and (not names or one.name in names)]
+    table = [
+        one
+        for one in REDUCTIONS
+        if (one.smooth or not program.backward) and (not names or one.name in names) and not (few and one.slow_if_few)
+    ]
     for _ in range(_ATTEMPTS):
         try:
             return _reduced(program, draw.one(table), value, axis, keepdim=keepdim, few=few)

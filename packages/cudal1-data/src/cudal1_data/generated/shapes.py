@@ -9,7 +9,7 @@ from cudal1_data.generated.program import Program
 
 ROUND = tuple(
     base << power
-    for power in range(3, 13)
+    for power in range(3, 16)
     for base in (4, 5, 6, 7)
 )  # fmt: skip
 """32, 40, 48, 56, 64, ...: multiples of 8."""
@@ -20,7 +20,7 @@ ODD = (36, 50, 60, 75, 90, 100, 120, 150, 180, 200, 250, 300, 375, 450, 500, 600
 CUDA_GROWTH = 8
 """A GPU gets this many times the elements of a CPU, which is memory traffic of some tens of microseconds."""
 
-_BACKWARD = 4.0
+_BACKWARD = 3.2
 """A forward call and its gradients take about this many times the forward call."""
 
 

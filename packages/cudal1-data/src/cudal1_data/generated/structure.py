@@ -34,11 +34,14 @@ class Node:
     """What the text shows beside the name (an axis, a kernel size); no part of the key."""
     heavy: bool = False
     """Whether it needs a pass of its own: a reduction, product, scan, window or indirect access."""
+    live: bool = field(init=False)
+    """Whether it depends on a floating-point input."""
     key: str = field(init=False)
     """Digest of the operators below, without details and without telling leaves apart."""
 
     def __post_init__(self) -> None:
-        """Compute the key from those of the operands."""
+        """Compute the key, and whether the node is live, from the operands."""
+        object.__setattr__(self, "live", self.operator == "x" or any(one.live for one in self.operands))
         name = "leaf" if self.operator in LEAVES else self.operator
         below = [one.key for one in self.operands]
         if self.operator in COMMUTATIVE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cudal1_data.generated import grid
@@ -55,9 +56,9 @@ def pointwise(operator: Operator, *operands: Value, constant: float | None = Non
     result = grid.apply(lambda *each: operator.function(*each, *extra), *(one.grid for one in operands))
     if result is None:
         return None
-    bent = {name for one in operands for name in one.curved}
+    bent = set[str]().union(*(one.curved for one in operands))
     if not operator.linear:
-        bent.update(name for one in operands for name in one.leaves)
+        bent |= _bent(operands, operator.linear_in)
     return Value(
         text=filled(operator.text, *operands, constant=constant),
         node=_build(_graph(operator.graph or _plain(operator.name, len(operands))), [one.node for one in operands]),
@@ -67,6 +68,20 @@ def pointwise(operator: Operator, *operands: Value, constant: float | None = Non
         infix=operator.infix,
         nested=1 + sum(one.nested for one in operands),
     )
+
+
+def _bent(operands: Sequence[Value], linear_in: Sequence[int]) -> set[str]:
+    """Return the leaves that the gradients of inputs depend on after a nonlinear operator.
+
+    Where it is linear in an operand, its gradients depend on that operand only if another depends on inputs.
+    """
+    live = [one.node.live for one in operands]
+    return {
+        name
+        for place, one in enumerate(operands)
+        if any(is_live for other, is_live in enumerate(live) if other != place or place not in linear_in)
+        for name in one.leaves
+    }
 
 
 def filled(text: str, *operands: Value, constant: float | None = None) -> str:
@@ -101,11 +116,13 @@ def combine(
         operands: What it is applied to.
         detail: What the structure shows beside the name.
         heavy: Whether it needs a pass of its own.
-        bends: Whether gradients depend on all of its operands.
+        bends: Whether gradients depend on its operands: with one, on all of it; with several, it is linear in each.
         infix: Whether the text must stand in parentheses within another.
         layer: Whether it is a layer of the model, with weights that gradients do not depend on yet.
     """
-    bent = {name for one in operands for name in (one.leaves if bends else one.curved)}
+    bent = set[str]().union(*(one.curved for one in operands))
+    if bends:
+        bent |= _bent(operands, tuple(range(len(operands))) if len(operands) > 1 else ())
     if layer:
         bent.discard(grid.LAYERS)
     return Value(

@@ -71,7 +71,8 @@ def _bag(program: Program, draw: Draw) -> None:
     sample = grid.mixed(draw, h.grid, weights.grid, spread=size)
     text = f"torch.sum({h.text} * {weights.text}, dim=1) / LENGTH**0.5"
     bag = combine("sum", text, ("BATCH", "WIDTH"), sample, h, weights, bends=True, infix=True)
-    _after(program, draw, Value(text, node, bag.dims, sample, bag.curved, infix=True, nested=2))
+    with program.uncounted():
+        _after(program, draw, Value(text, node, bag.dims, sample, bag.curved, infix=True, nested=2))
     _token_sizes(program, draw)
 
 
@@ -88,8 +89,9 @@ def _edges(program: Program, draw: Draw) -> None:
     if draw.chance(0.35):
         left = chain(program, draw, first, draw.integer(0, 1), [program.parameter("slope", ("WIDTH",))])
         h = dots(program, draw, left, second, "WIDTH")
-        after = [program.input("weights", ("EDGES",), kind="column")]
-        program.returns(finished(program, draw, chain(program, draw, program.keep(h), draw.integer(1, 2), after)))
+        with program.uncounted():
+            after = [program.input("weights", ("EDGES",), kind="column")]
+            program.returns(finished(program, draw, chain(program, draw, program.keep(h), draw.integer(1, 2), after)))
     else:
         _after(program, draw, joined(program, draw, first, second), ("column", "parameter"))
     width = draw.one((16, 24, 32, 48, 64, 100))

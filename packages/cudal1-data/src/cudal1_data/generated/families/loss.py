@@ -48,9 +48,12 @@ _ELEMENTS: tuple[Operator, ...] = (
 
 def loss(program: Program, draw: Draw) -> None:
     """Write a loss for each row, and a chain on it."""
-    h = program.keep(draw.one((_elements, _elements, _divergence, _labels, _triplet, _cosine))(program, draw))
-    after = [program.input("weight", ("ROWS",), kind="column")] if draw.chance(0.4) else []
-    program.returns(finished(program, draw, chain(program, draw, h, draw.integer(1, 2), after)))
+    # The gradient of a likelihood is near a constant: the label, and a small share elsewhere.
+    forms = (_elements, _elements, _divergence, _triplet, _cosine, *(() if program.backward else (_labels,)))
+    h = program.keep(draw.one(forms)(program, draw))
+    with program.uncounted():
+        after = [program.input("weight", ("ROWS",), kind="column")] if draw.chance(0.4) else []
+        program.returns(finished(program, draw, chain(program, draw, h, draw.integer(1, 2), after)))
     plane(program, draw, _DIMS)
 
 
@@ -85,7 +88,7 @@ def _element(program: Program, operator: Operator, predicted: Value, wanted: Val
 def _divergence(program: Program, draw: Draw) -> Value:
     """How far two distributions are apart: one-sided, or from their middle."""
     predicted, wanted = _pair(program, draw)
-    program.cost_ns += 6.0
+    program.cost_ns += 11.0
     program.line(f"p = torch.softmax({wanted.text}, dim=-1)")
     program.line(f"log_q = torch.log_softmax({predicted.text}, dim=-1)")
     p = Node("softmax", (wanted.node,), "rows", heavy=True)
@@ -132,7 +135,7 @@ def _labels(program: Program, draw: Draw) -> Value:
     # What is the same for a whole row cancels in the softmax.
     bias = sides(program, draw, _DIMS, 1, ("parameter",))
     h = program.keep(chain(program, draw, predicted, draw.integer(0, 1), bias))
-    program.cost_ns += 2.0
+    program.cost_ns += 3.0
     program.line(f"logs = torch.log_softmax({h.text}, dim=-1)")
     logs = Node("log_softmax", (h.node,), "rows", heavy=True)
     program.line(f"chosen = torch.gather(logs, 1, {labels.text}[:, None])[:, 0]")
@@ -162,7 +165,7 @@ def _triplet(program: Program, draw: Draw) -> Value:
     scale = program.parameter("scale", ("COLS",), text="0.5 + torch.rand(COLS)", kind="positive")
     steps = draw.integer(0, 1)
     h = program.keep(chain(program, draw, anchor, steps))
-    program.cost_ns += 5.0
+    program.cost_ns += 10.0
     parts: list[Value] = []
     for name, other in (("pull", near_by), ("push", far)):
         sample = _rows(_distance, h.grid, other.grid)
@@ -185,7 +188,7 @@ def _distance(one: Samples, other: Samples) -> float:
 def _cosine(program: Program, draw: Draw) -> Value:
     """The angle between two rows."""
     predicted, wanted = _pair(program, draw)
-    program.cost_ns += 4.0
+    program.cost_ns += 6.0
     sample = _rows(_angle, predicted.grid, wanted.grid)
     if not grid.informative(sample):
         raise UnsuitableError("angles tell too little")

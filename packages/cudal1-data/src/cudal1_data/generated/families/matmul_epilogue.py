@@ -18,10 +18,13 @@ def matmul_epilogue(program: Program, draw: Draw) -> None:
     h = program.keep(chain(program, draw, x, draw.integer(0, 1), before))
     gated = draw.chance(0.35)
     result = _gated(program, draw, h) if gated else program.keep(linear(program, draw, h, "INNER", "OUTER"))
-    after = sides(program, draw, result.dims, draw.integer(1, 2), ("full", "parameter", "row", "column", "mask"))
-    result = chain(program, draw, result, draw.integer(1, 3), after)
-    if draw.chance(0.3):
-        result = _per_row(program, draw, result)
+    if not program.backward and draw.chance(0.15):
+        result = _extreme(program, draw, result)
+    else:
+        after = sides(program, draw, result.dims, draw.integer(1, 2), ("full", "parameter", "row", "column", "mask"))
+        result = chain(program, draw, result, draw.integer(1, 3), after)
+        if draw.chance(0.2):
+            result = _per_row(program, draw, dots(program, draw, program.keep(result), _head(program), "OUTER"))
     program.returns(finished(program, draw, result))
     rows, terms, columns = sides_of(draw, program, 2.0 if gated else 1.0)
     program.size("ROWS", rows, rows * 8)
@@ -29,13 +32,19 @@ def matmul_epilogue(program: Program, draw: Draw) -> None:
     program.size("OUTER", columns, columns * 4)
 
 
+def _head(program: Program) -> Value:
+    return program.parameter("head", ("OUTER",))
+
+
+def _extreme(program: Program, draw: Draw, h: Value) -> Value:
+    """The largest or smallest of each row; operands along the columns would decide alone which it is."""
+    return _per_row(program, draw, reduced(program, draw, chain(program, draw, h, 1), "rows", names=("amax", "amin")))
+
+
 def _per_row(program: Program, draw: Draw, h: Value) -> Value:
-    """One number for each row: a projection, or an extreme."""
-    if program.backward or draw.chance(0.5):
-        result = dots(program, draw, program.keep(h), program.parameter("head", ("OUTER",)), "OUTER")
-    else:
-        result = reduced(program, draw, h, "rows", names=("amax", "amin"))
-    return chain(program, draw, result, draw.integer(1, 2), [program.input("target", ("ROWS",), kind="column")])
+    with program.uncounted():
+        target = program.input("target", ("ROWS",), kind="column")
+        return chain(program, draw, program.keep(h), draw.integer(1, 2), [target])
 
 
 def _gated(program: Program, draw: Draw, h: Value) -> Value:

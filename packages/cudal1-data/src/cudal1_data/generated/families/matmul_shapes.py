@@ -62,10 +62,10 @@ def _skewed(program: Program, draw: Draw) -> None:
     small, middle = draw.integer(8, 40), near(draw, 200 + 200 * draw.real())
     work = target_ns(draw, program) * FLOPS_PER_NS / 2
     if form == "deep":
-        other = draw.integer(24, 96)
-        long = near(draw, min(work / (small * other), 60_000))
+        other = draw.integer(48, 128)
+        long = near(draw, min(work / (small * other), 100_000))
         program.size("ROWS", other, other)
-        program.size("INNER", long, long * 16)
+        program.size("INNER", long, long * 4)
         program.size("COLS", small, small)
         return
     terms, columns = (middle, small) if form == "tall" else (small, middle)

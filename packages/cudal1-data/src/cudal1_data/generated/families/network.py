@@ -34,6 +34,8 @@ def _over_tokens(program: Program, draw: Draw) -> None:
     for block in blocks:
         inner = program.keep(_BLOCKS[block](program, draw, program.keep(_normalised(program, draw, h))))
         h = program.keep(_around(program, h, inner) if draw.chance(0.75) else inner)
+    if program.backward:  # the gradients of inputs should depend on the last block's weights too
+        h = apply_named(program, draw, draw.one(_ACTIVATIONS), h)
     after = sides(program, draw, _DIMS, 1, ("parameter", "full")) if draw.chance(0.5) else []
     program.returns(finished(program, draw, chain(program, draw, h, draw.integer(0, 1), after)))
     _sizes(program, draw, blocks)

@@ -61,8 +61,10 @@ def recurrent(program: Program, draw: Draw) -> None:
 def _sizes(program: Program, draw: Draw, *, layers: int) -> None:
     batch = draw.one((16, 24, 32, 48, 64))
     width = draw.one((48, 64, 80, 96, 128)) if layers else near(draw, 500 + 1000 * draw.real())
-    # Ten pointwise operators and the loop's own work, besides the layers.
-    step_ns = 40_000.0 + batch * width * (12.0 + 2.0 * layers * width / FLOPS_PER_NS)
+    # Some ten pointwise operators and the loop's own work, besides the layers.
+    step_ns = (100_000.0 if program.backward else 40_000.0) + batch * width * (
+        12.0 + 2.0 * layers * width / FLOPS_PER_NS
+    )
     steps = max(6, min(64, round(target_ns(draw, program) / step_ns / 2) * 2))
     program.size("BATCH", batch, batch * 8)
     program.size("STEPS", steps, steps * 2)

@@ -61,9 +61,14 @@ def _dots(program: Program, draw: Draw, where: str) -> None:
 
 def _after(program: Program, draw: Draw, parts: list[Value]) -> None:
     """What is done with one or two reductions."""
-    if len(parts) == 2 and not program.backward and draw.chance(0.4):
-        program.returns(*(chain(program, draw, program.keep(part), draw.integer(0, 2)) for part in parts))
-        return
+    with program.uncounted():
+        if len(parts) == 2 and not program.backward and draw.chance(0.4):
+            program.returns(*(chain(program, draw, program.keep(part), draw.integer(0, 2)) for part in parts))
+        else:
+            _joined(program, draw, parts)
+
+
+def _joined(program: Program, draw: Draw, parts: list[Value]) -> None:
     h = program.keep(parts[0])
     if len(parts) == 2:
         h = joined(program, draw, h, program.keep(parts[1]))

@@ -93,7 +93,8 @@ def _masked(program: Program, h: Value) -> Value:
 
 
 def _shared(program: Program, draw: Draw, h: Value, dim: int) -> Value:
-    form = draw.one(_FORMS)
+    # Behind a logarithm of small shares gradients are near nothing.
+    form = draw.one([one for one in _FORMS if not (program.backward and one.name == "log_softmax")])
     over, length = (grid.rows, "COLS") if dim == -1 else (grid.columns, "ROWS")
     if form.name == "log_softmax":
         sample = over(_log_softmax, h.grid)
