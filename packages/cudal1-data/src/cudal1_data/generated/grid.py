@@ -154,7 +154,7 @@ def stands_out(values: Samples, lines: list[list[int]]) -> bool:
     """Whether the means of lines differ by more than the chance of few samples: of a thousand they would be alike."""
     means = [math.fsum(values[place] for place in line) / len(line) for line in lines]
     within = math.fsum(deviation([values[place] for place in line]) ** 2 for line in lines) / len(lines)
-    return deviation(means) ** 2 >= 2.5 * within / SIDE
+    return deviation(means) ** 2 >= 3.5 * within / SIDE
 
 
 def even(grid: Grid, lines: list[list[int]]) -> bool:

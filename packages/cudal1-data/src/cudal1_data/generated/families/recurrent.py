@@ -32,6 +32,8 @@ class _Cell:
 
     lines: tuple[str, ...]
     node: Node
+    weights: tuple[Value, ...] = ()
+    """Parameters that it uses besides its layers."""
 
 
 def recurrent(program: Program, draw: Draw) -> None:
@@ -49,7 +51,7 @@ def recurrent(program: Program, draw: Draw) -> None:
         program.line(f"    {line}")
     program.line("    states.append(state)")
     node = Node("recurrence", (cell.node,), form, heavy=True)
-    sample = grid.mixed(draw, h.grid, state.grid, spread=0.7)
+    sample = grid.mixed(draw, h.grid, state.grid, *(one.grid for one in cell.weights), spread=_SPREADS[form])
     leaves = frozenset(grid.leaves(sample))
     stacked = Value("torch.stack(states, dim=1)", node, dims, sample, leaves, nested=2)
     after = sides(program, draw, dims, draw.integer(0, 1), ("parameter", "full"))
@@ -94,7 +96,7 @@ def _simple(program: Program, draw: Draw, now: Node, state: Node) -> _Cell:
     text, node = _act(
         draw, f"now + {layer}(state) * {scaled.text}", Node("add", (now, Node("mul", (moved, scaled.node))))
     )
-    return _Cell((f"state = {text}",), node)
+    return _Cell((f"state = {text}",), node, (scaled,))
 
 
 def _gated(program: Program, draw: Draw, now: Node, state: Node) -> _Cell:
@@ -121,7 +123,7 @@ def _linear(program: Program, draw: Draw, now: Node, state: Node) -> _Cell:
         keep, gate = _gate(draw, pace.text, pace.node)
     new_text, new = _act(draw, "now", now) if draw.chance(0.7) else ("now", now)
     kept = Node("add", (Node("mul", (gate, state)), Node("mul", (Node("shift", (gate,)), new))))
-    return _Cell((f"keep = {keep}", f"state = keep * state + (1 - keep) * {new_text}"), kept)
+    return _Cell((f"keep = {keep}", f"state = keep * state + (1 - keep) * {new_text}"), kept, (pace,))
 
 
 def _residual(program: Program, draw: Draw, now: Node, state: Node) -> _Cell:
@@ -153,5 +155,8 @@ def _two(program: Program, draw: Draw, now: Node, state: Node) -> _Cell:
 
 _LAYERS_OF = {"simple": 1, "gated": 2, "linear": 0, "residual": 1, "two": 2}
 """Layers of each form."""
+
+_SPREADS = {"simple": 0.5, "gated": 0.35, "linear": 0.35, "residual": 0.35, "two": 0.13}
+"""Standard deviation of the states of each form, as measured."""
 
 _CELLS = {"simple": _simple, "gated": _gated, "linear": _linear, "residual": _residual, "two": _two}
