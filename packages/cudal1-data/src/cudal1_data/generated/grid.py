@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 from cudal1_data.generated.draw import Draw
 
@@ -37,6 +37,8 @@ _LEAST_EFFECT = 0.12
 """Change, over the standard deviation, when one leaf is drawn anew: below, the answer hardly depends on it."""
 
 Samples = list[float]
+Function = Callable[[float], float] | Callable[[float, float], float] | Callable[[float, float, float], float]
+"""What an operator does to numbers, one or two of which may be tensors' and the last a constant."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,9 @@ def _samples(draw: Draw, kind: Kind) -> Samples:
     return values
 
 
-def apply(function: Callable[..., float], *grids: Grid) -> Grid | None:
+def apply(operator: Function, *grids: Grid) -> Grid | None:
     """Apply an operator to each place; None where it is not defined or runs over."""
+    function = cast("Callable[..., float]", operator)
     try:
         values = [function(*each) for each in zip(*(grid.values for grid in grids), strict=True)]
         redrawn = {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+
+from cudal1_data.generated.grid import Function
 
 
 @dataclass(frozen=True)
@@ -15,8 +16,8 @@ class Operator:
     """Its name in a structure."""
     text: str
     """How it is written, with `{0}`, `{1}` for operands and `{c}` for a constant."""
-    function: Callable[..., float]
-    """What it does to numbers; a constant comes last."""
+    function: Function
+    """What it does to numbers."""
     cost_ns: float
     """About what an element takes on one core."""
     smooth: bool = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
@@ -131,7 +131,7 @@ class Program:
         return grid.leaf(name, self.draw.child("leaf", name), kind)
 
     @contextmanager
-    def uncounted(self) -> Iterator[None]:
+    def uncounted(self) -> Generator[None]:
         """Write work on few elements: it does not count."""
         before = self.cost_ns
         yield

@@ -156,14 +156,18 @@ def _expanded(result: Value, reduction: Reduction, value: Value, axis: Axis) -> 
     return Value(result.text, node, result.dims, result.grid, result.curved, nested=result.nested)
 
 
+_TERMS: dict[str, Callable[[float, float], float]] = {
+    "rms": lambda value, _: value * value,
+    "mean_abs": lambda value, _: abs(value),
+    "std": lambda value, middle: (value - middle) ** 2,
+    "var": lambda value, middle: (value - middle) ** 2,
+    "log_mean_exp": lambda value, _: math.exp(min(value, 30.0)),
+}
+"""What is averaged, given a value and the mean of its line; the value itself where nothing is said."""
+
+
 def _differ(value: Value, reduction: Reduction, lines: list[list[int]]) -> bool:
-    function = {
-        "rms": lambda x, _: x * x,
-        "mean_abs": lambda x, _: abs(x),
-        "std": lambda x, m: (x - m) ** 2,
-        "var": lambda x, m: (x - m) ** 2,
-        "log_mean_exp": lambda x, _: math.exp(min(x, 30.0)),
-    }.get(reduction.name)
+    function = _TERMS.get(reduction.name)
     if function is None:
         return grid.stands_out(value.grid.values, lines)
     seen = list(value.grid.values)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from cudal1_data.generated import grid
 from cudal1_data.generated.grid import Grid
@@ -53,7 +54,12 @@ class Value:
 def pointwise(operator: Operator, *operands: Value, constant: float | None = None) -> Value | None:
     """Apply a pointwise operator; None where it is not defined on the sample values."""
     extra = () if constant is None else (constant,)
-    result = grid.apply(lambda *each: operator.function(*each, *extra), *(one.grid for one in operands))
+    function = cast("Callable[..., float]", operator.function)
+
+    def applied(*each: float) -> float:
+        return function(*each, *extra)
+
+    result = grid.apply(applied, *(one.grid for one in operands))
     if result is None:
         return None
     bent = set[str]().union(*(one.curved for one in operands))

@@ -21,7 +21,7 @@ def load_generated(spec: str, device: Device) -> Suite:
         UnknownSuiteError: A family or option that is none; the message lists what there is.
     """
     request = parse_request(spec.removeprefix("generated").removeprefix(":"))
-    return Suite(spec, (task.on(device) for task in _made(request)))
+    return Suite(spec, (task.on(device) for task in _made(request.model_dump_json())))
 
 
 def load_named(names: Sequence[str], device: Device) -> Suite:
@@ -34,6 +34,6 @@ def load_named(names: Sequence[str], device: Device) -> Suite:
 
 
 @functools.lru_cache(maxsize=4)
-def _made(request: Request) -> tuple[Task, ...]:
+def _made(request: str) -> tuple[Task, ...]:
     """Generate once a process what an environment asks for at every turn."""
-    return tuple(request.tasks())
+    return tuple(Request.model_validate_json(request).tasks())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cudal1_data.generated import grid
@@ -55,7 +56,7 @@ _FORMS = (
           "{n} * gates / torch.sum(gates, dim={dim}, keepdim=True)", 4.0, ("square", "shift")),
 )  # fmt: skip
 
-_GATES = {
+_GATES: dict[str, Callable[[float], float]] = {
     "sigmoid shares": lambda x: 1 / (1 + math.exp(-x)),
     "softplus shares": lambda x: math.log1p(math.exp(x)),
     "square shares": lambda x: 0.1 + x * x,

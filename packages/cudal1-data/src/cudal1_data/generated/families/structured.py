@@ -40,11 +40,11 @@ def _matrix(program: Program, name: str, dims: Dims, kind: Kind = "full") -> Val
 
 
 def _made(name: str, text: str, dims: Dims, *operands: Value, detail: str = "", bends: bool = False) -> Value:
-    sample = operands[0].grid if len(operands) == 1 else None
-    if sample is None:
-        values = grid.apply(lambda *each: sum(each) / len(each) ** 0.5, *(one.grid for one in operands))
-        assert values is not None
-        sample = values
+    def mean(*each: float) -> float:
+        return sum(each) / len(each) ** 0.5
+
+    sample = operands[0].grid if len(operands) == 1 else grid.apply(mean, *(one.grid for one in operands))
+    assert sample is not None
     return combine(name, text, dims, sample, *operands, detail=detail, heavy=False, bends=bends, infix="@" in text)
 
 
