@@ -27,7 +27,7 @@ from cudal1_data.generated import FAMILIES
 
 LEAST_SPREAD = 0.03
 """Standard deviation of an output over its root mean square."""
-LEAST_EFFECT = {"input": 0.05, "weight": 0.01}
+LEAST_EFFECT = {"input": 0.05, "weight": 0.003}
 """Change of some output over its standard deviation, when one input or weight is drawn anew. PyTorch's own layers
 begin with small biases."""
 MOST_ERROR = 1e-5

@@ -14,7 +14,7 @@ ROUND = tuple(
 )  # fmt: skip
 """32, 40, 48, 56, 64, ...: multiples of 8."""
 ODD = (36, 50, 60, 75, 90, 100, 120, 150, 180, 200, 250, 300, 375, 450, 500, 600, 700, 750, 900, 1000, 1200, 1500, 1800,
-       2000, 2500, 3000, 3600, 5000, 6000, 7500, 10000)  # fmt: skip
+       2000, 2500, 3000, 3600, 5000, 6000, 7500, 10000, 15000, 25000, 50000, 75000)  # fmt: skip
 """Sizes that no tile fits."""
 
 CUDA_GROWTH = 8
@@ -37,13 +37,17 @@ def near(draw: Draw, wanted: float, *, odd: float = 0.3) -> int:
 
 
 def target_ns(draw: Draw, program: Program) -> float:
-    """Return how long a call should take on one core: 5 to 8 ms, so that 1 to 20 ms hold on other machines too."""
-    return (5.0 + 3.0 * draw.real()) * 1e6 / (_BACKWARD if program.backward else 1.0)
+    """Return how long a call should take on one core: 7 to 11 ms.
+
+    The costs reckoned with are high ones, of a busy core: on an idle one calls take about half of that, so that
+    1 to 20 ms hold on most machines.
+    """
+    return (7.0 + 4.0 * draw.real()) * 1e6 / (_BACKWARD if program.backward else 1.0)
 
 
 def elements(draw: Draw, program: Program, *, least_ns: float = 1.5) -> float:
     """Return how many elements the main tensor should have, by the cost of what is done to each."""
-    return min(target_ns(draw, program) / max(program.cost_ns, least_ns), 8e5 if program.backward else 2.5e6)
+    return min(target_ns(draw, program) / max(program.cost_ns, least_ns), 8e5 if program.backward else 3.5e6)
 
 
 def plane(program: Program, draw: Draw, names: tuple[str, ...], *, columns: tuple[int, ...] = ()) -> None:

@@ -63,7 +63,8 @@ def _skewed(program: Program, draw: Draw) -> None:
     work = target_ns(draw, program) * FLOPS_PER_NS / 2
     if form == "deep":
         other = draw.integer(48, 128)
-        long = near(draw, min(work / (small * other), 100_000))
+        cost = small * other + (small + other) * program.cost_ns * FLOPS_PER_NS / 2
+        long = near(draw, min(work / cost, 100_000))
         program.size("ROWS", other, other)
         program.size("INNER", long, long * 4)
         program.size("COLS", small, small)

@@ -52,7 +52,8 @@ def recurrent(program: Program, draw: Draw) -> None:
     program.line("    states.append(state)")
     node = Node("recurrence", (cell.node,), form, heavy=True)
     sample = grid.mixed(draw, h.grid, state.grid, *(one.grid for one in cell.weights), spread=_SPREADS[form])
-    leaves = frozenset(grid.leaves(sample))
+    # Without a layer the states are linear in what came in.
+    leaves = frozenset(() if form == "linear" else grid.leaves(sample))
     stacked = Value("torch.stack(states, dim=1)", node, dims, sample, leaves, nested=2)
     after = sides(program, draw, dims, draw.integer(0, 1), ("parameter", "full"))
     result = chain(program, draw, program.keep(stacked), draw.integer(0, 2), after)
