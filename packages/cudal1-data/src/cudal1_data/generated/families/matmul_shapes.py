@@ -57,13 +57,14 @@ def _skewed(program: Program, draw: Draw) -> None:
     """Many rows and few columns, few terms, or many terms and a small result."""
     a = _factor(program, draw, "a", ("ROWS", "INNER"))
     b = _factor(program, draw, "b", ("INNER", "COLS"))
+    before_ns = program.cost_ns
     _epilogue(program, draw, matmul(draw, a, b, ("ROWS", "COLS"), "INNER"))
     form = draw.one(("tall", "thin", "deep"))
     small, middle = draw.integer(8, 40), near(draw, 200 + 200 * draw.real())
     work = target_ns(draw, program) * FLOPS_PER_NS / 2
     if form == "deep":
         other = draw.integer(48, 128)
-        cost = small * other + (small + other) * program.cost_ns * FLOPS_PER_NS / 2
+        cost = small * other + (small + other) * before_ns * FLOPS_PER_NS / 2
         long = near(draw, min(work / cost, 100_000))
         program.size("ROWS", other, other)
         program.size("INNER", long, long * 4)
