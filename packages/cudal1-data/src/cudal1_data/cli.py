@@ -31,7 +31,8 @@ class List(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     spec: Positional[str] = "starter"
-    """starter, kernelbench, a folder, or a .jsonl, .parquet or .py file; `:level1` behind it selects."""
+    """starter, kernelbench, generated (`generated:softmax+scan?n=20&seed=7`), a folder, or a .jsonl, .parquet or .py
+    file; `:level1` behind it selects."""
     scale: int = 1
     """Divide batch sizes by this; tasks without a batch are left out."""
     memory_gib: float | None = None
@@ -49,7 +50,7 @@ class List(BaseModel):
         width = max((len(task_id) for task_id in suite.ids), default=0)
         for task in suite:
             kind = task.category or "-"
-            print(f"{task.id:{width}}  level {task.level}  {task.split:5}  {kind:22}  {task.name}")
+            print(f"{task.id:{width}}  level {task.level}  {task.split:10}  {kind:22}  {task.name}")
 
 
 class Show(BaseModel):

@@ -119,6 +119,11 @@ class Suite(Sequence[Task]):
         return self._split("train")
 
     @property
+    def validation(self) -> Suite:
+        """The tasks that decisions about training may look at."""
+        return self._split("validation")
+
+    @property
     def test(self) -> Suite:
         """The tasks that are held out."""
         return self._split("test")

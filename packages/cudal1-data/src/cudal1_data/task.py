@@ -17,7 +17,7 @@ Size = dict[str, int]
 """Values for a task's module-level integer constants, by name: one member of its shape family."""
 
 Device = Literal["cpu", "cuda"]
-Split = Literal["train", "test"]
+Split = Literal["train", "validation", "test"]
 
 REQUIRED_NAMES = ("Model", "get_inputs", "get_init_inputs")
 

@@ -4,6 +4,9 @@
 | --- | --- |
 | `starter` | the bundled suite at its default sizes |
 | `kernelbench` | KernelBench from the Hugging Face hub |
+| `generated` | generated tasks of all families (`cudal1_data.generated`) |
+| `generated:softmax+scan?n=200&seed=7` | of some families, with options |
+| `generated/softmax-7-12` | one of them, by its id |
 | `path/to/folder` | a KernelBench checkout |
 | `path/to/file.jsonl`, `.parquet` | a table with KernelBench's or CUDA-L1's columns |
 | `path/to/file.py` | one task file |
@@ -24,13 +27,15 @@ from cudal1_data.errors import UnknownSuiteError, UnknownTaskError
 from cudal1_data.scale import scaled_suite
 from cudal1_data.suite import Suite, nearest
 from cudal1_data.suites.folder import PROBLEM_FILE, load_file, load_folder
+from cudal1_data.suites.generated import load_generated, load_named
 from cudal1_data.suites.hub import load_hub
 from cudal1_data.suites.starter import load_starter
 from cudal1_data.suites.table import load_table
 from cudal1_data.task import Device, Size, Task
 
-NAMED_SUITES = ("starter", "kernelbench")
+NAMED_SUITES = ("starter", "kernelbench", "generated")
 TABLE_SUFFIXES = (".jsonl", ".parquet")
+GENERATED = re.compile(r"generated[:?]")
 LEVEL = re.compile(r"level([1-9]\d*)")
 SIZE = re.compile(r"@(?P<size>[A-Za-z_]\w*=\d+(,[A-Za-z_]\w*=\d+)*)$")
 
@@ -70,12 +75,16 @@ def load_suite(
     level_choice = {int(match[1]) for item in selection if (match := LEVEL.fullmatch(item))}
     mentioned = {int(match[1]) for item in selection if (match := LEVEL.match(item))}
     levels = None if levels is None else set(levels)
-    suite = _load(source, device, mentioned or levels, cache_dir)
+    names = [item for item in selection if not LEVEL.fullmatch(item)]
+    if source == "generated" and names:
+        suite = load_named([SIZE.sub("", name) for name in names], device)
+    else:
+        suite = _load(source, device, mentioned or levels, cache_dir)
     if level_choice:
         suite = suite.where(lambda task: task.level in level_choice)
     if levels is not None:
         suite = suite.where(lambda task: task.level in levels)
-    if names := [item for item in selection if not LEVEL.fullmatch(item)]:
+    if names:
         suite = _chosen(suite, names)
     if ids is not None:
         suite = _chosen(suite, ids)
@@ -129,6 +138,8 @@ def parse_size(text: str) -> Size:
 
 def _divide(text: str) -> tuple[str, tuple[str, ...]]:
     """Split a form into what to load and which of it: `starter:level1` into `starter` and `level1`."""
+    if GENERATED.match(text):
+        return text, ()
     named = text.partition(":")[0].partition("/")[0] in NAMED_SUITES
     if not named and Path(text).exists():
         return text, ()
@@ -145,6 +156,8 @@ def _divide(text: str) -> tuple[str, tuple[str, ...]]:
 def _load(source: str, device: Device, levels: set[int] | None, cache_dir: Path | None) -> Suite:
     if source == "starter":
         return _starter(device)
+    if source == "generated" or GENERATED.match(source):
+        return load_generated(source, device)
     if source == "kernelbench":
         return load_hub(levels, cache_dir=cache_dir)
     path = Path(source)

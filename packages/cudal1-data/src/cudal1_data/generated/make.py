@@ -1,0 +1,90 @@
+"""From a family, a seed and a number to a task."""
+
+from __future__ import annotations
+
+from cudal1_data.generated import grid, structure
+from cudal1_data.generated.draw import Draw
+from cudal1_data.generated.errors import UnsuitableError
+from cudal1_data.generated.families import FAMILIES
+from cudal1_data.generated.program import Dtype, Program
+from cudal1_data.task import SizeFamily, Task
+
+_ATTEMPTS = 200
+_DTYPES: tuple[Dtype, ...] = ("float32", "float32", "float32", "bfloat16", "float16")
+
+
+def make_task(family: str, seed: int, number: int, *, backward: bool = False) -> Task:
+    """Make one task; the same arguments give the same text everywhere.
+
+    Args:
+        family: A key of `FAMILIES`.
+        seed: Any integer from 0.
+        number: Which task of that seed, from 0.
+        backward: Whether the task computes the gradients of its inputs.
+    """
+    for attempt in range(_ATTEMPTS):
+        draw = Draw(family, seed, number, *(["backward"] if backward else []), attempt)
+        program = Program(draw.child("samples"), backward=backward, dtype=draw.child("dtype").one(_DTYPES))
+        try:
+            FAMILIES[family](program, draw)
+            _check(program)
+        except UnsuitableError:
+            continue
+        return _task(program, family, task_name(family, seed, number, backward=backward))
+    raise AssertionError(f"{family}: {_ATTEMPTS} attempts gave no task for seed {seed}, number {number}")
+
+
+def task_name(family: str, seed: int, number: int, *, backward: bool) -> str:
+    """Return the end of a task's id.
+
+    >>> task_name("softmax", 7, 12, backward=True)
+    'softmax-7-12-backward'
+    """
+    return f"{family}-{seed}-{number}" + ("-backward" if backward else "")
+
+
+def _check(program: Program) -> None:
+    if program.unused():
+        raise UnsuitableError(f"nothing depends on {program.unused()}")
+    if not all(grid.informative(value.grid) for value in program.outputs):
+        raise UnsuitableError("an output tells too little")
+    if program.backward and len(program.outputs) > 1:
+        raise UnsuitableError("gradients of several outputs")
+
+
+def _task(program: Program, family: str, name: str) -> Task:
+    roots = program.roots
+    score = structure.difficulty(*roots) + (3 if program.backward else 0)
+    operators = len(structure.nodes(*roots))
+    text = structure.text_of(*roots)
+    tags = (
+        f"family:{family}",
+        f"structure:{text}",
+        f"dtype:{program.dtype}",
+        f"layout:{'+'.join(sorted(program.layouts)) or 'contiguous'}",
+        f"operators:{operators}",
+        f"difficulty:{score}",
+        *(["backward"] if program.backward else []),
+    )
+    return Task(
+        id=f"generated/{name}",
+        source=program.source(),
+        name=_human(family, program),
+        level=structure.level_of(score),
+        origin="generated",
+        split=structure.split_of(*roots),
+        category=family,
+        tags=tags,
+        sizes={
+            "cpu": SizeFamily(default=program.size_on("cpu")),
+            "cuda": SizeFamily(default=program.size_on("cuda")),
+        },
+    )
+
+
+def _human(family: str, program: Program) -> str:
+    """Family and operators, in the order in which they are applied."""
+    names = [node.operator for node in reversed(structure.nodes(*program.roots))]
+    kept = list(dict.fromkeys(names))
+    shown = ", ".join(kept[:6]) + (", ..." if len(kept) > 6 else "")
+    return f"{'Gradients of ' if program.backward else ''}{family.replace('_', ' ')}: {shown}".replace("_", " ")

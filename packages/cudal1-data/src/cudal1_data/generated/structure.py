@@ -1,0 +1,132 @@
+"""What a task computes, apart from shapes, numbers, dtypes and layouts: its operators and how they hang together.
+
+Splits go by `key`, which is coarser than the text of a structure: two tasks that differ only in an axis, in what is
+a parameter and what an input, or in which of several inputs stands where, have one key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cudal1_data.task import Split
+
+COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logaddexp"})
+"""Operators whose operands may change places."""
+
+LEAVES = ("x", "w", "i", "mask")
+"""Kinds of leaves: input, parameter, integer input, boolean input."""
+
+_SHARES: tuple[tuple[Split, int], ...] = (("train", 80), ("validation", 10), ("test", 10))
+"""Per cent of all structures."""
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """An operator with its operands, or a leaf. Compared by identity: a value that is used twice is one node."""
+
+    operator: str
+    """Name of the operator, or the kind of leaf."""
+    operands: tuple[Node, ...] = ()
+    """What it is applied to."""
+    detail: str = ""
+    """What the text shows beside the name (an axis, a kernel size); no part of the key."""
+    heavy: bool = False
+    """Whether it needs a pass of its own: a reduction, product, scan, window or indirect access."""
+    live: bool = field(init=False)
+    """Whether it depends on a floating-point input."""
+    key: str = field(init=False)
+    """Digest of the operators below, without details and without telling leaves apart."""
+
+    def __post_init__(self) -> None:
+        """Compute the key, and whether the node is live, from the operands."""
+        object.__setattr__(self, "live", self.operator == "x" or any(one.live for one in self.operands))
+        name = "leaf" if self.operator in LEAVES else self.operator
+        below = [one.key for one in self.operands]
+        if self.operator in COMMUTATIVE:
+            below.sort()
+        text = f"{name}({','.join(below)})"
+        object.__setattr__(self, "key", hashlib.sha256(text.encode()).hexdigest()[:32])
+
+
+def text_of(*roots: Node) -> str:
+    """Write outputs down in canonical form: operands in order, leaves numbered, repeated parts by number.
+
+    >>> x, y = Node("x"), Node("x")
+    >>> text_of(Node("relu", (Node("add", (Node("mul", (x, y)), x)),)))
+    'relu(add(x0,mul(x0,x1)))'
+    """
+    names: dict[int, str] = {}
+    counts: dict[str, int] = {}
+
+    def write(node: Node) -> str:
+        if id(node) in names:
+            return names[id(node)]
+        kind = node.operator if node.operator in LEAVES else "#"
+        number = counts.get(kind, 0)
+        counts[kind] = number + 1
+        names[id(node)] = f"{kind}{number}"
+        if node.operator in LEAVES:
+            return names[id(node)]
+        operands = sorted(node.operands, key=_order) if node.operator in COMMUTATIVE else node.operands
+        detail = f"[{node.detail}]" if node.detail else ""
+        return f"{node.operator}{detail}({','.join(map(write, operands))})"
+
+    return "; ".join(map(write, roots))
+
+
+def _order(node: Node) -> tuple[bool, str]:
+    return node.operator not in LEAVES, node.key
+
+
+def nodes(*roots: Node) -> list[Node]:
+    """Return every operator once, leaves left out."""
+    seen: dict[int, Node] = {}
+    waiting = list(roots)
+    while waiting:
+        node = waiting.pop()
+        if id(node) not in seen and node.operator not in LEAVES:
+            seen[id(node)] = node
+            waiting.extend(node.operands)
+    return list(seen.values())
+
+
+def marked_key(roots: Sequence[Node], marked: Node) -> str:
+    """Digest of a structure with one leaf told apart; two leaves that enter alike give the same."""
+    known: dict[int, str] = {}
+
+    def key(node: Node) -> str:
+        if id(node) not in known:
+            name = "marked" if node is marked else "leaf" if node.operator in LEAVES else node.operator
+            below = [key(one) for one in node.operands]
+            if node.operator in COMMUTATIVE:
+                below.sort()
+            known[id(node)] = hashlib.sha256(f"{name}({','.join(below)})".encode()).hexdigest()
+        return known[id(node)]
+
+    return "/".join(map(key, roots))
+
+
+def split_of(*roots: Node) -> Split:
+    """Return the split of a structure: a hash of its key, so that no structure stands in two splits."""
+    text = "split/" + "/".join(sorted(root.key for root in roots))
+    place = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") % 100
+    for name, share in _SHARES:
+        if place < share:
+            return name
+        place -= share
+    raise AssertionError("shares add up to 100")
+
+
+def difficulty(*roots: Node) -> int:
+    """Number of operators, and three more for each that needs a pass of its own over memory.
+
+    A pointwise operator can be fused into its neighbours by rote; a pass has to be planned.
+    """
+    return sum(1 + 3 * node.heavy for node in nodes(*roots))
+
+
+def level_of(score: int) -> int:
+    """Return the level for a difficulty: 1 up to 9, 2 up to 18, else 3."""
+    return 1 if score <= 9 else 2 if score <= 18 else 3
