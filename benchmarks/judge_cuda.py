@@ -126,9 +126,10 @@ def events():
     return statistics.mean(times)
 bench = lambda: triton.testing.do_bench(work, return_mode="median")
 def loop(model, calls):
+    kept = [None] * len(rotating)  # as the judge does: results live on for a while
     torch.cuda.synchronize()
     began = time.perf_counter()
-    for k in range(calls): model(rotating[k % len(rotating)])
+    for k in range(calls): kept[k % len(kept)] = model(rotating[k % len(rotating)])
     torch.cuda.synchronize()
     return (time.perf_counter() - began) / calls * 1e3
 loop(models["Once"], 4)

@@ -267,6 +267,7 @@ class Arm:
                         words[wire.OUTCOME] = self.describe(self.outputs)
                     else:
                         began = time.perf_counter_ns()
+                        side.touch()
                         again = [side.keep(kept[0], reused=False) for _ in self.inputs]
                         side.finish()
                         words[wire.OUTCOME] = self.describe(again)

@@ -40,6 +40,9 @@ class CpuSide:
     def wake(self, turn: int) -> None:
         """Nothing to make ready."""
 
+    def touch(self) -> None:
+        """An empty turn has nothing to start."""
+
     def finish(self) -> None:
         """Nothing runs behind a call's back."""
 

@@ -215,7 +215,7 @@ class Arm:
         seconds = answer.get("seconds")
         return seconds if isinstance(seconds, float) and seconds > 0 else 1e-3
 
-    def open(self, burst: int, warm: Array) -> None:
+    def open(self, burst: int, warm: Array, *, cold: bool) -> None:
         """Enter the timed loop, and take away the right to make processes. The arm is frozen afterwards.
 
         What the program says from here on is not kept: it sees inputs that the task's later candidates will see again,
@@ -224,11 +224,13 @@ class Arm:
         Args:
             burst: Most calls in one go.
             warm: Inputs for calls that are made to find out whether the program uses its outputs' memory again.
+            cold: Empty the caches after a turn's inputs came, however few they are.
 
         Raises:
             Fault: The worker fails.
         """
         self.worker.mute()
+        self.memory.cold = cold
         self.thaw()
         if burst != self._burst:
             self.make_slots(burst)

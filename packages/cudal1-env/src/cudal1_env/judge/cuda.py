@@ -230,6 +230,7 @@ class CudaMemory:
 
         self._torch: Any = torch
         self._device = device
+        self.cold = False
         self._copies = device.copies
         self._input_bytes = input_bytes
         self._stride = vmm.rounded(input_bytes)
@@ -278,10 +279,11 @@ class CudaMemory:
 
         Copies within the GPU put the judge's context in the worker's place, and back again on the judge's clock. So the
         caches are emptied first, then the worker's waiting kernel is let through, which brings its context back, and
-        only then inputs come, over the bus from the host's memory. Inputs that are too large for that come by a copy
-        within the GPU after all: calls on them take long.
+        only then inputs come, over the bus from the host's memory (and may lie in the L2 cache). Inputs that are too
+        large for that, or must be cold, come by a copy within the GPU after all: calls on large ones take long.
         """
-        device, staged = self._device, self._input_bytes * len(inputs) <= _STAGED_BYTES
+        device = self._device
+        staged = not self.cold and self._input_bytes * len(inputs) <= _STAGED_BYTES
         device.reset()
         if staged:
             self._copies.copy(self._staged(len(inputs)), _addresses(inputs), self._sizes(len(inputs)))

@@ -70,6 +70,9 @@ class Block(Protocol):
 class ArmMemory(Protocol):
     """Memory of one arm: the blocks in which it finds inputs, and what it leaves behind."""
 
+    cold: bool
+    """Whether `supply` empties the caches last in any case; else a few inputs may come after that."""
+
     def begin(self) -> tuple[wire.Message, list[int]] | None:
         """What the worker must be told before its constructor runs, and what it answers is given to `began`."""
         ...

@@ -136,7 +136,7 @@ class Extras:
     def _judge(self, case: Case, source: str, pool: Pool) -> Evaluation:
         """Judge a baseline's program like any other, at the precision of the program that it is for."""
         twin = Case(case.task, source, case.precision, role="baseline")
-        twin.machine = case.machine
+        twin.machine, twin.shares, twin.floor = case.machine, case.shares, case.floor
         built = self._builder.build(twin, pool)
         try:
             return twin.failed(built.fault) if built.fault is not None else self._launches.measure(built, pool)

@@ -2,7 +2,8 @@
 
 Bytes that must move are input elements that matter (the task gate found out how many at least), because the judge has
 emptied the L2 cache, and what of one call's outputs cannot stay in that cache. Weights do not count: they are the same
-in each call, and may lie in registers. So the floor is a lower bound of what an honest program needs.
+in each call, and may lie in registers. So the floor is a lower bound of what an honest program needs. Where a turn's
+inputs are few they may lie in the L2 cache after all; in the single calls that decide they do not.
 """
 
 from __future__ import annotations

@@ -52,12 +52,12 @@ class Judge:
         try:
             self.device = choose_device(self.settings, self.core)
             default_spec(self.device.name, demanded=self.settings.require_sandbox)
+            self._builder = Builder(self.settings, self.device, self.core)
+            self._launches = Launches(self._builder, load_spread(self.device.name, self.device.identity))
+            self._extras = Extras(self.settings, self._builder, self._launches)
         except BaseException:
             self._seat.close()
             raise
-        self._builder = Builder(self.settings, self.device, self.core)
-        self._launches = Launches(self._builder, load_spread(self.device.name, self.device.identity))
-        self._extras = Extras(self.settings, self._builder, self._launches)
         self._shares: dict[str, tuple[float, ...]] = {}
         if (audit := find_audit("auto", "starter", self.device.name)) is not None:
             self.learn(audit)

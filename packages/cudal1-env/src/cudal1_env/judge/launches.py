@@ -131,7 +131,7 @@ class Launches:
         Args:
             built: The candidate.
             pool: Of its task.
-            bursts: Whether short calls may be made several in one go.
+            bursts: Whether short calls may be made several in one go; if not, their inputs are in no cache either.
         """
         case, candidate = built.case, self._builder.again(built, pool)
         reference = self._builder.reference(case, pool)
@@ -148,7 +148,7 @@ class Launches:
             pairs, calls, burst = self._size(case.precision, reference_s, pool.anatomy, bursts=bursts)
             with case.watch.phase("warmup"):
                 for arm in (reference, candidate):
-                    arm.open(burst, pool.sets(mode, WARM_SETS - 1, WARM_SETS)[0].inputs)
+                    arm.open(burst, pool.sets(mode, WARM_SETS - 1, WARM_SETS)[0].inputs, cold=not bursts)
             random = pool.secrets.generator("order", len(case.launches))
             measurement = Measurement(
                 reference,

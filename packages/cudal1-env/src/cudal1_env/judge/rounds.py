@@ -26,6 +26,8 @@ SOLO_SETS = 4
 _FIRST_PAIRS = 8
 """Pairs whose sets are made before the first turn: the first look at the interval comes after as many."""
 _EMPTY_CALLS = 7
+_FIRST_CALL_MS = 0.1
+"""The first call of a turn takes longer than the others by no more than this."""
 _SLOPES = 10
 """Turns of some calls, and of twice as many, that tell a GPU's overhead."""
 _SINGLES = 2
@@ -208,9 +210,11 @@ class Measurement:
         """Learn from the reference what a turn takes beside its calls.
 
         On a CPU that is an empty call: its outputs are those of the reference's last untimed call, made on `warm`. On a
-        GPU an empty call lacks the first kernel's start. There turns of m and of n = 2 m calls are made, empty and not.
-        T(n) = a + n (h + t), empty E(n) = e + n h, with h the harness's own work on each call and t the call: so
+        GPU turns of m and of n = 2 m calls are made, empty (with the smallest kernel in place of the calls) and not.
+        T(n) = a + n (h + t), E(n) = e + n h, with h the harness's own work on each call and t the call: so
         a = (n T(m) - m T(n)) / (n - m), h = (E(n) - E(m)) / (n - m), and what a turn takes beside n t is a + n h.
+        a exceeds e by what the first call of a turn takes longer than the others, some 10 us; where calls are long the
+        difference of two long times tells it badly, so it is held to that range.
         """
         if self.reference.device.name == "cpu":
             empties = [self._trusted([warm], empty=True).elapsed_ns * 1e-6 for _ in range(_EMPTY_CALLS)]
@@ -229,8 +233,9 @@ class Measurement:
             harness = max(0.0, (statistics.median(empty[n]) - statistics.median(empty[m])) / (n - m))
             least = statistics.median(empty[n]) - n * harness
             (some, some_error), (all_, all_error) = _median_and_error(full[m]), _median_and_error(full[n])
-            self.overhead_ms = max(least, (n * some - m * all_) / (n - m)) + self.burst * harness
-            spread = math.hypot(n * some_error, m * all_error) / (n - m)
+            beside = (n * some - m * all_) / (n - m)
+            self.overhead_ms = min(max(beside, least), least + _FIRST_CALL_MS) + self.burst * harness
+            spread = min(math.hypot(n * some_error, m * all_error) / (n - m), _FIRST_CALL_MS)
             self.harness_ms = self.burst * harness
         self._resolution_ms = max(spread, _RESOLUTION * self.overhead_ms) / self.burst
 
