@@ -235,3 +235,16 @@ def test_a_starter_variant_with_a_compiler(judge: Judge) -> None:
     assert one.status is Status.CORRECT, one.message + one.stderr
     assert one.speedup is not None
     assert one.speedup.point > 2
+
+
+def test_sets_beyond_the_memory_for_them_are_made_again() -> None:
+    seed = bytes(range(16))
+    program = candidate("return torch.add(x[1], x[0], alpha=2)")
+    with Judge(JudgeSettings(device="cpu", pool_bytes=1)) as small:
+        one = small.evaluate(ADD, program, seed=seed)
+        assert not any(pool.size_bytes for pool in small._pools.values())
+    with Judge(JudgeSettings(device="cpu")) as large:
+        other = large.evaluate(ADD, program, seed=seed)
+    assert one.status is other.status is Status.CORRECT, one.message
+    assert one.seconds.oracle_s > 0
+    assert [error.tolerance for error in one.errors] == [error.tolerance for error in other.errors]

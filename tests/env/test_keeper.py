@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cudal1_data import load_task
+from cudal1_env.doctor import as_candidate
+from cudal1_env.errors import TaskError
+from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.cpu import CpuMemory
 from cudal1_env.judge.keeper import CoreKeeper
 
 
@@ -45,3 +52,21 @@ def test_without_a_core_it_does_nothing() -> None:
     keeper.hold()
     keeper.release()
     keeper.close()
+
+
+def test_the_core_is_let_go_when_an_arm_dies_while_it_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    supply = CpuMemory.supply
+
+    def kill_after(self: CpuMemory, *args: Any, **options: Any) -> None:
+        supply(self, *args, **options)
+        os.kill(self._pid, signal.SIGKILL)  # pyright: ignore[reportPrivateUsage]
+
+    monkeypatch.setattr(CpuMemory, "supply", kill_after)
+    task = load_task("starter/diag_matmul")
+    with Judge(JudgeSettings(device="cpu")) as judge:
+        with pytest.raises(TaskError, match="expected the reference to answer"):
+            judge.evaluate(task, as_candidate(task))
+        keeper = judge._builder._keeper  # pyright: ignore[reportPrivateUsage]
+        if judge.core is not None:
+            assert keeper._page is not None  # pyright: ignore[reportPrivateUsage]
+            assert keeper._page.words[0] == 0, "it still holds the core"  # pyright: ignore[reportPrivateUsage]

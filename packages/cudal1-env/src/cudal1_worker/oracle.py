@@ -33,7 +33,6 @@ class Oracle:
         self.module: types.ModuleType | None = None
         self.models: dict[str, tuple[Any, Any]] = {}
         self.entries: list[layout.Entry] = []
-        self.answers: list[torch.Tensor] = []
         self.written: tuple[list[layout.Entry], list[Any]] = ([], [])
         self.device = torch.device("cpu")
         self.block: torch.Tensor = torch.empty(0)
@@ -139,7 +138,6 @@ class Oracle:
             names = list(values)
             entries, size = layout.manifest([values[name] for name in names])
             self.written = (entries, [values[name] for name in names])
-            self.answers = []
             for model in (plain, wide):
                 state = model.state_dict()
                 for name in names:
@@ -152,23 +150,44 @@ class Oracle:
         return plain, wide.double() if isinstance(wide, torch.nn.Module) else wide
 
     def make(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Make one set of inputs and its float64 answers; they wait here for `write`.
+        """Make sets of inputs with their float64 answers, and write them into the judge's memory, one behind the other.
 
-        The answer says, for each output, its scale (largest finite magnitude) and, when asked, the largest
-        error of the reference's own arithmetic on the same inputs, both absolute.
+        Each set begins with its inputs; answers follow as float64 (integers as int64), in line. The answer says, for
+        each set and output, its scale (largest finite magnitude) and, when asked, the largest error of the reference's
+        own arithmetic on the same inputs, both absolute.
         """
-        values = self.fresh_inputs(message["seed"], message["distribution"])
         plain, wide = self.models[message["weights"]]
-        answers = self.exact(wide, values)
-        reports = [report(answer) for answer in answers]
-        if message["reference_error"]:
-            for entry, answer, own in zip(reports, answers, self.run(plain, values), strict=True):
-                entry.update(own_error(own, answer))
-        entries, _ = layout.manifest(values)
-        if entries != self.entries:
-            raise Failure("task", "expected get_inputs() to return the same shapes, layouts and plain values each time")
-        self.written, self.answers = (entries, values), answers
-        return {"outputs": reports, "answer_bytes": sum(8 * answer.numel() for answer in answers)}
+        reports: list[list[dict[str, Any]]] = []
+        for number, one in enumerate(message["sets"]):
+            values = self.fresh_inputs(one["seed"], one["distribution"])
+            answers = self.exact(wide, values)
+            found = [report(answer) for answer in answers]
+            if message["reference_error"]:
+                for entry, answer, own in zip(found, answers, self.run(plain, values), strict=True):
+                    entry.update(own_error(own, answer))
+            entries, _ = layout.manifest(values)
+            if entries != self.entries:
+                raise Failure("task", "expected get_inputs() to return the same shapes, layouts and values each time")
+            size = sum(8 * answer.numel() for answer in answers)
+            if size != message["answer_bytes"]:
+                raise Failure("task", "expected outputs of the same shapes on all inputs")
+            begin = message["stride"] * number
+            place = self.block[begin : begin + message["answers_at"] + size]
+            self.store(place, entries, values, answers, message["answers_at"])
+            reports.append(found)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return {"reports": reports}
+
+    def store(
+        self, place: torch.Tensor, entries: list[layout.Entry], values: list[Any], answers: list[torch.Tensor], at: int
+    ) -> None:
+        """Write tensors by their manifest, then answers in line from an offset on."""
+        layout.store(place, entries, values)
+        for answer in answers:
+            if answer.numel():
+                place[at : at + 8 * answer.numel()].view(answer.dtype).copy_(answer.contiguous().flatten())
+            at += 8 * answer.numel()
 
     def use_block(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Map the judge's memory, into which `write` writes."""
@@ -186,13 +205,8 @@ class Oracle:
         return {"ok": True}
 
     def write(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Write what was made last: tensors by their manifest, then answers as float64 (integers as int64), in line."""
+        """Write the weights that were made last, by their manifest."""
         layout.store(self.block, *self.written)
-        offset = message["answers_at"]
-        for answer in self.answers:
-            if answer.numel():
-                self.block[offset : offset + 8 * answer.numel()].view(answer.dtype).copy_(answer.contiguous().flatten())
-            offset += 8 * answer.numel()
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return {"ok": True}

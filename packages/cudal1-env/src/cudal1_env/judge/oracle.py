@@ -21,6 +21,7 @@ from cudal1_env.judge.workers import Dead, Late, Worker, Zygote
 SMALLER = "`cudal1-data export SUITE FILE --scale 4` writes the suite with a quarter of each batch"
 
 _PAGE = 4096
+_AT_ONCE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -149,36 +150,53 @@ class OracleClient:
         """
         answer = self._ask({"op": "state", "seed": seed, "values_seed": values_seed})
         size = int(answer["bytes"])
-        data = self._written(size, answers_at=size)[:size]
-        return Weights(list(answer["names"]), list(answer["entries"]), self._device.to_host(data))
+        block = self._memory(size)
+        self._ask({"op": "write"})
+        return Weights(list(answer["names"]), list(answer["entries"]), self._device.to_host(block[:size]))
 
-    def make(self, seed: int, distribution: str, weights: str, *, reference_error: bool) -> RawSet:
-        """Make one input set with its answers.
+    def make(self, sets: Sequence[tuple[int, str]], weights: str, *, reference_error: bool) -> list[RawSet]:
+        """Make input sets with their answers; `most_at_once` says how many may be asked for.
 
         Args:
-            seed: Single-use seed.
-            distribution: One of `cudal1_worker.distributions.NAMES`.
+            sets: Single-use seed and distribution (`cudal1_worker.distributions.NAMES`) of each.
             weights: `loaded` or `seeded`.
             reference_error: Whether the reference's own error is wanted too.
         """
+        answers_at, stride = self.anatomy.input_bytes, self._set_bytes
+        block = self._memory(stride * len(sets))
         made = self._ask(
             {
                 "op": "make",
-                "seed": seed,
-                "distribution": distribution,
+                "sets": [{"seed": seed, "distribution": name} for seed, name in sets],
                 "weights": weights,
                 "reference_error": reference_error,
+                "stride": stride,
+                "answers_at": answers_at,
+                "answer_bytes": 8 * sum(out.size for out in self.anatomy.outputs),
             }
         )
-        answers_at = self.anatomy.input_bytes
-        data = self._written(answers_at + max(int(made["answer_bytes"]), 8), answers_at=answers_at)
-        answers: list[Array] = []
-        offset = answers_at
-        for out in self.anatomy.outputs:
-            raw = data[offset : offset + 8 * out.size]
-            answers.append(self._device.view(raw, "float64" if out.dtype in EPSILON else "int64"))
-            offset += 8 * out.size
-        return RawSet(self._device.copy(data[:answers_at]), answers, made["outputs"])
+        result: list[RawSet] = []
+        for number, reports in enumerate(made["reports"]):
+            data = block[stride * number : stride * (number + 1)]
+            answers: list[Array] = []
+            offset = answers_at
+            for out in self.anatomy.outputs:
+                raw = data[offset : offset + 8 * out.size]
+                answers.append(self._device.view(raw, "float64" if out.dtype in EPSILON else "int64"))
+                offset += 8 * out.size
+            result.append(RawSet(self._device.copy(data[:answers_at]), answers, reports))
+        return result
+
+    @property
+    def most_at_once(self) -> int:
+        """How many sets may be made in one go: each time the judge and the oracle take turns on a GPU costs."""
+        return max(1, _AT_ONCE_BYTES // self._set_bytes)
+
+    @property
+    def _set_bytes(self) -> int:
+        """Memory of a set with its answers."""
+        size = self.anatomy.input_bytes + 8 * sum(out.size for out in self.anatomy.outputs)
+        return -(-size // _PAGE) * _PAGE
 
     def vary(self, seeds: Sequence[int], weights: str) -> list[float]:
         """Make inputs of which single elements are then changed.
@@ -200,14 +218,13 @@ class OracleClient:
         """Memory of a GPU that the oracle's process holds, as it says."""
         return int(self._ask({"op": "held"})["bytes"])
 
-    def _written(self, size_bytes: int, *, answers_at: int) -> Array:
-        """Let the oracle write what it made last; return the memory, which belongs to the judge."""
+    def _memory(self, size_bytes: int) -> Array:
+        """Memory of the judge's that the oracle writes, at least as large as asked for."""
         if self._block is None or self._block.size_bytes < size_bytes:
             if self._block is not None:
                 self._block.close()
             self._block = self._device.block(-(-size_bytes // _PAGE) * _PAGE)
             self._ask({"op": "block", "bytes": self._block.size_bytes}, [self._block.fd])
-        self._ask({"op": "write", "answers_at": answers_at})
         return self._block.bytes
 
     def close(self) -> None:

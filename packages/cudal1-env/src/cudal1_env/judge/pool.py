@@ -7,6 +7,7 @@ its own, so none can tell another), and so do the launches of one evaluation, fo
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,7 +19,7 @@ from cudal1_worker.sandbox import Spec
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.device import Device
 from cudal1_env.judge.numerics import EPSILON, Answer, Array, Expected, row_scales, tolerance
-from cudal1_env.judge.oracle import Anatomy, OracleClient, Weights
+from cudal1_env.judge.oracle import Anatomy, OracleClient, RawSet, Weights
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers import Zygote
 
@@ -161,19 +162,23 @@ class Pool:
             self.weights()
         if (mode, "own") not in self._own_error:
             self._probe(mode)
-        result: list[InputSet] = []
-        for index in range(first, last):
-            one = self._sets.get((mode, index)) or self._make(mode, index)
-            if (mode, index) not in self._sets and self.size_bytes + one.size_bytes <= self.most_bytes:
-                self._sets[mode, index] = one
-                self.size_bytes += one.size_bytes
-            result.append(one)
-        return result
+        made = dict[int, InputSet]()
+        missing = [index for index in range(first, last) if (mode, index) not in self._sets]
+        step = self.oracle.most_at_once
+        for start in range(0, len(missing), step):
+            for one in self._make(mode, missing[start : start + step]):
+                made[one.index] = one
+                if self.size_bytes + one.size_bytes <= self.most_bytes:
+                    self._sets[mode, one.index] = one
+                    self.size_bytes += one.size_bytes
+        return [made[index] if index in made else self._sets[mode, index] for index in range(first, last)]
 
     def prepare(self, mode: WeightsMode, first: int, last: int) -> None:
         """Make sets that will be wanted, as far as they can be kept."""
-        for index in range(first, last):
-            if self.size_bytes + self.sets(mode, index, index + 1)[0].size_bytes > self.most_bytes:
+        step = self.oracle.most_at_once
+        for start in range(first, last, step):
+            part = self.sets(mode, start, min(start + step, last))
+            if self.size_bytes + sum(one.size_bytes for one in part) > self.most_bytes:
                 return
 
     def _probe(self, mode: WeightsMode) -> None:
@@ -184,7 +189,7 @@ class Pool:
             allowed = True
             for number in range(count):
                 seed = self.secrets.number("probe", mode, name, number)
-                reports = self.oracle.make(seed, name, mode, reference_error=True).reports
+                reports = self.oracle.make([(seed, name)], mode, reference_error=True)[0].reports
                 for position, (entry, out) in enumerate(zip(reports, self.anatomy.outputs, strict=True)):
                     if out.floating:
                         relative = entry["own_error"] / entry["scale"] if entry["scale"] > 0 else 0.0
@@ -204,11 +209,15 @@ class Pool:
                     f"{_ILL_CONDITIONED:g} of its outputs' scale, it does not (errors {worst}): any answer would pass"
                 )
 
-    def _make(self, mode: WeightsMode, index: int) -> InputSet:
-        name = _CYCLE[index % len(_CYCLE)]
-        if (mode, name) not in self._own_error:
-            name = "own"
-        raw = self.oracle.make(self.secrets.number("set", mode, index), name, mode, reference_error=False)
+    def _make(self, mode: WeightsMode, indices: Sequence[int]) -> list[InputSet]:
+        names = [_CYCLE[index % len(_CYCLE)] for index in indices]
+        names = [name if (mode, name) in self._own_error else "own" for name in names]
+        seeds = [self.secrets.number("set", mode, index) for index in indices]
+        raws = self.oracle.make(list(zip(seeds, names, strict=True)), mode, reference_error=False)
+        return [self._checked(mode, *one) for one in zip(indices, names, raws, strict=True)]
+
+    def _checked(self, mode: WeightsMode, index: int, name: str, raw: RawSet) -> InputSet:
+        """Keep of a set what is needed to judge outputs, and its inputs."""
         random = self.secrets.generator("check", mode, index)
         whole = bool(random.random() < self.settings.full_check_share) or index == 0
         share = max(16, self.settings.sample_elements // len(self.anatomy.outputs))
