@@ -28,7 +28,7 @@ _FIRST_PAIRS = 8
 _EMPTY_CALLS = 7
 _FIRST_CALL_MS = 0.1
 """The first call of a turn takes longer than the others by no more than this."""
-_SLOPES = 10
+_SLOPES = 6
 """Turns of some calls, and of twice as many, that tell a GPU's overhead."""
 _SINGLES = 2
 """Calls for each pair that are made alone, where turns consist of several calls in one go."""
