@@ -251,7 +251,7 @@ class CudaMemory:
     def began(self, answer: wire.Message) -> None:
         """Take the address at which the worker says that it mapped the arena."""
         base = answer.get("arena")
-        self._base = base if isinstance(base, int) else 0
+        self._base = base if isinstance(base, int) and 0 <= base < 1 << 63 else 0
 
     def slots(self, count: int) -> tuple[wire.Message, list[int]]:
         """Make slots for inputs."""
@@ -387,9 +387,11 @@ class CudaMemory:
         return span.as_strided(want.shape, output.strides).reshape(-1).clone()
 
     def _start(self, output: Output) -> int:
-        """Offset of an output in the arena."""
+        """Offset of an output in the arena; 0 for one without elements, which lies anywhere."""
+        if not output.expected.size:
+            return 0
         start = output.address - self._base
-        if output.expected.size and not 0 <= start <= self._arena.size_bytes - output.span_bytes:
+        if not 0 <= start <= self._arena.size_bytes - output.span_bytes:
             raise Contract("expected outputs in memory that torch allocated, they lie elsewhere")
         return start
 
