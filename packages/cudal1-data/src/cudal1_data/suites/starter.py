@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cudal1_data.errors import BrokenTaskError
 from cudal1_data.suite import Broken, Suite
-from cudal1_data.task import Device, Size, SizeFamily, Split, Task, Variant, check_reference, parse
+from cudal1_data.task import Device, Size, SizeFamily, Task, Variant, check_reference, parse
 
 STARTER_FOLDER = Path(__file__).parent.parent / "starter"
 
@@ -68,7 +68,7 @@ class Manifest(BaseModel):
     """1 single operator, 2 fusion, 3 network."""
     category: Category
     """Kind of operation."""
-    split: Split
+    split: Literal["train", "test"]
     """`train`, or `test` for a task that is held out."""
     tags: list[str] = Field(default_factory=list[str])
     """Free tags."""

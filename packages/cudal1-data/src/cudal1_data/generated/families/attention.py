@@ -7,6 +7,7 @@ from collections.abc import Callable
 from cudal1_data.generated import grid
 from cudal1_data.generated.chain import chain, finished
 from cudal1_data.generated.draw import Draw
+from cudal1_data.generated.errors import UnsuitableError
 from cudal1_data.generated.grid import Grid
 from cudal1_data.generated.products import FLOPS_PER_NS
 from cudal1_data.generated.program import Program
@@ -17,6 +18,10 @@ from cudal1_data.generated.values import Value, combine
 
 _SCORES = ("BATCH", "HEADS", "TOKENS", "TOKENS")
 _VALUES = ("BATCH", "HEADS", "TOKENS", "WIDTH")
+
+
+_SHARPEST = 3.5
+"""Largest standard deviation of scores."""
 
 
 def attention(program: Program, draw: Draw) -> None:
@@ -58,7 +63,10 @@ def _spread_heads(program: Program, value: Value) -> Value:
 def _product(program: Program, draw: Draw, q: Value, k: Value) -> Value:
     """Scores with a spread of about two: softer weights would average the values away."""
     sharp = draw.one((1.5, 2.0, 2.5))
-    sample = grid.mixed(draw, q.grid, k.grid, spread=sharp * grid.size(q.grid.values))
+    spread = sharp * grid.size(q.grid.values)
+    if spread > _SHARPEST:
+        raise UnsuitableError("exponentials magnify the rounding of large scores")
+    sample = grid.mixed(draw, q.grid, k.grid, spread=spread)
     text = f"{sharp} * {q.atom} @ {k.atom}.transpose(2, 3) / WIDTH**0.5"
     result = combine("matmul", text, _SCORES, sample, q, k, detail="scores", bends=True, infix=True)
     return Value(text, Node("scale", (result.node,)), _SCORES, sample, result.curved, infix=True, nested=2)

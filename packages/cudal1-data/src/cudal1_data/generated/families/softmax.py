@@ -56,6 +56,9 @@ _FORMS = (
           "{n} * gates / torch.sum(gates, dim={dim}, keepdim=True)", 4.0, ("square", "shift")),
 )  # fmt: skip
 
+_LARGEST_SCORE = 6.0
+"""Among the samples; the largest of a real row is about twice that."""
+
 _GATES: dict[str, Callable[[float], float]] = {
     "sigmoid shares": lambda x: 1 / (1 + math.exp(-x)),
     "softplus shares": lambda x: math.log1p(math.exp(x)),
@@ -96,6 +99,8 @@ def _masked(program: Program, h: Value) -> Value:
 def _shared(program: Program, draw: Draw, h: Value, dim: int) -> Value:
     # Behind a logarithm of small shares gradients are near nothing.
     form = draw.one([one for one in _FORMS if not (program.backward and one.name == "log_softmax")])
+    if form.name.startswith("softm") and max(map(abs, h.grid.values)) > _LARGEST_SCORE:
+        raise UnsuitableError("exponentials magnify the rounding of large scores")
     over, length = (grid.rows, "COLS") if dim == -1 else (grid.columns, "ROWS")
     if form.name == "log_softmax":
         sample = over(_log_softmax, h.grid)
