@@ -1,16 +1,19 @@
-"""Where the tolerance's two constants come from: `python benchmarks/tolerance.py OUT.jsonl`.
+"""Where the tolerance's two constants come from: `python benchmarks/tolerance.py OUT.jsonl [--device cuda]`.
 
 For each computation the largest error against float64, over the largest magnitude of the answer, of: the reference
 (torch in float32), honest float32 programs that sum in another way (sequential, split-K, Winograd), and programs that
 are not float32 inside (TF32, bfloat16, half). `c` must lie above the honest ratios to the reference's error, and below
-the others'; where the reference is exact or lucky the floor in units of the last place decides. One JSON line each.
+the others'; where the reference is exact or lucky the floor in units of the last place decides. On a GPU the reference
+is cuBLAS's and cuDNN's, and beside the imitations of TF32 stand the hardware's own and what cuDNN chooses when it may
+try. One JSON line each.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +81,28 @@ def winograd(x: Floats, w: Floats) -> Floats:
     return y.permute(0, 1, 3, 2, 4).reshape(w.shape[0], 4 * tiles.shape[1], 4 * tiles.shape[2])
 
 
+@contextlib.contextmanager
+def hardware(*, tf32: bool = False, benchmark: bool = False) -> Generator[None]:
+    """Let the libraries of a GPU round to TF32, or try which way to convolve is fastest."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.benchmark = benchmark
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.benchmark = False
+
+
+def under(compute: Callable[[], Floats], *, tf32: bool = False, benchmark: bool = False) -> Callable[[], Floats]:
+    """The same computation as the libraries do it then."""
+
+    def changed() -> Floats:
+        with hardware(tf32=tf32, benchmark=benchmark):
+            return compute()
+
+    return changed
+
+
 def products(k: int, positive: bool) -> dict[str, Callable[[], Floats]]:
     """Ways to compute a matrix product with k terms."""
     a, b = torch.randn(96, k), torch.randn(k, 96)
@@ -91,6 +116,7 @@ def products(k: int, positive: bool) -> dict[str, Callable[[], Floats]]:
         "tf32": lambda: rounded(a, 10) @ rounded(b, 10),
         "bfloat16": lambda: a.bfloat16().float() @ b.bfloat16().float(),
         "half": lambda: a.half().float() @ b.half().float(),
+        **({"tf32_hardware": under(lambda: a @ b, tf32=True)} if a.is_cuda else {}),
     }
 
 
@@ -100,7 +126,9 @@ def sums(n: int, positive: bool) -> dict[str, Callable[[], Floats]]:
     return {
         "exact": lambda: x.double().sum(1),
         "reference": lambda: x.sum(1),
-        "sequential": lambda: torch.from_numpy(np.cumsum(x.numpy(), axis=1, dtype=np.float32)[:, -1].copy()),
+        "sequential": lambda: torch.from_numpy(np.cumsum(x.cpu().numpy(), axis=1, dtype=np.float32)[:, -1].copy()).to(
+            x.device
+        ),
         "split_k": lambda: x.reshape(8, -1, 16).sum(1).sum(1),
         "bfloat16": lambda: x.bfloat16().float().sum(1).bfloat16().float(),
         "half": lambda: x.half().float().sum(1).half().float(),
@@ -120,6 +148,8 @@ def convolutions(channels: int) -> dict[str, Callable[[], Floats]]:
         "winograd": lambda: winograd(x, w),
         "tf32": lambda: conv(rounded(x, 10), rounded(w, 10)),
         "bfloat16": lambda: conv(x.bfloat16().float(), w.bfloat16().float()),
+        **({"tf32_hardware": under(lambda: conv(x, w), tf32=True)} if x.is_cuda else {}),
+        **({"cudnn_chosen": under(lambda: conv(x, w), benchmark=True)} if x.is_cuda else {}),
     }
 
 
@@ -127,7 +157,11 @@ def main() -> None:
     """Compute, record, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
+    torch.set_default_device(options.device)
+    with hardware():
+        pass  # no TF32 but where it is asked for
     cases: dict[str, Callable[[], dict[str, Callable[[], Floats]]]] = {}
     for positive in (False, True):
         sign = "positive" if positive else "signed"
