@@ -261,7 +261,10 @@ class Launches:
         return max(2 * rule.min_pairs, min(rule.pairs_in_launch, affordable)), calls * burst, burst
 
     def _budget_s(self, precision: Precision) -> float:
-        return self._settings.budget_training_s if precision == "training" else self._settings.budget_report_s
+        settings = self._settings
+        if precision == "training":
+            return settings.budget_training_s
+        return settings.budget_report_gpu_s if self._device.name == "cuda" else settings.budget_report_s
 
     def _spent(self, case: Case) -> bool:
         return case.watch.phases.get("measure", 0.0) + case.measuring_s() > self._budget_s(case.precision)

@@ -56,6 +56,8 @@ class JudgeSettings(BaseModel):
     """Seconds of measurement after which a `training` evaluation takes the interval as it stands."""
     budget_report_s: float = Field(default=20.0, gt=0)
     """The same for `report`, over all launches."""
+    budget_report_gpu_s: float = Field(default=7.0, gt=0)
+    """The same on a GPU, for which others wait."""
     turn_ms: float = Field(default=8.0, gt=0)
     """A turn repeats single calls until it lasts about this long."""
     burst_below_us: float = Field(default=1000.0, ge=0)
