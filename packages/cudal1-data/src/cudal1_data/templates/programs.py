@@ -202,7 +202,7 @@ class _Program:
             line = run(step, number)
             if line is None:
                 for node in step.outputs:
-                    self._assign(node, self._torch(node))
+                    self._torch(node)
             else:
                 self._launch(step, line)
             number += 1

@@ -121,6 +121,9 @@ def _written(node: ast.expr, language: Language, arguments: tuple[str, ...]) -> 
             return "(" + f" {_SIGNS[type(op)]} ".join(sides) + ")"
         case ast.Call(func=ast.Name(id=name), args=inner):
             given = [_written(one, language, arguments) for one in inner]
+            if name == "where" and isinstance(inner[0], ast.Call) and given[0].endswith("1.0f : 0.0f)"):
+                given[0] = given[0].removesuffix(" ? 1.0f : 0.0f)") + ")"
+                return f"({given[0]} ? {given[1]} : {given[2]})"
             if language == "torch" and name in ("max", "min") and _is_number(given[1]):
                 return f"({given[0]}).{'clamp_min' if name == 'max' else 'clamp_max'}({given[1]})"
             return FUNCTIONS[name][("cuda", "triton", "torch").index(language)].format(*given)
