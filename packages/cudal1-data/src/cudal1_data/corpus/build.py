@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from cudal1_data.corpus.model import Label, Pair, digest
 from cudal1_data.corpus.spoil import SPOILS, spoilt_kernel
 from cudal1_data.task import Task
-from cudal1_data.techniques import classify
+from cudal1_data.techniques import Tags, classify
 from cudal1_data.templates.make import WRITINGS, Made, Writing, variants
 
 
@@ -29,8 +30,26 @@ def build(
     """
     for task in tasks:
         made = _some(variants(task, writings), per_task)
-        yield from (_pair(task, one, one.source, one.template, "right") for one in made)
-        yield from _spoilt(task, made, failures)
+        tags = _Tagger(task)
+        yield from (_pair(tags, one, one.source, one.template, "right") for one in made)
+        yield from _spoilt(tags, made, failures)
+
+
+class _Tagger:
+    """Tags programs of one task; those that differ in numbers of a template's parameters only are tagged once."""
+
+    _NUMBERS = re.compile(r"num_warps=\d+|num_stages=\d+|#pragma unroll \d+|\d{2,}")
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._known: dict[str, Tags | None] = {}
+
+    def techniques(self, source: str) -> tuple[str, ...]:
+        key = self._NUMBERS.sub(lambda match: re.sub(r"\d+", "99", match[0]), source)
+        if key not in self._known:
+            self._known[key] = classify(source, self.task.source)
+        tags = self._known[key]
+        return () if tags is None else tags.techniques
 
 
 def _some(made: Sequence[Made], count: int | None) -> list[Made]:
@@ -47,22 +66,22 @@ def _some(made: Sequence[Made], count: int | None) -> list[Made]:
     return chosen
 
 
-def _spoilt(task: Task, made: Sequence[Made], count: int) -> Iterator[Pair]:
+def _spoilt(tags: _Tagger, made: Sequence[Made], count: int) -> Iterator[Pair]:
     """Spoil programs of a task, another way and another program each time; which ones follows from the task's hash."""
     quick = [one for one in made if one.writing != "cuda-load-inline"]
-    start = int(digest(task.id)[:8], 16)
+    start = int(digest(tags.task.id)[:8], 16)
     for number in range(count if quick else 0):
         one = quick[(start + 7 * number) % len(quick)]
         kernel = spoilt_kernel(one.source) if number % 4 == 3 else None
         if kernel is not None:  # NVRTC builds when the program is first called
-            yield _pair(task, one, kernel, "spoilt: unknown name in a kernel", "runtime")
+            yield _pair(tags, one, kernel, "spoilt: unknown name in a kernel", "runtime")
             continue
         name, label, spoil = SPOILS[(start + number) % len(SPOILS)]
-        yield _pair(task, one, spoil(one.source), f"spoilt: {name}", label)
+        yield _pair(tags, one, spoil(one.source), f"spoilt: {name}", label)
 
 
-def _pair(task: Task, made: Made, source: str, template: str, label: Label) -> Pair:
-    tags = classify(source, task.source)
+def _pair(tags: _Tagger, made: Made, source: str, template: str, label: Label) -> Pair:
+    task = tags.task
     return Pair(
         task=task.id,
         family=task.category,
@@ -74,7 +93,7 @@ def _pair(task: Task, made: Made, source: str, template: str, label: Label) -> P
         source=source,
         source_sha256=digest(source),
         writing=made.writing,
-        techniques=() if tags is None else tags.techniques,
+        techniques=tags.techniques(source),
         template=template,
         parameters=dict(made.parameters),
         label=label,
