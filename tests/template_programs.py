@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
-
 from cudal1_data import Task, load_task
 
 SMALL = {"ROWS": 12, "BATCH": 2, "B": 8, "H": 16, "W": 16, "HEIGHT": 16, "WIDTH": 16, "LENGTH": 24}

@@ -22,7 +22,10 @@ from hypothesis import strategies as st
 
 @pytest.fixture(scope="module")
 def pairs() -> list[Pair]:
-    tasks = [load_task("starter/layer_norm_manual", device="cuda"), load_task("generated/elementwise-3-1", device="cuda")]
+    tasks = [
+        load_task("starter/layer_norm_manual", device="cuda"),
+        load_task("generated/elementwise-3-1", device="cuda"),
+    ]
     return list(build(tasks, per_task=12, failures=len(SPOILS) + 3))
 
 

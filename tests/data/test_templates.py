@@ -13,11 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from template_programs import error_of, imported, small_task
-
 from cudal1_data import load_suite, load_task
+from cudal1_data.techniques import classify
 from cudal1_data.templates.cuda_text import pointwise_kernel, row_kernel
 from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.fusion import Kernel, index_text, plan
@@ -26,7 +23,9 @@ from cudal1_data.templates.make import WRITINGS, variants
 from cudal1_data.templates.programs import Choice, nvrtc_program, torch_program
 from cudal1_data.templates.reader import read
 from cudal1_data.templates.table import UNARY, device_text
-from cudal1_data.techniques import classify
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from template_programs import error_of, imported, small_task
 
 TOLERANCE = 2e-5
 
@@ -237,7 +236,9 @@ def test_state_names_are_the_reference_s() -> None:
         assert "self.weight = nn.Parameter(torch.ones(size))" in made.source
 
 
-@pytest.mark.parametrize("task_id", ["starter/layer_norm_manual", "generated/elementwise-3-1", "generated/conv" + "olution-3-1"])
+@pytest.mark.parametrize(
+    "task_id", ["starter/layer_norm_manual", "generated/elementwise-3-1", "generated/conv" + "olution-3-1"]
+)
 def test_variants_are_programs_of_every_way(task_id: str) -> None:
     found = variants(load_task(task_id, device="cuda"))
     assert {one.writing for one in found} == set(WRITINGS)

@@ -22,19 +22,20 @@ Pairs of a PyTorch reference and a program that is meant to compute the same, wi
 
 | column | what |
 | --- | --- |
-| `task`, `family`, `level`, `split`, `overlaps` | the task; `overlaps` names the task of KernelBench with the same operators |
+| `task`, `family`, `level`, `split`, `overlaps` | the task; `overlaps`: KernelBench's task with the same operators |
 | `reference`, `reference_sha256` | the reference program at one size |
 | `source`, `source_sha256` | the program; it defines `ModelNew` |
 | `writing` | pytorch, triton, cuda-load-inline, cuda-nvrtc, torch-compile, other |
 | `techniques` | tags read off the text |
 | `template`, `parameters` | what made it (parameters as JSON) |
 | `label` | what is expected: `right`, or the kind of failure that was put in |
-| `evaluations` | one entry for each verdict: status, speedups with 95 % intervals, precision, machine, date, record id |
+| `evaluations` | one for each verdict: status, speedups with 95 % intervals, precision, machine, date, record |
 | `verified`, `speedup` | whether a verdict on a GPU says CORRECT; its latest speedup against the reference |
 
 ## What it is not
 
-- `label` says what a template meant to write; only `verified` says that a judge agreed. `evaluations` may say otherwise.
+- `label` says what a template meant to write; only `verified` says that a judge agreed, and
+  `evaluations` may say otherwise.
 - Programs carry their task's sizes as constants: they are variants of the reference at that size alone.
 - Programs are generated from templates; many differ in parameters only. Split by `task`, never by row.
 - Failures include programs that never return. Nothing here should be run outside a sandbox.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from cudal1_data.corpus.model import LABEL_STATUS, Figures, Label, Pair, Speedup, digest
 from cudal1_data.corpus.store import Corpus
@@ -22,6 +21,8 @@ WRITING = {
     "compile": "torch-compile",
 }
 """By way of the classifier, the corpus's name; `other` for the rest."""
+
+_ROW: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
 class _Interval(BaseModel):
@@ -97,9 +98,8 @@ def merge(corpus: Corpus, path: Path) -> Merged:
 
 def _read(line: str, path: Path, number: int) -> _Record | None:
     try:
-        values: Any = json.loads(line)
-        if isinstance(values, dict) and "evaluation" in values:
-            values = values["evaluation"]
+        values = _ROW.validate_json(line)
+        values = values.get("evaluation", values)
         if values is None:
             return None
         record = _Record.model_validate(values)
@@ -143,19 +143,20 @@ def _merge_one(corpus: Corpus, record: _Record, done: Merged) -> None:
 
 def _label(status: str) -> Label:
     """Return what a program without a template is from now on expected to be."""
-    return next((label for label, expected in LABEL_STATUS.items() if status in expected), "runtime")
+    for label, expected in LABEL_STATUS.items():
+        if status in expected:
+            return label
+    return "runtime"
 
 
 def _figures(record: _Record) -> Figures:
     assert record.machine is not None
-    given = {"eager": record.speedup, **record.speedups} if record.speedup is not None else {}
+    given = {} if record.speedup is None else {"eager": record.speedup, **record.speedups}
     return Figures(
         record=record.id,
         status=record.status,
         speedups=tuple(
-            Speedup(baseline=name, low=one.low, point=one.point, high=one.high)
-            for name, one in given.items()
-            if one is not None
+            Speedup(baseline=name, low=one.low, point=one.point, high=one.high) for name, one in given.items()
         ),
         precision=record.precision,
         device=record.machine.device,

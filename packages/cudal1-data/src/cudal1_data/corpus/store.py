@@ -167,7 +167,10 @@ def _schema(pyarrow: Any) -> Any:
         [
             *((name, text) for name in ("task", "family")),
             ("level", pyarrow.int64()),
-            *((name, text) for name in ("split", "overlaps", "reference", "reference_sha256", "source", "source_sha256", "writing")),
+            *(
+                (name, text)
+                for name in ("split", "overlaps", "reference", "reference_sha256", "source", "source_sha256", "writing")
+            ),
             ("techniques", several(text)),
             *((name, text) for name in ("template", "parameters", "label")),
             ("evaluations", several(figures)),

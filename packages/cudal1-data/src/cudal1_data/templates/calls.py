@@ -13,7 +13,20 @@ from cudal1_data.templates.values import Layer, Symbol, Value, opaque, pointwise
 
 _MAKES = ("randn", "rand", "randint", "ones", "zeros", "arange", "eye", "empty")
 _STORED = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "bool": "bool", "long": "int64"}
-_SAME = ("detach", "flip", "abs", "tril", "triu", "one_hot", "roll", "cummax", "cumprod", "normalize", "softmax", "cumsum")
+_SAME = (
+    "detach",
+    "flip",
+    "abs",
+    "tril",
+    "triu",
+    "one_hot",
+    "roll",
+    "cummax",
+    "cumprod",
+    "normalize",
+    "softmax",
+    "cumsum",
+)
 
 
 def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]) -> Value:

@@ -70,7 +70,9 @@ def pointwise_kernel(kernel: Kernel, name: str, *, threads: int, vector: int) ->
     stores: list[str] = []
     for place, node in enumerate(kernel.outputs):
         value = writer.value(node, False)
-        stores.append(f"reinterpret_cast<float*>(&made{place})[part] = {value};" if wide else f"out{place}[i] = {value};")
+        stores.append(
+            f"reinterpret_cast<float*>(&made{place})[part] = {value};" if wide else f"out{place}[i] = {value};"
+        )
     after = [f"reinterpret_cast<float{vector}*>(out{place})[item] = made{place};" for place in range(len(stores))]
     made = [f"float{vector} made{place};" for place in range(len(stores))]
     total = kernel.size // vector
@@ -205,7 +207,9 @@ class _RowWriter:
             self.body.append(f"if (inside) {name} = {_JOIN[node.how].format(name, value)};")
         self.lines += begin
         self._loop()
-        self.lines += [f"{self.outer[id(node), False]} = row_{node.how}({self.outer[id(node), False]});" for node in nodes]
+        self.lines += [
+            f"{self.outer[id(node), False]} = row_{node.how}({self.outer[id(node), False]});" for node in nodes
+        ]
 
     def _store(self) -> None:
         self.inner, self.body = {}, []

@@ -72,7 +72,9 @@ def variants(task: Task, writings: Sequence[Writing] = WRITINGS) -> list[Made]:
         writings: Ways of writing.
     """
     seen: set[str] = {_digest(task.source)}
-    return [made for made in _all(task, writings) if not (_digest(made.source) in seen or seen.add(_digest(made.source)))]
+    return [
+        made for made in _all(task, writings) if not (_digest(made.source) in seen or seen.add(_digest(made.source)))
+    ]
 
 
 def _all(task: Task, writings: Sequence[Writing]) -> Iterator[Made]:

@@ -121,7 +121,7 @@ def inline_program(reference: Reference, steps: Sequence[Kernel | Node], choice:
         f"namespace of_{one.name} {{\n{_without_linkage(one.definition)}}}\n{text}"
         for one, text in zip(kernels, launchers, strict=True)
     )
-    source = f'#include <torch/extension.h>\n#include <ATen/cuda/CUDAContext.h>\n{texts}'
+    source = f"#include <torch/extension.h>\n#include <ATen/cuda/CUDAContext.h>\n{texts}"
     definition = (
         f'CUDA = r"""{source}"""\n\nextension = load_inline(\n    name="variant",\n'
         f'    cpp_sources=r"""{declared}""",\n    cuda_sources=CUDA,\n    functions=[{names}],\n)\n'
@@ -136,9 +136,7 @@ def _without_linkage(definition: str) -> str:
 def _launcher(kernel: CudaKernel) -> str:
     names = [f"t{place}" for place in range(len(kernel.parameters))]
     parameters = ", ".join(f"torch::Tensor {name}" for name in names)
-    pointers = ", ".join(
-        f"({kind}){name}.data_ptr()" for kind, name in zip(kernel.parameters, names, strict=True)
-    )
+    pointers = ", ".join(f"({kind}){name}.data_ptr()" for kind, name in zip(kernel.parameters, names, strict=True))
     grid, block = (", ".join(map(str, sizes)) for sizes in (kernel.grid, kernel.block))
     stream = "at::cuda::getCurrentCUDAStream()"
     return (
@@ -189,7 +187,9 @@ class _Program:
         ]
         forward = f"    def forward({', '.join(['self', *self.reference.methods])}):\n"
         forward += "".join(f"        {line}\n" for line in body)
-        return "\n\n".join(part.strip("\n") + "\n" for part in parts[:-1] if part.strip()) + "\n\n" + parts[-1] + forward
+        return (
+            "\n\n".join(part.strip("\n") + "\n" for part in parts[:-1] if part.strip()) + "\n\n" + parts[-1] + forward
+        )
 
     def forward(self, run: Run) -> list[str]:
         """Return the lines of `forward`."""

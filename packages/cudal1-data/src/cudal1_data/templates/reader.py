@@ -68,8 +68,9 @@ class _Reader:
             scope[name] = Node("input", value.dims, text=name, dtype=value.dtype)
         result = self._returned(forward, scope)
         several = isinstance(result, tuple)
-        roots = cast("tuple[Node, ...]", result if several else (result,))
-        if not all(isinstance(root, Node) for root in roots) or any(root.leaf for root in roots):
+        returned = result if isinstance(result, tuple) else (result,)
+        roots = tuple(root for root in returned if isinstance(root, Node) and not root.leaf)
+        if len(roots) != len(returned):
             raise UnsuitableError("expected tensors that forward computes")
         text = ast.get_source_segment(self.source, constructor, padded=True) if constructor else ""
         return Reference(self._head(), text or "", tuple(names), roots, several)
@@ -209,9 +210,7 @@ class _Reader:
             if node.attr == "eps":
                 return cast("float", value.argument(1, "eps", 1e-5))
             text = f"{value.name}.{node.attr}"
-            return self.leaves.setdefault(
-                text, Node("parameter", shapes.attribute_dims(value, node.attr), text=text)
-            )
+            return self.leaves.setdefault(text, Node("parameter", shapes.attribute_dims(value, node.attr), text=text))
         if not isinstance(value, Node):
             raise UnsuitableError(f"expected a tensor in {ast.unparse(node)}")
         match node.attr:
@@ -298,5 +297,3 @@ def _number(op: ast.operator, left: Value, right: Value) -> Value:
             return cast("float", left**right)
         case _:
             raise UnsuitableError(f"expected plain arithmetic, got {type(op).__name__}")
-
-

@@ -35,7 +35,8 @@ def channels_last_program(source: str) -> str:
         "    def forward(self, *inputs):\n        if not self.laid_out:\n"
         "            self.to(memory_format=torch.channels_last)\n            self.laid_out = True\n"
         "        moved = [\n"
-        "            x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x for x in inputs\n        ]\n"
+        "            x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x\n"
+        "            for x in inputs\n        ]\n"
         "        result = super().forward(*moved)\n"
         "        return result.contiguous() if isinstance(result, torch.Tensor) else result\n"
     )

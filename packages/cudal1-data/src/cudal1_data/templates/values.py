@@ -112,7 +112,9 @@ def _split(expression: str) -> list[str]:
     for place, character in enumerate(expression):
         before = expression[place - 1] if place else " "
         after = expression[place + 1] if place + 1 < len(expression) else " "
-        alone = character in "abc" and not (before.isalnum() or before in "._") and not (after.isalnum() or after == "_")
+        alone = (
+            character in "abc" and not (before.isalnum() or before in "._") and not (after.isalnum() or after == "_")
+        )
         parts.extend([character, ""] if alone else [])
         if not alone:
             parts[-1] += character
