@@ -20,6 +20,7 @@ import torch
 import triton.language as tl
 import triton.language.extra as extra
 from cudal1_data.templates.fusion import plan
+from cudal1_data.templates.products import Tiles, product_program
 from cudal1_data.templates.programs import Choice, triton_program
 from cudal1_data.templates.reader import read
 from template_programs import error_of, small_task
@@ -42,6 +43,16 @@ LIBDEVICE = types.SimpleNamespace(
 vars(extra)["libdevice"] = LIBDEVICE
 
 
+PRODUCTS = (
+    "starter/matmul_bias_gelu",
+    "starter/linear_scale_residual",
+    "starter/mixer_block",
+    "generated/matmul_epilogue-3-0",
+    "generated/matmul_epilogue-3-1",
+    "generated/matmul_shapes-3-1",
+)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     errors = {}
@@ -51,6 +62,10 @@ def main() -> None:
             reference = read(task.source)
             program = triton_program(reference, plan(reference.roots), Choice(rows=2, block=256))
             errors[task_id] = error_of(task, program, Path(folder))
+            if task_id in PRODUCTS:
+                tiles = Tiles(block_m=32, block_n=64, block_k=32, warps=4, stages=2, group=2)
+                program = product_program(reference, plan(reference.roots), tiles)
+                errors[f"{task_id}, product"] = error_of(task, program, Path(folder))
     print(json.dumps(errors))
 
 

@@ -69,15 +69,19 @@ def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Node
         raise UnsuitableError(f"expected one tensor in {module.name}(...)")
     dims = shapes.layer_dims(module, args[0].dims)
     if module.kind == "LayerNorm" and not module.kwargs and args[0].dtype == "float32":
-        weight, bias = (
-            leaves.setdefault(
-                f"{module.name}.{name}",
-                Node("parameter", shapes.attribute_dims(module, name), text=f"{module.name}.{name}"),
-            )
-            for name in ("weight", "bias")
-        )
+        weight, bias = (_parameter(module, name, leaves) for name in ("weight", "bias"))
         return layer_norm(module, args[0], weight, bias)
+    if module.kind == "Linear":
+        weight = _parameter(module, "weight", leaves)
+        if module.argument(2, "bias", True) is False:
+            return opaque("F.linear({0}, {1})", dims, args[0], weight)
+        return opaque("F.linear({0}, {1}, {2})", dims, args[0], weight, _parameter(module, "bias", leaves))
     return opaque(f"{module.name}({{0}})", dims, args[0])
+
+
+def _parameter(module: Layer, name: str, leaves: dict[str, Node]) -> Node:
+    text = f"{module.name}.{name}"
+    return leaves.setdefault(text, Node("parameter", shapes.attribute_dims(module, name), text=text))
 
 
 def _stored(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Node:

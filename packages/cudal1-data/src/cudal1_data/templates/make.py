@@ -13,6 +13,7 @@ from cudal1_data.templates import rewrites
 from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.fusion import Kernel, plan
 from cudal1_data.templates.graph import Node, Reference
+from cudal1_data.templates.products import Tiles, product_program
 from cudal1_data.templates.programs import Choice, inline_program, nvrtc_program, torch_program, triton_program
 from cudal1_data.templates.reader import read
 
@@ -56,6 +57,13 @@ _INLINE = [
 ]
 """Few: a build takes most of a minute."""
 
+_TILES = [
+    Tiles(block_m=m, block_n=n, block_k=k, warps=warps, stages=stages, group=group)
+    for (m, n, k, warps), stages, group in itertools.product(
+        ((32, 32, 32, 2), (64, 64, 16, 4), (64, 64, 32, 4), (128, 64, 32, 8), (128, 128, 16, 8)), (2, 3), (1, 8)
+    )
+]
+
 Program = Callable[[Reference, Sequence[Kernel | Node], Choice], str]
 _KERNELS: tuple[tuple[Writing, Program, list[Choice]], ...] = (
     ("triton", triton_program, _TRITON),
@@ -95,9 +103,20 @@ def _all(task: Task, writings: Sequence[Writing]) -> Iterator[Made]:
         return
     if "pytorch" in writings and any(isinstance(step, Kernel) for step in steps):
         yield Made(torch_program(reference, steps), "pytorch", "operators", ())
+    if "triton" in writings:
+        yield from _products(reference, steps)
     for writing, program, choices in _KERNELS:
         if writing in writings:
             yield from _rendered(reference, steps, writing, program, choices)
+
+
+def _products(reference: Reference, steps: Sequence[Kernel | Node]) -> Iterator[Made]:
+    for tiles in _TILES:
+        try:
+            source = product_program(reference, steps, tiles)
+        except UnsuitableError:
+            return
+        yield Made(source, "triton", "triton-product", tuple(asdict(tiles).items()))
 
 
 def _rendered(

@@ -40,7 +40,7 @@ class Choice:
 
 def torch_program(reference: Reference, steps: Sequence[Kernel | Node]) -> str:
     """Write every operator as a call into PyTorch of its own."""
-    return _Program(reference, steps).text("", lambda kernel, number: None)
+    return Writer(reference, steps).text("", lambda kernel, number: None)
 
 
 def triton_program(reference: Reference, steps: Sequence[Kernel | Node], choice: Choice) -> str:
@@ -61,7 +61,7 @@ def triton_program(reference: Reference, steps: Sequence[Kernel | Node], choice:
         definitions.append(made.definition)
         return made.call
 
-    program = _Program(reference, steps)
+    program = Writer(reference, steps)
     body = program.forward(run)
     head = "import triton\nimport triton.language as tl\n"
     if any("libdevice." in one for one in definitions):
@@ -85,7 +85,7 @@ def nvrtc_program(reference: Reference, steps: Sequence[Kernel | Node], choice: 
         definitions.append(f'SOURCE{number} = r"""{made.definition}"""\n')
         return f"built(SOURCE{number}, {made.name!r})(grid={made.grid}, block={made.block}, args=[{{args}}])"
 
-    program = _Program(reference, steps)
+    program = Writer(reference, steps)
     body = program.forward(run)
     build = textwrap.dedent("""
         @functools.cache
@@ -111,7 +111,7 @@ def inline_program(reference: Reference, steps: Sequence[Kernel | Node], choice:
         kernels.append(made)
         return f"extension.run_{made.name}({{args}})"
 
-    program = _Program(reference, steps)
+    program = Writer(reference, steps)
     body = program.forward(run)
     launchers = [_launcher(one) for one in kernels]
     declared = "\n".join(text.partition(" {\n")[0] + ";" for text in launchers)
@@ -166,11 +166,15 @@ Run = Callable[[Kernel, int], str | None]
 
 
 @dataclass
-class _Program:
+class Writer:
+    """Writes one program around its kernels."""
+
     reference: Reference
     steps: Sequence[Kernel | Node]
     names: dict[int, str] = field(default_factory=dict[int, str])
     lines: list[str] = field(default_factory=list[str])
+    absorbed: dict[int, Node] = field(default_factory=dict[int, Node])
+    """By `id` the calls into PyTorch that kernels make themselves."""
 
     def text(self, head: str, run: Run) -> str:
         return self.whole(head, "", self.forward(run))
@@ -195,6 +199,8 @@ class _Program:
         """Return the lines of `forward`."""
         number = 0
         for step in self.steps:
+            if isinstance(step, Node) and id(step) in self.absorbed:
+                continue
             if isinstance(step, Node):
                 text = step.text.format(*(self._name(one) for one in step.operands))
                 self._assign(step, text)
@@ -217,8 +223,11 @@ class _Program:
         return node.text if node.leaf else self.names[id(node)]
 
     def _launch(self, kernel: Kernel, line: str) -> None:
-        args = [self._name(leaf) + ("" if leaf.kind == "parameter" else ".contiguous()") for leaf in kernel.leaves]
-        device = self._name(kernel.leaves[0])
+        read = [
+            one for leaf in kernel.leaves for one in (leaf.operands if id(leaf) in self.absorbed else (leaf,))
+        ]  # fmt: skip
+        args = [self._name(leaf) + ("" if leaf.kind == "parameter" else ".contiguous()") for leaf in read]
+        device = self._name(read[0])
         for node in kernel.outputs:
             self._assign(node, f"torch.empty({node.dims}, device={device}.device, dtype=torch.float32)")
             args.append(self.names[id(node)])

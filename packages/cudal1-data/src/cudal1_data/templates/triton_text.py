@@ -38,7 +38,7 @@ def triton_kernel(kernel: Kernel, name: str, *, block: int, warps: int, stages: 
     Raises:
         UnsuitableError: A tile of whole rows would be too large.
     """
-    writer = _Writer(kernel)
+    writer = TileWriter(kernel)
     tile = 1 << max(kernel.cols - 1, 1).bit_length() if kernel.trailing else block
     if kernel.trailing and rows * tile > _MOST_TILE:
         raise UnsuitableError(f"expected tiles of up to {_MOST_TILE} elements, got {rows} x {tile}")
@@ -53,7 +53,9 @@ def triton_kernel(kernel: Kernel, name: str, *, block: int, warps: int, stages: 
     return TritonKernel("\n".join(text) + "\n", f"{name}[({programs},)]({{args}}, {tuned})")
 
 
-class _Writer:
+class TileWriter:
+    """Writes the values of a tile, line by line."""
+
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.names: dict[tuple[int, bool], str] = {}
