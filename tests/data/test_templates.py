@@ -87,6 +87,27 @@ def test_triton_programs_agree_with_the_reference_in_the_interpreter() -> None:
     assert {name: error for name, error in errors.items() if not error < TOLERANCE} == {}
 
 
+def test_triton_builds_kernels_for_sm_90(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="needs Triton")
+    paths: list[Path] = []
+    for task in load_suite("generated:elementwise+norm+softmax+scan+matmul_epilogue+loss?n=12&seed=8", device="cuda"):
+        found = variants(task, ("triton",))
+        for number, made in enumerate((found[0], found[-1])):
+            paths.append(tmp_path / f"{task.id.replace('/', '_').replace('-', '_')}_{number}.py")
+            paths[-1].write_text(made.source)
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parents[1] / "triton_build.py"), *map(str, paths)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout)
+    assert told["said"] == {}
+    assert told["kernels"] >= 20
+
+
 # --- CUDA C++ --------------------------------------------------------------------------------------------------
 
 

@@ -66,7 +66,7 @@ def product_program(reference: Reference, steps: Sequence[Kernel | Node], tiles:
 
 def _pairs(reference: Reference, steps: Sequence[Kernel | Node]) -> list[tuple[Kernel, Node]]:
     """Return kernels with the product that each takes over: its only user, of its own shape."""
-    used: list[Node] = [root for root in reference.roots]
+    used: list[Node] = list(reference.roots)
     for step in steps:
         used.extend(step.leaves if isinstance(step, Kernel) else step.operands)
     found: list[tuple[Kernel, Node]] = []

@@ -177,6 +177,7 @@ class Writer:
     """By `id` the calls into PyTorch that kernels make themselves."""
 
     def text(self, head: str, run: Run) -> str:
+        """Return the program without definitions of its own."""
         return self.whole(head, "", self.forward(run))
 
     def whole(self, head: str, definitions: str, body: list[str]) -> str:

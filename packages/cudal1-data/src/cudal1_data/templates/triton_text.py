@@ -63,6 +63,7 @@ class TileWriter:
         self.members = {id(node) for node in kernel.members}
 
     def begin(self) -> list[str]:
+        """Return the lines that say which elements a program has."""
         if not self.kernel.trailing:
             return [
                 "place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)",
@@ -77,6 +78,7 @@ class TileWriter:
         ]
 
     def body(self) -> list[str]:
+        """Return the lines that compute and store."""
         for place, node in enumerate(self.kernel.outputs):
             lost = id(node) in self.kernel.squeezed
             value = self.value(node, lost)
