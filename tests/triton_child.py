@@ -40,7 +40,7 @@ def by_numpy(function):
 LIBDEVICE = types.SimpleNamespace(
     tanh=by_numpy(np.tanh), log1p=by_numpy(np.log1p), expm1=by_numpy(np.expm1), atan=by_numpy(np.arctan)
 )
-vars(extra)["libdevice"] = LIBDEVICE
+extra.libdevice = LIBDEVICE  # pyright: ignore[reportAttributeAccessIssue]
 
 
 PRODUCTS = (
