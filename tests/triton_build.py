@@ -7,6 +7,7 @@ compiler said of those that it refused.
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
@@ -32,9 +33,10 @@ def main() -> None:
             function = getattr(module, kernel)
             kernels += 1
             assert isinstance(function, JITFunction)
+            body = inspect.getsource(function.fn)
             given = dict(re.findall(r"(ROWS|BLOCK|num_warps|num_stages)=(\d+)", arguments))
             constants = {(place,): int(given[one]) for place, one in enumerate(function.arg_names) if one in given}
-            signature = {one: "constexpr" if one in given else pointer(text, one) for one in function.arg_names}
+            signature = {one: "constexpr" if one in given else pointer(body, one) for one in function.arg_names}
             source = ASTSource(function, signature, constants)
             options = {one: int(given[one]) for one in ("num_warps", "num_stages")}
             try:
