@@ -26,6 +26,12 @@ _SAME = (
     "normalize",
     "softmax",
     "cumsum",
+    "softmin",
+    "zeros_like",
+    "ones_like",
+    "instance_norm",
+    "group_norm",
+    "layer_norm",
 )
 
 
@@ -169,6 +175,8 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
             return (x.dims[0], x.dims[0])
         case "contiguous":
             return x.dims
+        case _ if "_pool" in name and "adaptive" not in name and "ceil_mode" not in named:
+            return _pooled(name, x, rest, named)
         case "mean" | "sum" | "amax" | "amin" | "var" | "std" | "argmax" | "argmin":
             where = rest[0] if rest else named.get("dim")
             if where is None:
@@ -177,3 +185,21 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
             return shapes.reduced(x.dims, axes, keepdim=bool(named.get("keepdim", False)))
         case _:
             raise UnsuitableError(f"expected a call whose result's shape is known, got {name}")
+
+
+def _pooled(name: str, x: Node, rest: tuple[Value, ...], named: Mapping[str, Value]) -> Dims:
+    """Return the shape after windows were pooled."""
+    rank = len(x.dims) - 2
+    given = rest[1:] if name.startswith("lp_") else rest
+    if rank < 1 or len(given) > 3 or "dilation" in named:
+        raise UnsuitableError(f"expected plain windows in {name}")
+    kernel, stride, padding = (
+        (shapes.ints(value) * rank)[:rank]
+        for value in (
+            given[0] if given else named.get("kernel_size"),
+            (given[1] if len(given) > 1 else named.get("stride")) or (given[0] if given else named.get("kernel_size")),
+            given[2] if len(given) > 2 else named.get("padding", 0),
+        )
+    )
+    space = zip(x.dims[2:], kernel, stride, padding, strict=True)
+    return (*x.dims[:2], *((size + 2 * pad - edge) // step + 1 for size, edge, step, pad in space))
