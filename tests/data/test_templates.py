@@ -202,12 +202,16 @@ def on_one_thread(kernel: Kernel, folder: Path, inputs: list[torch.Tensor]) -> l
     return outputs
 
 
+ONE_KERNEL = [
+    *(one for one in IDS if one.startswith(("starter/swish", "starter/soft", "starter/layer", "starter/row_"))),
+    *(one for one in IDS if one.startswith(("generated/el", "generated/red", "generated/norm", "generated/soft"))),
+    *("starter/cosine_distance", "generated/scan-3-1", "generated/loss-3-0"),
+]
+"""Tasks that are one kernel as a whole."""
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-@pytest.mark.parametrize(
-    "task_id", [one for one in IDS if one.split("/")[1].split("-")[0] in
-                ("swish_chain", "softplus_mish", "layer_norm_manual", "row_logsumexp",
-                 "cosine_distance", "elementwise", "reduction", "norm", "softmax", "scan", "loss")]
-)  # fmt: skip
+@pytest.mark.parametrize("task_id", ONE_KERNEL)
 def test_cuda_text_computes_the_reference_on_one_thread(task_id: str, tmp_path: Path) -> None:
     task = small_task(task_id)
     reference = read(task.source)

@@ -138,7 +138,9 @@ def _light(order: Sequence[Node], roots: Sequence[Node]) -> set[int]:
     for node in order:
         ready = all(one.leaf or id(one) in light for one in node.operands)
         using = users.get(id(node), [])
-        smaller = all(user.kind == "pointwise" and (node.size < user.size or _cast(node)) for user in using)
+        # What one operator alone uses costs nothing twice.
+        alone = len(using) == 1 and using[0].operands.count(node) == 1
+        smaller = all(user.kind == "pointwise" and (alone or node.size < user.size or _cast(node)) for user in using)
         if node.kind == "pointwise" and ready and smaller and not any(node is root for root in roots):
             light.add(id(node))
     return light
