@@ -1,4 +1,4 @@
-"""The command `cudal1-data`: list, show, export, compare and trace tasks."""
+"""The command `cudal1-data`: list, show, export, compare and trace tasks; tag programs; keep a corpus of them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import tyro
 from pydantic import BaseModel, ConfigDict
 from tyro.conf import Positional
 
+from cudal1_data.commands.corpus import CorpusCommand
 from cudal1_data.commands.overlaps import Overlaps, Trace
 from cudal1_data.commands.tags import TagCommand
 from cudal1_data.errors import DataError
@@ -23,6 +24,7 @@ from cudal1_data.suites.spec import parse_size
 from cudal1_data.task import Device
 
 Tags = Annotated[TagCommand, tyro.conf.subcommand(name="tags")]
+CorpusCommands = Annotated[CorpusCommand, tyro.conf.subcommand(name="corpus"), tyro.conf.OmitSubcommandPrefixes]
 
 
 class List(BaseModel):
@@ -113,8 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0, or 2 when the arguments or files do not serve; the reason is on stderr.
     """
-    command: List | Show | Export | Overlaps | Trace | Tags = tyro.cli(
-        List | Show | Export | Overlaps | Trace | Tags,  # pyright: ignore[reportArgumentType]
+    command: List | Show | Export | Overlaps | Trace | Tags | CorpusCommands = tyro.cli(
+        List | Show | Export | Overlaps | Trace | Tags | CorpusCommands,  # pyright: ignore[reportArgumentType]
         prog="cudal1-data",
         description=__doc__,
         args=arguments,

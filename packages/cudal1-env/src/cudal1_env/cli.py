@@ -15,6 +15,7 @@ from cudal1_env.commands.audit import Audit
 from cudal1_env.commands.output import describe, details, log
 from cudal1_env.commands.redteam import Redteam
 from cudal1_env.commands.sweep import Sweep
+from cudal1_env.commands.verify import Verify
 from cudal1_env.errors import EnvError
 from cudal1_env.records import Precision
 
@@ -117,6 +118,7 @@ def main() -> None:
         {
             "evaluate": Evaluate,
             "sweep": Sweep,
+            "verify": Verify,
             "audit": Audit,
             "redteam": Redteam,
             "replay": Replay,

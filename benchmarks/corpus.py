@@ -1,0 +1,87 @@
+"""How fast the corpus is built, and what 3,000 pairs cost: file sizes, load time, memory.
+
+Writes one JSON object to standard output. Needs no GPU: nothing is judged.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from cudal1_data import load_suite
+from cudal1_data.corpus import Corpus
+from cudal1_data.corpus.build import build
+from cudal1_data.corpus.stats import stats
+
+PAIRS = 3000
+SUITES = ("starter", "generated?n=160&seed=0")
+LOAD = """
+import sys, time
+from pathlib import Path
+import pyarrow.parquet
+from cudal1_data.corpus import load_corpus
+def held():
+    return int(Path("/proc/self/status").read_text().partition("VmRSS:")[2].split()[0])
+before, start = held(), time.perf_counter()
+corpus = load_corpus(Path(sys.argv[1]))
+after = held()
+print(len(corpus), time.perf_counter() - start, (after - before) * 1024)
+"""
+
+
+def loaded(path: Path) -> dict[str, float]:
+    """Load a corpus in a new process, so that its memory is its own."""
+    done = subprocess.run([sys.executable, "-c", LOAD, str(path)], capture_output=True, text=True, check=True)
+    pairs, seconds, memory = done.stdout.split()
+    return {
+        "pairs": int(pairs),
+        "file_bytes": path.stat().st_size,
+        "load_s": round(float(seconds), 3),
+        "memory_bytes": int(memory),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    tasks = [task for spec in SUITES for task in load_suite(spec, device="cuda")]
+    start = time.perf_counter()
+    made = list(build(tasks, per_task=16, failures=2))
+    elapsed_s = time.perf_counter() - start
+    corpus = Corpus(made[:PAIRS])
+    found = stats(corpus)
+    start = time.perf_counter()
+    whole = sum(1 for _ in build(tasks[:60], failures=0))
+    whole_s = time.perf_counter() - start
+    with TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in ("corpus.parquet", "corpus.jsonl")]
+        for path in paths:
+            corpus.save(path)
+        files = {path.suffix.removeprefix("."): loaded(path) for path in paths}
+    print(
+        json.dumps(
+            {
+                "machine": platform.machine(),
+                "python": platform.python_version(),
+                "tasks": len(tasks),
+                "pairs": len(made),
+                "build_s": round(elapsed_s, 2),
+                "pairs_per_s": round(len(made) / elapsed_s, 1),
+                "every_choice": {"tasks": 60, "pairs": whole, "pairs_per_s": round(whole / whole_s, 1)},
+                "most_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                "files": files,
+                "writings": found.writings,
+                "labels": found.labels,
+            },
+            indent=1,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

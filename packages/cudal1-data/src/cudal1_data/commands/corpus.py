@@ -1,0 +1,136 @@
+"""`cudal1-data corpus`: build, count, merge and export the corpus of variants."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from pydantic import BaseModel, ConfigDict
+from tyro.conf import Positional
+
+from cudal1_data.corpus.build import build
+from cudal1_data.corpus.card import card
+from cudal1_data.corpus.merge import merge
+from cudal1_data.corpus.stats import stats
+from cudal1_data.corpus.store import Corpus, load_corpus
+from cudal1_data.errors import DataError
+from cudal1_data.suites import load_suite
+from cudal1_data.task import Device
+
+
+class Build(BaseModel):
+    """Put every template with every choice of its parameters on tasks: pairs that are not verified yet."""
+
+    model_config = ConfigDict(frozen=True)
+
+    out: Positional[Path]
+    """A .parquet or .jsonl file. One that exists gets what it lacks; its evaluations stay."""
+    suites: Positional[tuple[str, ...]] = ("starter", "generated?n=160")
+    """Suites, as for `list`."""
+    device: Device = "cuda"
+    """Whose default sizes."""
+    per_task: int | None = None
+    """Right programs for each task, at most; ways of writing take turns."""
+    failures: int = 2
+    """Programs for each task that are spoilt on purpose."""
+
+    def run(self) -> None:
+        """Build and save."""
+        corpus = load_corpus(self.out) if self.out.exists() else Corpus()
+        before, start = len(corpus), time.monotonic()
+        for spec in self.suites:
+            for pair in build(load_suite(spec, device=self.device), per_task=self.per_task, failures=self.failures):
+                if pair.key not in corpus:
+                    corpus.add(pair)
+        elapsed_s = time.monotonic() - start
+        corpus.save(self.out)
+        made = len(corpus) - before
+        print(f"{made} pairs made in {elapsed_s:.1f} s, {len(corpus)} in {self.out}", file=sys.stderr)
+
+
+class StatsCommand(BaseModel):
+    """Count a corpus: labels, ways of writing, techniques, speedups."""
+
+    model_config = ConfigDict(frozen=True)
+
+    corpus: Positional[Path]
+    """A .parquet or .jsonl file of pairs."""
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """Print one JSON object."""
+
+    def run(self) -> None:
+        """Count and print."""
+        found = stats(load_corpus(self.corpus))
+        print(found.model_dump_json() if self.json_ else found.text())
+
+
+class Merge(BaseModel):
+    """Add the records of a judge to a corpus. Doing it twice changes nothing."""
+
+    model_config = ConfigDict(frozen=True)
+
+    corpus: Positional[Path]
+    """A .parquet or .jsonl file of pairs; made when it is not there."""
+    records: Positional[tuple[Path, ...]]
+    """Files of records: of `cudal1-env verify`, `sweep` or `evaluate`."""
+
+    def run(self) -> None:
+        """Merge and save."""
+        corpus = load_corpus(self.corpus) if self.corpus.exists() else Corpus()
+        for path in self.records:
+            done = merge(corpus, path)
+            for reason in done.left_out:
+                print(f"left out: {reason}", file=sys.stderr)
+            print(
+                f"{path}: {done.added} records added, {done.new_pairs} programs that the corpus lacked, "
+                f"{done.known} known",
+                file=sys.stderr,
+            )
+        corpus.save(self.corpus)
+
+
+class ExportCorpus(BaseModel):
+    """Write a corpus as a dataset: a folder with Parquet and a card, or one .parquet or .jsonl file."""
+
+    model_config = ConfigDict(frozen=True)
+
+    corpus: Positional[Path]
+    """A .parquet or .jsonl file of pairs."""
+    out: Positional[Path]
+    """A .parquet or .jsonl file, or a new or empty folder."""
+    verified: bool = False
+    """Only pairs that a judge on a GPU found right."""
+
+    def run(self) -> None:
+        """Write it."""
+        whole = load_corpus(self.corpus)
+        kept = Corpus(pair for pair in whole if pair.verified or not self.verified)
+        if self.out.suffix in (".parquet", ".jsonl"):
+            kept.save(self.out)
+        else:
+            if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+                raise DataError(f"expected a new or empty folder, got {self.out}, which holds something; name another")
+            kept.save(self.out / "pairs.parquet")
+            (self.out / "README.md").write_text(card(stats(kept), "pairs.parquet"), encoding="utf-8")
+        print(f"{len(kept)} of {len(whole)} pairs written to {self.out}", file=sys.stderr)
+
+
+class CorpusCommand(BaseModel):
+    """Variants of tasks with what a judge found out about them: build, merge, stats, export."""
+
+    model_config = ConfigDict(frozen=True)
+
+    command: (
+        Annotated[Build, tyro.conf.subcommand(name="build")]
+        | Annotated[StatsCommand, tyro.conf.subcommand(name="stats")]
+        | Annotated[Merge, tyro.conf.subcommand(name="merge")]
+        | Annotated[ExportCorpus, tyro.conf.subcommand(name="export")]
+    )
+    """What to do."""
+
+    def run(self) -> None:
+        """Do it."""
+        self.command.run()

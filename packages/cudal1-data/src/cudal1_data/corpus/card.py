@@ -1,0 +1,53 @@
+"""The dataset card that goes beside an exported corpus."""
+
+from __future__ import annotations
+
+from cudal1_data.corpus.stats import Stats
+
+_CARD = """---
+license: apache-2.0
+language: [code]
+tags: [cuda, triton, pytorch, code-optimization]
+configs:
+- config_name: default
+  data_files: {file}
+---
+# GPU program variants with verdicts
+
+Pairs of a PyTorch reference and a program that is meant to compute the same, with what a judge found out about them.
+
+{stats}
+
+## Columns
+
+| column | what |
+| --- | --- |
+| `task`, `family`, `level`, `split`, `overlaps` | the task; `overlaps`: KernelBench's task with the same operators |
+| `reference`, `reference_sha256` | the reference program at one size |
+| `source`, `source_sha256` | the program; it defines `ModelNew` |
+| `writing` | pytorch, triton, cuda-load-inline, cuda-nvrtc, torch-compile, other |
+| `techniques` | tags read off the text |
+| `template`, `parameters` | what made it (parameters as JSON) |
+| `label` | what is expected: `right`, or the kind of failure that was put in |
+| `evaluations` | one for each verdict: status, speedups with 95 % intervals, precision, machine, date, record |
+| `verified`, `speedup` | whether a verdict on a GPU says CORRECT; its latest speedup against the reference |
+
+## What it is not
+
+- `label` says what a template meant to write; only `verified` says that a judge agreed, and
+  `evaluations` may say otherwise.
+- Programs carry their task's sizes as constants: they are variants of the reference at that size alone.
+- Programs are generated from templates; many differ in parameters only. Split by `task`, never by row.
+- Failures include programs that never return. Nothing here should be run outside a sandbox.
+- Tasks whose `split` is `test`, and those with `overlaps` where KernelBench is the test, are not for training.
+"""
+
+
+def card(stats: Stats, file: str) -> str:
+    """Return the card.
+
+    Args:
+        stats: The corpus in numbers.
+        file: Name of the Parquet file beside it.
+    """
+    return _CARD.format(file=file, stats=f"```\n{stats.text()}\n```")

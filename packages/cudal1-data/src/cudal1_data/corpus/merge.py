@@ -1,0 +1,166 @@
+"""Records of a judge become figures of pairs. A file of a sweep serves too: the record stands in its lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from cudal1_data.corpus.model import LABEL_STATUS, Figures, Label, Pair, Speedup, digest
+from cudal1_data.corpus.store import Corpus
+from cudal1_data.errors import DataError
+from cudal1_data.techniques import classify
+
+WRITING = {
+    "pytorch": "pytorch",
+    "triton": "triton",
+    "load-inline": "cuda-load-inline",
+    "nvrtc": "cuda-nvrtc",
+    "compile": "torch-compile",
+}
+"""By way of the classifier, the corpus's name; `other` for the rest."""
+
+_ROW: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
+
+
+class _Interval(BaseModel):
+    low: float
+    point: float
+    high: float
+
+
+class _Machine(BaseModel):
+    device: str
+    name: str
+
+
+class _Record(BaseModel):
+    """What is read of `cudal1_env.records.Evaluation`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    protocol: str
+    id: str
+    created_at: str
+    task: str
+    task_sha256: str
+    task_source: str
+    source: str
+    source_sha256: str
+    status: str
+    speedup: _Interval | None = None
+    speedups: dict[str, _Interval] = {}
+    precision: str
+    machine: _Machine | None = None
+
+
+@dataclass
+class Merged:
+    """What came of a merge."""
+
+    added: int = 0
+    """Records that were new to a pair of the corpus."""
+    known: int = 0
+    """Records that were there already."""
+    new_pairs: int = 0
+    """Programs that the corpus did not hold."""
+    left_out: list[str] = field(default_factory=list[str])
+    """Lines that hold no record of a program, with the reason."""
+
+
+def merge(corpus: Corpus, path: Path) -> Merged:
+    """Add the records of a file to a corpus. Doing it twice changes nothing.
+
+    Args:
+        corpus: Gets the figures; programs that it lacks become pairs without a template.
+        path: A record, or a line of a sweep, in each line.
+
+    Raises:
+        DataError: A line is no record, or its hashes are not those of its programs; the message names it. Nothing
+            is merged then.
+        OSError: The file cannot be read.
+    """
+    done = Merged()
+    found: list[_Record] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        if line.strip():
+            record = _read(line, path, number)
+            if record is None or record.machine is None:
+                done.left_out.append(f"{path}:{number}: the program never reached a machine")
+            else:
+                found.append(record)
+    for record in found:
+        _merge_one(corpus, record, done)
+    return done
+
+
+def _read(line: str, path: Path, number: int) -> _Record | None:
+    try:
+        values = _ROW.validate_json(line)
+        values = values.get("evaluation", values)
+        if values is None:
+            return None
+        record = _Record.model_validate(values)
+    except (ValueError, ValidationError) as error:
+        raise DataError(
+            f"{path}:{number}: expected a record of cudal1-env evaluate, sweep or verify: {str(error)[:200]}"
+        ) from error
+    if digest(record.source) != record.source_sha256 or digest(record.task_source) != record.task_sha256:
+        raise DataError(f"{path}:{number}: expected a record whose hashes are those of its programs; it was changed")
+    return record
+
+
+def _merge_one(corpus: Corpus, record: _Record, done: Merged) -> None:
+    key = record.task_sha256, record.source_sha256
+    if key in corpus:
+        pair = corpus[key].model_copy(update={"evaluations": (_figures(record),)})
+        if corpus.add(pair):
+            done.added += 1
+        else:
+            done.known += 1
+        return
+    tags = classify(record.source, record.task_source)
+    corpus.add(
+        Pair(
+            task=record.task,
+            family=record.task.rpartition("/")[2].partition("-")[0],
+            level=1,
+            split="test",
+            reference=record.task_source,
+            reference_sha256=record.task_sha256,
+            source=record.source,
+            source_sha256=record.source_sha256,
+            writing="other" if tags is None else WRITING.get(tags.way, "other"),
+            techniques=() if tags is None else tags.techniques,
+            label=_label(record.status),
+            evaluations=(_figures(record),),
+        )
+    )
+    done.new_pairs += 1
+
+
+def _label(status: str) -> Label:
+    """Return what a program without a template is from now on expected to be."""
+    for label, expected in LABEL_STATUS.items():
+        if status in expected:
+            return label
+    return "runtime"
+
+
+def _figures(record: _Record) -> Figures:
+    assert record.machine is not None
+    given = {} if record.speedup is None else {"eager": record.speedup, **record.speedups}
+    return Figures(
+        record=record.id,
+        status=record.status,
+        speedups=tuple(
+            Speedup(baseline=name, low=one.low, point=one.point, high=one.high) for name, one in given.items()
+        ),
+        precision=record.precision,
+        device=record.machine.device,
+        machine=record.machine.name,
+        created_at=record.created_at,
+        protocol=record.protocol,
+    )

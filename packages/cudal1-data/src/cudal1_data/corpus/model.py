@@ -1,0 +1,130 @@
+"""A pair: a task's reference and a program for it, with everything that was measured of them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Label = Literal["right", "syntax", "build", "runtime", "wrong-output", "contract", "timeout", "slow"]
+"""What a program is expected to be. `slow` gives right answers and takes several times as long; the others fail."""
+
+LABEL_STATUS: dict[Label, tuple[str, ...]] = {
+    "right": ("CORRECT",),
+    "syntax": ("SYNTAX_ERROR",),
+    "build": ("BUILD_ERROR",),
+    "runtime": ("RUNTIME_ERROR",),
+    "wrong-output": ("WRONG_OUTPUT",),
+    "contract": ("WRONG_CONTRACT",),
+    "timeout": ("TIMEOUT",),
+    "slow": ("CORRECT",),
+}
+"""The verdicts that a label expects."""
+
+Key = tuple[str, str]
+"""Hash of the reference, hash of the program: what tells a pair from others."""
+
+
+class Speedup(BaseModel):
+    """Latency of a baseline over that of the program, with its interval."""
+
+    model_config = ConfigDict(frozen=True)
+
+    baseline: str
+    """`eager` for the reference as it is."""
+    low: float
+    """Lower end of the interval."""
+    point: float
+    """Best estimate."""
+    high: float
+    """Upper end of the interval."""
+
+
+class Figures(BaseModel):
+    """What one evaluation found: the record in short."""
+
+    model_config = ConfigDict(frozen=True)
+
+    record: str
+    """Id of the evaluation."""
+    status: str
+    """Its verdict."""
+    speedups: tuple[Speedup, ...] = ()
+    """Against `eager` first, then the other baselines that were measured."""
+    precision: str
+    """`training` or `report`: how narrow the interval had to be."""
+    device: str
+    """`cpu` or `cuda`."""
+    machine: str
+    """Model of the processor or GPU."""
+    created_at: str
+    """UTC time, ISO 8601."""
+    protocol: str
+    """Version of the judge's protocol: figures of two versions do not compare."""
+
+    def against(self, baseline: str) -> Speedup | None:
+        """Return the speedup against a baseline, None where it was not measured."""
+        return next((one for one in self.speedups if one.baseline == baseline), None)
+
+
+class Pair(BaseModel):
+    """A reference and a program for it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    task: str
+    """Task id."""
+    family: str
+    """Family or category of the task."""
+    level: int
+    """1 single operator, 2 fusion, 3 network."""
+    split: str
+    """`train`, `validation` or `test`: the task's."""
+    overlaps: str | None = None
+    """Task of KernelBench with the same operators: not to be trained on where KernelBench is the test."""
+    reference: str
+    """The reference program at the size that the program is for."""
+    reference_sha256: str
+    """Its hash."""
+    source: str
+    """The program."""
+    source_sha256: str
+    """Its hash."""
+    writing: str
+    """pytorch, triton, cuda-load-inline, cuda-nvrtc, torch-compile; other for what none of them fits."""
+    techniques: tuple[str, ...]
+    """What it shows (`cudal1_data.techniques`)."""
+    template: str = ""
+    """What made it; empty for a program that came with its record."""
+    parameters: dict[str, int | str] = Field(default_factory=dict[str, int | str])
+    """What the template was given."""
+    label: Label
+    """What is expected of it."""
+    evaluations: tuple[Figures, ...] = ()
+    """What was found, oldest first."""
+
+    @property
+    def key(self) -> Key:
+        """What tells it from others."""
+        return self.reference_sha256, self.source_sha256
+
+    @property
+    def verified(self) -> bool:
+        """Whether a judge on a GPU found it right."""
+        return any(one.status == "CORRECT" and one.device == "cuda" for one in self.evaluations)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether a judge found something else than its label says."""
+        return any(one.status not in LABEL_STATUS[self.label] for one in self.evaluations)
+
+    def best(self, baseline: str = "eager", device: str = "cuda") -> Speedup | None:
+        """Return the speedup of the latest evaluation that has one on a device."""
+        found = [one.against(baseline) for one in self.evaluations if one.status == "CORRECT" and one.device == device]
+        return next((one for one in reversed(found) if one is not None), None)
+
+
+def digest(text: str) -> str:
+    """Return the hash by which records name a program, hexadecimal SHA-256."""
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()

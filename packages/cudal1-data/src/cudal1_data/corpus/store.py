@@ -1,0 +1,180 @@
+"""A corpus on the disk: Parquet for loading, JSON lines for reading and comparing."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from cudal1_data.corpus.model import Key, Pair
+from cudal1_data.errors import DataError
+from cudal1_data.parquet import read_rows
+
+_ORDER = ("task", "label", "writing", "template", "source_sha256")
+
+
+class Corpus:
+    """Pairs by key, in an order that does not depend on how they came in.
+
+    Args:
+        pairs: A later one of the same key takes the place of an earlier, with the evaluations of both.
+    """
+
+    def __init__(self, pairs: Iterable[Pair] = ()) -> None:
+        self._pairs: dict[Key, Pair] = {}
+        self._texts: dict[str, str] = {}
+        for pair in pairs:
+            self.add(pair)
+
+    def __len__(self) -> int:
+        """Count the pairs."""
+        return len(self._pairs)
+
+    def __iter__(self) -> Iterator[Pair]:
+        """Yield the pairs in order."""
+        return iter(sorted(self._pairs.values(), key=_place))
+
+    def __contains__(self, key: object) -> bool:
+        """Say whether there is a pair of that key."""
+        return key in self._pairs
+
+    def __getitem__(self, key: Key) -> Pair:
+        """Return the pair of a key."""
+        return self._pairs[key]
+
+    def add(self, pair: Pair) -> bool:
+        """Add a pair, or the evaluations that it has more than the one of its key.
+
+        Returns:
+            Whether that changed anything.
+        """
+        known = self._pairs.get(pair.key)
+        # Hundreds of pairs share a reference: one text in memory.
+        shared = self._texts.setdefault(pair.reference_sha256, pair.reference)
+        if known is None:
+            self._pairs[pair.key] = pair.model_copy(update={"reference": shared})
+            return True
+        had = {one.record for one in known.evaluations}
+        new = [one for one in pair.evaluations if one.record not in had]
+        if not new:
+            return False
+        whole = sorted((*known.evaluations, *new), key=lambda one: (one.created_at, one.record))
+        self._pairs[pair.key] = known.model_copy(update={"evaluations": tuple(whole)})
+        return True
+
+    def save(self, path: Path) -> None:
+        """Write the corpus, by the file's ending as Parquet or JSON lines; an interrupted write leaves the old file.
+
+        Raises:
+            DataError: The ending is another.
+            OSError: The file cannot be written.
+        """
+        write = {".parquet": _write_parquet, ".jsonl": _write_lines}.get(path.suffix)
+        if write is None:
+            raise DataError(f"expected a corpus as .parquet or .jsonl, got {path}; name a file that ends so")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.part")
+        try:
+            write(list(self), aside)
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+
+
+def load_corpus(path: Path) -> Corpus:
+    """Read a corpus.
+
+    Raises:
+        DataError: The file is none; the message names the line or row.
+        OSError: The file cannot be read.
+    """
+    if path.suffix == ".parquet":
+        return Corpus(_pair(_from_row(row), path, number) for number, row in enumerate(read_rows(path), 1))
+    if path.suffix == ".jsonl":
+        lines = path.read_text(encoding="utf-8").split("\n")
+        return Corpus(_line(line, path, number) for number, line in enumerate(lines, 1) if line)
+    raise DataError(f"expected a corpus as .parquet or .jsonl, got {path}")
+
+
+def _place(pair: Pair) -> tuple[str, ...]:
+    return tuple(getattr(pair, name) for name in _ORDER)
+
+
+def _line(text: str, path: Path, number: int) -> Pair:
+    try:
+        return Pair.model_validate_json(text)
+    except ValidationError as error:
+        raise _fault(path, number, error) from error
+
+
+def _pair(row: Mapping[str, object], path: Path, number: int) -> Pair:
+    try:
+        return Pair.model_validate(row)
+    except ValidationError as error:
+        raise _fault(path, number, error) from error
+
+
+def _fault(path: Path, number: int, error: ValidationError) -> DataError:
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return DataError(f"{path}: expected a pair of a corpus in line {number}: {where}: {first['msg']}")
+
+
+def _write_lines(pairs: list[Pair], path: Path) -> None:
+    # ASCII, because programs may hold what some readers take for the end of a line.
+    path.write_text("".join(pair.model_dump_json(ensure_ascii=True) + "\n" for pair in pairs), encoding="ascii")
+
+
+def _write_parquet(pairs: list[Pair], path: Path) -> None:
+    pyarrow: Any = importlib.import_module("pyarrow")
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+    table = pyarrow.Table.from_pylist([_row(pair) for pair in pairs], schema=_schema(pyarrow))
+    parquet.write_table(table, path, compression="zstd")
+
+
+def _row(pair: Pair) -> dict[str, object]:
+    row = pair.model_dump(mode="json")
+    row["parameters"] = json.dumps(pair.parameters, sort_keys=True)
+    row["verified"] = pair.verified
+    speedup = pair.best()
+    row["speedup"] = None if speedup is None else speedup.point
+    return row
+
+
+def _from_row(row: dict[str, Any]) -> dict[str, Any]:
+    given = {key: value for key, value in row.items() if key in Pair.model_fields}
+    if isinstance(given.get("parameters"), str):
+        given["parameters"] = json.loads(given["parameters"])
+    return given
+
+
+def _schema(pyarrow: Any) -> Any:
+    text, number, several = pyarrow.string(), pyarrow.float64(), pyarrow.list_
+    speedup = pyarrow.struct([("baseline", text), ("low", number), ("point", number), ("high", number)])
+    figures = pyarrow.struct(
+        [
+            ("record", text),
+            ("status", text),
+            ("speedups", several(speedup)),
+            *((name, text) for name in ("precision", "device", "machine", "created_at", "protocol")),
+        ]
+    )
+    return pyarrow.schema(
+        [
+            *((name, text) for name in ("task", "family")),
+            ("level", pyarrow.int64()),
+            *(
+                (name, text)
+                for name in ("split", "overlaps", "reference", "reference_sha256", "source", "source_sha256", "writing")
+            ),
+            ("techniques", several(text)),
+            *((name, text) for name in ("template", "parameters", "label")),
+            ("evaluations", several(figures)),
+            ("verified", pyarrow.bool_()),
+            ("speedup", number),
+        ]
+    )

@@ -1,0 +1,205 @@
+"""Calls that stay PyTorch's own, with the shapes of what they return; and layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from cudal1_data.templates import shapes
+from cudal1_data.templates.errors import UnsuitableError
+from cudal1_data.templates.graph import Dims, Node, broadcast
+from cudal1_data.templates.operators import fused, layer_norm
+from cudal1_data.templates.values import Layer, Symbol, Value, opaque, pointwise, shape, written
+
+_MAKES = ("randn", "rand", "randint", "ones", "zeros", "arange", "eye", "empty")
+_STORED = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "bool": "bool", "long": "int64"}
+_SAME = (
+    "detach",
+    "flip",
+    "abs",
+    "tril",
+    "triu",
+    "one_hot",
+    "roll",
+    "cummax",
+    "cumprod",
+    "normalize",
+    "softmax",
+    "cumsum",
+    "softmin",
+    "zeros_like",
+    "ones_like",
+    "instance_norm",
+    "group_norm",
+    "layer_norm",
+)
+
+
+def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]) -> Value:
+    """Return what a call computes.
+
+    Args:
+        name: Last part of the function's name.
+        text: How the function is written; with a leading dot for a method of the first argument.
+        args: Arguments by position.
+        named: Arguments by name.
+
+    Raises:
+        UnsuitableError: The shape of its result is not known.
+    """
+    if name == "get_default_dtype":
+        return Symbol("torch.get_default_dtype()", dtype="float32")
+    if name in ("to", *_STORED) and isinstance(args[0], Node):
+        return _stored(name, args, named)
+    result = fused(name, args, named)
+    if not isinstance(result, NotImplementedError):
+        return result
+    nodes = [one for one in args if isinstance(one, Node)]
+    operands: list[Node] = []
+    given = [written(one, operands) for one in args]
+    given += [f"{key}={written(one, operands)}" for key, one in named.items()]
+    if text.startswith("."):
+        whole = f"{given[0]}{text}({', '.join(given[1:])})"
+    else:
+        whole = f"{text}({', '.join(given)})"
+    return opaque(whole, _dims(name, args, named), *operands, dtype=_dtype(name, nodes, named))
+
+
+def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Node:
+    """Return what a layer of the model computes.
+
+    Raises:
+        UnsuitableError: The layer is none of those that are known.
+    """
+    if len(args) != 1 or not isinstance(args[0], Node):
+        raise UnsuitableError(f"expected one tensor in {module.name}(...)")
+    dims = shapes.layer_dims(module, args[0].dims)
+    if module.kind == "LayerNorm" and not module.kwargs and args[0].dtype == "float32":
+        weight, bias = (_parameter(module, name, leaves) for name in ("weight", "bias"))
+        return layer_norm(module, args[0], weight, bias)
+    if module.kind == "Linear":
+        weight = _parameter(module, "weight", leaves)
+        if module.argument(2, "bias", True) is False:
+            return opaque("F.linear({0}, {1})", dims, args[0], weight)
+        return opaque("F.linear({0}, {1}, {2})", dims, args[0], weight, _parameter(module, "bias", leaves))
+    return opaque(f"{module.name}({{0}})", dims, args[0])
+
+
+def _parameter(module: Layer, name: str, leaves: dict[str, Node]) -> Node:
+    text = f"{module.name}.{name}"
+    return leaves.setdefault(text, Node("parameter", shapes.attribute_dims(module, name), text=text))
+
+
+def _stored(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Node:
+    node = args[0]
+    assert isinstance(node, Node)
+    if name in _STORED:
+        dtype = _STORED[name]
+    elif len(args) == 2 and isinstance(args[1], Symbol) and not named:
+        dtype = "float32" if args[1].dtype == "default" else args[1].dtype
+    else:
+        raise UnsuitableError("expected x.to(dtype)")
+    if dtype == "float32" and node.dtype in ("float32", "float16", "bfloat16"):
+        return pointwise("a", node)
+    target = {"float32": "torch.get_default_dtype()"}.get(dtype, f"torch.{dtype}")
+    return opaque(f"{{0}}.to({target})", node.dims, node, dtype=dtype)
+
+
+def _dtype(name: str, nodes: Sequence[Node], named: Mapping[str, Value]) -> str:
+    asked = named.get("dtype")
+    if isinstance(asked, Symbol):
+        return "float32" if asked.dtype == "default" else asked.dtype
+    if name in ("randint", "arange", "argmax", "argmin", "one_hot"):
+        return "int64"
+    if name in ("embedding", "where", "randn", "rand"):
+        return "float32"
+    return nodes[0].dtype if nodes else "float32"
+
+
+def _dims(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
+    first = args[0] if args else None
+    if name in _MAKES and not isinstance(first, Node):
+        return _made(name, args, named)
+    nodes = [one for one in args if isinstance(one, Node)]
+    if name == "where":
+        return shape(*nodes)
+    if not isinstance(first, Node):
+        raise UnsuitableError(f"expected a tensor as the first argument of {name}")
+    if name in _SAME:
+        return (*first.dims, *shapes.ints(args[1])) if name == "one_hot" else first.dims
+    return _moved(name, first, args, named)
+
+
+def _made(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
+    if name == "randint":
+        return shapes.ints(args[-1])
+    if name == "arange":
+        return (math.ceil(shapes.ints(args[0])[0]),) if len(args) == 1 else (len(range(*shapes.ints(tuple(args)))),)
+    if name == "eye":
+        return shapes.ints(args[0]) * 2
+    return shapes.ints(args[0] if isinstance(args[0], tuple) else tuple(args))
+
+
+def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
+    rest = tuple(args[1:])
+    match name:
+        case "linear":
+            assert isinstance(rest[0], Node)
+            return (*x.dims[:-1], rest[0].dims[0])
+        case "matmul" | "bmm" | "mm" | "mv":
+            assert isinstance(rest[0], Node)
+            return shapes.product(x.dims, rest[0].dims)
+        case "transpose":
+            return shapes.swapped(x.dims, shapes.axis(x, rest[0]), shapes.axis(x, rest[1]))
+        case "t":
+            return x.dims[::-1]
+        case "permute":
+            order = shapes.ints(rest[0] if isinstance(rest[0], tuple) else rest)
+            return tuple(x.dims[place] for place in order)
+        case "reshape" | "view":
+            return shapes.reshaped(x.dims, shapes.ints(rest[0] if isinstance(rest[0], tuple) else rest))
+        case "unsqueeze":
+            (place,) = shapes.ints(rest[0])
+            place = place % (len(x.dims) + 1)
+            return (*x.dims[:place], 1, *x.dims[place:])
+        case "expand_as":
+            assert isinstance(rest[0], Node)
+            return broadcast(x.dims, rest[0].dims)
+        case "embedding":
+            assert isinstance(rest[0], Node)
+            return (*x.dims, rest[0].dims[-1])
+        case "gather":
+            assert isinstance(rest[1], Node)
+            return rest[1].dims
+        case "diag" if len(x.dims) == 1:
+            return (x.dims[0], x.dims[0])
+        case "contiguous":
+            return x.dims
+        case _ if "_pool" in name and "adaptive" not in name and "ceil_mode" not in named:
+            return _pooled(name, x, rest, named)
+        case "mean" | "sum" | "amax" | "amin" | "var" | "std" | "argmax" | "argmin":
+            where = rest[0] if rest else named.get("dim")
+            if where is None:
+                return ()
+            axes = [place % len(x.dims) for place in shapes.ints(where)]
+            return shapes.reduced(x.dims, axes, keepdim=bool(named.get("keepdim", False)))
+        case _:
+            raise UnsuitableError(f"expected a call whose result's shape is known, got {name}")
+
+
+def _pooled(name: str, x: Node, rest: tuple[Value, ...], named: Mapping[str, Value]) -> Dims:
+    """Return the shape after windows were pooled."""
+    rank = len(x.dims) - 2
+    given = rest[1:] if name.startswith("lp_") else rest
+    if rank < 1 or len(given) > 3 or "dilation" in named:
+        raise UnsuitableError(f"expected plain windows in {name}")
+    kernel, stride, padding = (
+        (shapes.ints(value) * rank)[:rank]
+        for value in (
+            given[0] if given else named.get("kernel_size"),
+            (given[1] if len(given) > 1 else named.get("stride")) or (given[0] if given else named.get("kernel_size")),
+            given[2] if len(given) > 2 else named.get("padding", 0),
+        )
+    )
+    space = zip(x.dims[2:], kernel, stride, padding, strict=True)
+    return (*x.dims[:2], *((size + 2 * pad - edge) // step + 1 for size, edge, step, pad in space))

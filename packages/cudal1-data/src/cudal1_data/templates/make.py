@@ -1,0 +1,146 @@
+"""All variants of a task: every template with every choice of its parameters, each program once."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Literal
+
+from cudal1_data.task import Task
+from cudal1_data.templates import rewrites
+from cudal1_data.templates.errors import UnsuitableError
+from cudal1_data.templates.fusion import Kernel, plan
+from cudal1_data.templates.graph import Node, Reference
+from cudal1_data.templates.products import Tiles, product_program
+from cudal1_data.templates.programs import Choice, inline_program, nvrtc_program, torch_program, triton_program
+from cudal1_data.templates.reader import read
+
+Writing = Literal["pytorch", "triton", "cuda-load-inline", "cuda-nvrtc", "torch-compile"]
+WRITINGS: tuple[Writing, ...] = ("pytorch", "triton", "cuda-load-inline", "cuda-nvrtc", "torch-compile")
+Parameters = tuple[tuple[str, int | str], ...]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A program that a template made."""
+
+    source: str
+    """Its text."""
+    writing: Writing
+    """How it is written."""
+    template: str
+    """Name of the template."""
+    parameters: Parameters
+    """What the template was given."""
+
+
+_TRITON = (
+    [Choice(block=block, warps=warps, rows=rows, stages=2, depth=depth)
+     for (block, rows), warps, depth in itertools.product(
+         ((256, 1), (512, 2), (1024, 4), (2048, 8), (4096, 1)), (1, 2, 4, 8), (0, 1))]
+    + [Choice(block=1024, warps=16, rows=1), Choice(block=1024, warps=4, stages=4), Choice(block=8192, warps=8)]
+)  # fmt: skip
+_CUDA = [
+    Choice(threads=threads, per_block=per_block, vector=vector, unroll=unroll, depth=depth)
+    for (threads, per_block), (vector, unroll), depth in itertools.product(
+        ((32, 1), (32, 4), (32, 8), (64, 1), (128, 1), (256, 1), (512, 1), (1024, 1)),
+        ((1, 1), (2, 2), (4, 4)),
+        (0, 1),
+    )
+]
+_INLINE = [
+    Choice(threads=256, vector=1),
+    Choice(threads=256, vector=4, unroll=4),
+    Choice(threads=32, per_block=8, unroll=2, vector=2),
+]
+"""Few: a build takes most of a minute."""
+
+_TILES = [
+    Tiles(block_m=m, block_n=n, block_k=k, warps=warps, stages=stages, group=group)
+    for (m, n, k, warps), stages, group in itertools.product(
+        ((32, 32, 32, 2), (64, 64, 16, 4), (64, 64, 32, 4), (128, 64, 32, 8), (128, 128, 16, 8)), (2, 3), (1, 8)
+    )
+]
+
+Program = Callable[[Reference, Sequence[Kernel | Node], Choice], str]
+_KERNELS: tuple[tuple[Writing, Program, list[Choice]], ...] = (
+    ("triton", triton_program, _TRITON),
+    ("cuda-nvrtc", nvrtc_program, _CUDA),
+    ("cuda-load-inline", inline_program, _INLINE),
+)
+
+
+def variants(task: Task, writings: Sequence[Writing] = WRITINGS) -> list[Made]:
+    """Return every variant of a task that templates can make, each program once.
+
+    Args:
+        task: The task at the size that variants are for.
+        writings: Ways of writing.
+    """
+    seen: set[str] = {_digest(task.source)}
+    return [
+        made for made in _all(task, writings) if not (_digest(made.source) in seen or seen.add(_digest(made.source)))
+    ]
+
+
+def _all(task: Task, writings: Sequence[Writing]) -> Iterator[Made]:
+    for one in task.variants:
+        if "cuda" in one.devices and "pytorch" in writings and not one.needs:
+            yield Made(one.source, "pytorch", f"starter:{one.name}", ())
+    if "pytorch" in writings:
+        yield Made(rewrites.plain_program(task.source), "pytorch", "plain", ())
+        if "Conv2d" in task.source:
+            yield Made(rewrites.channels_last_program(task.source), "pytorch", "channels-last", ())
+    if "torch-compile" in writings:
+        for mode in rewrites.COMPILE_MODES:
+            yield Made(rewrites.compiled_program(task.source, mode), "torch-compile", "compile", (("mode", mode),))
+    try:
+        reference = read(task.source)
+        steps = plan(reference.roots)
+    except UnsuitableError:
+        return
+    if "pytorch" in writings and any(isinstance(step, Kernel) for step in steps):
+        yield Made(torch_program(reference, steps), "pytorch", "operators", ())
+    if "triton" in writings:
+        yield from _products(reference, steps)
+    for writing, program, choices in _KERNELS:
+        if writing in writings:
+            yield from _rendered(reference, steps, writing, program, choices)
+
+
+def _products(reference: Reference, steps: Sequence[Kernel | Node]) -> Iterator[Made]:
+    for tiles in _TILES:
+        try:
+            source = product_program(reference, steps, tiles)
+        except UnsuitableError:
+            return
+        yield Made(source, "triton", "triton-product", tuple(asdict(tiles).items()))
+
+
+def _rendered(
+    reference: Reference, steps: Sequence[Kernel | Node], writing: Writing, program: Program, choices: list[Choice]
+) -> Iterator[Made]:
+    kernels = [step for step in steps if isinstance(step, Kernel)]
+    template = "rows" if any(one.trailing for one in kernels) else "elements"
+    for choice in choices:
+        if choice.depth and choice.depth >= len(kernels):
+            continue  # the same as all
+        try:
+            source = program(reference, steps, choice)
+        except UnsuitableError:
+            continue
+        yield Made(source, writing, f"{writing}-{template}", _parameters(choice, writing))
+
+
+def _parameters(choice: Choice, writing: Writing) -> Parameters:
+    triton = ("block", "warps", "stages", "rows", "depth")
+    cuda = ("threads", "vector", "per_block", "unroll", "depth")
+    names = triton if writing == "triton" else cuda
+    values = asdict(choice)
+    return tuple((field.name, values[field.name]) for field in fields(Choice) if field.name in names)
+
+
+def _digest(source: str) -> str:
+    return hashlib.sha256(source.encode()).hexdigest()

@@ -1,0 +1,201 @@
+"""From a call in a reference to a node of its graph: pointwise operators, reductions of rows, scans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from cudal1_data.templates import shapes
+from cudal1_data.templates.errors import UnsuitableError
+from cudal1_data.templates.graph import How, Node
+from cudal1_data.templates.table import BINARY, GELU, GELU_TANH, UNARY
+from cudal1_data.templates.values import Layer, Value, pointwise
+
+Arguments = Sequence[Value]
+Named = Mapping[str, Value]
+
+
+def fused(name: str, args: Arguments, named: Named) -> Value | NotImplementedError:
+    """Return the node of a call that kernels can compute, or NotImplementedError where they cannot.
+
+    Args:
+        name: Last part of the function's name.
+        args: Arguments by position, the tensor of a method first.
+        named: Arguments by name.
+    """
+    first = args[0] if args else None
+    if not isinstance(first, Node):
+        return _where(args) if name == "where" and not named else NotImplementedError()
+    if name == "where":
+        return _where(args)
+    if any(isinstance(one, Node) and one.dtype in ("int64", "float16", "bfloat16") for one in args):
+        return NotImplementedError()
+    if name in UNARY and len(args) == 1 and not named:
+        return pointwise(UNARY[name], first)
+    if name in BINARY and len(args) == 2 and not named:
+        return pointwise(BINARY[name], *args)
+    if name in _POINTWISE:
+        return _POINTWISE[name](args, named)
+    if name in _ROWS:
+        return _rows(name, first, args, named)
+    return NotImplementedError()
+
+
+def _where(args: Arguments) -> Value | NotImplementedError:
+    if len(args) != 3 or not (isinstance(args[0], Node) and args[0].dtype == "bool"):
+        return NotImplementedError()
+    return pointwise("where(a, b, c)", *args)
+
+
+def _gelu(args: Arguments, named: Named) -> Node:
+    return pointwise(GELU_TANH if named.get("approximate") == "tanh" else GELU, args[0])
+
+
+def _leaky(args: Arguments, named: Named) -> Node:
+    slope = args[1] if len(args) > 1 else named.get("negative_slope", 0.01)
+    return pointwise("max(a, 0.0) + b * min(a, 0.0)", args[0], slope)
+
+
+def _clamp(args: Arguments, named: Named) -> Node:
+    low = args[1] if len(args) > 1 else named.get("min")
+    high = args[2] if len(args) > 2 else named.get("max")
+    result = args[0]
+    if low is not None:
+        result = pointwise("max(a, b)", result, low)
+    if high is not None:
+        result = pointwise("min(a, b)", result, high)
+    assert isinstance(result, Node)
+    return result
+
+
+def _softshrink(args: Arguments, named: Named) -> Node:
+    # As a ratio it has no jump: a - clamp(a, -c, c).
+    edge = args[1] if len(args) > 1 else named.get("lambd", 0.5)
+    if not isinstance(edge, int | float):
+        raise UnsuitableError("expected a number as softshrink's edge")
+    return pointwise("a - min(max(a, b), c)", args[0], -edge, edge)
+
+
+def _pow(args: Arguments, named: Named) -> Value | NotImplementedError:
+    if args[1] == 2:
+        return pointwise("a * a", args[0])
+    return pointwise("sqrt(a)", args[0]) if args[1] == 0.5 else NotImplementedError()
+
+
+def _lerp(args: Arguments, named: Named) -> Node:
+    return pointwise("a + c * (b - a)", *args)
+
+
+_POINTWISE: dict[str, Callable[[Arguments, Named], Value | NotImplementedError]] = {
+    "gelu": _gelu,
+    "leaky_relu": _leaky,
+    "clamp": _clamp,
+    "softshrink": _softshrink,
+    "pow": _pow,
+    "lerp": _lerp,
+}
+
+_ROWS: dict[str, str] = {
+    "sum": "dim",
+    "mean": "dim",
+    "amax": "dim",
+    "amin": "dim",
+    "max": "dim",
+    "min": "dim",
+    "var": "dim",
+    "std": "dim",
+    "softmax": "dim",
+    "softmin": "dim",
+    "log_softmax": "dim",
+    "logsumexp": "dim",
+    "cumsum": "dim",
+    "cosine_similarity": "dim",
+}
+
+
+def _rows(name: str, node: Node, args: Arguments, named: Named) -> Value | NotImplementedError:
+    given = args[2:] if name == "cosine_similarity" else args[1:]
+    where = given[0] if given else named.get("dim")
+    if where is None or isinstance(where, Node):
+        return NotImplementedError()
+    axes = {place % len(node.dims) for place in shapes.ints(where)}
+    trailing = len(axes)
+    if axes != set(range(len(node.dims) - trailing, len(node.dims))) or trailing == len(node.dims):
+        return NotImplementedError()
+    keepdim = bool(given[1] if len(given) > 1 else named.get("keepdim", False))
+    if name == "cosine_similarity":
+        return _cosine(args, trailing)
+    unbiased = bool(named.get("unbiased", named.get("correction", 1)))
+    return _lowered(name, node, trailing, keepdim=keepdim, unbiased=unbiased)
+
+
+def _lowered(name: str, x: Node, k: int, *, keepdim: bool, unbiased: bool) -> Value:
+    """Write a row operator in reductions and pointwise operators. `k`: how many trailing axes it goes over."""
+    length = _length(x, k)
+    match name:
+        case "sum":
+            return reduce("sum", x, k, keepdim=keepdim)
+        case "mean":
+            return pointwise("a * b", reduce("sum", x, k, keepdim=keepdim), 1.0 / length)
+        case "amax" | "amin":
+            return reduce("max" if name == "amax" else "min", x, k, keepdim=keepdim)
+        case "max" | "min":
+            return reduce("max" if name == "max" else "min", x, k, keepdim=keepdim), None
+        case "var" | "std":
+            middle = pointwise("a * b", reduce("sum", x, k), 1.0 / length)
+            total = reduce("sum", pointwise("(a - b) * (a - b)", x, middle), k, keepdim=keepdim)
+            spread = pointwise("a * b", total, 1.0 / (length - unbiased))
+            return spread if name == "var" else pointwise("sqrt(a)", spread)
+        case "cumsum":
+            return Node("scan", x.dims, operands=(x,), how="sum", trailing=1)
+        case "softmin":
+            return _lowered("softmax", pointwise("-a", x), k, keepdim=keepdim, unbiased=unbiased)
+        case _:
+            return _exponential(name, x, k, keepdim=keepdim)
+
+
+def _exponential(name: str, x: Node, k: int, *, keepdim: bool) -> Node:
+    if name == "logsumexp":
+        top, again = reduce("max", x, k), reduce("max", x, k, keepdim=keepdim)
+        total = reduce("sum", pointwise("exp(a - b)", x, top), k, keepdim=keepdim)
+        return pointwise("a + log(b)", again, total)
+    shifted = pointwise("a - b", x, reduce("max", x, k))
+    powers = pointwise("exp(a)", shifted)
+    total = reduce("sum", powers, k)
+    return pointwise("a / b", powers, total) if name == "softmax" else pointwise("a - log(b)", shifted, total)
+
+
+def _cosine(args: Arguments, k: int) -> Node:
+    left, right = args[0], args[1]
+    assert isinstance(left, Node)
+    if not isinstance(right, Node) or left.dims != right.dims:
+        raise UnsuitableError("expected two tensors of one shape in cosine_similarity")
+    dot = reduce("sum", pointwise("a * b", left, right), k, keepdim=False)
+    ones = [reduce("sum", pointwise("a * a", one), k, keepdim=False) for one in (left, right)]
+    lengths = [pointwise("max(sqrt(a), 1e-08)", one) for one in ones]
+    return pointwise("a / (b * c)", dot, *lengths)
+
+
+def layer_norm(layer: Layer, x: Node, weight: Node | None, bias: Node | None) -> Node:
+    """Return what `nn.LayerNorm` computes."""
+    k = len(shapes.ints(layer.args[0]))
+    scale = 1.0 / _length(x, k)
+    centred = pointwise("a - b", x, pointwise("a * b", reduce("sum", x, k), scale))
+    spread = pointwise("a * b", reduce("sum", pointwise("a * a", centred), k), scale)
+    result = pointwise("a * rsqrt(b + c)", centred, spread, layer.argument(1, "eps", 1e-5))
+    if weight is not None:
+        result = pointwise("a * b", result, weight)
+    return result if bias is None else pointwise("a + b", result, bias)
+
+
+def reduce(how: How, x: Node, k: int, *, keepdim: bool = True) -> Node:
+    """Return the reduction of the last `k` axes."""
+    axes = range(len(x.dims) - k, len(x.dims))
+    dims = shapes.reduced(x.dims, axes, keepdim=keepdim)
+    return Node("reduce", dims, operands=(x,), how=how, trailing=k, keepdim=keepdim)
+
+
+def _length(x: Node, k: int) -> int:
+    size = 1
+    for one in x.dims[-k:]:
+        size *= one
+    return size

@@ -1,0 +1,132 @@
+"""Matrix products in Triton with everything that is done to their results in the same kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cudal1_data.templates.errors import UnsuitableError
+from cudal1_data.templates.fusion import Kernel
+from cudal1_data.templates.graph import Node, Reference
+from cudal1_data.templates.programs import Writer
+from cudal1_data.templates.triton_text import TileWriter
+
+_LINEAR = ("F.linear({0}, {1})", "F.linear({0}, {1}, {2})")
+_MATMUL = "({0} @ {1})"
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The parameters of a product's kernel."""
+
+    block_m: int
+    """Rows of a program's tile."""
+    block_n: int
+    """Columns of a program's tile."""
+    block_k: int
+    """Terms that are loaded at once."""
+    warps: int
+    """Warps of a program."""
+    stages: int
+    """Stages of loads."""
+    group: int = 1
+    """Rows of tiles that neighbouring programs share, so that the L2 cache holds what they read."""
+
+
+def product_program(reference: Reference, steps: Sequence[Kernel | Node], tiles: Tiles) -> str:
+    """Write the program with a kernel for each product and what follows it; the rest stays PyTorch.
+
+    Factors are multiplied in float32 (`input_precision="ieee"`), as the reference does.
+
+    Raises:
+        UnsuitableError: No product is followed by pointwise operators of its own shape.
+    """
+    pairs = {id(kernel): product for kernel, product in _pairs(reference, steps)}
+    if not pairs:
+        raise UnsuitableError("expected a matrix product with pointwise operators behind it")
+    program = Writer(reference, steps, absorbed={id(one): one for one in pairs.values()})
+    definitions: list[str] = []
+
+    def run(kernel: Kernel, number: int) -> str | None:
+        product = pairs.get(id(kernel))
+        if product is None:
+            return None
+        definitions.append(_kernel(kernel, product, f"product{number}", tiles))
+        m, n = math.prod(product.dims[:-1]), product.dims[-1]
+        programs = -(-m // tiles.block_m) * -(-n // tiles.block_n)
+        return f"product{number}[({programs},)]({{args}}, num_warps={tiles.warps}, num_stages={tiles.stages})"
+
+    body = program.forward(run)
+    head = "import triton\nimport triton.language as tl\n"
+    if any("libdevice." in one for one in definitions):
+        head += "from triton.language.extra import libdevice\n"
+    return program.whole(head, "\n\n".join(definitions), body)
+
+
+def _pairs(reference: Reference, steps: Sequence[Kernel | Node]) -> list[tuple[Kernel, Node]]:
+    """Return kernels with the product that each takes over: its only user, of its own shape."""
+    used: list[Node] = list(reference.roots)
+    for step in steps:
+        used.extend(step.leaves if isinstance(step, Kernel) else step.operands)
+    found: list[tuple[Kernel, Node]] = []
+    for step in steps:
+        if isinstance(step, Kernel) and not step.trailing:
+            mine = [
+                leaf
+                for leaf in step.leaves
+                if _is_product(leaf) and leaf.dims == step.domain and sum(one is leaf for one in used) == 1
+            ]
+            if mine:
+                found.append((step, mine[0]))
+    return found
+
+
+def _is_product(node: Node) -> bool:
+    if node.kind != "opaque" or any(one.dtype != "float32" for one in node.operands):
+        return False
+    if node.text in _LINEAR:
+        return len(node.operands[0].dims) >= 2
+    return node.text == _MATMUL and len(node.operands) == 2 and len(node.operands[1].dims) == 2 <= len(node.dims)
+
+
+def _kernel(kernel: Kernel, product: Node, name: str, tiles: Tiles) -> str:
+    n, k = product.dims[-1], product.operands[0].dims[-1]
+    m = math.prod(product.dims[:-1])
+    across = product.text == _MATMUL
+    writer = _ProductWriter(kernel, product)
+    ins: list[str] = []
+    for place, leaf in enumerate(kernel.leaves):
+        bias = ["bias"] if len(product.operands) == 3 else []
+        ins += ["left", "right", *bias] if leaf is product else [f"in{place}"]
+    outs = [f"out{place}" for place in range(len(kernel.outputs))]
+    down, over = -(-m // tiles.block_m), -(-n // tiles.block_n)
+    right = f"right + terms[:, None] * {n} + n[None, :]" if across else f"right + n[None, :] * {k} + terms[:, None]"
+    lines = [
+        f"group = tl.program_id(0) // {tiles.group * over}",
+        f"inner = tl.program_id(0) % {tiles.group * over}",
+        f"high = min({down} - group * {tiles.group}, {tiles.group})",
+        f"m = (group * {tiles.group} + inner % high) * {tiles.block_m} + tl.arange(0, {tiles.block_m})",
+        f"n = (inner // high) * {tiles.block_n} + tl.arange(0, {tiles.block_n})",
+        f"acc = tl.zeros(({tiles.block_m}, {tiles.block_n}), dtype=tl.float32)",
+        f"for start in range(0, {k}, {tiles.block_k}):",
+        f"    terms = start + tl.arange(0, {tiles.block_k})",
+        f"    a = tl.load(left + m[:, None] * {k} + terms[None, :], "
+        f"mask=(m[:, None] < {m}) & (terms[None, :] < {k}), other=0.0)",
+        f"    b = tl.load({right}, mask=(n[None, :] < {n}) & (terms[:, None] < {k}), other=0.0)",
+        '    acc = tl.dot(a, b, acc, input_precision="ieee")',
+        *([f"acc += tl.load(bias + n, mask=n < {n}, other=0.0)[None, :]"] if len(product.operands) == 3 else []),
+        f"place = m[:, None] * {n} + n[None, :]",
+        f"inside = (m[:, None] < {m}) & (n[None, :] < {n})",
+        *writer.body(),
+    ]
+    head = f"@triton.jit\ndef {name}({', '.join([*ins, *outs])}):\n"
+    return head + "".join(f"    {line}\n" for line in lines)
+
+
+class _ProductWriter(TileWriter):
+    """A tile in which one of the leaves is the accumulator."""
+
+    def __init__(self, kernel: Kernel, product: Node) -> None:
+        super().__init__(kernel)
+        self.names[id(product), False] = "acc"

@@ -1,0 +1,299 @@
+"""From a reference program's text to its graph. The text is parsed and followed by hand, never executed."""
+
+from __future__ import annotations
+
+import ast
+import math
+from typing import cast
+
+from cudal1_data.errors import BrokenTaskError
+from cudal1_data.task import parse
+from cudal1_data.templates import calls, shapes
+from cudal1_data.templates.errors import UnsuitableError
+from cudal1_data.templates.graph import Node, Reference
+from cudal1_data.templates.table import BINARY
+from cudal1_data.templates.values import Layer, Symbol, Value, opaque, pointwise, shape, written
+
+_ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
+    ast.Add: ("add", "+"),
+    ast.Sub: ("sub", "-"),
+    ast.Mult: ("mul", "*"),
+    ast.Div: ("div", "/"),
+}
+_MOST_STEPS = 5000
+
+
+def read(source: str) -> Reference:
+    """Read a reference program.
+
+    Args:
+        source: Its text, at the size that variants are made for.
+
+    Raises:
+        UnsuitableError: It has loops, tensors whose shapes are not plain, or something else that is not followed.
+    """
+    try:
+        return _Reader(source).reference()
+    except (BrokenTaskError, LookupError, TypeError, AttributeError, ZeroDivisionError, RecursionError) as error:
+        raise UnsuitableError(f"expected a program that can be followed without running it: {error}") from error
+
+
+class _Reader:
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.tree = parse(source, where="reference")
+        self.model = next(one for one in self.tree.body if isinstance(one, ast.ClassDef) and one.name == "Model")
+        self.functions = {one.name: one for one in self.tree.body if isinstance(one, ast.FunctionDef)}
+        self.methods = {one.name: one for one in self.model.body if isinstance(one, ast.FunctionDef)}
+        self.constants: dict[str, Value] = {}
+        self.attributes: dict[str, Value] = {}
+        self.leaves: dict[str, Node] = {}
+        self.steps = 0
+
+    def reference(self) -> Reference:
+        for statement in self.tree.body:
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+                self.constants[statement.targets[0].id] = self.value(statement.value, {})
+        given = self._tuple(self._returned(self.functions["get_init_inputs"], {}))
+        if (constructor := self.methods.get("__init__")) is not None:
+            names = [one.arg for one in constructor.args.args[1:]]
+            self._construct(constructor, dict(zip(names, given, strict=True)))
+        inputs = self._tuple(self._returned(self.functions["get_inputs"], {}))
+        forward = self.methods["forward"]
+        names = [one.arg for one in forward.args.args[1:]]
+        scope: dict[str, Value] = {}
+        for name, value in zip(names, inputs, strict=True):
+            if not isinstance(value, Node):
+                raise UnsuitableError(f"expected tensors as inputs, {name} is none")
+            scope[name] = Node("input", value.dims, text=name, dtype=value.dtype)
+        result = self._returned(forward, scope)
+        several = isinstance(result, tuple)
+        returned = result if isinstance(result, tuple) else (result,)
+        roots = tuple(root for root in returned if isinstance(root, Node) and not root.leaf)
+        if len(roots) != len(returned):
+            raise UnsuitableError("expected tensors that forward computes")
+        text = ast.get_source_segment(self.source, constructor, padded=True) if constructor else ""
+        return Reference(self._head(), text or "", tuple(names), roots, several)
+
+    def _head(self) -> str:
+        kept = [one for one in self.tree.body if isinstance(one, ast.Import | ast.ImportFrom | ast.Assign)]
+        return "\n".join(ast.unparse(one) for one in kept)
+
+    def _tuple(self, value: Value) -> tuple[Value, ...]:
+        if not isinstance(value, tuple):
+            raise UnsuitableError("expected a list")
+        return value
+
+    def _construct(self, constructor: ast.FunctionDef, scope: dict[str, Value]) -> None:
+        for statement in constructor.body:
+            match statement:
+                case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=right):
+                    self.attributes[name] = self._member(name, right, scope)
+                case ast.Expr():
+                    pass
+                case _:
+                    raise UnsuitableError(f"expected plain assignments in __init__, got {ast.unparse(statement)}")
+
+    def _member(self, name: str, right: ast.expr, scope: dict[str, Value]) -> Value:
+        if isinstance(right, ast.Call) and isinstance(right.func, ast.Attribute):
+            kind = right.func.attr
+            if kind == "Parameter":
+                value = self.value(right.args[0], scope)
+                if not isinstance(value, Node):
+                    raise UnsuitableError(f"expected a tensor in self.{name}")
+                return Node("parameter", value.dims, text=f"self.{name}")
+            if ast.unparse(right.func).startswith("nn."):
+                args = tuple(self.value(one, scope) for one in right.args)
+                named = {str(one.arg): self.value(one.value, scope) for one in right.keywords}
+                return Layer(f"self.{name}", kind, args, named)
+        return self.value(right, scope)
+
+    def _returned(self, function: ast.FunctionDef, scope: dict[str, Value]) -> Value:
+        for statement in function.body:
+            match statement:
+                case ast.Return(value=ast.expr() as result):
+                    return self.value(result, scope)
+                case ast.Assign(targets=[target], value=right):
+                    self._assign(target, self.value(right, scope), scope)
+                case ast.Expr(value=ast.Constant()):
+                    pass
+                case _:
+                    raise UnsuitableError(f"expected assignments and a return, got {ast.unparse(statement)[:60]!r}")
+        raise UnsuitableError(f"expected a return at the end of {function.name}")
+
+    def _assign(self, target: ast.expr, value: Value, scope: dict[str, Value]) -> None:
+        if isinstance(target, ast.Name):
+            scope[target.id] = value
+        elif isinstance(target, ast.Tuple) and isinstance(value, tuple):
+            for one, part in zip(target.elts, value, strict=True):
+                self._assign(one, part, scope)
+        else:
+            raise UnsuitableError(f"expected names to be assigned, got {ast.unparse(target)}")
+
+    def value(self, node: ast.expr, scope: dict[str, Value]) -> Value:
+        """Follow an expression."""
+        self.steps += 1
+        if self.steps > _MOST_STEPS:
+            raise UnsuitableError("expected a shorter program")
+        match node:
+            case ast.Constant(value=bool() | int() | float() | str() | None as constant):
+                return constant
+            case ast.Name(id=name):
+                return scope[name] if name in scope else self.constants[name]
+            case ast.List(elts=parts) | ast.Tuple(elts=parts):
+                return tuple(self.value(one, scope) for one in parts)
+            case ast.ListComp(elt=inner, generators=[ast.comprehension(iter=ast.Call() as several)]):
+                (count,) = (self.value(one, scope) for one in several.args)
+                return tuple(self.value(inner, scope) for _ in range(*shapes.ints(count)))
+            case ast.UnaryOp(op=ast.USub(), operand=inner):
+                value = self.value(inner, scope)
+                return pointwise("-a", value) if isinstance(value, Node) else -cast("float", value)
+            case ast.BinOp():
+                return self._arithmetic(node, scope)
+            case ast.Compare():
+                return self._compared(node, scope)
+            case ast.Attribute():
+                return self._attribute(node, scope)
+            case ast.Subscript(value=inner, slice=index):
+                return self._item(self.value(inner, scope), self._index(index, scope))
+            case ast.Call():
+                return self._call(node, scope)
+            case _:
+                raise UnsuitableError(f"expected plain expressions, got {ast.unparse(node)[:60]!r}")
+
+    def _arithmetic(self, node: ast.BinOp, scope: dict[str, Value]) -> Value:
+        left, right = self.value(node.left, scope), self.value(node.right, scope)
+        if not isinstance(left, Node) and not isinstance(right, Node):
+            return _number(node.op, left, right)
+        if isinstance(node.op, ast.MatMult):
+            assert isinstance(left, Node)
+            assert isinstance(right, Node)
+            return opaque("({0} @ {1})", shapes.product(left.dims, right.dims), left, right)
+        if isinstance(node.op, ast.Pow):
+            return calls.call("pow", "torch.pow", (left, right), {})
+        name, sign = _ARITHMETIC[type(node.op)]
+        tensors = [one for one in (left, right) if isinstance(one, Node)]
+        if any(one.dtype != "float32" for one in tensors) and not _masks(tensors):
+            operands: list[Node] = []
+            text = f"({written(left, operands)} {sign} {written(right, operands)})"
+            kind = "float32" if any(one.dtype == "float32" for one in tensors) else tensors[0].dtype
+            return opaque(text, shape(*tensors), *operands, dtype=kind)
+        return pointwise(BINARY[name], left, right)
+
+    def _compared(self, node: ast.Compare, scope: dict[str, Value]) -> Value:
+        left, right = self.value(node.left, scope), self.value(node.comparators[0], scope)
+        tensors = [one for one in (left, right) if isinstance(one, Node)]
+        if len(node.ops) != 1 or not tensors:
+            raise UnsuitableError("expected one comparison of tensors")
+        floats = all(one.dtype == "float32" for one in tensors)
+        if floats and isinstance(node.ops[0], ast.Lt):
+            return pointwise("less(a, b)", left, right, dtype="bool")
+        if floats and isinstance(node.ops[0], ast.Gt):
+            return pointwise("less(b, a)", left, right, dtype="bool")
+        operands: list[Node] = []
+        sign = ast.unparse(node).removeprefix(ast.unparse(node.left)).removesuffix(ast.unparse(node.comparators[0]))
+        text = f"({written(left, operands)} {sign.strip()} {written(right, operands)})"
+        return opaque(text, shape(*tensors), *operands, dtype="bool")
+
+    def _attribute(self, node: ast.Attribute, scope: dict[str, Value]) -> Value:
+        match node:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                return self.attributes[name]
+            case ast.Attribute(value=ast.Name(id="torch"), attr=name):
+                return Symbol(f"torch.{name}", dtype=name)
+            case ast.Attribute(value=ast.Name(id="math"), attr=name):
+                return cast("float", getattr(math, name))
+            case _:
+                pass
+        value = self.value(node.value, scope)
+        if isinstance(value, Layer):
+            if node.attr == "eps":
+                return cast("float", value.argument(1, "eps", 1e-5))
+            text = f"{value.name}.{node.attr}"
+            return self.leaves.setdefault(text, Node("parameter", shapes.attribute_dims(value, node.attr), text=text))
+        if not isinstance(value, Node):
+            raise UnsuitableError(f"expected a tensor in {ast.unparse(node)}")
+        match node.attr:
+            case "shape":
+                return value.dims
+            case "T":
+                return opaque("{0}.T", value.dims[::-1], value, dtype=value.dtype)
+            case "device" | "dtype":
+                return Symbol(f"{{0}}.{node.attr}".replace("{0}", "{}"), of=value, dtype="default")
+            case _:
+                raise UnsuitableError(f"expected shape, T, device or dtype, got .{node.attr}")
+
+    def _index(self, node: ast.expr, scope: dict[str, Value]) -> tuple[Value, ...]:
+        parts = node.elts if isinstance(node, ast.Tuple) else [node]
+        return tuple(
+            slice(*(None if end is None else self.value(end, scope) for end in (one.lower, one.upper, one.step)))
+            if isinstance(one, ast.Slice)
+            else self.value(one, scope)
+            for one in parts
+        )
+
+    def _item(self, value: Value, index: tuple[Value, ...]) -> Value:
+        if isinstance(value, tuple):
+            (place,) = index
+            return value[place] if isinstance(place, int) else value[cast("slice", place)]
+        if not isinstance(value, Node):
+            raise UnsuitableError("expected a tensor or a list before [...]")
+        operands = [value]
+        inner = ", ".join(written(one, operands) for one in index)
+        return opaque(f"{{0}}[{inner}]", shapes.indexed(value.dims, index), value, dtype=value.dtype)
+
+    def _call(self, node: ast.Call, scope: dict[str, Value]) -> Value:
+        args = tuple(self.value(one, scope) for one in node.args)
+        named = {str(one.arg): self.value(one.value, scope) for one in node.keywords}
+        match node.func:
+            case ast.Name(id="len"):
+                (one,) = args
+                return cast("Node", one).dims[0]
+            case ast.Name(id="float"):
+                return float(cast("str", args[0]))
+            case ast.Attribute(value=ast.Name(id="self"), attr=name) if name in self.methods:
+                method = self.methods[name]
+                names = [one.arg for one in method.args.args[1:]]
+                return self._returned(method, dict(zip(names, args, strict=True)))
+            case ast.Attribute(value=ast.Name(id="math"), attr=name):
+                return cast("float", getattr(math, name)(*args))
+            case ast.Attribute(value=ast.Name(id="torch" | "F" | "nn"), attr=name):
+                return calls.call(name, ast.unparse(node.func), args, named)
+            case ast.Attribute(value=ast.Attribute(), attr=name) if ast.unparse(node.func).startswith("nn.functional"):
+                return calls.call(name, ast.unparse(node.func), args, named)
+            case ast.Attribute(value=inner, attr=name):
+                value = self.value(inner, scope) if not _is_member(node.func) else self.attributes[name]
+                if isinstance(value, Layer):
+                    return calls.layer(value, args, self.leaves)
+                return calls.call(name, f".{name}", (value, *args), named)
+            case _:
+                raise UnsuitableError(f"expected calls of functions by name, got {ast.unparse(node.func)}")
+
+
+def _is_member(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def _masks(tensors: list[Node]) -> bool:
+    """Whether all are floats or truth values that a kernel made itself."""
+    return all(one.dtype == "float32" or (one.dtype == "bool" and one.kind == "pointwise") for one in tensors)
+
+
+def _number(op: ast.operator, left: Value, right: Value) -> Value:
+    if not isinstance(left, int | float) or not isinstance(right, int | float):
+        raise UnsuitableError("expected numbers or tensors in arithmetic")
+    match op:
+        case ast.Add():
+            return left + right
+        case ast.Sub():
+            return left - right
+        case ast.Mult():
+            return left * right
+        case ast.Div():
+            return left / right
+        case ast.FloorDiv():
+            return left // right
+        case ast.Pow() if abs(right) < 64:
+            return cast("float", left**right)
+        case _:
+            raise UnsuitableError(f"expected plain arithmetic, got {type(op).__name__}")

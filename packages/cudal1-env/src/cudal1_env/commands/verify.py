@@ -1,0 +1,82 @@
+"""`cudal1-env verify`: pairs of a corpus before the judge."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from cudal1_env.commands.output import describe, log, plain
+from cudal1_env.records import Precision
+
+if TYPE_CHECKING:
+    from cudal1_env.sweep import SweepLine
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Judge pairs of a corpus that nobody has judged on this device; `cudal1-data corpus merge` takes the records."""
+
+    corpus: tyro.conf.Positional[Path]
+    """What `cudal1-data corpus build` wrote."""
+    out: Path
+    """File of the verdicts, one line each; what is in it is not judged again."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where programs run. The corpus should be built with the same device's sizes."""
+    limit: int | None = None
+    """Judge so many pairs, at most: tasks and ways of writing take turns, those that build quickly more often."""
+    writing: Annotated[tuple[str, ...], tyro.conf.arg(metavar="WAY ...")] = ()
+    """Only these ways of writing (pytorch, triton, cuda-nvrtc, cuda-load-inline, torch-compile)."""
+    precision: Precision = "training"
+    """`training`: one pair of processes, about a second; `report`: at least three."""
+    baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
+    """Other ways to run the references against which right programs are measured, as for `sweep`."""
+    again: bool = False
+    """Judge pairs that have an evaluation from such a device too."""
+    json: bool = False
+    """Print the counts as one JSON object."""
+
+    def run(self) -> int:
+        """Judge what is missing, then print how many got which verdict."""
+        import json
+
+        from cudal1_data.corpus import load_corpus
+
+        from cudal1_env.baselines import resolve
+        from cudal1_env.hardware import resolve_device
+        from cudal1_env.judge import JudgeSettings
+        from cudal1_env.sweep import SweepFile, sweep
+        from cudal1_env.verify import PooledJudge, choose, program_of
+
+        device = resolve_device(self.device)
+        whole = [pair for pair in load_corpus(self.corpus) if not self.writing or pair.writing in self.writing]
+        chosen = choose(whole, self.limit, device=device, again=self.again)
+        file = SweepFile(self.out, device=device, precision=self.precision)
+        if file.lines:
+            log(f"{file.path} holds {len(file.lines)} verdicts: they are not judged again")
+        with PooledJudge(JudgeSettings(device=device, baselines=resolve(self.baselines, device))) as judge:
+            lines = sweep(
+                judge,
+                [program_of(pair) for pair in chosen],
+                file,
+                device=device,
+                precision=self.precision,
+                told=_told,
+                noted=lambda text: log(plain(text)),
+            )
+        counts = Counter(line.evaluation.status if line.evaluation else "refused" for line in lines)
+        if self.json:
+            print(json.dumps(dict(counts)))
+        else:
+            print(", ".join(f"{name} {count}" for name, count in counts.most_common()) or "nothing to judge")
+        return 0
+
+
+def _told(done: int, total: int, line: SweepLine) -> None:
+    if line.evaluation is None:
+        log(f"[{done}/{total}] {line.task} refused: {plain(line.refused or '')}")
+    else:
+        log(f"[{done}/{total}] {describe(line.evaluation)} [{line.evaluation.seconds.total_s:.1f} s]")

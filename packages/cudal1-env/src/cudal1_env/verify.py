@@ -1,0 +1,86 @@
+"""Pairs of a corpus before the judge: which of them, and in what order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from cudal1_data import Task
+from cudal1_data.corpus import Pair
+
+from cudal1_env.errors import TaskError
+from cudal1_env.judge.batch import BatchJudge, Outcome
+from cudal1_env.records import Device, Precision
+from cudal1_env.sweep import Program
+
+_EVERY = {"cuda-nvrtc": 1, "triton": 1, "pytorch": 1, "torch-compile": 4, "cuda-load-inline": 8}
+"""One program of a way of writing is chosen for so many of the cheapest: a build by torch's extension loader takes
+most of a minute, by NVRTC a fifth of a second."""
+_EVERY_FAILURE = 4
+_TOGETHER = 8
+"""Programs of a task that are built side by side and told together."""
+
+
+def choose(pairs: Iterable[Pair], limit: int | None, *, device: Device, again: bool = False) -> list[Pair]:
+    """Return pairs to judge, a task's programs together.
+
+    Every task and way of writing gets its first program before any gets its second, but for those that are dear to
+    build. Within a way the order follows from the programs' hashes, so the same call chooses the same pairs.
+
+    Args:
+        pairs: The corpus.
+        limit: How many, at most.
+        device: Where they will be judged.
+        again: Whether pairs that have an evaluation from such a device are judged again.
+    """
+    lines: dict[tuple[str, str, bool], list[Pair]] = {}
+    for pair in sorted(pairs, key=lambda pair: pair.source_sha256):
+        if again or not any(one.device == device for one in pair.evaluations):
+            lines.setdefault((pair.reference_sha256, pair.writing, pair.label == "right"), []).append(pair)
+    ranked = [
+        (place * (_EVERY.get(writing, 1) if right else _EVERY_FAILURE), pair)
+        for (_, writing, right), line in lines.items()
+        for place, pair in enumerate(line)
+    ]
+    ranked.sort(key=lambda item: (item[0], item[1].source_sha256))
+    chosen = [pair for _, pair in ranked[:limit]]
+    return sorted(chosen, key=lambda pair: (pair.task, pair.reference_sha256, pair.source_sha256))
+
+
+def program_of(pair: Pair) -> Program:
+    """Return a pair as a sweep takes it."""
+    task = Task(id=pair.task, source=pair.reference, name=pair.task, level=pair.level, origin="corpus")
+    return Program(task, pair.source, pair.level, {})
+
+
+class PooledJudge(BatchJudge):
+    """A judge for many programs of few tasks: they share their task's inputs and answers.
+
+    The records hold a commitment to the seed and no seed, because the pool goes on after each of them.
+    """
+
+    def evaluate_each(
+        self,
+        jobs: Sequence[tuple[Task, str]],
+        done: Callable[[int, Outcome], None],
+        *,
+        precision: Precision = "training",
+    ) -> None:
+        """Judge programs in parts of one task each; see `BatchJudge.evaluate_each`."""
+        for part in _parts(jobs):
+            try:
+                found: Sequence[Outcome] = self.evaluate_many([jobs[index] for index in part], precision=precision)
+            except TaskError as error:
+                found = [error] * len(part)
+            for index, outcome in zip(part, found, strict=True):
+                done(index, outcome)
+
+
+def _parts(jobs: Sequence[tuple[Task, str]]) -> list[list[int]]:
+    parts: list[list[int]] = []
+    for index, (task, _) in enumerate(jobs):
+        last = parts[-1] if parts else []
+        if last and len(last) < _TOGETHER and jobs[last[0]][0].source == task.source:
+            last.append(index)
+        else:
+            parts.append([index])
+    return parts

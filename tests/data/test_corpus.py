@@ -1,0 +1,213 @@
+"""The corpus: what is built, kept, merged, counted, exported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cudal1_data import load_suite, load_task
+from cudal1_data.cli import main
+from cudal1_data.corpus import Corpus, Pair, load_corpus
+from cudal1_data.corpus.build import build
+from cudal1_data.corpus.merge import merge
+from cudal1_data.corpus.model import digest
+from cudal1_data.corpus.spoil import SPOILS
+from cudal1_data.corpus.stats import stats
+from cudal1_data.errors import DataError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+@pytest.fixture(scope="module")
+def pairs() -> list[Pair]:
+    tasks = [
+        load_task("starter/layer_norm_manual", device="cuda"),
+        load_task("generated/elementwise-3-1", device="cuda"),
+    ]
+    return list(build(tasks, per_task=12, failures=len(SPOILS) + 3))
+
+
+def record(pair: Pair, number: int = 1, *, status: str = "CORRECT", point: float = 2.0, device: str = "cuda") -> Any:
+    speedup = {"low": point * 0.9, "point": point, "high": point * 1.1} if status == "CORRECT" else None
+    return {
+        "protocol": "1",
+        "id": f"record-{number}",
+        "created_at": f"2026-11-21T00:00:{number:02}Z",
+        "task": pair.task,
+        "task_sha256": pair.reference_sha256,
+        "task_source": pair.reference,
+        "source": pair.source,
+        "source_sha256": pair.source_sha256,
+        "status": status,
+        "speedup": speedup,
+        "speedups": {"compile": {"low": 1.0, "point": 1.5, "high": 2.0}} if speedup else {},
+        "precision": "training",
+        "machine": {"device": device, "name": "a GPU"},
+    }
+
+
+def written(path: Path, *records: object) -> Path:
+    path.write_text("".join(json.dumps(one) + "\n" for one in records))
+    return path
+
+
+def test_pairs_of_every_way_and_every_failure(pairs: list[Pair]) -> None:
+    right = [pair for pair in pairs if pair.label == "right"]
+    assert {pair.writing for pair in right} == {
+        "pytorch", "triton", "cuda-load-inline", "cuda-nvrtc", "torch-compile",
+    }  # fmt: skip
+    assert {pair.label for pair in pairs} >= {label for _, label, _ in SPOILS} - {"contract"}
+    for pair in pairs:
+        assert pair.source_sha256 == digest(pair.source)
+        assert not pair.verified
+        if pair.label == "syntax":
+            with pytest.raises(SyntaxError):
+                compile(pair.source, "program", "exec")
+        else:
+            compile(pair.source, "program", "exec")
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl"])
+def test_a_corpus_comes_back_as_it_was_saved(pairs: list[Pair], tmp_path: Path, ending: str) -> None:
+    corpus = Corpus(pairs)
+    merge(corpus, written(tmp_path / "r.jsonl", record(pairs[0])))
+    path = tmp_path / f"corpus.{ending}"
+    corpus.save(path)
+    assert list(load_corpus(path)) == list(corpus)
+    before = path.read_bytes()
+    Corpus(reversed(list(corpus))).save(path)
+    assert path.read_bytes() == before
+
+
+@given(st.lists(st.integers(0, 5), max_size=12), st.randoms(use_true_random=False))
+@settings(max_examples=25, deadline=None)
+def test_merging_does_not_depend_on_order_or_on_how_often(numbers: list[int], random: Any) -> None:
+    pairs = _few()
+    records = [record(pairs[number % len(pairs)], number) for number in numbers]
+    shuffled = list(records)
+    random.shuffle(shuffled)
+    found = []
+    for order in (records, shuffled, records + shuffled):
+        corpus = Corpus(pairs)
+        path = Path(_folder()) / "records.jsonl"
+        merge(corpus, written(path, *order))
+        found.append(list(corpus))
+    assert found[0] == found[1] == found[2]
+
+
+def _few() -> list[Pair]:
+    if not _KEPT:
+        _KEPT.extend(build([load_task("starter/swish_chain", device="cuda")], per_task=4))
+    return _KEPT
+
+
+_KEPT: list[Pair] = []
+
+
+def _folder() -> str:
+    import tempfile
+
+    return tempfile.mkdtemp()
+
+
+def test_verified_means_right_on_a_gpu(pairs: list[Pair], tmp_path: Path) -> None:
+    first, second, third = pairs[:3]
+    corpus = Corpus(pairs)
+    done = merge(
+        corpus,
+        written(
+            tmp_path / "r.jsonl",
+            record(first, 1),
+            {"evaluation": record(second, 2, status="WRONG_OUTPUT"), "published": {}},
+            record(third, 3, device="cpu"),
+            {"evaluation": None, "refused": "too large"},
+        ),
+    )
+    assert (done.added, done.new_pairs, len(done.left_out)) == (3, 0, 1)
+    assert [corpus[pair.key].verified for pair in (first, second, third)] == [True, False, False]
+    assert corpus[second.key].refuted
+    speedup = corpus[first.key].best("compile")
+    assert speedup is not None
+    assert speedup.point == 1.5
+    found = stats(corpus)
+    assert (found.verified, found.judged, found.refuted, found.beaten) == (1, 3, 1, 1)
+    assert found.best[0].compile == 1.5
+    assert "verified on a GPU" in found.text()
+
+
+def test_a_program_that_the_corpus_lacks_becomes_a_pair(pairs: list[Pair], tmp_path: Path) -> None:
+    corpus = Corpus()
+    done = merge(corpus, written(tmp_path / "r.jsonl", record(pairs[0])))
+    assert done.new_pairs == len(corpus) == 1
+    assert next(iter(corpus)).verified
+
+
+def test_a_record_that_was_changed_is_refused(pairs: list[Pair], tmp_path: Path) -> None:
+    corpus = Corpus(pairs)
+    changed = record(pairs[0]) | {"source": "print()"}
+    path = written(tmp_path / "r.jsonl", record(pairs[1]), changed)
+    with pytest.raises(DataError, match=r"r\.jsonl:2: .*hashes"):
+        merge(corpus, path)
+    assert not any(pair.evaluations for pair in corpus)
+    with pytest.raises(DataError, match=r"r\.jsonl:1: expected a record"):
+        merge(corpus, written(tmp_path / "r.jsonl", {"nothing": 1}))
+
+
+def test_broken_corpora_name_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_text('{"task": "x"}\n')
+    with pytest.raises(DataError, match="line 1"):
+        load_corpus(path)
+    with pytest.raises(DataError, match=r"\.parquet or \.jsonl"):
+        load_corpus(tmp_path / "c.csv")
+    (tmp_path / "c.parquet").write_text("nothing")
+    with pytest.raises(DataError, match="parquet"):
+        load_corpus(tmp_path / "c.parquet")
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "corpus.parquet"
+    build_it = ["corpus", "build", str(out), "generated:elementwise?n=2&seed=3", "--per-task", "5"]
+    assert main(build_it) == 0
+    first = out.read_bytes()
+    assert main(build_it) == 0
+    assert out.read_bytes() == first
+    corpus = load_corpus(out)
+    assert len(corpus) == 14
+    records = written(tmp_path / "r.jsonl", *(record(pair, place) for place, pair in enumerate(corpus)))
+    assert main(["corpus", "merge", str(out), str(records)]) == 0
+    merged = out.read_bytes()
+    assert main(["corpus", "merge", str(out), str(records)]) == 0
+    assert out.read_bytes() == merged
+    capsys.readouterr()
+    assert main(["corpus", "stats", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verified"] == 14
+    folder = tmp_path / "dataset"
+    assert main(["corpus", "export", str(out), str(folder), "--verified"]) == 0
+    assert main(["corpus", "export", str(out), str(folder)]) == 2
+    assert "14 pairs of 2 references" in (folder / "README.md").read_text()
+
+
+def test_datasets_reads_an_export(pairs: list[Pair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets", reason="needs datasets")
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    corpus = Corpus(pairs)
+    merge(corpus, written(tmp_path / "r.jsonl", record(pairs[0])))
+    source = tmp_path / "c.jsonl"
+    corpus.save(source)
+    assert main(["corpus", "export", str(source), str(tmp_path / "d")]) == 0
+    found = datasets.load_dataset(str(tmp_path / "d"), split="train", cache_dir=str(tmp_path / "cache"))
+    assert len(found) == len(corpus)
+    (row,) = found.filter(lambda row: row["verified"])
+    assert row["evaluations"][0]["speedups"][0]["baseline"] == "eager"
+    assert row["speedup"] == 2.0
+
+
+def test_every_starter_task_has_six_variants_and_no_test_task_turns_into_training() -> None:
+    corpus = Corpus(build(load_suite("starter", device="cuda"), per_task=8))
+    for task in load_suite("starter"):
+        mine = [pair for pair in corpus if pair.task == task.id]
+        assert len(mine) >= 6, task.id
+        assert {pair.split for pair in mine} == {task.split}

@@ -1,0 +1,287 @@
+"""Variant templates: what they read, and that what they write is right, as far as that shows without a GPU."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from cudal1_data import load_suite, load_task
+from cudal1_data.techniques import classify
+from cudal1_data.templates.cuda_text import pointwise_kernel, row_kernel
+from cudal1_data.templates.errors import UnsuitableError
+from cudal1_data.templates.fusion import Kernel, index_text, plan
+from cudal1_data.templates.graph import broadcast
+from cudal1_data.templates.make import WRITINGS, variants
+from cudal1_data.templates.programs import Choice, nvrtc_program, torch_program
+from cudal1_data.templates.reader import read
+from cudal1_data.templates.table import UNARY, device_text
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from template_programs import error_of, imported, small_task
+
+TOLERANCE = 2e-5
+
+IDS = (
+    "starter/swish_chain",
+    "starter/softplus_mish",
+    "starter/layer_norm_manual",
+    "starter/rms_norm",
+    "starter/instance_norm_scale",
+    "starter/row_logsumexp",
+    "starter/cosine_distance",
+    "starter/conv_batchnorm_eval",
+    "starter/matmul_bias_gelu",
+    "generated/elementwise-3-1",
+    "generated/elementwise-3-2",
+    "generated/reduction-3-0",
+    "generated/norm-3-1",
+    "generated/softmax-3-0",
+    "generated/softmax-3-5",
+    "generated/scan-3-0",
+    "generated/scan-3-1",
+    "generated/loss-3-0",
+    "generated/attention-3-1",
+    "generated/matmul_epilogue-3-1",
+    "generated/network-3-0",
+)
+
+PRODUCTS = (
+    "starter/matmul_bias_gelu",
+    "starter/linear_scale_residual",
+    "starter/mixer_block",
+    "generated/matmul_epilogue-3-0",
+    "generated/matmul_epilogue-3-1",
+    "generated/matmul_shapes-3-1",
+)
+"""Tasks with a product that a kernel takes over (tests/triton_child.py has them too)."""
+
+
+@pytest.mark.parametrize("task_id", IDS)
+def test_operators_one_by_one_agree_with_the_reference(task_id: str, tmp_path: Path) -> None:
+    task = small_task(task_id)
+    reference = read(task.source)
+    assert error_of(task, torch_program(reference, plan(reference.roots)), tmp_path) < TOLERANCE
+
+
+def test_triton_programs_agree_with_the_reference_in_the_interpreter() -> None:
+    pytest.importorskip("triton", reason="needs Triton")
+    here = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(here / "triton_child.py"), *IDS, *PRODUCTS],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    errors: dict[str, float] = json.loads(done.stdout)
+    assert len(errors) == len({*IDS, *PRODUCTS}) + len(PRODUCTS)
+    assert {name: error for name, error in errors.items() if not error < TOLERANCE} == {}
+
+
+def test_triton_builds_kernels_for_sm_90(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="needs Triton")
+    paths: list[Path] = []
+    for task in load_suite("generated:elementwise+norm+softmax+scan+matmul_epilogue+loss?n=12&seed=8", device="cuda"):
+        found = variants(task, ("triton",))
+        for number, made in enumerate(found[:1] + found[-1:]):
+            paths.append(tmp_path / f"{task.id.replace('/', '_').replace('-', '_')}_{number}.py")
+            paths[-1].write_text(made.source)
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parents[1] / "triton_build.py"), *map(str, paths)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout)
+    assert told["said"] == {}
+    assert told["kernels"] >= 20
+
+
+# --- CUDA C++ --------------------------------------------------------------------------------------------------
+
+
+def kernels_of(program: str) -> list[str]:
+    return [
+        str(ast.literal_eval(one.value))
+        for one in ast.parse(program).body
+        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]).startswith("SOURCE")
+    ]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        Choice(threads=256, vector=4, unroll=4),
+        Choice(threads=32, per_block=8, vector=2, unroll=2),
+        Choice(threads=1024),
+    ],
+)
+def test_nvrtc_builds_every_kernel(choice: Choice) -> None:
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="needs NVRTC")
+    built = 0
+    for task in load_suite("generated?n=32&seed=8", device="cuda"):
+        try:
+            reference = read(task.source)
+            program = nvrtc_program(reference, plan(reference.roots), choice)
+        except UnsuitableError:
+            continue
+        for text in kernels_of(program):
+            _, made = nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], [])
+            (result,) = nvrtc.nvrtcCompileProgram(made, 1, [b"--gpu-architecture=sm_90"])
+            _, size = nvrtc.nvrtcGetProgramLogSize(made)
+            log = b" " * size
+            nvrtc.nvrtcGetProgramLog(made, log)
+            assert int(result) == 0, f"{task.id}: {log.decode()}\n{text}"
+            nvrtc.nvrtcDestroyProgram(made)
+            built += 1
+    assert built > 20
+
+
+SHIMS = """
+#include <cmath>
+#include <cstring>
+#define __global__
+#define __restrict__
+#define __launch_bounds__(n)
+struct Place { unsigned int x, y; };
+static Place blockIdx, threadIdx;
+static float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+static float __uint_as_float(unsigned int x) { float f; memcpy(&f, &x, 4); return f; }
+static float half_to_float(unsigned short h) { _Float16 f; memcpy(&f, &h, 2); return (float)f; }
+struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
+static float row_sum(float x) { return x; }
+static float row_max(float x) { return x; }
+static float row_min(float x) { return x; }
+static float row_scan(float x, float& carry) { carry += x; return carry; }
+"""
+"""A GPU with one thread for each row. The helpers that join threads are left out: NVRTC alone sees them."""
+
+
+def on_one_thread(kernel: Kernel, folder: Path, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Run a kernel's text as C++, a block after the other."""
+    made = (
+        row_kernel(kernel, "fused", threads=32, per_block=1, unroll=1)
+        if kernel.trailing
+        else pointwise_kernel(kernel, "fused", threads=32, vector=2 if kernel.size % 2 == 0 else 1)
+    )
+    body = made.definition[made.definition.index("__global__") :].removesuffix("}\n")
+    if kernel.trailing:  # one thread goes over the whole row
+        body = body.replace("start += 32u", "start += 1u")
+    pointers = ", ".join(f"({kind})p[{place}]" for place, kind in enumerate(made.parameters))
+    threads = 1 if kernel.trailing else 32
+    body += (
+        f'extern "C" void run(void** p) {{ for (unsigned int b = 0; b < {made.grid[0]}u; ++b) '
+        f"for (unsigned int t = 0; t < {threads}u; ++t) {{ blockIdx.x = b; threadIdx.x = t; fused({pointers}); }} }}\n"
+    )
+    path = folder / "kernel.cpp"
+    path.write_text(SHIMS + body)
+    library = path.with_suffix(".so")
+    done = subprocess.run(
+        ["g++", "-O1", "-w", "-fpermissive", "-shared", "-fPIC", str(path), "-o", str(library)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr + body
+    outputs = [torch.full(node.dims, float("nan")) for node in kernel.outputs]
+    held = [one.contiguous() for one in inputs] + outputs
+    table = (ctypes.c_void_p * len(held))(*(one.data_ptr() for one in held))
+    ctypes.CDLL(str(library)).run(table)
+    return outputs
+
+
+ONE_KERNEL = [
+    *(one for one in IDS if one.startswith(("starter/swish", "starter/soft", "starter/layer", "starter/row_"))),
+    *(one for one in IDS if one.startswith(("generated/el", "generated/red", "generated/norm", "generated/soft"))),
+    *("starter/cosine_distance", "generated/scan-3-1", "generated/loss-3-0"),
+]
+"""Tasks that are one kernel as a whole."""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("task_id", ONE_KERNEL)
+def test_cuda_text_computes_the_reference_on_one_thread(task_id: str, tmp_path: Path) -> None:
+    task = small_task(task_id)
+    reference = read(task.source)
+    (kernel,) = plan(reference.roots)
+    assert isinstance(kernel, Kernel)
+    module = imported(task.source, tmp_path)
+    torch.manual_seed(2)
+    model = module.Model(*module.get_init_inputs())
+    inputs = module.get_inputs()
+    known = dict(zip(reference.methods, inputs, strict=True))
+    leaves = [
+        known[leaf.text] if leaf.kind == "input" else model.get_parameter(leaf.text.removeprefix("self.")).detach()
+        for leaf in kernel.leaves
+    ]
+    (got,) = on_one_thread(kernel, tmp_path, leaves)
+    with torch.no_grad():
+        wanted = model(*inputs)
+    assert float((got - wanted).abs().max() / wanted.abs().max()) < TOLERANCE
+
+
+# --- parts -----------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.data())
+@settings(max_examples=200, deadline=None)
+def test_places_in_smaller_tensors(domain: list[int], data: st.DataObject) -> None:
+    dims = tuple(data.draw(st.sampled_from((1, size))) for size in domain)
+    start = data.draw(st.integers(0, len(domain) - 1))
+    if all(size == 1 for size in dims[:start]):
+        dims = dims[start:]
+    small = torch.arange(torch.Size(dims).numel()).reshape(dims)
+    wanted = small.expand(domain).flatten().tolist()
+    text = index_text(dims, tuple(domain), "i").replace("/", "//")
+    assert [eval(text, {"i": place}) for place in range(len(wanted))] == wanted
+
+
+def test_each_function_has_a_text_in_every_language() -> None:
+    for expression in UNARY.values():
+        for language in ("cuda", "triton", "torch"):
+            text = device_text(expression, language, ("value",))
+            assert "value" in text
+
+
+def test_shapes_that_do_not_go_together_are_an_error() -> None:
+    with pytest.raises(ValueError, match="broadcast"):
+        broadcast((2, 3), (4,))
+
+
+def test_a_loop_is_not_followed() -> None:
+    with pytest.raises(UnsuitableError, match="assignments and a return"):
+        read(load_task("starter/gru_like_cell").source)
+
+
+def test_state_names_are_the_reference_s() -> None:
+    task = load_task("starter/layer_norm_manual", device="cuda")
+    for made in variants(task, ("triton", "cuda-nvrtc", "cuda-load-inline")):
+        assert "self.weight = nn.Parameter(torch.ones(size))" in made.source
+
+
+@pytest.mark.parametrize(
+    "task_id", ["starter/layer_norm_manual", "generated/elementwise-3-1", "generated/conv" + "olution-3-1"]
+)
+def test_variants_are_programs_of_every_way(task_id: str) -> None:
+    found = variants(load_task(task_id, device="cuda"))
+    assert {one.writing for one in found} == set(WRITINGS)
+    assert len({one.source for one in found}) == len(found) > 40
+    ways = {"triton": "triton", "cuda-nvrtc": "nvrtc", "cuda-load-inline": "load-inline", "torch-compile": "compile"}
+    for one in found:
+        compile(one.source, one.template, "exec")
+        tags = classify(one.source)
+        assert tags is not None
+        assert tags.way == ways.get(one.writing, tags.way)
+        assert not re.search(r"\{\w*\}", one.source.partition("class ModelNew")[2])

@@ -1,0 +1,57 @@
+"""Verification of a corpus: which pairs are chosen, that a cut-off run goes on, and one run on the CPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from cudal1_data import load_suite
+from cudal1_data.corpus import Corpus, Pair, load_corpus
+from cudal1_data.corpus.build import build
+from cudal1_data.corpus.merge import merge
+from cudal1_env.cli import main
+from cudal1_env.verify import choose
+
+
+@pytest.fixture(scope="module")
+def pairs() -> list[Pair]:
+    return list(build(load_suite("generated:norm+elementwise?n=4&seed=3", device="cuda"), failures=2))
+
+
+def test_ways_that_build_quickly_are_chosen_more_often(pairs: list[Pair]) -> None:
+    chosen = choose(pairs, 80, device="cuda")
+    ways = Counter(pair.writing for pair in chosen if pair.label == "right")
+    assert ways["cuda-nvrtc"] > 4 * ways["cuda-load-inline"] > 0
+    assert len({pair.task for pair in chosen}) == 4
+    assert any(pair.label != "right" for pair in chosen)
+    assert chosen == choose(reversed(pairs), 80, device="cuda")
+    assert [pair.task for pair in chosen] == sorted(pair.task for pair in chosen)
+
+
+def test_a_larger_limit_keeps_what_was_chosen(pairs: list[Pair]) -> None:
+    few, many = (choose(pairs, limit, device="cuda") for limit in (20, 60))
+    assert {pair.key for pair in few} < {pair.key for pair in many}
+
+
+def test_verify_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    tasks = [task for task in load_suite("starter", device="cpu") if task.id == "starter/swish_chain"]
+    corpus = Corpus(pair for pair in build(tasks, writings=("pytorch",), failures=1) if pair.label != "timeout")
+    path, out = tmp_path / "c.jsonl", tmp_path / "r.jsonl"
+    corpus.save(path)
+    command = ["cudal1-env", "verify", str(path), "--out", str(out), "--device", "cpu", "--limit", "2", "--json"]
+    for _ in range(2):
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0
+    printed = capsys.readouterr()
+    assert "holds 2 verdicts" in printed.err
+    assert sum(json.loads(printed.out.splitlines()[-1]).values()) == 2
+    assert len(out.read_text().splitlines()) == 2
+    whole = load_corpus(path)
+    assert merge(whole, out).added == 2
+    assert not any(pair.verified or pair.refuted for pair in whole), "a CPU's verdict does not verify"
+    assert choose(whole, None, device="cpu") != choose(corpus, None, device="cpu")

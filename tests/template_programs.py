@@ -1,0 +1,52 @@
+"""Tasks small enough for an interpreter, and programs run beside their reference on the CPU."""
+
+from __future__ import annotations
+
+import importlib.util
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from cudal1_data import Task, load_task
+
+SMALL = {"ROWS": 12, "BATCH": 2, "B": 8, "H": 16, "W": 16, "HEIGHT": 16, "WIDTH": 16, "LENGTH": 24}
+_numbers = count()
+
+
+def small_task(task_id: str) -> Task:
+    """Return a task with few rows; its row lengths stay."""
+    task = load_task(task_id, device="cpu")
+    sizes = task.sizes["cpu"].default
+    return task.at({name: size for name, size in SMALL.items() if sizes.get(name, 0) > size}, tag=False)
+
+
+def imported(text: str, folder: Path) -> ModuleType:
+    """Import a program. From a file: Triton reads its kernels' lines."""
+    path = folder / f"program_{next(_numbers)}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def error_of(task: Task, program: str, folder: Path) -> float:
+    """Return the largest error of a program, over the scale of the reference's answer."""
+    reference, candidate = imported(task.source, folder), imported(program, folder)
+    torch.manual_seed(1)
+    model = reference.Model(*reference.get_init_inputs())
+    new = candidate.ModelNew(*reference.get_init_inputs())
+    new.load_state_dict(model.state_dict())
+    inputs = reference.get_inputs()
+    with torch.no_grad():
+        wanted, got = model(*inputs), new(*inputs)
+    if isinstance(wanted, torch.Tensor):
+        wanted, got = (wanted,), (got,)
+    assert [one.shape for one in wanted] == [one.shape for one in got]
+    return max(
+        float((one.double() - other.double()).abs().max() / one.double().abs().max())
+        for one, other in zip(wanted, got, strict=True)
+    )

@@ -1,0 +1,72 @@
+"""Runs Triton variants in Triton's interpreter, on the CPU. A process of its own: the interpreter must be asked for
+before Triton is imported.
+
+Reads task ids from the command line; prints one JSON object: the largest error by task, over the scale of the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import types
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import numpy as np
+import torch
+import triton.language as tl
+import triton.language.extra as extra
+from cudal1_data.templates.fusion import plan
+from cudal1_data.templates.products import Tiles, product_program
+from cudal1_data.templates.programs import Choice, triton_program
+from cudal1_data.templates.reader import read
+from template_programs import error_of, small_task
+from triton.runtime.interpreter import TensorHandle
+
+
+def by_numpy(function):
+    """The interpreter has no libdevice: NumPy's function stands for it."""
+
+    def called(x):
+        data = x.handle.data
+        return tl.core.tensor(TensorHandle(function(data).astype(data.dtype), x.handle.dtype), x.type)
+
+    return called
+
+
+LIBDEVICE = types.SimpleNamespace(
+    tanh=by_numpy(np.tanh), log1p=by_numpy(np.log1p), expm1=by_numpy(np.expm1), atan=by_numpy(np.arctan)
+)
+extra.libdevice = LIBDEVICE  # pyright: ignore[reportAttributeAccessIssue]
+
+
+PRODUCTS = (
+    "starter/matmul_bias_gelu",
+    "starter/linear_scale_residual",
+    "starter/mixer_block",
+    "generated/matmul_epilogue-3-0",
+    "generated/matmul_epilogue-3-1",
+    "generated/matmul_shapes-3-1",
+)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    errors = {}
+    with TemporaryDirectory() as folder:
+        for task_id in sys.argv[1:]:
+            task = small_task(task_id)
+            reference = read(task.source)
+            program = triton_program(reference, plan(reference.roots), Choice(rows=2, block=256))
+            errors[task_id] = error_of(task, program, Path(folder))
+            if task_id in PRODUCTS:
+                tiles = Tiles(block_m=32, block_n=64, block_k=32, warps=4, stages=2, group=2)
+                program = product_program(reference, plan(reference.roots), tiles)
+                errors[f"{task_id}, product"] = error_of(task, program, Path(folder))
+    print(json.dumps(errors))
+
+
+main()
