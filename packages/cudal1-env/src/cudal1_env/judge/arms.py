@@ -312,8 +312,7 @@ class Arm:
                 more = self.memory.samples(outputs, afterwards.positions)
                 sampled = afterwards.compare(more, self.anatomy.outputs)
             comparisons = [tuple(sampled[width * k : width * (k + 1)]) for k in range(count)]
-            # The reference's samples tell whether somebody disturbed it; its arithmetic was compared in full before.
-            whole = [] if empty or self.wanted == "Model" else chosen_whole(sets, self._random)
+            whole = [] if empty else chosen_whole(sets, self._random)  # of both arms: reading warms caches
             for place in whole:
                 if all(sample.right for sample in comparisons[place]):
                     comparisons[place] = self._whole(sets[place], outputs[width * place : width * (place + 1)])
