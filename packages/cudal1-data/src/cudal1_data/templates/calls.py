@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from cudal1_data.templates import shapes
 from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.graph import Dims, Node, broadcast
-from cudal1_data.templates.operators import fused, layer_norm
+from cudal1_data.templates.operators import Unfused, fused, layer_norm
 from cudal1_data.templates.values import Layer, Symbol, Value, opaque, pointwise, shape, written
 
 _MAKES = ("randn", "rand", "randint", "ones", "zeros", "arange", "eye", "empty")
@@ -52,7 +52,7 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
     if name in ("to", *_STORED) and isinstance(args[0], Node):
         return _stored(name, args, named)
     result = fused(name, args, named)
-    if not isinstance(result, NotImplementedError):
+    if not isinstance(result, Unfused):
         return result
     nodes = [one for one in args if isinstance(one, Node)]
     operands: list[Node] = []

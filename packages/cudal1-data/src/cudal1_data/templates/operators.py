@@ -14,8 +14,12 @@ Arguments = Sequence[Value]
 Named = Mapping[str, Value]
 
 
-def fused(name: str, args: Arguments, named: Named) -> Value | NotImplementedError:
-    """Return the node of a call that kernels can compute, or NotImplementedError where they cannot.
+class Unfused:
+    """Says of a call that no kernel computes it; None would be a value."""
+
+
+def fused(name: str, args: Arguments, named: Named) -> Value | Unfused:
+    """Return the node of a call that kernels can compute, or Unfused where they cannot.
 
     Args:
         name: Last part of the function's name.
@@ -24,11 +28,11 @@ def fused(name: str, args: Arguments, named: Named) -> Value | NotImplementedErr
     """
     first = args[0] if args else None
     if not isinstance(first, Node):
-        return _where(args) if name == "where" and not named else NotImplementedError()
+        return _where(args) if name == "where" and not named else Unfused()
     if name == "where":
         return _where(args)
     if any(isinstance(one, Node) and one.dtype in ("int64", "float16", "bfloat16") for one in args):
-        return NotImplementedError()
+        return Unfused()
     if name in UNARY and len(args) == 1 and not named:
         return pointwise(UNARY[name], first)
     if name in BINARY and len(args) == 2 and not named:
@@ -37,12 +41,12 @@ def fused(name: str, args: Arguments, named: Named) -> Value | NotImplementedErr
         return _POINTWISE[name](args, named)
     if name in _ROWS:
         return _rows(name, first, args, named)
-    return NotImplementedError()
+    return Unfused()
 
 
-def _where(args: Arguments) -> Value | NotImplementedError:
+def _where(args: Arguments) -> Value | Unfused:
     if len(args) != 3 or not (isinstance(args[0], Node) and args[0].dtype == "bool"):
-        return NotImplementedError()
+        return Unfused()
     return pointwise("where(a, b, c)", *args)
 
 
@@ -75,17 +79,17 @@ def _softshrink(args: Arguments, named: Named) -> Node:
     return pointwise("a - min(max(a, b), c)", args[0], -edge, edge)
 
 
-def _pow(args: Arguments, named: Named) -> Value | NotImplementedError:
+def _pow(args: Arguments, named: Named) -> Value | Unfused:
     if args[1] == 2:
         return pointwise("a * a", args[0])
-    return pointwise("sqrt(a)", args[0]) if args[1] == 0.5 else NotImplementedError()
+    return pointwise("sqrt(a)", args[0]) if args[1] == 0.5 else Unfused()
 
 
 def _lerp(args: Arguments, named: Named) -> Node:
     return pointwise("a + c * (b - a)", *args)
 
 
-_POINTWISE: dict[str, Callable[[Arguments, Named], Value | NotImplementedError]] = {
+_POINTWISE: dict[str, Callable[[Arguments, Named], Value | Unfused]] = {
     "gelu": _gelu,
     "leaky_relu": _leaky,
     "clamp": _clamp,
@@ -112,15 +116,15 @@ _ROWS: dict[str, str] = {
 }
 
 
-def _rows(name: str, node: Node, args: Arguments, named: Named) -> Value | NotImplementedError:
+def _rows(name: str, node: Node, args: Arguments, named: Named) -> Value | Unfused:
     given = args[2:] if name == "cosine_similarity" else args[1:]
     where = given[0] if given else named.get("dim")
     if where is None or isinstance(where, Node):
-        return NotImplementedError()
+        return Unfused()
     axes = {place % len(node.dims) for place in shapes.ints(where)}
     trailing = len(axes)
     if axes != set(range(len(node.dims) - trailing, len(node.dims))) or trailing == len(node.dims):
-        return NotImplementedError()
+        return Unfused()
     keepdim = bool(given[1] if len(given) > 1 else named.get("keepdim", False))
     if name == "cosine_similarity":
         return _cosine(args, trailing)

@@ -153,7 +153,7 @@ class Measurement:
         """
         calls, burst = self.calls_per_turn, self.burst
         singles = _SINGLES if burst > 1 else 0
-        extra = singles + (1 if self.reference.device.name == "cuda" else 0)
+        extra = singles + (burst if self.reference.device.name == "cuda" else 0)
         first = WARM_SETS + SOLO_SETS * burst
         self.prepare(first + _FIRST_PAIRS * (calls + extra))  # made now, not between turns
         solo = self.sets(WARM_SETS, first)
@@ -172,8 +172,8 @@ class Measurement:
                 times[is_candidate] = self._turn(part[:calls], is_candidate=is_candidate)
                 for one in part[calls : calls + singles]:
                     self._single_ms[is_candidate].append(self._elapsed_ms([one], is_candidate=is_candidate))
-                for one in watched:
-                    self._elapsed_ms([one], is_candidate=is_candidate, watch=True)
+                if watched:  # as many calls as in other turns, so that nothing tells them apart
+                    self._elapsed_ms(watched, is_candidate=is_candidate, watch=True)
             launch = launch.add(times[False], times[True])
             if (state := self.reference.device.state()) is not None:
                 states.append(state)
