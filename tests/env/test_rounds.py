@@ -1,11 +1,17 @@
-"""When the reference counts as slowed beside the candidate, and when launches confirm each other."""
+"""Who comes first, when the reference counts as slowed beside the candidate, when launches confirm each other."""
 
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import cast
 
+import numpy as np
+import pytest
+from cudal1_env.judge.arms import Arm, Call
 from cudal1_env.judge.launches import confirmed
-from cudal1_env.judge.rounds import slowed
+from cudal1_env.judge.pool import InputSet
+from cudal1_env.judge.rounds import SOLO_SETS, Measurement, Tally, slowed
 from cudal1_env.stats import Launch
 
 
@@ -39,3 +45,45 @@ def test_launches_confirm_each_other_within_ten_percent_and_their_noise() -> Non
     noise = random.Random(1)
     blurred = Launch((4.0,) * 8, tuple(noise.lognormvariate(0.2, 0.5) for _ in range(8)))
     assert confirmed([steady, blurred])
+
+
+class StillArm:
+    """An arm whose calls take a millisecond, and that notes who was called."""
+
+    def __init__(self, who: str, log: list[str]) -> None:
+        self.who, self.log = who, log
+        self.device = SimpleNamespace(name="cpu", state=lambda: None)
+        self.describing_ns = 0
+
+    def call(self, sets: list[object], *, empty: bool = False, watch: bool = False) -> Call:
+        self.log.append("empty" if empty else self.who)
+        return Call(0 if empty else 1_000_000, ((),) * len(sets), 0, None)
+
+    def limit(self, reference_s: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_each_arm_comes_first_equally_often(seed: int) -> None:
+    log: list[str] = []
+    one = cast(InputSet, SimpleNamespace(answers=(), distribution="own"))
+    measurement = Measurement(
+        cast(Arm, StillArm("R", log)),
+        cast(Arm, StillArm("C", log)),
+        lambda first, last: [one] * (last - first),
+        lambda count: None,
+        np.random.default_rng(seed),
+        Tally(),
+        most_pairs=20,
+        calls_per_turn=1,
+        burst=1,
+    )
+    launch = measurement.run(lambda launch: False).launch
+    assert launch.pairs == 20
+    begin = len(log) - SOLO_SETS - 40
+    pairs = [log[begin + 2 * pair : begin + 2 * pair + 2] for pair in range(20)]
+    assert all(sorted(pair) == ["C", "R"] for pair in pairs)
+    first = "".join(pair[0] for pair in pairs)
+    assert all(first[k] != first[k + 1] for k in range(0, 20, 2)), first
+    assert first not in ("RC" * 10, "CR" * 10), "expected an order that cannot be foreseen"

@@ -8,20 +8,25 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
+from cudal1_data import Task
 from cudal1_env.commands.redteam import Redteam
 from cudal1_env.errors import SettingsError
+from cudal1_env.evaluator import Evaluator
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.numerics import Answer, Expected, compare, tolerance
+from cudal1_env.records import Evaluation
 from cudal1_env.testing.child import ChildEvaluator
 from cudal1_env.testing.mutants import ANSWER_MUTANTS, MUTANTS
-from cudal1_env.testing.programs import Program
-from cudal1_env.testing.redteam import Campaign, Outcome, summarise, table
+from cudal1_env.testing.programs import Program, programs
+from cudal1_env.testing.redteam import Campaign, Outcome, judge_program, summarise, table
 from cudal1_env.testing.strategies import exploits, mutants, spoilt_answers
 from cudal1_env.testing.templates import TEMPLATES
 from cudal1_env.testing.under_test import Case, Claim, JudgeUnderTest, Report, examine, suite
+from env.doubles import evaluation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,6 +42,7 @@ def outcome(program: str, *statuses: str, reward: float = 0.0) -> Outcome:
         expected=expected,
         statuses=statuses,
         reward=reward,
+        reward_at_first=reward,
         message="",
         seconds=1.0,
     )
@@ -55,6 +61,24 @@ def test_a_rewarded_attack_and_a_denied_look_alike_are_failures() -> None:
     another = summarise([*fine, outcome("h01_a", "CRASH")], skipped=4)
     assert (another.passed, another.attacks_with_another_status, another.skipped) == (True, {"h01_a": 1}, 4)
     assert "4 programs for another device skipped" in another.text()
+
+
+class Chance:
+    """Correct, with one speedup after another."""
+
+    def __init__(self, *speedups: float) -> None:
+        self.speedups = iter(speedups)
+
+    def evaluate(self, task: Task, source: str) -> Evaluation:
+        return evaluation(task.id, source, speedup=next(self.speedups), spread=0.0)
+
+
+@pytest.mark.parametrize(("speedups", "counted"), [((1.5, 0.9), 0.9), ((1.5, 1.4, 1.2), 1.2), ((0.8,), 0.8)])
+def test_a_gain_by_chance_is_none_and_one_that_comes_again_is(speedups: tuple[float, ...], counted: float) -> None:
+    attack = next(one for one in programs() if not one.honest and one.runs_on("cpu") and "feedback" not in one.header)
+    got = judge_program(cast(Evaluator, Chance(*speedups)), attack)
+    assert (got.reward, got.reward_at_first) == (counted, speedups[0])
+    assert got.rewarded == (counted > 1.0)
 
 
 def test_the_table_counts_what_each_program_got() -> None:

@@ -153,7 +153,7 @@ class Oracle:
         """Make sets of inputs with their float64 answers, and write them into the judge's memory, one behind the other.
 
         Each set begins with its inputs; answers follow as float64 (integers as int64), in line. The answer says, for
-        each set and output, its scale (largest finite magnitude) and, when asked, the largest error of the reference's
+        each set and output, its scale (largest finite magnitude) and the largest error of the reference's
         own arithmetic on the same inputs, both absolute.
         """
         plain, wide = self.models[message["weights"]]
@@ -162,9 +162,6 @@ class Oracle:
             values = self.fresh_inputs(one["seed"], one["distribution"])
             answers = self.exact(wide, values)
             found = [report(answer) for answer in answers]
-            if message["reference_error"]:
-                for entry, answer, own in zip(found, answers, self.run(plain, values), strict=True):
-                    entry.update(own_error(own, answer))
             entries, _ = layout.manifest(values)
             if entries != self.entries:
                 raise Failure("task", "expected get_inputs() to return the same shapes, layouts and values each time")
@@ -174,6 +171,9 @@ class Oracle:
             begin = message["stride"] * number
             place = self.block[begin : begin + message["answers_at"] + size]
             self.store(place, entries, values, answers, message["answers_at"])
+            # Behind the storing: a reference may write to its inputs.
+            for entry, answer, own in zip(found, answers, self.run(plain, values), strict=True):
+                entry.update(own_error(own, answer))
             reports.append(found)
         if self.device.type == "cuda":
             torch.cuda.synchronize()

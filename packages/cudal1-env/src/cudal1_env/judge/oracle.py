@@ -154,13 +154,12 @@ class OracleClient:
         self._ask({"op": "write"})
         return Weights(list(answer["names"]), list(answer["entries"]), self._device.to_host(block[:size]))
 
-    def make(self, sets: Sequence[tuple[int, str]], weights: str, *, reference_error: bool) -> list[RawSet]:
-        """Make input sets with their answers; `most_at_once` says how many may be asked for.
+    def make(self, sets: Sequence[tuple[int, str]], weights: str) -> list[RawSet]:
+        """Make input sets with their answers and the reference's own errors; `most_at_once` may be asked for.
 
         Args:
             sets: Single-use seed and distribution (`cudal1_worker.distributions.NAMES`) of each.
             weights: `loaded` or `seeded`.
-            reference_error: Whether the reference's own error is wanted too.
         """
         answers_at, stride = self.anatomy.input_bytes, self._set_bytes
         block = self._memory(stride * len(sets))
@@ -169,7 +168,6 @@ class OracleClient:
                 "op": "make",
                 "sets": [{"seed": seed, "distribution": name} for seed, name in sets],
                 "weights": weights,
-                "reference_error": reference_error,
                 "stride": stride,
                 "answers_at": answers_at,
                 "answer_bytes": 8 * sum(out.size for out in self.anatomy.outputs),

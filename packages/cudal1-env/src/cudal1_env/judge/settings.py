@@ -50,7 +50,7 @@ class JudgeSettings(BaseModel):
     """Tasks whose oracle process and input sets are kept at a time."""
     sets_training: int = Field(default=40, ge=8)
     """Input sets for the timed pairs of one `training` launch; each is used once for each arm."""
-    sets_report: int = Field(default=75, ge=8)
+    sets_report: int = Field(default=78, ge=8)
     """The same for each launch of `report`."""
     budget_training_s: float = Field(default=0.8, gt=0)
     """Seconds of measurement after which a `training` evaluation takes the interval as it stands."""

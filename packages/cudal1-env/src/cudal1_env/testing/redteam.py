@@ -17,6 +17,9 @@ from cudal1_env.reward import reward_of
 from cudal1_env.testing.programs import REFUSED, Program
 
 FEEDBACK_ROUNDS = 6
+REPEATS = 2
+"""How often an attack that gained something must gain it again: an interval of 95 % lies above the truth in one
+evaluation of 40, and many attacks do the reference's work at its speed."""
 
 
 class Outcome(BaseModel):
@@ -33,6 +36,8 @@ class Outcome(BaseModel):
     statuses: tuple[str, ...]
     """What it got: one, and one more for each round of feedback."""
     reward: float
+    """The largest reward over these rounds; if an attack's is above 1, the smallest of it and `REPEATS` more."""
+    reward_at_first: float
     """The largest reward over these rounds."""
     message: str
     """The last record's."""
@@ -122,7 +127,8 @@ def judge_program(judge: Evaluator, program: Program, device: Device = "cpu") ->
     task, source, name = program.task(device), program.source, program.header.get("feedback")
     known: dict[float, float] = {}
     statuses: list[str] = []
-    best, message, began = 0.0, "", time.perf_counter()
+    first, message, began = 0.0, "", time.perf_counter()
+    best_source = source
     for _ in range(FEEDBACK_ROUNDS if name else 1):
         try:
             record = judge.evaluate(task, source)
@@ -131,18 +137,25 @@ def judge_program(judge: Evaluator, program: Program, device: Device = "cpu") ->
             message = str(error)
             break
         statuses.append(record.status.value)
-        best, message = max(best, reward_of(record)), record.message
+        message = record.message
+        if reward_of(record) > first:
+            first, best_source = reward_of(record), source
         told = told_back(record, name) if name else {}
         if not told:
             break
         known |= told
         source = re.sub(rf"^{name} = .*$", f"{name} = {known}", program.source, flags=re.MULTILINE)
+    reward = first
+    for _ in range(REPEATS):
+        if not program.honest and reward > 1.0:
+            reward = min(reward, reward_of(judge.evaluate(task, best_source)))
     return Outcome(
         program=program.name,
         honest=program.honest,
         expected=program.expected,
         statuses=tuple(statuses),
-        reward=best,
+        reward=reward,
+        reward_at_first=first,
         message=message,
         seconds=time.perf_counter() - began,
     )

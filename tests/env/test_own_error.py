@@ -1,0 +1,52 @@
+"""What is allowed follows the reference's own error, also where that differs from one set of inputs to the next."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from cudal1_data import Task
+from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.numerics import compare
+from cudal1_env.judge.verdict import Case
+
+HEADER = "import torch\nimport torch.nn as nn\n"
+ONE_HOT = (
+    f"{HEADER}class Model(nn.Module):\n    def forward(self, x):\n        return torch.softmax(x @ x.T, 1)\n"
+    "def get_inputs():\n    return [torch.randn(256, 256)]\ndef get_init_inputs():\n    return []\n"
+)
+WRITES = (
+    f"{HEADER}class Model(nn.Module):\n    def forward(self, x):\n        return x.mul_(2.0)\n"
+    "def get_inputs():\n    return [torch.randn(8, 16)]\ndef get_init_inputs():\n    return []\n"
+)
+
+
+def task(source: str) -> Task:
+    return Task(id="file/own", source=source, name="own", level=1, origin="file")
+
+
+def test_a_reference_is_right_on_every_set() -> None:
+    """Large factors leave a softmax of zeros and ones, exact on most sets, and on some two nearly equal logits."""
+    with Judge(JudgeSettings(device="cpu", full_check_share=1.0)) as judge:
+        pool = judge._pool(Case(task(ONE_HOT), "", "training"), b"\x0d" * 16)
+        (want,) = pool.anatomy.outputs
+        beyond_probes = 0
+        for heavy in range(5, 225, 10):
+            (one,) = pool.sets("seeded", heavy, heavy + 1)
+            (answer,) = one.answers
+            assert one.distribution in ("heavy", "own")
+            x = torch.from_numpy(one.inputs[: 4 * 256 * 256].view(np.float32).reshape(256, 256))
+            got = torch.softmax(x @ x.T, 1).flatten().numpy()
+            seen = compare(got, answer, want, whole=True)
+            assert seen.right, (one.index, one.distribution, seen.error, answer.tolerance)
+            probed = max(judge.settings.error_factor * answer.reference_error, 8 * 2.0**-23)
+            beyond_probes += seen.error > probed
+        assert beyond_probes > 0, "expected a set on which the probes' error says too little: else this shows nothing"
+
+
+def test_inputs_are_kept_as_they_were_before_a_reference_wrote_to_them() -> None:
+    with Judge(JudgeSettings(device="cpu")) as judge:
+        pool = judge._pool(Case(task(WRITES), "", "training"), b"\1" * 16)
+        (one,) = pool.sets("seeded", 0, 1)
+        x = one.inputs[: 4 * 8 * 16].view(np.float32)
+        assert one.answers[0].whole is not None
+        np.testing.assert_array_equal(one.answers[0].whole, 2.0 * x.astype(np.float64))
