@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from cudal1_data import Suite, Task, load_suite
 from cudal1_env import CudaOptEnv, CudaOptVectorEnv
-from cudal1_env.audit import audit_task
+from cudal1_env.audit import audit_task, audit_tasks
 from cudal1_env.audit.mutants import Subject, is_equivalent, left_by_worker, makers, rounded
 from cudal1_env.audit.run import MOST_SETS
-from cudal1_env.errors import RecordError
+from cudal1_env.commands.parts import part_of
+from cudal1_env.errors import RecordError, SettingsError
 from cudal1_env.gate import AuditReport, TaskAudit, find_audit, reference_sha256
 from cudal1_env.judge.audit import AuditJudge
 from cudal1_env.judge.numerics import Expected
@@ -177,6 +178,33 @@ def test_the_command_writes_what_the_environment_reads(tmp_path: Path) -> None:
         env.reset(options={"task": name})
         assert env.step(program(2.0))[1] == reward
     env.close()
+
+
+def test_an_audit_that_was_cut_off_goes_on(judge: AuditJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = reference("x + y"), reference("x - y")
+    kept: list[AuditReport] = []
+    monkeypatch.setattr("cudal1_env.audit.run._KEPT_EVERY_S", 0.0)
+    whole = audit_tasks(judge, "s", [first], lambda text: None, keep=kept.append)
+    assert kept == [whole]
+    told: list[str] = []
+    more = audit_tasks(judge, "s", [first, second], told.append, known=[whole])
+    assert [text.split()[0] for text in told] == ["[2/2]"]
+    assert more.tasks[0] == whole.tasks[0]
+    assert [one.sha256 for one in more.tasks] == [reference_sha256(first), reference_sha256(second)]
+    for other in ({"device": "cuda"}, {"protocol": "0"}, {"most_sets": 1}):
+        again: list[str] = []
+        audit_tasks(judge, "s", [first], again.append, known=[whole.model_copy(update=other)])
+        assert len(again) == 1, f"expected an audit with {other} to be of no use"
+
+
+def test_parts_keep_a_tasks_items_together_and_lose_none() -> None:
+    items = ["a1", "b1", "a2", "c1", "b2", "d1", "a3"]
+    parts = [part_of(items, f"{k}/2", lambda item: item[0]) for k in range(2)]
+    assert parts == [["a1", "a2", "c1", "a3"], ["b1", "b2", "d1"]]
+    assert part_of(items, "", lambda item: item[0]) == items
+    for wrong in ("2/2", "1", "0/0", "-1/2", "a/b"):
+        with pytest.raises(SettingsError, match="K/N"):
+            part_of(items, wrong, lambda item: item[0])
 
 
 # --- the environment ---

@@ -67,6 +67,8 @@ class AuditReport(BaseModel):
     """Name of the suite, or of its file or folder."""
     device: Device
     """Where it was audited."""
+    protocol: str = ""
+    """Version of the protocol that made it; empty in files from before there was one."""
     most_sets: int = Field(ge=1)
     """Input sets on which a mutant had to survive."""
     tasks: tuple[TaskAudit, ...]

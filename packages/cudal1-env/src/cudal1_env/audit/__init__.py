@@ -1,5 +1,5 @@
 """The audit of tasks: wrong answers go through a task's own checker, and what it calls right is listed."""
 
-from cudal1_env.audit.run import audit_suite, audit_task
+from cudal1_env.audit.run import audit_task, audit_tasks
 
-__all__ = ["audit_suite", "audit_task"]
+__all__ = ["audit_task", "audit_tasks"]

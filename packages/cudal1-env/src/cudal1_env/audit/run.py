@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
-from cudal1_data import Suite, Task
+from cudal1_data import Task
 from scipy.special import betaincinv  # pyright: ignore[reportMissingTypeStubs]
 
 from cudal1_env.audit.mutants import Subject, is_equivalent, left_by_worker, makers, subjects
@@ -16,12 +16,16 @@ from cudal1_env.errors import TaskError
 from cudal1_env.gate import AuditReport, InputShare, TaskAudit, reference_sha256
 from cudal1_env.judge.audit import AuditJudge, KnownSet, Values
 from cudal1_env.judge.numerics import Answer, compare
+from cudal1_env.records import PROTOCOL_VERSION
 
 MOST_SETS = 12
 """Input sets on which a mutant must survive: nine of the task's own distribution and one of each other."""
 
 _DOUBT = 0.01
 """Probability that a bound on a share lies above it."""
+
+_KEPT_EVERY_S = 10.0
+"""What was found so far is kept this often."""
 
 _SEED = 1
 """Of the places that mutants change: an audit gives the same answer each time."""
@@ -116,21 +120,53 @@ def share_that_matters(tested: int, mattered: int, most: float) -> InputShare:
     return InputShare(tested=tested, mattered=mattered, share=min(share, most))
 
 
-def audit_suite(judge: AuditJudge, suite: Suite, log: Callable[[str], None]) -> AuditReport:
-    """Audit every task of a suite.
+def audit_tasks(
+    judge: AuditJudge,
+    suite: str,
+    tasks: Sequence[Task],
+    log: Callable[[str], None],
+    *,
+    known: Sequence[AuditReport] = (),
+    keep: Callable[[AuditReport], None] = lambda report: None,
+) -> AuditReport:
+    """Audit tasks, except those that are known already.
 
     Args:
         judge: Makes inputs and answers.
-        suite: The tasks.
+        suite: Name of their suite.
+        tasks: The tasks.
         log: Told each task's verdict.
+        known: What was found before: what is of this device and protocol is taken over, by the reference's hash.
+        keep: Given what was found so far, every `_KEPT_EVERY_S` seconds.
 
     Raises:
         MachineError: The machine broke.
     """
+    before = {
+        one.sha256: one
+        for report in known
+        if (report.device, report.protocol, report.most_sets) == (judge.device.name, PROTOCOL_VERSION, MOST_SETS)
+        for one in report.tasks
+    }
     audits: list[TaskAudit] = []
-    for number, task in enumerate(suite, start=1):
-        one = audit_task(judge, task)
-        found = ", ".join([*one.survivors, *(f"{name} (equivalent)" for name in one.equivalents)]) or one.reason
-        log(f"[{number}/{len(suite)}] {task.id}: {one.verdict}" + (f": {found}" if found else ""))
-        audits.append(one)
-    return AuditReport(suite=Path(suite.name).name, device=judge.device.name, most_sets=MOST_SETS, tasks=tuple(audits))
+
+    def so_far() -> AuditReport:
+        return AuditReport(
+            suite=suite,
+            device=judge.device.name,
+            protocol=PROTOCOL_VERSION,
+            most_sets=MOST_SETS,
+            tasks=tuple(audits),
+        )
+
+    kept = time.monotonic()
+    for number, task in enumerate(tasks, start=1):
+        if (one := before.get(reference_sha256(task))) is None:
+            one = audit_task(judge, task)
+            found = ", ".join([*one.survivors, *(f"{name} (equivalent)" for name in one.equivalents)]) or one.reason
+            log(f"[{number}/{len(tasks)}] {task.id}: {one.verdict}" + (f": {found}" if found else ""))
+        audits.append(one.model_copy(update={"name": task.id}))
+        if time.monotonic() - kept > _KEPT_EVERY_S:
+            keep(so_far())
+            kept = time.monotonic()
+    return so_far()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -25,7 +25,12 @@ class Audit:
     scale: int = 1
     """Divide batch sizes by this, for a smaller GPU; an audit says nothing of a task at another size."""
     out: Path | None = None
-    """File for the result; the environment reads it (`audit=`, or audit.json in the suite's folder)."""
+    """File for the result; the environment reads it (`audit=`, or audit.json in the suite's folder). Tasks that it
+    holds already, from this device and version, are not audited again: an audit that was cut off goes on."""
+    known: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...")] = ()
+    """Other results to take tasks from, in the same way: the parts of a suite."""
+    part: str = ""
+    """K/N: only every N-th task, from the K-th on, for several GPUs or machines with an own `out` each."""
     json: bool = False
     """Print the result as JSON."""
 
@@ -33,7 +38,9 @@ class Audit:
         """Audit, write, print."""
         from cudal1_data import load_suite
 
-        from cudal1_env.audit import audit_suite
+        from cudal1_env.audit import audit_tasks
+        from cudal1_env.commands.parts import part_of
+        from cudal1_env.gate import load_audit
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import JudgeSettings
         from cudal1_env.judge.audit import AuditJudge
@@ -42,15 +49,25 @@ class Audit:
         suite = load_suite(self.suite, device=device, scale=self.scale)
         for broken in suite.broken:
             log(f"left out: {plain(str(broken.error))}")
+        tasks = part_of(suite, self.part, lambda task: task.id)
+        own = (self.out,) if self.out is not None and self.out.exists() else ()
+        known = [load_audit(path) for path in (*own, *self.known)]
+        name = Path(suite.name).name
         with AuditJudge(JudgeSettings(device=device)) as judge:
-            report = audit_suite(judge, suite, lambda text: log(plain(text)))
+            report = audit_tasks(
+                judge, name, tasks, lambda text: log(plain(text)), known=known, keep=lambda found: self._write(found)
+            )
+        self._write(report)
+        print(report.model_dump_json() if self.json else _table(report))
+        return 1 if any(one.verdict == "survivors" for one in report.tasks) else 0
+
+    def _write(self, report: AuditReport) -> None:
+        """Replace the file: whoever reads it meanwhile finds the old one or the new one."""
         if self.out is not None:
             self.out.parent.mkdir(parents=True, exist_ok=True)
             aside = self.out.with_name(self.out.name + ".new")
             aside.write_text(report.model_dump_json(indent=1) + "\n", encoding="utf-8")
             aside.rename(self.out)
-        print(report.model_dump_json() if self.json else _table(report))
-        return 1 if any(one.verdict == "survivors" for one in report.tasks) else 0
 
 
 def _table(report: AuditReport) -> str:

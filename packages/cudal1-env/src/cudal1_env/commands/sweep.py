@@ -39,12 +39,15 @@ class Sweep:
     """File of the verdicts, one line each; what is in it is not judged again (default: FILE's name, .sweep.jsonl)."""
     audit: Path | None = None
     """What `cudal1-env audit FILE --out` wrote, for the floor (default: the one beside FILE, where there is one)."""
+    part: str = ""
+    """K/N: only every N-th task, from the K-th on, for several GPUs or machines with an own `out` each."""
     json: bool = False
     """Print the report as JSON."""
 
     def run(self) -> int:
         """Judge what is missing, then print the report on all."""
         from cudal1_env.baselines import resolve
+        from cudal1_env.commands.parts import part_of
         from cudal1_env.gate import find_audit
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import JudgeSettings
@@ -63,9 +66,8 @@ class Sweep:
         with BatchJudge(settings) as judge:
             if audit is not None:
                 judge.learn(audit)
-            lines = sweep(
-                judge, found.programs, file, device=device, precision=self.precision, told=_told, noted=_noted
-            )
+            programs = part_of(found.programs, self.part, lambda one: one.task.id)
+            lines = sweep(judge, programs, file, device=device, precision=self.precision, told=_told, noted=_noted)
         report = summarise(lines, without=found.without)
         print(report.model_dump_json() if self.json else report.text())
         return 0

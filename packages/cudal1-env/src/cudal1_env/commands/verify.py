@@ -36,6 +36,8 @@ class Verify:
     """Other ways to run the references against which right programs are measured, as for `sweep`."""
     again: bool = False
     """Judge pairs that have an evaluation from such a device too."""
+    part: str = ""
+    """K/N: only every N-th task, from the K-th on, for several GPUs or machines with an own `out` each."""
     json: bool = False
     """Print the counts as one JSON object."""
 
@@ -46,6 +48,7 @@ class Verify:
         from cudal1_data.corpus import load_corpus
 
         from cudal1_env.baselines import resolve
+        from cudal1_env.commands.parts import part_of
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import JudgeSettings
         from cudal1_env.sweep import SweepFile, sweep
@@ -60,7 +63,7 @@ class Verify:
         with PooledJudge(JudgeSettings(device=device, baselines=resolve(self.baselines, device))) as judge:
             lines = sweep(
                 judge,
-                [program_of(pair) for pair in chosen],
+                [program_of(pair) for pair in part_of(chosen, self.part, lambda pair: pair.task)],
                 file,
                 device=device,
                 precision=self.precision,
