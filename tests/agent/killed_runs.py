@@ -37,7 +37,7 @@ SETTINGS = Settings.model_validate(
         {
             "device": "cpu",
             "embedded": {"vocabulary": 400, "hidden": 64, "layers": 2, "heads": 2, "intermediate": 128, "context": 512},
-            "sft": {"trl": {"max_steps": 30, "logging_steps": 2, "save_steps": 6}},
+            "sft": {"trl": {"max_steps": 14, "logging_steps": 2, "save_steps": 4}},
             "self_train": {
                 "iterations": 2,
                 "samples": 2,

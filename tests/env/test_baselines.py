@@ -306,7 +306,7 @@ def test_a_compiled_program_is_a_candidate_like_any_other() -> None:
 @pytest.mark.slow
 def test_a_compiled_baseline_is_measured_once(cache: Path) -> None:
     with Judge(SETTINGS) as judge:
-        one = judged(judge, REFERENCE, RIGHT, precision="report")
+        one = judged(judge, REFERENCE, RIGHT)
         assert one.baselines_failed == {}
         (kept,) = judge._extras.store._known.values()
         assert kept.speedup is not None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from cudal1_data import Task
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.numerics import compare
 from cudal1_env.judge.verdict import Case
+from cudal1_env.records import Status
 
 HEADER = "import torch\nimport torch.nn as nn\n"
 ONE_HOT = (
@@ -17,6 +19,13 @@ ONE_HOT = (
 WRITES = (
     f"{HEADER}class Model(nn.Module):\n    def forward(self, x):\n        return x.mul_(2.0)\n"
     "def get_inputs():\n    return [torch.randn(8, 16)]\ndef get_init_inputs():\n    return []\n"
+)
+
+
+HALF = (
+    f"{HEADER}class Model(nn.Module):\n    def forward(self, x, w):\n        return torch.relu(x @ w) * 2\n"
+    "def get_inputs():\n    return [torch.randn(64, 128).to(torch.DTYPE), torch.randn(128, 64).to(torch.DTYPE)]\n"
+    "def get_init_inputs():\n    return []\n"
 )
 
 
@@ -50,3 +59,19 @@ def test_inputs_are_kept_as_they_were_before_a_reference_wrote_to_them() -> None
         x = one.inputs[: 4 * 8 * 16].view(np.float32)
         assert one.answers[0].whole is not None
         np.testing.assert_array_equal(one.answers[0].whole, 2.0 * x.astype(np.float64))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_held_to_its_last_places(dtype: str) -> None:
+    """All in float32 and one rounding is right, and so is the reference's way; factors in float8 and 1 % are not."""
+    bodies = {
+        "return (torch.relu(x.float() @ w.float()) * 2).to(x.dtype)": Status.CORRECT,
+        "y = x @ w; return torch.relu(y + y)": Status.CORRECT,
+        "return torch.relu(x @ w) * 2.06": Status.WRONG_OUTPUT,
+        "return torch.relu(x.to(torch.float8_e4m3fn).to(x.dtype) @ w) * 2": Status.WRONG_OUTPUT,
+    }
+    with Judge(JudgeSettings(device="cpu", budget_training_s=0.2)) as judge:
+        for body, status in bodies.items():
+            source = f"{HEADER}class ModelNew(nn.Module):\n    def forward(self, x, w):\n        {body}\n"
+            one = judge.evaluate(task(HALF.replace("DTYPE", dtype)), source)
+            assert one.status is status, (body, one.message)

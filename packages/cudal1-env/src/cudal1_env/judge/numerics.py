@@ -25,6 +25,13 @@ _TINY = float(np.finfo(np.float32).tiny)
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Distance from 1 to the next number, by dtype."""
 
+HALF = {"float16": (3.0, 2.0), "bfloat16": (1.5, 1.0)}
+"""Factor and floor (c and f, see `tolerance`) for outputs of half precision, where the last rounding is most of the
+reference's own error: 32 times that would let 6 % through (docs/architecture.md, numerics)."""
+
+_ILL_CONDITIONED = 1e-3
+_ILL_CONDITIONED_ULPS = 2.0
+
 _NUMPY = {"bool": "bool", "bfloat16": "uint16"}
 
 
@@ -220,6 +227,11 @@ def _narrowed(array: Array, dtype: str) -> Array:
     """Round to an output's dtype; to float32 for bfloat16, which numpy does not know."""
     name = "float32" if dtype == "bfloat16" else dtype
     return array.to(getattr(_namespace(array), name)) if _is_torch(array) else array.astype(name)
+
+
+def most_own_error(dtype: str) -> float:
+    """How much a reference may err, over its outputs' scale, before it says nothing about a candidate."""
+    return max(_ILL_CONDITIONED, _ILL_CONDITIONED_ULPS * EPSILON[dtype]) if dtype in HALF else _ILL_CONDITIONED
 
 
 def tolerance(*, scale: float, own_relative_error: float, dtype: str, factor: float, floor_ulps: float) -> float:

@@ -19,7 +19,7 @@ from cudal1_worker.sandbox import Spec
 
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.device import Device
-from cudal1_env.judge.numerics import EPSILON, Answer, Array, Expected, row_scales, tolerance
+from cudal1_env.judge.numerics import EPSILON, HALF, Answer, Array, Expected, most_own_error, row_scales, tolerance
 from cudal1_env.judge.oracle import Anatomy, OracleClient, RawSet, Weights
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers import Zygote
@@ -31,10 +31,6 @@ _CYCLE = ("own", "own", "shifted", "own", "own", "heavy", "own", "own", "needle"
 """Distributions of consecutive sets: most are the task's own, because speed may depend on values."""
 _PROBES = {"own": 3, "shifted": 1, "heavy": 1, "needle": 1}
 """How many sets of each distribution tell the reference's own error."""
-_ILL_CONDITIONED = 1e-3
-"""A distribution on which the reference itself errs by more than this says nothing about a candidate."""
-
-
 _LEAST_WIDTH = 16
 """Shorter rows have no scale of their own: all their values may be small by chance."""
 
@@ -215,10 +211,10 @@ class Pool:
             if usable:
                 self._own_error[mode, name] = worst
             elif name == "own":
+                most = [most_own_error(out.dtype) for out in self.anatomy.outputs]
                 raise TaskError(
-                    f"{self.task.id}: expected a reference whose own arithmetic agrees with float64 within "
-                    f"{_ILL_CONDITIONED:g} of its outputs' scale, it does not (errors {worst.error}): any answer would "
-                    "pass"
+                    f"{self.task.id}: expected a reference whose own arithmetic agrees with float64 within {most} of "
+                    f"its outputs' scale, it does not (errors {worst.error}): any answer would pass"
                 )
 
     def _own(self, raw: RawSet) -> Own:
@@ -229,8 +225,11 @@ class Pool:
                 error.append(entry["own_error"] / entry["scale"] if entry["scale"] > 0 else 0.0)
             else:
                 error.append(entry["mismatches"] / max(out.size, 1))
-        agree = all(entry["masks_agree"] for entry in raw.reports)
-        return Own(error, [entry["own_row_error"] for entry in raw.reports], agree and max(error) < _ILL_CONDITIONED)
+        usable = all(
+            entry["masks_agree"] and one < most_own_error(out.dtype)
+            for entry, one, out in zip(raw.reports, error, self.anatomy.outputs, strict=True)
+        )
+        return Own(error, [entry["own_row_error"] for entry in raw.reports], usable)
 
     def _make(self, mode: WeightsMode, indices: Sequence[int]) -> list[InputSet]:
         """Make sets; where the reference errs too much, though not on the probes, with inputs of the task's own."""
@@ -285,6 +284,7 @@ class Pool:
         positions = random.choice(out.size, size=count, replace=False) if count else np.empty(0)  # in random order
         positions = positions.astype(np.int64)
         settings, (own_error, own_row_error) = self.settings, own
+        factor, floor_ulps = HALF.get(out.dtype, (settings.error_factor, settings.error_floor_ulps))
         kept = self.device.copy(values) if whole else None
         sample = self.device.take(values, positions)
         if not out.floating:
@@ -293,10 +293,10 @@ class Pool:
             scale=scale,
             own_relative_error=own_error,
             dtype=out.dtype,
-            factor=settings.error_factor,
-            floor_ulps=settings.error_floor_ulps,
+            factor=factor,
+            floor_ulps=floor_ulps,
         )
-        row_allowed = max(settings.error_factor * own_row_error, settings.error_floor_ulps * EPSILON[out.dtype])
+        row_allowed = max(factor * own_row_error, floor_ulps * EPSILON[out.dtype])
         scales = row_scales(values, out.shape) if out.size else None
         return Answer(
             positions,

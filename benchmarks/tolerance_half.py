@@ -1,0 +1,146 @@
+"""The tolerance's constants for outputs of half precision: `python benchmarks/tolerance_half.py OUT.jsonl`.
+
+For each computation and dtype the largest error against float64, over the largest magnitude of the answer, of: the
+reference (torch, every step rounded), honest programs (all steps in float32 and one rounding; another order of sums;
+partial sums rounded), and programs that are not right (factors in float8, every value off by 1 % or 3 %). What is right
+must lie below c times the reference's error, or below f units in the last place, and what is not above both. One
+JSON line each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+Half = torch.Tensor
+Ways = dict[str, Callable[[], torch.Tensor]]
+EPSILON = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
+
+
+def float8(x: Half) -> Half:
+    """Round to 4 bits of exponent and 3 of significand, scaled to its range."""
+    scale = x.abs().max().float() / 448.0
+    return ((x.float() / scale).to(torch.float8_e4m3fn).float() * scale).to(x.dtype)
+
+
+def products(dtype: torch.dtype, k: int) -> Ways:
+    """Ways to compute a matrix product with k terms."""
+    a, b = torch.randn(128, k).to(dtype), torch.randn(k, 128).to(dtype)
+
+    def parts(rounded: bool) -> torch.Tensor:
+        out = torch.zeros(128, 128)
+        for x, y in zip(a.chunk(8, 1), b.chunk(8, 0), strict=True):
+            part = x.float() @ y.float()
+            out += part.to(dtype).float() if rounded else part
+        return out.to(dtype)
+
+    return {
+        "exact": lambda: a.double() @ b.double(),
+        "reference": lambda: a @ b,
+        "float32 inside": lambda: (a.float() @ b.float()).to(dtype),
+        "parts": lambda: parts(False),
+        "parts rounded": lambda: parts(True),
+        "float8": lambda: float8(a) @ float8(b),
+    }
+
+
+def rows(dtype: torch.dtype, n: int) -> dict[str, Ways]:
+    """Ways to compute what works on rows."""
+    x = torch.randn(256, n).to(dtype)
+    w, b = torch.randn(n).to(dtype), torch.randn(n).to(dtype)
+
+    def chain(x: Half, w: Half, b: Half) -> torch.Tensor:
+        return F.gelu(x * w + b) * 0.5 + x
+
+    def softmax_by_steps() -> torch.Tensor:
+        e = torch.exp(x - x.amax(1, keepdim=True))
+        return e / e.sum(1, keepdim=True)
+
+    def variance_by_steps() -> torch.Tensor:
+        centred = x - x.mean(1, keepdim=True)
+        return centred / torch.sqrt((centred * centred).mean(1, keepdim=True) + 1e-5) * w + b
+
+    return {
+        "softmax": {
+            "exact": lambda: x.double().softmax(1),
+            "reference": lambda: x.softmax(1),
+            "float32 inside": lambda: x.float().softmax(1).to(dtype),
+            "float8": lambda: float8(x).softmax(1),
+        },
+        "softmax by steps": {
+            "exact": lambda: x.double().softmax(1),
+            "reference": softmax_by_steps,
+            "float32 inside": lambda: x.float().softmax(1).to(dtype),
+            "float8": lambda: float8(x).softmax(1),
+        },
+        "layer norm": {
+            "exact": lambda: F.layer_norm(x.double(), (n,), w.double(), b.double()),
+            "reference": lambda: F.layer_norm(x, (n,), w, b),
+            "float32 inside": lambda: F.layer_norm(x.float(), (n,), w.float(), b.float()).to(dtype),
+            "by steps": variance_by_steps,
+            "float8": lambda: F.layer_norm(float8(x), (n,), w, b),
+        },
+        "chain": {
+            "exact": lambda: chain(x.double(), w.double(), b.double()),
+            "reference": lambda: chain(x, w, b),
+            "float32 inside": lambda: chain(x.float(), w.float(), b.float()).to(dtype),
+            "float8": lambda: chain(float8(x), w, b),
+        },
+        "sum": {
+            "exact": lambda: x.double().sum(1),
+            "reference": lambda: x.sum(1),
+            "float32 inside": lambda: x.float().sum(1).to(dtype),
+            "parts rounded": lambda: x.reshape(256, 8, -1).sum(2).sum(1),
+            "float8": lambda: float8(x).sum(1),
+        },
+    }
+
+
+def main() -> None:
+    """Compute, record, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options = parser.parse_args()
+    torch.set_default_device(options.device)
+    cases: list[tuple[torch.dtype, str, Callable[[], Ways]]] = []
+    for dtype in EPSILON:
+        for k in (64, 512, 4096):
+            cases.append((dtype, f"product k={k}", lambda dtype=dtype, k=k: products(dtype, k)))
+        for n in (256, 4096):
+            for name in rows(dtype, n):
+                cases.append((dtype, f"{name} n={n}", lambda dtype=dtype, n=n, name=name: rows(dtype, n)[name]))
+    with options.out.open("w") as file, torch.no_grad():
+        for dtype, name, make in cases:
+            errors: dict[str, list[float]] = {}
+            for seed in range(4):
+                torch.manual_seed(seed)
+                ways = make()
+                exact = ways.pop("exact")()
+                outputs = {way: compute() for way, compute in ways.items()}
+                outputs |= {"off by 1 %": (1.01 * exact).to(dtype), "off by 3 %": (0.97 * exact).to(dtype)}
+                for way, output in outputs.items():
+                    error = float((output.double() - exact).abs().max() / exact.abs().max())
+                    errors.setdefault(way, []).append(error)
+            # What must pass is told at its worst, what must not at its best.
+            told = {way: (min if way.startswith(("off", "float8")) else max)(found) for way, found in errors.items()}
+            least = min(errors["reference"])
+            line = {
+                "dtype": str(dtype).removeprefix("torch."),
+                "case": name,
+                "ulps": {way: round(error / EPSILON[dtype], 3) for way, error in told.items()},
+                "over_least_reference": {way: round(error / least, 2) for way, error in told.items()},
+            }
+            file.write(json.dumps(line) + "\n")
+            ratios = line["over_least_reference"]
+            text = ", ".join(f"{way} {ratios[way]:g} ({line['ulps'][way]:g} ulp)" for way in told)
+            print(f"{line['dtype']:9s}{name:24s} {text}")
+
+
+if __name__ == "__main__":
+    main()
