@@ -69,9 +69,14 @@ def _checked(sample: Grid | None) -> Grid:
     return sample
 
 
+_LEAST_SPREAD = 0.5
+"""Added to a standard deviation. With 0.001 the rounding of a mean was 0.01 % of the outputs where a line of values is
+constant (all below a bound), so that the task gate found survivors."""
+
+
 def _standard(line: Samples) -> Samples:
     middle, spread = mean(line), variance(line) ** 0.5
-    return [(value - middle) / (spread + 1e-3) for value in line]
+    return [(value - middle) / (spread + _LEAST_SPREAD) for value in line]
 
 
 def _root_mean_square(line: Samples) -> Samples:
@@ -109,7 +114,7 @@ def _spread(program: Program, h: Value, dim: int, sample: Grid | None, detail: s
     program.line(f"spread = torch.std({h.text}, dim={dim}, keepdim=True)")
     centred = Node("sub", (h.node, Node("mean", (h.node,), detail, heavy=True)))
     node = Node("div", (centred, Node("shift", (Node("std", (h.node,), detail, heavy=True),))))
-    return _written(program, h, sample, f"({h.text} - mean) / (spread + 1e-3)", node, 9.0)
+    return _written(program, h, sample, f"({h.text} - mean) / (spread + {_LEAST_SPREAD})", node, 9.0)
 
 
 def _standardised(program: Program, h: Value) -> Value:
