@@ -1,0 +1,117 @@
+"""Work through a plan on every GPU of a host: `python benchmarks/lanes.py PLAN OUT --limit-s 540`.
+
+A plan has one job a line: into how many parts it goes, then the command, in which {k} and {n} are the part and their
+number and {out} the folder of results (lines that begin with # are left out):
+
+    15 python benchmarks/judge_cuda.py {out}/judge_{k}.jsonl --part {k}/{n}
+    1 cudal1-env audit starter --device cuda --out {out}/audit.cuda.json
+
+Each GPU takes the next part that nobody took, on cores of its own. When time is over, what runs is ended. `OUT/done`
+marks the parts that ended with 0, so that the same command goes on, also on another host to which OUT was copied.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def main() -> None:
+    """Read the plan and start a thread for each GPU."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--gpus", nargs="+", help="default: those that nvidia-smi lists")
+    parser.add_argument("--limit-s", type=float, default=float("inf"))
+    options = parser.parse_args()
+    gpus = options.gpus or found()
+    (options.out / "done").mkdir(parents=True, exist_ok=True)
+    plan = Plan(parts(options.plan.read_text(), options.out), options.out / "done", time.monotonic() + options.limit_s)
+    cores = sorted(os.sched_getaffinity(0))
+    share = max(2, len(cores) // len(gpus))
+    lanes = [
+        threading.Thread(target=plan.work, args=(gpu, cores[share * number : share * (number + 1)] or cores))
+        for number, gpu in enumerate(gpus)
+    ]
+    for lane in lanes:
+        lane.start()
+    for lane in lanes:
+        lane.join()
+    print(f"{len(plan.left)} parts left, {plan.failed} cut off or failed", flush=True)
+
+
+def found() -> list[str]:
+    """Numbers of the host's GPUs."""
+    done = subprocess.run(
+        ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+def parts(plan: str, out: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield a name and the command of every part."""
+    for line in plan.splitlines():
+        if line.strip() and not line.startswith("#"):
+            count, command = line.split(maxsplit=1)
+            for k in range(int(count)):
+                name = hashlib.sha256(f"{k} {line}".encode()).hexdigest()[:16]
+                yield name, shlex.split(command.format(k=k, n=count, out=out))
+
+
+class Plan:
+    """Parts that are left, for all lanes.
+
+    Args:
+        jobs: Name and command of each part.
+        done: Folder in which an empty file stands for each that is complete.
+        end: When time is over, by the monotonic clock.
+    """
+
+    def __init__(self, jobs: Iterator[tuple[str, list[str]]], done: Path, end: float) -> None:
+        self.done, self.end = done, end
+        self.left = [(name, command) for name, command in jobs if not (done / name).exists()]
+        self.failed = 0
+        self._lock = threading.Lock()
+
+    def work(self, gpu: str, cores: list[int]) -> None:
+        """Run parts on a GPU until none is left or time is over."""
+        while time.monotonic() < self.end:
+            with self._lock:
+                if not self.left:
+                    return
+                name, command = self.left.pop(0)
+            began = time.monotonic()
+            code = self._run(command, gpu, cores)
+            print(f"gpu {gpu}: {code} after {time.monotonic() - began:.0f} s: {shlex.join(command)}", flush=True)
+            if code == 0:
+                (self.done / name).touch()
+            else:
+                self.failed += 1
+
+    def _run(self, command: list[str], gpu: str, cores: list[int]) -> int:
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
+        process = subprocess.Popen(
+            ["taskset", "-c", ",".join(map(str, cores)), *command], env=environment, start_new_session=True
+        )
+        left_s = self.end - time.monotonic()
+        try:
+            return process.wait(timeout=None if left_s == float("inf") else max(left_s, 0.0))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                return process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                return process.wait()
+
+
+if __name__ == "__main__":
+    main()
