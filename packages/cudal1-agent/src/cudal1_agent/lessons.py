@@ -53,7 +53,7 @@ _ADVICE = {
     Why.FAILURE: "build a corpus with right programs (cudal1-data corpus build)",
     Why.REFUTED: "what was wrong stands in its evaluations (cudal1-data corpus stats)",
     Why.UNVERIFIED: "have them judged (cudal1-env verify {path} --device {device} --out records.jsonl, then "
-    "cudal1-data corpus merge {path} records.jsonl), or learn them as they are with unverified = true in the table [sft]",
+    "cudal1-data corpus merge {path} records.jsonl), or learn them as they are with unverified = true in [sft]",
     Why.NO_GPU: "train on a machine with a GPU (--device cuda), or build PyTorch programs",
     Why.SPLIT: "build a corpus from tasks that are marked for training",
     Why.EVALUATED: "build a corpus from other tasks, or hold out others (--test-suite)",
@@ -265,7 +265,8 @@ def _nothing_left(path: Path, left: Mapping[Why, int], device: Device) -> str:
     if not total:
         return f"expected pairs to learn from in {path}, found an empty corpus; fill it with cudal1-data corpus build"
     most = max(left, key=lambda why: left[why])
+    todo = _ADVICE[most].format(path=corpus_file(path), device=device)
     return (
         f"expected pairs to learn from on {device} in {path}, found none among its {total} (left out: "
-        f"{listed({why: left[why] for why in Why if why in left})}); {_ADVICE[most].format(path=corpus_file(path), device=device)}"
+        f"{listed({why: left[why] for why in Why if why in left})}); {todo}"
     )
