@@ -264,8 +264,9 @@ def _nothing_left(path: Path, left: Mapping[Why, int], device: Device) -> str:
     total = sum(left.values())
     if not total:
         return f"expected pairs to learn from in {path}, found an empty corpus; fill it with cudal1-data corpus build"
-    most = max(left, key=lambda why: left[why])
-    todo = _ADVICE[most].format(path=corpus_file(path), device=device)
+    # Help with what keeps most of them out, and with what keeps those out that came furthest.
+    reasons = dict.fromkeys([max(left, key=lambda why: left[why]), [why for why in Why if left.get(why)][-1]])
+    todo = "; or ".join(_ADVICE[why].format(path=corpus_file(path), device=device) for why in reasons)
     return (
         f"expected pairs to learn from on {device} in {path}, found none among its {total} (left out: "
         f"{listed({why: left[why] for why in Why if why in left})}); {todo}"
