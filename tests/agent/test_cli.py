@@ -37,6 +37,7 @@ def test_model_makes_a_folder_and_prints_it(
     [
         (("train", "--suite", "startr", "--run-dir", "{tmp}/new"), "starter"),
         (("train", "--stages", "sft,polish"), "stages"),
+        (("train", "--corpus", "{tmp}/none.jsonl", "--device", "cpu", "--run-dir", "{tmp}/new"), "found no file"),
         (("train", "--config", "{tmp}/none.toml"), "cannot read the config file"),
         (("train", "--run-dir", "{tmp}/run"), "--resume"),
         (("train", "--run-dir", "{tmp}/none", "--resume"), "begin a run there"),

@@ -33,6 +33,8 @@ class Train:
     """Where programs run and the policy is trained (default: auto)."""
     stages: str | None = None
     """Some of sft,self_train,contrast (default: all)."""
+    corpus: Path | None = None
+    """Corpus of verified programs that stage 1 learns from instead of the suite's variants (`cudal1-data corpus`)."""
     config: Path | None = None
     """TOML file with any of the settings; configs/quickstart.toml has all of them."""
     run_dir: Path | None = None
@@ -53,6 +55,7 @@ class Train:
             "train_on_test": self.train_on_test or None,
             "device": self.device,
             "stages": None if self.stages is None else tuple(self.stages.split(",")),
+            "sft": None if self.corpus is None else {"corpus": self.corpus},
             "seed": self.seed,
         }
         asked = any(value is not None for value in (*flags.values(), self.config))

@@ -1,4 +1,4 @@
-"""From the variants of the training tasks to the (prompt, answer) pairs that stage 1 learns."""
+"""From right programs to the (prompt, answer) pairs that stage 1 learns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
-from cudal1_data import Device, Task, Variant, usable_variants
+from cudal1_data import Device, Task, usable_variants
 from cudal1_env.exemplars import Exemplar
 
 from cudal1_agent.errors import CorpusError
@@ -14,6 +14,23 @@ from cudal1_agent.prompts import build_answer
 
 PromptOf = Callable[[Task, Sequence[Exemplar]], str]
 """Makes the prompt of a task from the exemplars to show."""
+
+Fits = Callable[[str, str], bool]
+"""Whether a prompt and its answer are short enough."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A right program for a task."""
+
+    task: Task
+    """The task at the size that the program is for."""
+    source: str
+    """What is to be written."""
+    techniques: tuple[str, ...]
+    """What makes it fast."""
+    speedup: float | None = None
+    """As it was measured, best estimate; None where it was not."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +55,7 @@ def training_pairs(
     count: int,
     seed: int,
 ) -> list[Pair]:
-    """Return `count` pairs: pass after pass over every usable variant of every task, each pass in a new order.
-
-    Each pair draws how many exemplars its prompt shows from `contexts`, then which: other variants of the task or
-    the target itself, so that copying is learnt too. Their scores are drawn at random (log-uniform from 0.5 to 4):
-    stage 1 ignores speed, its targets do not depend on them, and what it learns from them is the form of stage 3.
+    """Return `count` pairs from the usable variants of tasks, laid out as `pairs_from` says.
 
     Args:
         tasks: Training tasks at the size to train on.
@@ -56,24 +69,66 @@ def training_pairs(
     Raises:
         CorpusError: No task has a usable variant.
     """
-    programs = [(task, variant) for task in tasks for variant in usable_variants(task, device, have)]
+    programs = [
+        Program(task, variant.source, variant.techniques)
+        for task in tasks
+        for variant in usable_variants(task, device, have)
+    ]
     if not programs:
         raise CorpusError(
             f"expected variants to learn from, found none that run on {device} in {len(tasks)} training tasks; "
             "leave stage sft out (--stages self_train,contrast) or take a suite that ships variants, as starter does"
         )
-    siblings: dict[str, list[Variant]] = {}
-    for task, variant in programs:
-        siblings.setdefault(task.id, []).append(variant)
+    return pairs_from(programs, prompt_of, contexts=contexts, count=count, seed=seed)
+
+
+def pairs_from(
+    programs: Sequence[Program],
+    prompt_of: PromptOf,
+    *,
+    contexts: Sequence[int],
+    count: int,
+    seed: int,
+    fits: Fits = lambda prompt, answer: True,
+) -> list[Pair]:
+    """Return `count` pairs: pass after pass over every program, each pass in a new order.
+
+    Each pair draws how many exemplars its prompt shows from `contexts`, then which: other programs for the task or
+    the target itself, so that copying is learnt too. Where programs of the task were measured, these are shown with
+    their speedups. Else scores are drawn at random (log-uniform from 0.5 to 4). Stage 1 ignores speed, its targets do
+    not depend on scores, and what it learns from them is the form of stage 3.
+
+    Args:
+        programs: What is to be learnt; at least one.
+        prompt_of: Makes the prompt.
+        contexts: Numbers of exemplars to draw from.
+        count: How many pairs.
+        seed: Seed of order, contexts and scores.
+        fits: Exemplars are left out, the slowest first, until this holds.
+    """
+    siblings: dict[tuple[str, str], list[Program]] = {}
+    for program in programs:
+        siblings.setdefault((program.task.id, program.task.source), []).append(program)
     rng = np.random.default_rng([seed, 1])
     pairs: list[Pair] = []
     while len(pairs) < count:
         for index in rng.permutation(len(programs)):
-            task, variant = programs[int(index)]
-            shown = _exemplars(siblings[task.id], int(rng.choice(np.asarray(contexts))), rng)
-            answer = build_answer(describe(shown), _design(variant), variant.source)
-            pairs.append(Pair(task.id, prompt_of(task, shown), answer))
+            program = programs[int(index)]
+            task = program.task
+            shown = _exemplars(siblings[task.id, task.source], int(rng.choice(np.asarray(contexts))), rng)
+            pair = example(program, shown, prompt_of)
+            while shown and not fits(pair.prompt, pair.answer):
+                shown.remove(min(shown, key=lambda exemplar: exemplar.speedup))
+                pair = example(program, shown, prompt_of)
+            pairs.append(pair)
     return pairs[:count]
+
+
+def example(program: Program, shown: Sequence[Exemplar], prompt_of: PromptOf) -> Pair:
+    """Return the training example of a program whose prompt shows some exemplars."""
+    design = f"Use {', '.join(program.techniques) or 'plain PyTorch'}."
+    answer = build_answer(describe(shown), design, program.source)
+    return Pair(program.task.id, prompt_of(program.task, shown), answer)
 
 
 def by_length(pairs: Sequence[Pair], *, batch: int, seed: int, batches: int = 16) -> list[Pair]:
@@ -108,11 +163,10 @@ def describe(exemplars: Sequence[Exemplar]) -> str:
     return f"code{best + 1} is fastest ({exemplars[best].speedup:.2f})."
 
 
-def _design(variant: Variant) -> str:
-    return f"Use {', '.join(variant.techniques) or 'plain PyTorch'}."
-
-
-def _exemplars(variants: Sequence[Variant], count: int, rng: np.random.Generator) -> list[Exemplar]:
-    chosen = rng.permutation(len(variants))[:count]
+def _exemplars(programs: Sequence[Program], count: int, rng: np.random.Generator) -> list[Exemplar]:
+    measured = [Exemplar(one.source, round(one.speedup, 2)) for one in programs if one.speedup is not None]
+    if measured:
+        return [measured[int(index)] for index in rng.permutation(len(measured))[:count]]
+    chosen = rng.permutation(len(programs))[:count]
     scores = np.exp(rng.uniform(np.log(0.5), np.log(4.0), size=len(chosen)))
-    return [Exemplar(variants[int(i)].source, round(float(s), 2)) for i, s in zip(chosen, scores, strict=True)]
+    return [Exemplar(programs[int(i)].source, round(float(s), 2)) for i, s in zip(chosen, scores, strict=True)]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cudal1_data import Task
 from cudal1_data.kernelbench import overlapping
 from cudal1_env import Archive, Evaluator
 from cudal1_env.hardware import resolve_device
@@ -16,7 +17,15 @@ from cudal1_agent.errors import RunError
 from cudal1_agent.model import is_embedded
 from cudal1_agent.policies.transformers import TransformersPolicy
 from cudal1_agent.progress import Progress, quiet_libraries
-from cudal1_agent.rundir import CONFIG, Record, read_mark, read_metrics, read_settings, stage_model
+from cudal1_agent.rundir import (
+    CONFIG,
+    Record,
+    read_corpus_note,
+    read_mark,
+    read_metrics,
+    read_settings,
+    stage_model,
+)
 from cudal1_agent.session import GROUPS, HELD_OUT_TASKS, TRAIN, Session, prompt_builder, tasks_of
 from cudal1_agent.settings import Settings, StageName, load_settings, with_flags
 from cudal1_agent.tables import change_text, stage_table
@@ -133,7 +142,7 @@ def evaluate_model(
     if (Path(target) / CONFIG).is_file():
         model = last_model(Path(target))
         trained = tasks_of(read_settings(Path(target)), device).train
-        seen = overlapping(trained, tasks.groups[HELD_OUT_TASKS])
+        seen = overlapping((*trained, *learnt_tasks(Path(target))), tasks.groups[HELD_OUT_TASKS])
         if seen:
             progress.line(f"the run was trained on near-duplicates of these tasks: {', '.join(set(seen.values()))}")
     quiet_libraries()
@@ -166,6 +175,17 @@ def evaluate_model(
             close_judge(judge, kept)
         if archive is None:
             kept.close()
+
+
+def learnt_tasks(run: Path) -> list[Task]:
+    """Return the tasks of the corpus that a run learnt from, as far as they must be known to find near-duplicates."""
+    note = read_corpus_note(run)
+    if note is None:
+        return []
+    found = note.kernelbench
+    return [
+        Task(id=name, source="", name=name, level=1, origin="corpus", overlaps=found.get(name)) for name in note.tasks
+    ]
 
 
 def settings_for(target: str, flags: Mapping[str, Any]) -> Settings:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from cudal1_data import Device, Task
 from cudal1_env.exemplars import Exemplar
 
+from cudal1_agent.corpus import Program, example
 from cudal1_agent.prompts import build_answer, build_prompt
 from cudal1_agent.settings import EmbeddedModel
 
@@ -74,7 +75,15 @@ def make_tokenizer(texts: Sequence[str], *, vocabulary: int, context: int) -> Pr
     )
 
 
-def make_embedded(out: Path, tasks: Sequence[Task], shape: EmbeddedModel, *, seed: int, device: Device = "cpu") -> Path:
+def make_embedded(
+    out: Path,
+    tasks: Sequence[Task],
+    shape: EmbeddedModel,
+    *,
+    seed: int,
+    device: Device = "cpu",
+    programs: Sequence[Program] = (),
+) -> Path:
     """Make tokenizer and model and save both as an ordinary Hugging Face folder.
 
     Args:
@@ -83,13 +92,18 @@ def make_embedded(out: Path, tasks: Sequence[Task], shape: EmbeddedModel, *, see
         shape: Size of the model.
         seed: Seed of its weights.
         device: Whose variants count.
+        programs: What stage 1 will learn instead of the variants; the tokenizer learns from it too.
 
     Returns:
         `out`.
     """
     from transformers import set_seed
 
-    tokenizer = make_tokenizer(tokenizer_texts(tasks, device), vocabulary=shape.vocabulary, context=shape.context)
+    texts = tokenizer_texts(tasks, device)
+    for program in programs:
+        learnt = example(program, [], lambda task, _: build_prompt(task.source, [], style="compact", device=device))
+        texts += [learnt.prompt, learnt.answer]
+    tokenizer = make_tokenizer(texts, vocabulary=shape.vocabulary, context=shape.context)
     set_seed(seed)
     model = make_llama(shape, tokenizer)
     model.save_pretrained(out)

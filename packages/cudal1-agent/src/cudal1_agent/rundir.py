@@ -2,6 +2,7 @@
 
 ```
 config.json         resolved settings
+corpus.json         which corpus stage 1 learns from, where the settings name one
 metrics.jsonl       one JSON object a line, only ever appended to
 archive.sqlite      every evaluation (cudal1_env.Archive)
 model/              the embedded model, where none was named
@@ -33,6 +34,7 @@ from cudal1_agent.errors import RunError
 from cudal1_agent.settings import Settings, StageName, differences
 
 CONFIG, METRICS, ARCHIVE, REPORT = "config.json", "metrics.jsonl", "archive.sqlite", "report.html"
+CORPUS = "corpus.json"
 
 _BEFORE_BEGINNING = {"lock", CONFIG + ".aside"}
 """What a run leaves that was killed before it began."""
@@ -52,6 +54,24 @@ class Mark(BaseModel):
     """Position of the last evaluation in the archive."""
     extra: Record = Field(default_factory=dict)
     """What the phase itself wants to know again."""
+
+
+class CorpusNote(BaseModel):
+    """Which corpus stage 1 of a run learns from, noted when the run began."""
+
+    model_config = ConfigDict(frozen=True)
+
+    sha256: str
+    """Hash of the file."""
+    tasks: tuple[str, ...]
+    """Ids of the tasks of which it may learn programs."""
+    kernelbench: dict[str, str] = Field(default_factory=dict[str, str])
+    """Those of them that are KernelBench's or ask for the same, with its task; none without `train_on_test`."""
+
+    @property
+    def trained_on_test(self) -> bool:
+        """Whether there is test data among them."""
+        return bool(self.kernelbench)
 
 
 class Metrics:
@@ -217,6 +237,12 @@ def read_settings(path: Path) -> Settings:
         ) from error
     except ValidationError as error:
         raise RunError(f"{path / CONFIG} cannot be read by this version of cudal1: {error}") from error
+
+
+def read_corpus_note(path: Path) -> CorpusNote | None:
+    """Return which corpus a run learns from, None where none is noted."""
+    file = path / CORPUS
+    return CorpusNote.model_validate_json(file.read_bytes()) if file.is_file() else None
 
 
 def stage_model(path: Path, stage: StageName, settings: Settings) -> Path:

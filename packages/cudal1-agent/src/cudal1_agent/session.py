@@ -11,6 +11,7 @@ from cudal1_data.kernelbench import overlapping
 from cudal1_env.exemplars import Exemplar
 
 from cudal1_agent.errors import CorpusError
+from cudal1_agent.lessons import Lessons
 from cudal1_agent.model import is_embedded
 from cudal1_agent.progress import Progress
 from cudal1_agent.prompts import Style, fit_prompt
@@ -36,6 +37,10 @@ class TaskSets:
     """What is trained on."""
     groups: dict[str, tuple[Task, ...]]
     """What is evaluated, by group."""
+    held_out: tuple[Task, ...] = ()
+    """What is never trained on, evaluated or not: what was marked for validation and test, and the test suite."""
+    held_out_sizes: tuple[Task, ...] = ()
+    """Training tasks at the sizes that are never trained on, evaluated or not."""
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     """Tasks that are not trained on because they overlap the test, with the test's task."""
     broken: tuple[str, ...] = ()
@@ -72,10 +77,12 @@ def choose_tasks(
     usable = suite.where(_has_an_answer)
     train = tuple(usable.train)
     held_out = tuple(usable.test if test is None else test.where(_has_an_answer))
+    never = (*usable.validation, *usable.test, *(() if test is None else held_out))
     marked = False
     if not train and (train_on_test or not training):
         # As in the paper: the whole suite is trained on, and what is held out is another one or nothing.
         train, held_out, marked = tuple(usable), () if test is None else held_out, training
+        never = held_out
     if not train:
         raise CorpusError(_nothing_to_train_on(suite, usable))
     overlaps = {} if test is None else overlapping(train, held_out)
@@ -86,9 +93,10 @@ def choose_tasks(
             f"expected training tasks in {suite.name!r} that are not in the test {test.name if test else ''!r}, "
             "found none; name another suite, or train on test data with --train-on-test"
         )
+    sizes = _other_sizes(train, device)
     groups = {
         TRAIN: train[: evaluation.train_tasks],
-        HELD_OUT_SIZES: _other_sizes(train, device)[: evaluation.held_out_sizes],
+        HELD_OUT_SIZES: sizes[: evaluation.held_out_sizes],
         HELD_OUT_TASKS: held_out[: evaluation.held_out_tasks],
     }
     if not training and not usable.train:
@@ -96,6 +104,8 @@ def choose_tasks(
     return TaskSets(
         train=train,
         groups=groups,
+        held_out=never,
+        held_out_sizes=sizes,
         left_out={} if train_on_test else overlaps,
         broken=tuple(str(one.error) for one in (*suite.broken, *(test.broken if test is not None else ()))),
         trained_on_test=train_on_test and (marked or bool(overlaps)),
@@ -189,6 +199,8 @@ class Session:
     tasks: TaskSets
     verdicts: Verdicts
     progress: Progress
+    lessons: Lessons | None = None
+    """What stage 1 learns from; None where it learns the suite's variants, or is finished."""
 
     def prompts(self, model: str | Path) -> PromptBuilder:
         """Return what makes the prompts for a model of this run."""

@@ -61,8 +61,16 @@ class PromptSettings(Frozen):
 
 
 class SftSettings(Frozen):
-    """Stage 1: the variants of the training tasks, one program after another."""
+    """Stage 1: right programs for training tasks, one after another: a suite's variants, or a corpus."""
 
+    corpus: Path | None = None
+    """Corpus to learn from instead of the suite's variants (docs/corpus.md): a .parquet or .jsonl file, or a folder
+    that `cudal1-data corpus export` wrote."""
+    unverified: bool = False
+    """Learn pairs of the corpus too that are labelled `right` and that nobody has judged on the device."""
+    most_per_task: int = Field(default=12, ge=1)
+    """Pairs of the corpus for each task, at most: ways of writing take turns, the fastest program first. 12 is what the
+    paper's six writers could give, two programs each."""
     contexts: tuple[int, ...] = Field(default=(0, 0, 1, 2), min_length=1)
     """How many exemplars a training prompt shows: each pair draws one of these. Without any it is the prompt of the
     evaluation; with some, the form of stage 3 is learnt."""

@@ -6,20 +6,21 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cudal1_data import Suite
+from cudal1_data import Device, Suite
 from cudal1_env import Archive, Evaluator
 from cudal1_env.hardware import resolve_device
 from pydantic import ValidationError
 
-from cudal1_agent.errors import ConfigError
+from cudal1_agent.errors import ConfigError, RunError
+from cudal1_agent.lessons import Lessons, corpus_sha256, load_lessons
 from cudal1_agent.progress import Progress, quiet_libraries
-from cudal1_agent.rundir import REPORT, Mark, RunFolder, stage_model
-from cudal1_agent.session import Session, tasks_of
+from cudal1_agent.rundir import CORPUS, REPORT, Mark, RunFolder, read_corpus_note, stage_model, write_aside
+from cudal1_agent.session import Session, TaskSets, tasks_of
 from cudal1_agent.settings import Settings, StageName
 from cudal1_agent.verdicts import Verdicts
 
@@ -67,7 +68,7 @@ def train(
     Raises:
         RunError: The directory cannot be begun or resumed; the message says what to type.
         ConfigError: The settings cannot work.
-        CorpusError: The suite has nothing to learn from, or it is test data.
+        CorpusError: The suite or corpus has nothing to learn from, or it is test data.
         PolicyError: The model cannot be loaded.
         MachineError: The machine broke; resume later.
     """
@@ -85,6 +86,8 @@ def train(
             progress.line(f"left out: {reason}")
         if tasks.left_out:
             progress.line(f"left out of training, because the test has them too: {', '.join(tasks.left_out)}")
+        lessons, on_test = take_lessons(folder, tasks, device)
+        tasks = replace(tasks, trained_on_test=tasks.trained_on_test or on_test)
         quiet_libraries()
         judge = None
         if evaluator is None:
@@ -98,12 +101,50 @@ def train(
                 tasks=tasks,
                 verdicts=Verdicts(evaluator, folder.archive, reuse=settings.evaluation.reuse),
                 progress=progress,
+                lessons=lessons,
             )
             run_phases(session, phases(session))
         finally:
             if judge is not None:
                 close_judge(judge, folder.archive)
     return run_dir
+
+
+def take_lessons(folder: RunFolder, tasks: TaskSets, device: Device) -> tuple[Lessons | None, bool]:
+    """Read the corpus that a run's stage 1 learns from, and note in the run directory which file it was.
+
+    Returns:
+        What may be learnt, None where there is no corpus or stage 1 is finished; and whether any of it is test data.
+
+    Raises:
+        RunError: The file is another than when the run was begun.
+        CorpusError: There is no file, or nothing in it may be learnt.
+        DataError: The file is no corpus.
+    """
+    settings = folder.settings
+    path, noted = settings.sft.corpus, read_corpus_note(folder.path)
+    if path is None or "sft" not in settings.stages:
+        return None, False
+    if noted is not None:
+        if folder.marked("sft") is not None:
+            return None, noted.trained_on_test
+        if (found := corpus_sha256(path)) != noted.sha256:
+            raise RunError(
+                f"expected the corpus {path} with which {folder.path} was begun (SHA-256 {noted.sha256[:12]}...), "
+                f"found another file there ({found[:12]}...); put the old one back, or begin another run with another "
+                "--run-dir"
+            )
+    lessons = load_lessons(
+        path,
+        settings.sft,
+        device,
+        held_out=tasks.held_out,
+        sizes=tasks.held_out_sizes,
+        train_on_test=settings.train_on_test,
+    )
+    if noted is None:
+        write_aside(folder.path / CORPUS, lessons.note().model_dump_json(indent=2) + "\n")
+    return lessons, bool(lessons.kernelbench)
 
 
 def run_phases(session: Session, todo: list[Phase]) -> None:
@@ -181,12 +222,15 @@ def make_model(session: Session, _: Checkpoint | None) -> None:
     """Make the embedded model in the run directory."""
     from cudal1_agent.model import make_embedded
 
+    lessons = session.lessons
+    programs = lessons.choose(session.settings.sft.most_per_task)[0] if lessons is not None else ()
     make_embedded(
         session.folder.path / "model",
         session.tasks.train,
         session.settings.embedded,
         seed=session.settings.seed,
         device=session.device,
+        programs=programs,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,23 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     parquet: Any = importlib.import_module("pyarrow.parquet")
     try:
         return parquet.read_table(path).to_pylist()
+    except pyarrow.ArrowException as error:
+        raise BrokenTaskError(f"{path}: expected a parquet file: {error}") from error
+
+
+def each_row(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a parquet file, of which a thousand at a time are in memory.
+
+    Raises:
+        BrokenTaskError: The file is none.
+        OSError: The file cannot be read.
+    """
+    pyarrow: Any = importlib.import_module("pyarrow")
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=1000):
+                yield from batch.to_pylist()
     except pyarrow.ArrowException as error:
         raise BrokenTaskError(f"{path}: expected a parquet file: {error}") from error
 

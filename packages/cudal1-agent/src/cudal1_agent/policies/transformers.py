@@ -124,6 +124,16 @@ def as_chat(tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:
     return chat
 
 
+def tokens_of(tokenizer: PreTrainedTokenizerBase, prompt: str, answer: str) -> int:
+    """Return how many tokens TRL's SFTTrainer makes of a prompt and its answer, end token included."""
+    if tokenizer.chat_template is None:
+        return len(tokenizer(prompt + answer + str(tokenizer.eos_token))["input_ids"])
+    talk = [*as_messages(prompt), {"role": "assistant", "content": answer}]
+    chat = tokenizer.apply_chat_template(talk, tokenize=False)
+    assert isinstance(chat, str)
+    return len(tokenizer(chat, add_special_tokens=False)["input_ids"])
+
+
 def as_messages(prompt: str) -> list[dict[str, str]]:
     """Return a prompt as a conversation of one message."""
     return [{"role": "user", "content": prompt}]

@@ -1,21 +1,24 @@
-"""Stage 1: supervised learning of the variants of the training tasks, and what stage 2 trains with."""
+"""Stage 1: supervised learning of right programs for training tasks, and what stage 2 trains with."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cudal1_env.doctor import available_needs
 
-from cudal1_agent.corpus import Pair, by_length, training_pairs
-from cudal1_agent.policies.transformers import as_messages, load_tokenizer
+from cudal1_agent.corpus import Pair, Program, by_length, example, pairs_from, training_pairs
+from cudal1_agent.lessons import Lessons, listed
+from cudal1_agent.policies.transformers import as_messages, load_tokenizer, tokens_of
 from cudal1_agent.session import Session
 from cudal1_agent.stages.trl import Checkpoint, Keeper, arguments, finish
 
 
 def run_sft(session: Session, checkpoint: Checkpoint | None, *, model: str | Path, folder: Path) -> None:
-    """Train a model on the variants and leave the result in `folder / "model"`.
+    """Train a model on the variants, or on a corpus, and leave the result in `folder / "model"`.
 
     Args:
         session: The run.
@@ -24,20 +27,69 @@ def run_sft(session: Session, checkpoint: Checkpoint | None, *, model: str | Pat
         folder: Folder of the stage.
 
     Raises:
-        CorpusError: There are no variants to learn from.
+        CorpusError: There is nothing to learn from.
         ConfigError: TRL does not take the settings.
     """
     settings = session.settings
-    pairs = training_pairs(
-        session.tasks.train,
-        session.prompts(model),
-        device=session.device,
-        have=available_needs(),
-        contexts=settings.sft.contexts,
-        count=pairs_of(settings.sft.trl),
-        seed=settings.seed,
-    )
+    if session.lessons is None:
+        pairs = training_pairs(
+            session.tasks.train,
+            session.prompts(model),
+            device=session.device,
+            have=available_needs(),
+            contexts=settings.sft.contexts,
+            count=pairs_of(settings.sft.trl),
+            seed=settings.seed,
+        )
+    else:
+        # A checkpoint's metrics hold the line on the corpus already.
+        pairs = corpus_pairs(session, session.lessons, model, told=checkpoint is not None)
     supervise(session, "sft", model, pairs, settings.sft.trl, folder, checkpoint)
+
+
+def corpus_pairs(session: Session, lessons: Lessons, model: str | Path, *, told: bool) -> list[Pair]:
+    """Return as many pairs from a corpus as stage 1 trains on, none of them longer than what TRL cuts to.
+
+    Args:
+        session: The run.
+        lessons: What may be learnt.
+        model: The model that will learn it, for its tokenizer.
+        told: The metrics say already what is learnt.
+
+    Raises:
+        CorpusError: No program is short enough.
+    """
+    settings, tokenizer, prompts = session.settings, load_tokenizer(model), session.prompts(model)
+    longest = settings.sft.trl.get("max_length", 1024)  # TRL's default; None cuts nothing
+
+    def short(prompt: str, answer: str) -> bool:
+        return longest is None or tokens_of(tokenizer, prompt, answer) <= longest
+
+    def short_alone(program: Program) -> bool:
+        alone = example(program, [], prompts)
+        return short(alone.prompt, alone.answer)
+
+    programs, left_out = lessons.choose(settings.sft.most_per_task, short_alone)
+    count = pairs_of(settings.sft.trl)
+    tasks = len({(program.task.id, program.task.source) for program in programs})
+    session.progress.line(
+        f"sft: {count} examples from {len(programs)} pairs of {tasks} tasks in {lessons.path}; "
+        f"pairs left out: {listed(left_out)}"
+    )
+    if not told:
+        marks = {"trained_on_test": True} if session.tasks.trained_on_test else {}
+        counts = {"examples": count, "pairs": len(programs), "tasks": tasks, "left_out": left_out}
+        session.folder.metrics.append({"event": "corpus", "stage": "sft", "sha256": lessons.sha256, **counts, **marks})
+    return pairs_from(
+        programs,
+        replace(
+            prompts, limit=sys.maxsize
+        ),  # what does not fit is left out here, so that answers speak of what is shown
+        contexts=settings.sft.contexts,
+        count=count,
+        seed=settings.seed,
+        fits=lambda prompt, answer: prompts.count(prompt) <= prompts.limit and short(prompt, answer),
+    )
 
 
 def pairs_of(table: Mapping[str, Any]) -> int:

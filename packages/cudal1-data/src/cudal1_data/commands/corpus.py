@@ -15,7 +15,7 @@ from cudal1_data.corpus.build import build
 from cudal1_data.corpus.card import card
 from cudal1_data.corpus.merge import merge
 from cudal1_data.corpus.stats import stats
-from cudal1_data.corpus.store import Corpus, load_corpus
+from cudal1_data.corpus.store import PAIRS, Corpus, load_corpus
 from cudal1_data.errors import DataError
 from cudal1_data.suites import load_suite
 from cudal1_data.task import Device
@@ -113,8 +113,8 @@ class ExportCorpus(BaseModel):
         else:
             if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
                 raise DataError(f"expected a new or empty folder, got {self.out}, which holds something; name another")
-            kept.save(self.out / "pairs.parquet")
-            (self.out / "README.md").write_text(card(stats(kept), "pairs.parquet"), encoding="utf-8")
+            kept.save(self.out / PAIRS)
+            (self.out / "README.md").write_text(card(stats(kept), PAIRS), encoding="utf-8")
         print(f"{len(kept)} of {len(whole)} pairs written to {self.out}", file=sys.stderr)
 
 

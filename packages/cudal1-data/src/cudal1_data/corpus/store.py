@@ -12,7 +12,10 @@ from pydantic import ValidationError
 
 from cudal1_data.corpus.model import Key, Pair
 from cudal1_data.errors import DataError
-from cudal1_data.parquet import read_rows
+from cudal1_data.parquet import each_row
+
+PAIRS = "pairs.parquet"
+"""The corpus in a folder that `cudal1-data corpus export` writes."""
 
 _ORDER = ("task", "label", "writing", "template", "source_sha256")
 
@@ -85,19 +88,28 @@ class Corpus:
             aside.unlink(missing_ok=True)
 
 
+def corpus_file(path: Path) -> Path:
+    """Return the file of a corpus: the path itself, or the one in a folder that `corpus export` wrote."""
+    return path / PAIRS if path.is_dir() else path
+
+
 def load_corpus(path: Path) -> Corpus:
     """Read a corpus.
+
+    Args:
+        path: A .parquet or .jsonl file, or a folder that `corpus export` wrote.
 
     Raises:
         DataError: The file is none; the message names the line or row.
         OSError: The file cannot be read.
     """
-    if path.suffix == ".parquet":
-        return Corpus(_pair(_from_row(row), path, number) for number, row in enumerate(read_rows(path), 1))
-    if path.suffix == ".jsonl":
-        lines = path.read_text(encoding="utf-8").split("\n")
-        return Corpus(_line(line, path, number) for number, line in enumerate(lines, 1) if line)
-    raise DataError(f"expected a corpus as .parquet or .jsonl, got {path}")
+    file = corpus_file(path)
+    if file.suffix == ".parquet":
+        return Corpus(_pair(_from_row(row), file, number) for number, row in enumerate(each_row(file), 1))
+    if file.suffix == ".jsonl":
+        with file.open(encoding="utf-8", newline="\n") as lines:
+            return Corpus(_line(line, file, number) for number, line in enumerate(lines, 1) if line != "\n")
+    raise DataError(f"expected a corpus as .parquet or .jsonl, or a folder with {PAIRS}, got {path}")
 
 
 def _place(pair: Pair) -> tuple[str, ...]:

@@ -1,0 +1,61 @@
+"""What of a corpus must not be trained on, because it is test data or what this run is evaluated on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cudal1_data import BrokenTaskError, Task
+from cudal1_data.corpus import Pair
+from cudal1_data.corpus.model import digest
+from cudal1_data.kernelbench import notes, place_of, program_hash
+
+
+class Leaks:
+    """Says of pairs whether they are test data: by their task's id and split, and by the text of their reference.
+
+    A reference is the same program whatever its sizes, texts and comments are; only the held-out sizes of training
+    tasks are told from the others by the very text.
+
+    Args:
+        held_out: Tasks that this run never trains on.
+        sizes: Training tasks of the run at sizes that it never trains on.
+    """
+
+    def __init__(self, held_out: Iterable[Task], sizes: Iterable[Task] = ()) -> None:
+        tasks = tuple(held_out)
+        self._names = {name for task in tasks for name in _names(task.id)}
+        self._programs = {_program(task.source) for task in tasks}
+        self._sizes = {digest(task.source) for task in sizes}
+        self._kernelbench = {note.program: f"kernelbench/{place}" for place, note in notes().items()}
+        self._known: dict[str, str] = {}
+
+    def kernelbench(self, pair: Pair) -> str | None:
+        """Return the task of KernelBench that a pair's task is, in whatever form and under whatever name."""
+        place = place_of(pair.task)
+        return self._kernelbench.get(self._hash(pair)) if place is None else f"kernelbench/{place}"
+
+    def evaluated(self, pair: Pair) -> bool:
+        """Whether a pair's task is one that the run evaluates on, or holds out."""
+        return (
+            not self._names.isdisjoint(_names(pair.task))
+            or self._hash(pair) in self._programs
+            or pair.reference_sha256 in self._sizes
+        )
+
+    def _hash(self, pair: Pair) -> str:
+        if pair.reference_sha256 not in self._known:
+            self._known[pair.reference_sha256] = _program(pair.reference)
+        return self._known[pair.reference_sha256]
+
+
+def _names(task_id: str) -> set[str]:
+    """Return a task's id without its size, and its place in KernelBench."""
+    base = task_id.partition("@")[0]
+    return {base, place_of(base) or base}
+
+
+def _program(source: str) -> str:
+    try:
+        return program_hash(source)
+    except BrokenTaskError:  # no judge ever called a program right for it; as good a name as any
+        return digest(source)
