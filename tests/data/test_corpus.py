@@ -144,6 +144,19 @@ def test_a_program_that_the_corpus_lacks_becomes_a_pair(pairs: list[Pair], tmp_p
     assert next(iter(corpus)).verified
 
 
+def test_a_new_program_has_its_tasks_split_where_that_is_known(pairs: list[Pair], tmp_path: Path) -> None:
+    known = pairs[0].model_copy(update={"split": "train", "level": 2, "family": "norm", "overlaps": "level1/1"})
+    source = "import torch\n"
+    new = record(known) | {"source": source, "source_sha256": digest(source)}
+    stranger = Corpus()
+    merge(stranger, written(tmp_path / "r.jsonl", new))
+    assert next(iter(stranger)).split == "test"
+    corpus = Corpus([known])
+    merge(corpus, written(tmp_path / "r.jsonl", new))
+    added = corpus[known.reference_sha256, digest(source)]
+    assert (added.split, added.level, added.family, added.overlaps) == ("train", 2, "norm", "level1/1")
+
+
 def test_a_record_that_was_changed_is_refused(pairs: list[Pair], tmp_path: Path) -> None:
     corpus = Corpus(pairs)
     changed = record(pairs[0]) | {"source": "print()"}

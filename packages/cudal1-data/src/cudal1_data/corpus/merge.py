@@ -74,7 +74,9 @@ def merge(corpus: Corpus, path: Path) -> Merged:
     """Add the records of a file to a corpus. Doing it twice changes nothing.
 
     Args:
-        corpus: Gets the figures; programs that it lacks become pairs without a template.
+        corpus: Gets the figures; programs that it lacks become pairs without a template. They have their task's
+            family, split and overlap where another pair has the same reference; else nothing is known of their
+            task, and it counts as test data.
         path: A record, or a line of a sweep, in each line.
 
     Raises:
@@ -91,8 +93,9 @@ def merge(corpus: Corpus, path: Path) -> Merged:
                 done.left_out.append(f"{path}:{number}: the program never reached a machine")
             else:
                 found.append(record)
+    tasks = {pair.reference_sha256: pair for pair in corpus}
     for record in found:
-        _merge_one(corpus, record, done)
+        _merge_one(corpus, record, done, tasks.get(record.task_sha256))
     return done
 
 
@@ -112,7 +115,7 @@ def _read(line: str, path: Path, number: int) -> _Record | None:
     return record
 
 
-def _merge_one(corpus: Corpus, record: _Record, done: Merged) -> None:
+def _merge_one(corpus: Corpus, record: _Record, done: Merged, sibling: Pair | None) -> None:
     key = record.task_sha256, record.source_sha256
     if key in corpus:
         pair = corpus[key].model_copy(update={"evaluations": (_figures(record),)})
@@ -125,9 +128,10 @@ def _merge_one(corpus: Corpus, record: _Record, done: Merged) -> None:
     corpus.add(
         Pair(
             task=record.task,
-            family=record.task.rpartition("/")[2].partition("-")[0],
-            level=1,
-            split="test",
+            family=sibling.family if sibling else record.task.rpartition("/")[2].partition("-")[0],
+            level=sibling.level if sibling else 1,
+            split=sibling.split if sibling else "test",
+            overlaps=sibling.overlaps if sibling else None,
             reference=record.task_source,
             reference_sha256=record.task_sha256,
             source=record.source,
