@@ -86,7 +86,7 @@ def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     yield machine_line()
     cases = [case for case in CASES if case[0].startswith(tuple(options.only))]
     for name, expression, inputs in mine(cases, options.part):
-        with Judge(JudgeSettings(device="cuda")) as judge:
+        with Judge(JudgeSettings(device="cuda", profile="never")) as judge:
             one = task(name, expression, inputs)
             jobs: list[tuple[Task, float, float]] = [(one, 1, 1.0)] * options.repeats
             if not options.no_ratios:
