@@ -1,8 +1,5 @@
 // A GPU of one processor: blocks run one after another. Threads of a block run one after another too, each until it
 // waits for the others (a fiber each, where the text has barriers or shuffles), in an order that can be turned round.
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <ucontext.h>
 #define __global__
 #define __device__ static
@@ -17,7 +14,26 @@
 #define C10_CUDA_KERNEL_LAUNCH_CHECK()
 #define FULL 0xffffffffu
 
-typedef long long int64;
+#define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
+
+// Few headers: they would take longer to read than the rest.
+typedef long int64_t;
+typedef unsigned long uint64_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+extern "C" {
+float fmaxf(float, float), fminf(float, float), powf(float, float), fmodf(float, float), copysignf(float, float);
+float fabsf(float), sqrtf(float), expf(float), exp2f(float), expm1f(float), logf(float), log2f(float), log1pf(float);
+float tanhf(float), sinf(float), cosf(float), erff(float), floorf(float), ceilf(float), rintf(float), cbrtf(float);
+float fmaf(float, float, float);
+double fmax(double, double), fmin(double, double), fabs(double), sqrt(double), exp(double), log(double), tanh(double);
+void* memcpy(void*, const void*, size_t);
+void* memset(void*, int, size_t);
+int snprintf(char*, size_t, const char*, ...);
+}
+#define isnan(x) ((x) != (x))
+
 struct dim3 {
     unsigned int x, y, z;
     dim3(unsigned int x = 1, unsigned int y = 1, unsigned int z = 1) : x(x), y(y), z(z) {}

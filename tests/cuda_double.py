@@ -12,7 +12,6 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +23,8 @@ HEADER = Path(__file__).with_name("cuda_double.h")
 FLAGS = ("-O1", "-w", "-std=gnu++17", "-fpermissive", "-shared", "-fPIC")
 _LAUNCH = re.compile(r"([\w:]+(?:<[\w, ]*>)?)\s*<<<(.*?)>>>\s*\((.*?)\)\s*;", re.DOTALL)
 _DYNAMIC = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];")
+_FENCE = 1 << 15
+"""Bytes before and behind a tensor, together twice as many."""
 _WAITS = re.compile(r"__sync|_sync\(")
 
 
@@ -47,7 +48,7 @@ class Gpu:
     """Every text that was built, with the kernel's name; an extension's without its host part."""
     launches: int = 0
     """How many calls of a kernel or of an extension's function there were."""
-    _numbers: Iterator[int] = field(default_factory=count)
+    _built: dict[str, ctypes.CDLL] = field(default_factory=dict[str, ctypes.CDLL])
 
     def compile_kernel(self, source: str, name: str) -> Callable[..., None]:
         """Stand for `torch.cuda._compile_kernel`."""
@@ -61,9 +62,7 @@ class Gpu:
             args: Sequence[object] = (),
             shared_mem: int = 0,
         ) -> None:
-            held = [_as_kernel_argument(one) for one in args]
-            sizes = (ctypes.c_int * 7)(*grid, *block, shared_mem)
-            self._run(library, library.enter, held, sizes)
+            self._run(library, "enter", args, _kernel_bytes, (ctypes.c_int * 7)(*grid, *block, shared_mem))
 
         return call
 
@@ -87,59 +86,104 @@ class Gpu:
 
         def bound(function: str) -> Callable[..., None]:
             def call(*args: object) -> None:
-                self._run(library, getattr(library, f"enter_{function}"), [_as_host_argument(one) for one in args])
+                self._run(library, f"enter_{function}", args, _host_bytes)
 
             return call
 
         return SimpleNamespace(**{one: bound(one) for one in functions})
 
-    def _run(self, library: ctypes.CDLL, entry: Callable[..., None], held: list[ctypes.Array], *more: object) -> None:
+    def _run(
+        self,
+        library: ctypes.CDLL,
+        entry: str,
+        args: Sequence[object],
+        as_bytes: Callable[[object, int], bytes],
+        *more: object,
+    ) -> None:
         self.launches += 1
+        fenced: dict[int, _Fenced] = {}
+        if not self.dry:
+            fenced = {one.data_ptr(): _Fenced(one) for one in args if isinstance(one, torch.Tensor)}
+        held: list[ctypes.Array[ctypes.c_char]] = []
+        for one in args:
+            place = fenced[one.data_ptr()].pointer if isinstance(one, torch.Tensor) and fenced else 0
+            given = as_bytes(one, place)
+            held.append(ctypes.create_string_buffer(given, len(given)))
         library.set_mode(int(self.dry), int(self.backwards))
-        entry(len(held), (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held)), *more)
+        getattr(library, entry)(len(held), (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held)), *more)
         library.get_failure.restype = ctypes.c_char_p
         failure = library.get_failure().decode()
         if failure:
             raise DoubleError(failure)
+        for place, one in enumerate(fenced.values()):
+            if not one.close():
+                raise DoubleError(f"{entry}: expected writes within its tensors, found one beside tensor {place}")
 
     def _build(self, text: str, entry: str) -> ctypes.CDLL:
-        path = self.folder / f"kernel_{next(self._numbers)}.cpp"
-        text = _DYNAMIC.sub(r"\1* \2 = (\1*)dynamic_shared;", text)
+        if text + entry in self._built:
+            return self._built[text + entry]
+        path = self.folder / f"kernel_{len(self._built)}.cpp"
+        kernels = _DYNAMIC.sub(r"\1* \2 = (\1*)dynamic_shared;", text)
         together = "#define TOGETHER\n" if _WAITS.search(text) else ""
-        path.write_text(f'{together}#include "{HEADER}"\n#line 1 "kernel.cu"\n{text}\n{entry}')
+        path.write_text(f'{together}#include "{HEADER}"\n#line 1 "kernel.cu"\n{kernels}\n{entry}')
         library = path.with_suffix(".so")
         done = subprocess.run(
             ["g++", *self.flags, str(path), "-o", str(library)], capture_output=True, text=True, check=False
         )
         if done.returncode:
             raise DoubleError(f"{done.stderr[-3000:]}\n{text}")
-        return ctypes.CDLL(str(library))
+        self._built[text + entry] = ctypes.CDLL(str(library))
+        return self._built[text + entry]
 
 
-def _as_kernel_argument(value: object) -> ctypes.Array:
-    """Return the bytes that `torch.cuda._compile_kernel`'s launcher passes, and rubbish behind them."""
+class _Fenced:
+    """A tensor's elements between two fences of NaN, which the program should neither read nor write."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        span = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+        self.flat = tensor.detach().as_strided((span,), (1,)).view(torch.uint8)
+        self.memory = torch.full((2 * _FENCE + len(self.flat),), 0xFF, dtype=torch.uint8)
+        self.start = _FENCE // 2 - (self.memory.data_ptr() + _FENCE // 2 - tensor.data_ptr()) % 64
+        self.inside.copy_(self.flat)
+
+    @property
+    def inside(self) -> torch.Tensor:
+        return self.memory[self.start : self.start + len(self.flat)]
+
+    @property
+    def pointer(self) -> int:
+        """Where the elements lie; as far from a multiple of 64 bytes as the tensor's own."""
+        return self.inside.data_ptr()
+
+    def close(self) -> bool:
+        """Hand the elements back; tell whether the fences are whole."""
+        self.flat.copy_(self.inside)
+        self.inside.fill_(0xFF)
+        return bool((self.memory == 0xFF).all())
+
+
+def _kernel_bytes(value: object, pointer: int) -> bytes:
+    """Return what `torch.cuda._compile_kernel`'s launcher passes, and rubbish behind it."""
     if isinstance(value, torch.Tensor):
-        given = bytes(ctypes.c_void_p(value.data_ptr()))
+        given = bytes(ctypes.c_void_p(pointer))
     elif isinstance(value, int):
         given = bytes(ctypes.c_int(value))
     elif isinstance(value, float):
         given = bytes(ctypes.c_double(value))
     else:
         raise DoubleError(f"expected tensors, integers and floats as arguments of a kernel, got {value!r}")
-    return ctypes.create_string_buffer(given + b"\xa5" * 8, 16)
+    return given + b"\xa5" * 8
 
 
-def _as_host_argument(value: object) -> ctypes.Array:
+def _host_bytes(value: object, pointer: int) -> bytes:
     if isinstance(value, torch.Tensor):
         sizes = [*value.shape, *[0] * (8 - value.dim())]
-        given = bytes((ctypes.c_longlong * 10)(value.data_ptr(), *sizes, value.dim()))
-    elif isinstance(value, int):
-        given = bytes(ctypes.c_longlong(value))
-    elif isinstance(value, float):
-        given = bytes(ctypes.c_double(value))
-    else:
-        raise DoubleError(f"expected tensors, integers and floats as arguments of an extension, got {value!r}")
-    return ctypes.create_string_buffer(given, len(given))
+        return bytes((ctypes.c_longlong * 10)(pointer, *sizes, value.dim()))
+    if isinstance(value, int):
+        return bytes(ctypes.c_longlong(value))
+    if isinstance(value, float):
+        return bytes(ctypes.c_double(value))
+    raise DoubleError(f"expected tensors, integers and floats as arguments of an extension, got {value!r}")
 
 
 def _without_host(text: str, functions: Sequence[str]) -> str:
