@@ -69,7 +69,9 @@ alignas(16) static char dynamic_shared[232448];
 enum State { READY, AT_BLOCK, AT_WARP, DONE };
 static const int STACK = 65536;
 static char stacks[1024][STACK];
-static ucontext_t home, fibers[1024];
+static ucontext_t beginnings[1024];
+static void *home[5], *fibers[1024][5];  // jumps are many times cheaper than changes of context
+static bool begun[1024];
 static State states[1024];
 static long long exchanged[1024];
 static int current, threads;
@@ -82,14 +84,24 @@ static void place_thread(int number) {
     threadIdx.y = number / blockDim.x % blockDim.y;
     threadIdx.z = number / blockDim.x / blockDim.y;
 }
+__attribute__((noinline)) static void leave() { __builtin_longjmp(home, 1); }
 static void enter() {
     work(work_data);
     states[current] = DONE;
+    leave();
 }
-static void wait(State state) {
-    const int me = current;
-    states[me] = state;
-    swapcontext(&fibers[me], &home);
+__attribute__((noinline)) static void wait(State state) {
+    states[current] = state;
+    if (!__builtin_setjmp(fibers[current])) leave();
+}
+__attribute__((noinline)) static void jump(int number) {
+    if (begun[number]) __builtin_longjmp(fibers[number], 1);
+    begun[number] = true;
+    setcontext(&beginnings[number]);
+}
+__attribute__((noinline)) static void resume(int number) {
+    place_thread(number);
+    if (!__builtin_setjmp(home)) jump(number);
 }
 static void __syncthreads() { wait(AT_BLOCK); }
 static void __syncwarp(unsigned int mask = FULL) { wait(AT_WARP); }
@@ -107,21 +119,17 @@ static bool release() {  // lets go on who waits for nobody any more
 }
 static void run_together() {
     for (int i = 0; i < threads; ++i) {
-        states[i] = READY;
-        getcontext(&fibers[i]);
-        fibers[i].uc_stack.ss_sp = stacks[i];
-        fibers[i].uc_stack.ss_size = STACK;
-        fibers[i].uc_link = &home;
-        makecontext(&fibers[i], enter, 0);
+        states[i] = READY, begun[i] = false;
+        getcontext(&beginnings[i]);
+        beginnings[i].uc_stack.ss_sp = stacks[i];
+        beginnings[i].uc_stack.ss_size = STACK;
+        makecontext(&beginnings[i], enter, 0);
     }
     for (;;) {
         int left = 0;
         for (int step = 0; step < threads; ++step) {
             const int i = backwards ? threads - 1 - step : step;
-            if (states[i] == READY) {
-                place_thread(i);
-                swapcontext(&home, &fibers[i]);
-            }
+            if (states[i] == READY) resume(i);
             left += states[i] != DONE;
         }
         if (left == 0) return;
@@ -201,7 +209,8 @@ template <class F> void launch(dim3 grid, dim3 block, size_t shared, Stream, F b
 
 // --- calls from Python ------------------------------------------------------------------------------------------
 
-namespace at { namespace cuda { static Stream getCurrentCUDAStream() { return Stream(); } } }
+namespace c10 { namespace cuda { static Stream getCurrentCUDAStream() { return Stream(); } } }
+namespace at { namespace cuda { using c10::cuda::getCurrentCUDAStream; } }
 namespace torch {
 struct Tensor {
     void* pointer;

@@ -14,7 +14,7 @@ from template_programs import imported
 CAPS = ((32, 64, 16, 32, 24), (13, 21, 19, 37, 11))
 """Constants above 8 are cut to these, one after the other: even for vectors, odd for what is left at the ends."""
 SIZES: dict[str, tuple[dict[str, int], ...]] = {
-    "argmax_rows": ({"B": 9, "N": 2560}, {"B": 5, "N": 1031}, {"B": 3, "N": 7}),
+    "argmax_rows": ({"B": 9, "N": 1280}, {"B": 2, "N": 2055}, {"B": 3, "N": 7}),
     "avg_pool_window": (
         {"BATCH": 1, "CH": 2, "H": 35, "W": 72, "K": 4},
         {"BATCH": 1, "CH": 1, "H": 69, "W": 37, "K": 5},
@@ -22,7 +22,7 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
     "batched_matmul": ({"B": 2, "N": 64, "K": 32, "M": 68}, {"B": 3, "N": 37, "K": 41, "M": 7}),
     "conv_depthwise_loop": (
         {"BATCH": 1, "CH": 2, "H": 66, "W": 40},
-        {"BATCH": 2, "CH": 2, "H": 17, "W": 67},
+        {"BATCH": 2, "CH": 1, "H": 17, "W": 67},
     ),
     "conv_transpose_1d": (
         {"BATCH": 2, "IN_CH": 16, "OUT_CH": 32, "T": 64},
@@ -33,7 +33,7 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
         {"BATCH": 1, "IN_CH": 13, "OUT_CH": 5, "P": 2, "H": 7, "W": 21},
         {"BATCH": 1, "IN_CH": 9, "OUT_CH": 15, "P": 3, "H": 5, "W": 9},
     ),
-    "cumsum_matmul": ({"ROWS": 9, "N": 1100}, {"ROWS": 2, "N": 2063}),
+    "cumsum_matmul": ({"ROWS": 9, "N": 1100}, {"ROWS": 2, "N": 1063}),
     "cumulative_max_range": ({"B": 2, "T": 40, "C": 72}, {"B": 3, "T": 29, "C": 37}),
     "diag_matmul": ({"N": 9, "M": 1200}, {"N": 7, "M": 1031}),
 }
@@ -73,11 +73,13 @@ def check(task: Task, variant: Variant, folder: Path) -> None:
         CheckError: A rule is broken.
     """
     program = vars(imported(variant.source, folder))
-    check_starter.check_size(task, {variant.name: program})
-    reference = vars(imported(task.source, folder))
-    model = program["ModelNew"](*reference["get_init_inputs"]())
-    with torch.no_grad():
-        answer = model(*reference["get_inputs"]())
-    for output in [answer] if isinstance(answer, torch.Tensor) else answer:
-        if not output.is_contiguous():
-            raise check_starter.CheckError(f"{task.id}, variant {variant.name}: expected a contiguous output")
+
+    class Checked(program["ModelNew"]):
+        def forward(self, *inputs: torch.Tensor) -> object:
+            answer = super().forward(*inputs)
+            for output in [answer] if isinstance(answer, torch.Tensor) else answer:
+                if not output.is_contiguous():
+                    raise check_starter.CheckError(f"{task.id}, variant {variant.name}: expected contiguous outputs")
+            return answer
+
+    check_starter.check_size(task, {variant.name: {**program, "ModelNew": Checked}})

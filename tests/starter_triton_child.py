@@ -23,7 +23,7 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         for name, variant in variants_for_gpu(("triton",)):
             said[f"{name}/{variant.name}"] = ""
-            for task in small_tasks(name):
+            for task in small_tasks(name)[1:]:  # the odd ones, which have several passes too
                 try:
                     check(task, variant, Path(folder))
                 except check_starter.CheckError as error:

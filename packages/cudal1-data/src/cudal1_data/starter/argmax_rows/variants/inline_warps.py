@@ -3,8 +3,9 @@ import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
 CUDA = r"""
-#include <torch/extension.h>
-#include <ATen/cuda/CUDAContext.h>
+#include <torch/types.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
 
 __device__ __forceinline__ void see(float v, int i, float& best, int& at) {
     if (!(v <= best) && best == best) {  // larger, or the first NaN
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(256) argmax(const float* __restrict__ x, int64
 }
 
 void run(torch::Tensor x, torch::Tensor y, int64_t rows, int64_t n) {
-    argmax<<<dim3((rows + 7) / 8), dim3(256), 0, at::cuda::getCurrentCUDAStream()>>>(
+    argmax<<<dim3((rows + 7) / 8), dim3(256), 0, c10::cuda::getCurrentCUDAStream()>>>(
         x.data_ptr<float>(), y.data_ptr<int64_t>(), rows, n);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
 }

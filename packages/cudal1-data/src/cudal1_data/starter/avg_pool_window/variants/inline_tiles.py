@@ -3,8 +3,9 @@ import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
 CUDA = r"""
-#include <torch/extension.h>
-#include <ATen/cuda/CUDAContext.h>
+#include <torch/types.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
 
 // A block brings the inputs of 32 x 32 windows into shared memory, sums along rows, then along columns.
 __global__ void __launch_bounds__(256) window_means(
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(256) window_means(
 void run(torch::Tensor x, torch::Tensor y, int64_t planes, int64_t h, int64_t w, int64_t k) {
     const int64_t across = (w - k + 32) / 32, down = (h - k + 32) / 32, side = 32 + k - 1;
     const int64_t bytes = 4 * side * (side + 32);
-    window_means<<<dim3(planes * down * across), dim3(32, 8), bytes, at::cuda::getCurrentCUDAStream()>>>(
+    window_means<<<dim3(planes * down * across), dim3(32, 8), bytes, c10::cuda::getCurrentCUDAStream()>>>(
         x.data_ptr<float>(), y.data_ptr<float>(), h, w, k, across, down);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
 }

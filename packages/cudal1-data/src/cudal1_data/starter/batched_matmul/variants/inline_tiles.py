@@ -3,8 +3,9 @@ import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
 CUDA = r"""
-#include <torch/extension.h>
-#include <ATen/cuda/CUDAContext.h>
+#include <torch/types.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
 
 // The plain tiled product: a block makes 32 x 32 elements, a thread four of one column.
 __global__ void __launch_bounds__(256) products(
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(256) products(
 
 void run(torch::Tensor a, torch::Tensor b, torch::Tensor y, int64_t s, int64_t n, int64_t k, int64_t m) {
     const int64_t down = (n + 31) / 32, across = (m + 31) / 32;
-    products<<<dim3(s, down * across), dim3(32, 8), 0, at::cuda::getCurrentCUDAStream()>>>(
+    products<<<dim3(s, down * across), dim3(32, 8), 0, c10::cuda::getCurrentCUDAStream()>>>(
         a.data_ptr<float>(), b.data_ptr<float>(), y.data_ptr<float>(), n, k, m, across);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
 }

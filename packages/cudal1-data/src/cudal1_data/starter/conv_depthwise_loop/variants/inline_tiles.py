@@ -3,8 +3,9 @@ import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
 CUDA = r"""
-#include <torch/extension.h>
-#include <ATen/cuda/CUDAContext.h>
+#include <torch/types.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
 
 // A block brings 34 x 34 inputs into shared memory and makes 32 x 32 outputs of them.
 __global__ void __launch_bounds__(256) depthwise(
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(256) depthwise(
 void run(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, torch::Tensor y, int64_t n, int64_t ch,
          int64_t h, int64_t w) {
     const int64_t across = (w + 31) / 32, down = (h + 31) / 32;
-    depthwise<<<dim3(n * ch * down * across), dim3(32, 8), 0, at::cuda::getCurrentCUDAStream()>>>(
+    depthwise<<<dim3(n * ch * down * across), dim3(32, 8), 0, c10::cuda::getCurrentCUDAStream()>>>(
         x.data_ptr<float>(), weight.data_ptr<float>(), bias.data_ptr<float>(), y.data_ptr<float>(), ch, h, w, across,
         down);
     C10_CUDA_KERNEL_LAUNCH_CHECK();

@@ -3,8 +3,9 @@ import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
 CUDA = r"""
-#include <torch/extension.h>
-#include <ATen/cuda/CUDAContext.h>
+#include <torch/types.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
 
 // Output 2 s + r is tap r on input s and tap r + 2 on input s - 1: no zeros are multiplied.
 // A block makes 32 channels of 64 pairs, a thread 4 channels of 4 pairs.
@@ -64,7 +65,7 @@ __global__ void __launch_bounds__(128) pairs(
 void run(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, torch::Tensor y, int64_t n, int64_t ch,
          int64_t out, int64_t t) {
     const int64_t across = (t + 64) / 64, down = (out + 31) / 32;
-    pairs<<<dim3(n * down * across), dim3(128), 0, at::cuda::getCurrentCUDAStream()>>>(
+    pairs<<<dim3(n * down * across), dim3(128), 0, c10::cuda::getCurrentCUDAStream()>>>(
         x.data_ptr<float>(), weight.data_ptr<float>(), bias.data_ptr<float>(), y.data_ptr<float>(), ch, out, t, across,
         down);
     C10_CUDA_KERNEL_LAUNCH_CHECK();

@@ -3,8 +3,9 @@ import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
 CUDA = r"""
-#include <torch/extension.h>
-#include <ATen/cuda/CUDAContext.h>
+#include <torch/types.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
 
 // A product of weights (channels by features) and one image (channels by places), stored where the patches lie.
 // A block makes 128 features of 128 places, a thread 8 x 8: two runs of four in each direction.
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(256) patches(
 void run(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, torch::Tensor y, int64_t n, int64_t ch,
          int64_t out, int64_t p, int64_t h, int64_t w) {
     const int64_t across = (h * w + 127) / 128, down = (out * p * p + 127) / 128;
-    patches<<<dim3(n * down * across), dim3(256), 0, at::cuda::getCurrentCUDAStream()>>>(
+    patches<<<dim3(n * down * across), dim3(256), 0, c10::cuda::getCurrentCUDAStream()>>>(
         x.data_ptr<float>(), weight.data_ptr<float>(), bias.data_ptr<float>(), y.data_ptr<float>(), ch, out, p, h, w,
         across, down);
     C10_CUDA_KERNEL_LAUNCH_CHECK();

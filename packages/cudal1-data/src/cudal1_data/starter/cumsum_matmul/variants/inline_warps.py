@@ -3,8 +3,9 @@ import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
 CUDA = r"""
-#include <torch/extension.h>
-#include <ATen/cuda/CUDAContext.h>
+#include <torch/types.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
 
 __device__ __forceinline__ float4 load(const float* from, int left, bool wide) {
     if (wide) return left > 0 ? *reinterpret_cast<const float4*>(from) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -52,7 +53,7 @@ __global__ void __launch_bounds__(256) prefix_sums(
 }
 
 void run(torch::Tensor x, torch::Tensor y, int64_t rows, int64_t n) {
-    prefix_sums<<<dim3((rows + 7) / 8), dim3(256), 0, at::cuda::getCurrentCUDAStream()>>>(
+    prefix_sums<<<dim3((rows + 7) / 8), dim3(256), 0, c10::cuda::getCurrentCUDAStream()>>>(
         x.data_ptr<float>(), y.data_ptr<float>(), rows, n);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
 }

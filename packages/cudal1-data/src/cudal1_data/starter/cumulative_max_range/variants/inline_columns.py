@@ -3,8 +3,9 @@ import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
 CUDA = r"""
-#include <torch/extension.h>
-#include <ATen/cuda/CUDAContext.h>
+#include <torch/types.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
 
 // A thread for each column of each series; sixteen loads are under way at once. A NaN stays.
 __global__ void __launch_bounds__(128) extremes(
@@ -23,7 +24,7 @@ __global__ void __launch_bounds__(128) extremes(
 }
 
 void run(torch::Tensor x, torch::Tensor y, int64_t b, int64_t t, int64_t c) {
-    extremes<<<dim3((b * c + 127) / 128), dim3(128), 0, at::cuda::getCurrentCUDAStream()>>>(
+    extremes<<<dim3((b * c + 127) / 128), dim3(128), 0, c10::cuda::getCurrentCUDAStream()>>>(
         x.data_ptr<float>(), y.data_ptr<float>(), b * c, t, c);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
 }

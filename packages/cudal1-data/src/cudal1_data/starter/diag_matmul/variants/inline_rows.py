@@ -3,8 +3,9 @@ import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
 CUDA = r"""
-#include <torch/extension.h>
-#include <ATen/cuda/CUDAContext.h>
+#include <torch/types.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
 
 // A block scales a row: its factor is read once, and what is written is not kept in the cache.
 __global__ void __launch_bounds__(256) scale_rows(
@@ -27,7 +28,7 @@ __global__ void __launch_bounds__(256) scale_rows(
 }
 
 void run(torch::Tensor a, torch::Tensor b, torch::Tensor y, int64_t n, int64_t m) {
-    scale_rows<<<dim3(n), dim3(256), 0, at::cuda::getCurrentCUDAStream()>>>(
+    scale_rows<<<dim3(n), dim3(256), 0, c10::cuda::getCurrentCUDAStream()>>>(
         a.data_ptr<float>(), b.data_ptr<float>(), y.data_ptr<float>(), m);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
