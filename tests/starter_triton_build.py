@@ -30,7 +30,7 @@ def caught(self: JITFunction[Any], *args: Any, grid: Any, warmup: bool, **more: 
     launches += 1
     options = {name: more.pop(name) for name in OPTIONS if name in more}
     values = {**dict(zip(self.arg_names, args, strict=False)), **more}
-    sizes = grid(values) if callable(grid) else grid
+    sizes: tuple[int, ...] = grid(values) if callable(grid) else grid  # pyright: ignore[reportAssignmentType]
     if any(size > 65535 for size in sizes[1:]):
         raise SystemExit(f"{self.__name__}: expected a grid of up to 65535 in its last two directions, got {sizes}")
     signature: dict[str, str] = {}

@@ -99,7 +99,7 @@ def _all(task: Task, writings: Sequence[Writing]) -> Iterator[Made]:
     for one in task.variants:
         tags = classify(one.source)
         writing = _WRITTEN.get(tags.way) if tags is not None and "cuda" in one.devices else None
-        if writing in writings:
+        if writing is not None and writing in writings:
             yield Made(one.source, writing, f"starter:{one.name}", ())
     if "pytorch" in writings:
         yield Made(rewrites.plain_program(task.source), "pytorch", "plain", ())
