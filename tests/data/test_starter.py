@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from cudal1_data import BrokenTaskError, Task, Variant, load_suite, usable_variants
+from cudal1_data import BrokenTaskError, Device, Task, Variant, load_suite, usable_variants
 from cudal1_data.suites.starter import STARTER_FOLDER, load_starter, load_starter_task
 
 SUITE = load_suite("starter")
@@ -96,10 +96,16 @@ def test_sizes_follow_the_device() -> None:
 def test_usable_variants() -> None:
     task = SUITE["starter/diag_matmul"]
     names = [variant.name for variant in task.variants]
-    without = [name for name in names if name != "c_rows"]
-    assert [variant.name for variant in usable_variants(task, "cpu", {"compiler", "cuda"})] == names
-    assert [variant.name for variant in usable_variants(task, "cpu", frozenset[str]())] == without
-    assert [variant.name for variant in usable_variants(task, "cuda", {"compiler", "cuda"})] == without
+    plain = ["plain", "broadcast", "in_place"]
+    assert names == [*plain, "c_rows", "triton_rows", "nvrtc_rows", "inline_rows"]
+
+    def usable(device: Device, have: set[str]) -> list[str]:
+        return [variant.name for variant in usable_variants(task, device, have)]
+
+    assert usable("cpu", {"compiler", "cuda", "triton"}) == [*plain, "c_rows"]
+    assert usable("cpu", set()) == plain
+    assert usable("cuda", {"compiler", "cuda", "triton"}) == [*plain, "triton_rows", "nvrtc_rows", "inline_rows"]
+    assert usable("cuda", {"compiler"}) == [*plain, "nvrtc_rows"]
 
 
 @pytest.fixture

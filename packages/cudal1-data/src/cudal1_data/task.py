@@ -34,7 +34,7 @@ class Variant(BaseModel):
     techniques: tuple[str, ...] = ()
     """What makes it fast, as tags (`algebra`, `fusion`, `in-place`, `c`, ...)."""
     needs: tuple[str, ...] = ()
-    """What a machine must have for it to build: `compiler`, `cuda`, `triton`."""
+    """What a machine must have for it to build: `compiler` (gcc), `cuda` (nvcc, g++ and ninja), `triton`."""
     devices: tuple[Device, ...] = ("cpu", "cuda")
     """Devices on which it runs."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import shutil
 from collections.abc import Callable
 
@@ -109,6 +110,10 @@ def available_needs() -> set[str]:
     needs: set[str] = set()
     if shutil.which("gcc") is not None:
         needs.add("compiler")
+    if all(shutil.which(name) is not None for name in ("nvcc", "g++", "ninja")):
+        needs.add("cuda")
+    if importlib.util.find_spec("triton") is not None:
+        needs.add("triton")
     return needs
 
 

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
 from cudal1_data.task import Task
+from cudal1_data.techniques import classify
+from cudal1_data.techniques.patterns import Way
 from cudal1_data.templates import rewrites
 from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.fusion import Kernel, plan
@@ -19,6 +21,14 @@ from cudal1_data.templates.reader import read
 
 Writing = Literal["pytorch", "triton", "cuda-load-inline", "cuda-nvrtc", "torch-compile"]
 WRITINGS: tuple[Writing, ...] = ("pytorch", "triton", "cuda-load-inline", "cuda-nvrtc", "torch-compile")
+_WRITTEN: dict[Way, Writing] = {
+    "pytorch": "pytorch",
+    "triton": "triton",
+    "load-inline": "cuda-load-inline",
+    "nvrtc": "cuda-nvrtc",
+    "compile": "torch-compile",
+}
+"""The classifier's names of these ways; C for the processor is none of them."""
 Parameters = tuple[tuple[str, int | str], ...]
 
 
@@ -87,8 +97,10 @@ def variants(task: Task, writings: Sequence[Writing] = WRITINGS) -> list[Made]:
 
 def _all(task: Task, writings: Sequence[Writing]) -> Iterator[Made]:
     for one in task.variants:
-        if "cuda" in one.devices and "pytorch" in writings and not one.needs:
-            yield Made(one.source, "pytorch", f"starter:{one.name}", ())
+        tags = classify(one.source)
+        writing = _WRITTEN.get(tags.way) if tags is not None and "cuda" in one.devices else None
+        if writing is not None and writing in writings:
+            yield Made(one.source, writing, f"starter:{one.name}", ())
     if "pytorch" in writings:
         yield Made(rewrites.plain_program(task.source), "pytorch", "plain", ())
         if "Conv2d" in task.source:
