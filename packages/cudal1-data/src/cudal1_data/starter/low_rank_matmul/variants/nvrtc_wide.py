@@ -15,7 +15,7 @@ __device__ __forceinline__ float4 four(const float* from, int count, bool wide) 
 }
 
 // A block computes 128 x 128 elements, a thread 8 x 8; the next 8 terms are on their way while 8 are multiplied.
-extern "C" __global__ void __launch_bounds__(256) product(
+extern "C" __global__ void __launch_bounds__(256, 2) product(
     const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ y, int M, int N, int K) {
     __shared__ __align__(16) float left[2][8][132];
     __shared__ __align__(16) float right[2][8][128];
