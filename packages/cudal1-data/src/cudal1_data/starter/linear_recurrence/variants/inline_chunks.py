@@ -8,7 +8,7 @@ constexpr int CHANNELS = 32, CHUNKS = 16, STEPS = 16;
 
 // A thread computes STEPS steps as if the state before them were zero; then the states at the chunks' ends are
 // joined, and each step gets its share of the state before its chunk.
-__global__ void __launch_bounds__(CHANNELS * CHUNKS) recurrence(
+__global__ void __launch_bounds__(CHANNELS * CHUNKS, 2) recurrence(
     const float* __restrict__ x, const float* __restrict__ decay, float* __restrict__ y, int steps, int dim) {
     __shared__ float ends[CHUNKS][CHANNELS];
     const int lane = threadIdx.x, chunk = threadIdx.y, d = blockIdx.x * CHANNELS + lane;
