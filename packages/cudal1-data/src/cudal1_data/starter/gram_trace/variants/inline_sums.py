@@ -2,7 +2,7 @@ import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
-CUDA = r"""#include <torch/extension.h>
+CUDA = r"""#include <torch/types.h>
 #include <c10/cuda/CUDAStream.h>
 constexpr int THREADS = 512, WARPS = 16, CHUNK = 65536;
 
@@ -41,23 +41,23 @@ __global__ void __launch_bounds__(THREADS) products(
     if (threadIdx.x == 0) parts[blockIdx.y * gridDim.x + blockIdx.x] = whole;
 }
 
-torch::Tensor trace(torch::Tensor a, torch::Tensor b) {
-    const int batch = a.size(0), n = a.size(1) * a.size(2), count = (n + CHUNK - 1) / CHUNK;
-    auto parts = torch::empty({batch, count}, a.options());
+void run(torch::Tensor a, torch::Tensor b, torch::Tensor parts) {
+    const int batch = parts.size(0), count = parts.size(1), n = a.size(1) * a.size(2);
     products<<<dim3(count, batch), THREADS, 0, c10::cuda::getCurrentCUDAStream()>>>(
         a.data_ptr<float>(), b.data_ptr<float>(), parts.data_ptr<float>(), n);
-    return parts.sum(1);
 }
 """
 
 extension = load_inline(
     name="variant",
-    cpp_sources="torch::Tensor trace(torch::Tensor a, torch::Tensor b);",
+    cpp_sources="void run(torch::Tensor a, torch::Tensor b, torch::Tensor parts);",
     cuda_sources=CUDA,
-    functions=["trace"],
+    functions=["run"],
 )
 
 
 class ModelNew(nn.Module):
     def forward(self, a, b):
-        return extension.trace(a.contiguous(), b.contiguous())
+        parts = torch.empty((a.shape[0], -(-a[0].numel() // 65536)), device=a.device, dtype=torch.float32)
+        extension.run(a.contiguous(), b.contiguous(), parts)
+        return parts.sum(1)

@@ -2,7 +2,7 @@ import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
-CUDA = r"""#include <torch/extension.h>
+CUDA = r"""#include <torch/types.h>
 #include <c10/cuda/CUDAStream.h>
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
@@ -27,37 +27,37 @@ __global__ void __launch_bounds__(256) update(
     y[row * y_row + j] = (1.0f - z) * n + z * h[row * h_row + j];
 }
 
-torch::Tensor cell(torch::Tensor gates, torch::Tensor h, torch::Tensor u, torch::Tensor v) {
-    const int batch = gates.size(0), steps = gates.size(1), hidden = h.size(1);
-    const int gates_row = steps * 3 * hidden, y_row = steps * hidden;
-    auto y = torch::empty({batch, steps, hidden}, h.options());
-    auto both = torch::empty({batch, 2 * hidden}, h.options());
-    auto kept = torch::empty({batch, hidden}, h.options()), inner = torch::empty({batch, hidden}, h.options());
+void run_reset(
+    torch::Tensor gates, torch::Tensor both, torch::Tensor h, torch::Tensor out, int64_t gates_row, int64_t h_row) {
+    const int batch = h.size(0), hidden = h.size(1);
     const dim3 grid((hidden + 255) / 256, batch);
-    const auto stream = c10::cuda::getCurrentCUDAStream();
-    for (int t = 0; t < steps; ++t) {
-        auto out = y.select(1, t);
-        const float* g = gates.data_ptr<float>() + (long long)t * 3 * hidden;
-        const float* from = h.data_ptr<float>();
-        const int h_row = h.stride(0);
-        at::mm_out(both, h, u);
-        reset<<<grid, 256, 0, stream>>>(
-            g, both.data_ptr<float>(), from, kept.data_ptr<float>(), hidden, gates_row, h_row);
-        at::mm_out(inner, kept, v);
-        update<<<grid, 256, 0, stream>>>(
-            g, both.data_ptr<float>(), inner.data_ptr<float>(), from, out.data_ptr<float>(), hidden, gates_row, h_row,
-            y_row);
-        h = out;
-    }
-    return y;
+    reset<<<grid, 256, 0, c10::cuda::getCurrentCUDAStream()>>>(
+        gates.data_ptr<float>(), both.data_ptr<float>(), h.data_ptr<float>(), out.data_ptr<float>(), hidden, gates_row,
+        h_row);
+}
+
+void run_update(
+    torch::Tensor gates, torch::Tensor both, torch::Tensor inner, torch::Tensor h, torch::Tensor y, int64_t gates_row,
+    int64_t h_row, int64_t y_row) {
+    const int batch = h.size(0), hidden = h.size(1);
+    const dim3 grid((hidden + 255) / 256, batch);
+    update<<<grid, 256, 0, c10::cuda::getCurrentCUDAStream()>>>(
+        gates.data_ptr<float>(), both.data_ptr<float>(), inner.data_ptr<float>(), h.data_ptr<float>(),
+        y.data_ptr<float>(), hidden, gates_row, h_row, y_row);
 }
 """
 
 extension = load_inline(
     name="variant",
-    cpp_sources="torch::Tensor cell(torch::Tensor gates, torch::Tensor h, torch::Tensor u, torch::Tensor v);",
+    cpp_sources="""
+    void run_reset(
+        torch::Tensor gates, torch::Tensor both, torch::Tensor h, torch::Tensor out, int64_t gates_row, int64_t h_row);
+    void run_update(
+        torch::Tensor gates, torch::Tensor both, torch::Tensor inner, torch::Tensor h, torch::Tensor y,
+        int64_t gates_row, int64_t h_row, int64_t y_row);
+    """,
     cuda_sources=CUDA,
-    functions=["cell"],
+    functions=["run_reset", "run_update"],
 )
 
 
@@ -72,8 +72,21 @@ class ModelNew(nn.Module):
         self.un = nn.Linear(hidden, hidden, bias=False)
 
     def forward(self, x, h):
+        (batch, steps, _), hidden = x.shape, h.shape[1]
         w = torch.cat((self.wz.weight, self.wr.weight, self.wn.weight))
         b = torch.cat((self.wz.bias, self.wr.bias, self.wn.bias))
         u = torch.cat((self.uz.weight, self.ur.weight)).t()
-        gates = nn.functional.linear(x.contiguous(), w, b)
-        return extension.cell(gates, h.contiguous(), u, self.un.weight.t())
+        v = self.un.weight.t()
+        gates = nn.functional.linear(x, w, b)
+        h = h.contiguous()
+        y = torch.empty((batch, steps, hidden), device=x.device, dtype=torch.float32)
+        both = torch.empty((batch, 2 * hidden), device=x.device, dtype=torch.float32)
+        kept, inner = torch.empty_like(h), torch.empty_like(h)
+        for t in range(steps):
+            g, out = gates[:, t], y[:, t]
+            torch.mm(h, u, out=both)
+            extension.run_reset(g, both, h, kept, g.stride(0), h.stride(0))
+            torch.mm(kept, v, out=inner)
+            extension.run_update(g, both, inner, h, out, g.stride(0), h.stride(0), out.stride(0))
+            h = out
+        return y

@@ -2,7 +2,6 @@ import torch
 import torch.nn as nn
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
 
 
 @triton.jit
@@ -23,7 +22,8 @@ def update(gates, both, inner, h, y, hidden, gates_row, h_row, y_row, BLOCK: tl.
     z = tl.load(gates + row * gates_row + j, mask=inside, other=0.0)
     z = tl.sigmoid(z + tl.load(both + row * 2 * hidden + j, mask=inside, other=0.0))
     n = tl.load(gates + row * gates_row + 2 * hidden + j, mask=inside, other=0.0)
-    n = libdevice.tanh(n + tl.load(inner + row * hidden + j, mask=inside, other=0.0))
+    # tanh(n) by way of the sigmoid.
+    n = 2.0 * tl.sigmoid(2.0 * (n + tl.load(inner + row * hidden + j, mask=inside, other=0.0))) - 1.0
     before = tl.load(h + row * h_row + j, mask=inside, other=0.0)
     tl.store(y + row * y_row + j, (1.0 - z) * n + z * before, mask=inside)
 

@@ -2,7 +2,7 @@ import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
-CUDA = r"""#include <torch/extension.h>
+CUDA = r"""#include <torch/types.h>
 #include <c10/cuda/CUDAStream.h>
 constexpr int WARPS = 8, SHARE = 32;
 
@@ -40,24 +40,24 @@ __global__ void __launch_bounds__(32 * WARPS) product(
     }
 }
 
-torch::Tensor kron(torch::Tensor a, torch::Tensor b, torch::Tensor x) {
+void run(torch::Tensor a, torch::Tensor b, torch::Tensor x, torch::Tensor out) {
     const int N = a.size(0), K = a.size(1), P = b.size(0), Q = b.size(1);
-    auto out = torch::empty({N * P}, a.options());
     const dim3 grid(N, (P + SHARE - 1) / SHARE), block(32, WARPS);
     product<<<grid, block, Q * sizeof(float), c10::cuda::getCurrentCUDAStream()>>>(
         a.data_ptr<float>(), b.data_ptr<float>(), x.data_ptr<float>(), out.data_ptr<float>(), K, P, Q);
-    return out;
 }
 """
 
 extension = load_inline(
     name="variant",
-    cpp_sources="torch::Tensor kron(torch::Tensor a, torch::Tensor b, torch::Tensor x);",
+    cpp_sources="void run(torch::Tensor a, torch::Tensor b, torch::Tensor x, torch::Tensor out);",
     cuda_sources=CUDA,
-    functions=["kron"],
+    functions=["run"],
 )
 
 
 class ModelNew(nn.Module):
     def forward(self, a, b, x):
-        return extension.kron(a.contiguous(), b.contiguous(), x.contiguous())
+        out = torch.empty((a.shape[0] * b.shape[0],), device=a.device, dtype=torch.float32)
+        extension.run(a.contiguous(), b.contiguous(), x.contiguous(), out)
+        return out

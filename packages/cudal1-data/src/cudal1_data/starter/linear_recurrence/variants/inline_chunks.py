@@ -2,7 +2,7 @@ import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
-CUDA = r"""#include <torch/extension.h>
+CUDA = r"""#include <torch/types.h>
 #include <c10/cuda/CUDAStream.h>
 constexpr int CHANNELS = 32, CHUNKS = 16, STEPS = 16;
 
@@ -45,21 +45,19 @@ __global__ void __launch_bounds__(CHANNELS * CHUNKS, 2) recurrence(
     }
 }
 
-torch::Tensor scan(torch::Tensor x, torch::Tensor decay) {
+void run(torch::Tensor x, torch::Tensor decay, torch::Tensor y) {
     const int batch = x.size(0), steps = x.size(1), dim = x.size(2);
-    auto y = torch::empty({batch, steps, dim}, x.options());
     const dim3 grid((dim + CHANNELS - 1) / CHANNELS, batch), block(CHANNELS, CHUNKS);
     recurrence<<<grid, block, 0, c10::cuda::getCurrentCUDAStream()>>>(
         x.data_ptr<float>(), decay.data_ptr<float>(), y.data_ptr<float>(), steps, dim);
-    return y;
 }
 """
 
 extension = load_inline(
     name="variant",
-    cpp_sources="torch::Tensor scan(torch::Tensor x, torch::Tensor decay);",
+    cpp_sources="void run(torch::Tensor x, torch::Tensor decay, torch::Tensor y);",
     cuda_sources=CUDA,
-    functions=["scan"],
+    functions=["run"],
 )
 
 
@@ -69,4 +67,6 @@ class ModelNew(nn.Module):
         self.decay = nn.Parameter(torch.randn(dim))
 
     def forward(self, x):
-        return extension.scan(x.contiguous(), self.decay)
+        y = torch.empty(x.shape, device=x.device, dtype=torch.float32)
+        extension.run(x.contiguous(), self.decay, y)
+        return y

@@ -2,7 +2,7 @@ import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
-CUDA = r"""#include <torch/extension.h>
+CUDA = r"""#include <torch/types.h>
 #include <c10/cuda/CUDAStream.h>
 // A thread computes four elements of 16 rows: v is read once for all of them, t lies in shared memory.
 __global__ void __launch_bounds__(128) outer(
@@ -37,25 +37,25 @@ __global__ void __launch_bounds__(128) outer(
     }
 }
 
-torch::Tensor low_rank(torch::Tensor x, torch::Tensor u, torch::Tensor v) {
-    auto t = at::mm(x, u);
+void run(torch::Tensor t, torch::Tensor v, torch::Tensor y) {
     const int M = t.size(0), K = t.size(1), N = v.size(1);
-    auto y = torch::empty({M, N}, x.options());
     const dim3 grid((N + 511) / 512, (M + 15) / 16);
     outer<<<grid, 128, 0, c10::cuda::getCurrentCUDAStream()>>>(
         t.data_ptr<float>(), v.data_ptr<float>(), y.data_ptr<float>(), M, N, K);
-    return y;
 }
 """
 
 extension = load_inline(
     name="variant",
-    cpp_sources="torch::Tensor low_rank(torch::Tensor x, torch::Tensor u, torch::Tensor v);",
+    cpp_sources="void run(torch::Tensor t, torch::Tensor v, torch::Tensor y);",
     cuda_sources=CUDA,
-    functions=["low_rank"],
+    functions=["run"],
 )
 
 
 class ModelNew(nn.Module):
     def forward(self, x, u, v):
-        return extension.low_rank(x, u, v.contiguous())
+        t = torch.mm(x, u)
+        y = torch.empty((t.shape[0], v.shape[1]), device=x.device, dtype=torch.float32)
+        extension.run(t, v.contiguous(), y)
+        return y

@@ -2,7 +2,7 @@ import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
-CUDA = r"""#include <torch/extension.h>
+CUDA = r"""#include <torch/types.h>
 #include <c10/cuda/CUDAStream.h>
 // A warp for each row; the eight warps of a block find the vector in the same L1 cache.
 __global__ void __launch_bounds__(256) matvec(
@@ -29,27 +29,27 @@ __global__ void __launch_bounds__(256) matvec(
     if (lane == 0) out[place] = sum;
 }
 
-torch::Tensor product(torch::Tensor matrix, torch::Tensor vector) {
+void run(torch::Tensor matrix, torch::Tensor vector, torch::Tensor out) {
     const int rows = matrix.size(0), cols = matrix.size(1);
-    auto out = torch::empty({rows}, matrix.options());
     matvec<<<(rows + 7) / 8, 256, 0, c10::cuda::getCurrentCUDAStream()>>>(
         matrix.data_ptr<float>(), vector.data_ptr<float>(), out.data_ptr<float>(), rows, cols);
-    return out;
-}
-
-torch::Tensor chain(torch::Tensor a, torch::Tensor b, torch::Tensor v) {
-    return product(a, product(b, v));
 }
 """
 
 extension = load_inline(
     name="variant",
-    cpp_sources="torch::Tensor chain(torch::Tensor a, torch::Tensor b, torch::Tensor v);",
+    cpp_sources="void run(torch::Tensor matrix, torch::Tensor vector, torch::Tensor out);",
     cuda_sources=CUDA,
-    functions=["chain"],
+    functions=["run"],
 )
+
+
+def product(matrix, vector):
+    out = torch.empty((matrix.shape[0],), device=matrix.device, dtype=torch.float32)
+    extension.run(matrix, vector, out)
+    return out
 
 
 class ModelNew(nn.Module):
     def forward(self, a, b, v):
-        return extension.chain(a.contiguous(), b.contiguous(), v.contiguous())
+        return product(a.contiguous(), product(b.contiguous(), v.contiguous()))

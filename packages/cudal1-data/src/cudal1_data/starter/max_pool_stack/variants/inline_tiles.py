@@ -2,7 +2,7 @@ import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
-CUDA = r"""#include <torch/extension.h>
+CUDA = r"""#include <torch/types.h>
 #include <c10/cuda/CUDAStream.h>
 constexpr int COLS = 32, ROWS = 32, GROUPS = 8;
 
@@ -34,23 +34,21 @@ __global__ void __launch_bounds__(COLS * GROUPS) pool(
     }
 }
 
-torch::Tensor run_pool(torch::Tensor x, int64_t k) {
+void run(torch::Tensor x, torch::Tensor y, int64_t k) {
     const int planes = x.size(0) * x.size(1), height = x.size(2), width = x.size(3);
     const int high = height - k + 1, wide = width - k + 1;
-    auto y = torch::empty({x.size(0), x.size(1), high, wide}, x.options());
     const dim3 grid((wide + COLS - 1) / COLS, (high + ROWS - 1) / ROWS, planes), block(COLS, GROUPS);
     const size_t shared = (ROWS + k - 1) * COLS * sizeof(float);
     pool<<<grid, block, shared, c10::cuda::getCurrentCUDAStream()>>>(
         x.data_ptr<float>(), y.data_ptr<float>(), height, width, k);
-    return y;
 }
 """
 
 extension = load_inline(
     name="variant",
-    cpp_sources="torch::Tensor run_pool(torch::Tensor x, int64_t k);",
+    cpp_sources="void run(torch::Tensor x, torch::Tensor y, int64_t k);",
     cuda_sources=CUDA,
-    functions=["run_pool"],
+    functions=["run"],
 )
 
 
@@ -60,4 +58,7 @@ class ModelNew(nn.Module):
         self.k = k
 
     def forward(self, x):
-        return extension.run_pool(x.contiguous(), self.k)
+        n, c, h, w = x.shape
+        y = torch.empty((n, c, h - self.k + 1, w - self.k + 1), device=x.device, dtype=torch.float32)
+        extension.run(x.contiguous(), y, self.k)
+        return y
