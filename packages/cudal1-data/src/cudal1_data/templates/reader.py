@@ -158,6 +158,11 @@ class _Reader:
                 return self._item(self.value(inner, scope), self._index(index, scope))
             case ast.Call():
                 return self._call(node, scope)
+            case ast.Starred(value=inner):
+                value = self.value(inner, scope)
+                if not isinstance(value, Node):
+                    raise UnsuitableError(f"expected a tensor in {ast.unparse(node)}")
+                return Symbol("*{}", of=value)
             case _:
                 raise UnsuitableError(f"expected plain expressions, got {ast.unparse(node)[:60]!r}")
 
@@ -206,6 +211,8 @@ class _Reader:
             case _:
                 pass
         value = self.value(node.value, scope)
+        if isinstance(value, tuple) and node.attr == "values":
+            return value[0]
         if isinstance(value, Layer):
             if node.attr == "eps":
                 return cast("float", value.argument(1, "eps", 1e-5))
@@ -218,6 +225,8 @@ class _Reader:
                 return value.dims
             case "T":
                 return opaque("{0}.T", value.dims[::-1], value, dtype=value.dtype)
+            case "values":
+                return opaque("{0}.values", value.dims, value)
             case "device" | "dtype":
                 return Symbol(f"{{0}}.{node.attr}".replace("{0}", "{}"), of=value, dtype="default")
             case _:
@@ -240,7 +249,7 @@ class _Reader:
             raise UnsuitableError("expected a tensor or a list before [...]")
         operands = [value]
         inner = ", ".join(written(one, operands) for one in index)
-        return opaque(f"{{0}}[{inner}]", shapes.indexed(value.dims, index), value, dtype=value.dtype)
+        return opaque(f"{{0}}[{inner}]", shapes.indexed(value.dims, index), *operands, dtype=value.dtype)
 
     def _call(self, node: ast.Call, scope: dict[str, Value]) -> Value:
         args = tuple(self.value(one, scope) for one in node.args)
@@ -258,6 +267,8 @@ class _Reader:
             case ast.Attribute(value=ast.Name(id="math"), attr=name):
                 return cast("float", getattr(math, name)(*args))
             case ast.Attribute(value=ast.Name(id="torch" | "F" | "nn"), attr=name):
+                return calls.call(name, ast.unparse(node.func), args, named)
+            case ast.Attribute(value=ast.Attribute(), attr=name) if ast.unparse(node.func).startswith("torch.linalg"):
                 return calls.call(name, ast.unparse(node.func), args, named)
             case ast.Attribute(value=ast.Attribute(), attr=name) if ast.unparse(node.func).startswith("nn.functional"):
                 return calls.call(name, ast.unparse(node.func), args, named)

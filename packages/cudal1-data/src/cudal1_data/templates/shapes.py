@@ -62,13 +62,18 @@ def reduced(dims: Dims, axes: Sequence[int], *, keepdim: bool) -> Dims:
 
 
 def indexed(dims: Dims, index: tuple[Value, ...]) -> Dims:
-    """Return the shape after `x[index]` with integers, slices and None.
+    """Return the shape after `x[index]` with integers, slices, None, and tensors of integers beside each other.
 
     Raises:
         UnsuitableError: The index holds something else.
     """
     left = list(dims)
     result: list[int] = []
+    tensors = [place for place, one in enumerate(index) if isinstance(one, Node)]
+    beside = tensors == list(range(len(index)))[tensors[0] : tensors[-1] + 1] if tensors else True
+    if not beside or (tensors and any(isinstance(one, int) for one in index)):
+        raise UnsuitableError("expected tensors beside each other in an index, and no integers with them")
+    chosen = [one for one in index if isinstance(one, Node)]
     for one in index:
         if one is None:
             result.append(1)
@@ -76,8 +81,11 @@ def indexed(dims: Dims, index: tuple[Value, ...]) -> Dims:
             result.append(len(range(*one.indices(left.pop(0)))))
         elif isinstance(one, int):
             left.pop(0)
+        elif isinstance(one, Node) and one.dtype == "int64":
+            left.pop(0)
+            result.extend(broadcast(*(other.dims for other in chosen)) if one is chosen[0] else ())
         else:
-            raise UnsuitableError("expected integers, slices and None in an index")
+            raise UnsuitableError("expected integers, slices, None and tensors of integers in an index")
     return (*result, *left)
 
 
