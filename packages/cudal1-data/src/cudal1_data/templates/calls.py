@@ -211,7 +211,8 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
 
 def _stacked(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
     """Return the shape of tensors of one shape beside each other."""
-    parts = args[0] if isinstance(args[0], tuple) else ()
+    given = next(iter(args), None)
+    parts = given if isinstance(given, tuple) else ()
     if not parts or not all(isinstance(one, Node) for one in parts):
         raise UnsuitableError("expected a list of tensors in stack")
     dims = {one.dims for one in parts if isinstance(one, Node)}
@@ -225,7 +226,7 @@ def _stacked(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
 
 def _block_diagonal(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
     """Return the shape of a matrix with `*blocks` on its diagonal."""
-    blocks = args[0]
+    blocks = next(iter(args), None)
     if len(args) != 1 or not isinstance(blocks, Symbol) or blocks.of is None or len(blocks.of.dims) != 3:
         raise UnsuitableError("expected block_diag(*blocks) of one tensor of matrices")
     count, high, wide = blocks.of.dims

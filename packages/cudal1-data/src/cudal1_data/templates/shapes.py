@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.graph import Dims, Node, broadcast
-from cudal1_data.templates.values import Layer, Value
+from cudal1_data.templates.values import Layer, Symbol, Value
 
 
 def ints(value: Value) -> tuple[int, ...]:
@@ -79,7 +79,7 @@ def indexed(dims: Dims, index: tuple[Value, ...]) -> Dims:
             result.append(1)
         elif isinstance(one, slice):
             result.append(len(range(*one.indices(left.pop(0)))))
-        elif isinstance(one, int):
+        elif isinstance(one, int) or (isinstance(one, Symbol) and one.dtype == "index"):
             left.pop(0)
         elif isinstance(one, Node) and one.dtype == "int64":
             left.pop(0)
