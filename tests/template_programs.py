@@ -26,16 +26,29 @@ SMALL = {
 _numbers = count()
 
 SHIMS = """
-#include <cmath>
-#include <cstring>
+extern "C" {
+float expf(float);
+float logf(float);
+float log1pf(float);
+float expm1f(float);
+float sqrtf(float);
+float sinf(float);
+float cosf(float);
+float tanhf(float);
+float atanf(float);
+float erff(float);
+float fabsf(float);
+float fmaxf(float, float);
+float fminf(float, float);
+}
 #define __global__
 #define __restrict__
 #define __launch_bounds__(n)
 struct Place { unsigned int x, y; };
 static Place blockIdx, threadIdx;
 static float rsqrtf(float x) { return 1.0f / sqrtf(x); }
-static float __uint_as_float(unsigned int x) { float f; memcpy(&f, &x, 4); return f; }
-static float half_to_float(unsigned short h) { _Float16 f; memcpy(&f, &h, 2); return (float)f; }
+static float __uint_as_float(unsigned int x) { float f; __builtin_memcpy(&f, &x, 4); return f; }
+static float half_to_float(unsigned short h) { _Float16 f; __builtin_memcpy(&f, &h, 2); return (float)f; }
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
 static float row_sum(float x) { return x; }

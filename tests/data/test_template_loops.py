@@ -174,7 +174,7 @@ class OneThread:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-@pytest.mark.parametrize("name", ["stacked", "stacked last", "part of the steps", "two states", "with a layer", "rows"])
+@pytest.mark.parametrize("name", ["stacked last", "part of the steps", "two states", "with a layer"])
 def test_cuda_programs_with_loops_are_right_on_one_thread(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
