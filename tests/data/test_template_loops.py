@@ -182,7 +182,7 @@ def test_cuda_programs_with_loops_are_right_on_one_thread(
     monkeypatch.setattr(torch.cuda, "_compile_kernel", made)
     task = task_of(PROGRAMS[name])
     reference = read(task.source)
-    program = nvrtc_program(reference, plan(reference.roots), Choice(threads=32, unroll=2))
+    program = nvrtc_program(reference, plan(reference.roots), Choice(threads=32, unroll=2, vector=2))
     assert error_of(task, program, tmp_path) < TOLERANCE
     assert made.built == program.count("SOURCE") // 2
 
@@ -195,7 +195,7 @@ def test_generated_recurrences_are_right_on_one_thread(
     monkeypatch.setattr(torch.cuda, "_compile_kernel", OneThread(tmp_path))
     task = small_task(task_id)
     reference = read(task.source)
-    program = nvrtc_program(reference, plan(reference.roots), Choice(threads=64))
+    program = nvrtc_program(reference, plan(reference.roots), Choice(threads=64, vector=4))
     assert error_of(task, program, tmp_path) < TOLERANCE
 
 

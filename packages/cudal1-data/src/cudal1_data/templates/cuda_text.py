@@ -64,7 +64,7 @@ def pointwise_kernel(kernel: Kernel, name: str, *, threads: int, vector: int) ->
     wide = vector > 1
     before: list[str] = []
     for place, leaf in enumerate(kernel.leaves):
-        if wide and leaf.dims == kernel.domain and leaf.dtype == "float32":
+        if wide and leaf.dims == kernel.domain and leaf.dtype == "float32" and not leaf.strides:
             before.append(f"const float{vector} wide{place} = reinterpret_cast<const float{vector}*>(in{place})[item];")
             writer.vectors[id(leaf)] = f"reinterpret_cast<const float*>(&wide{place})[part]"
     stores: list[str] = []
