@@ -1,5 +1,4 @@
-"""How fast the corpus is built, what 3,000 pairs cost (file sizes, load time, memory), and for which tasks of each
-generated family templates give enough variants.
+"""How fast the corpus is built, what 3,000 pairs cost, and for how many generated tasks templates make enough.
 
 Writes one JSON object to standard output. Needs no GPU: nothing is judged.
 """

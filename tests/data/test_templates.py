@@ -69,6 +69,7 @@ PRODUCTS = (
     "generated/matmul_epilogue-3-0",
     "generated/matmul_epilogue-3-1",
     "generated/matmul_shapes-3-1",
+    "generated/recurrent-3-0",
 )
 """Tasks with a product that a kernel takes over (tests/triton_child.py has them too)."""
 
@@ -253,6 +254,14 @@ def test_state_names_are_the_reference_s() -> None:
     task = load_task("starter/layer_norm_manual", device="cuda")
     for made in variants(task, ("triton", "cuda-nvrtc", "cuda-load-inline")):
         assert "self.weight = nn.Parameter(torch.ones(size))" in made.source
+
+
+def test_every_family_has_variants_in_four_ways() -> None:
+    ways = tuple(one for one in WRITINGS if one != "torch-compile")
+    for task in load_suite("generated?n=16&seed=0", device="cuda"):
+        found = variants(task, ways)
+        assert {one.writing for one in found} == set(ways), task.id
+        assert len(found) >= 6, task.id
 
 
 @pytest.mark.parametrize(

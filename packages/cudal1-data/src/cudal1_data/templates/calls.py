@@ -191,7 +191,7 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
             assert isinstance(rest[0], Node)
             return tuple(one * other for one, other in zip(x.dims, rest[0].dims, strict=True))
         case "flatten":
-            (first,) = shapes.ints(rest[0] if rest else 0)
+            (first,) = shapes.ints(next(iter(rest), 0))
             first %= len(x.dims)
             return (*x.dims[:first], math.prod(x.dims[first:]))
         case "interpolate" if not rest and set(named) == {"scale_factor"}:
