@@ -180,9 +180,10 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
             return (x.dims[0], x.dims[0])
         case "contiguous":
             return x.dims
-        case "repeat_interleave":
-            place = shapes.axis(x, rest[1] if len(rest) > 1 else named.get("dim"))
-            (times,) = shapes.ints(rest[0])
+        case "repeat_interleave" if rest:
+            count, *more = rest
+            place = shapes.axis(x, next(iter(more), named.get("dim")))
+            (times,) = shapes.ints(count)
             return (*x.dims[:place], x.dims[place] * times, *x.dims[place + 1 :])
         case "outer":
             assert isinstance(rest[0], Node)
