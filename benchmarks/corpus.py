@@ -1,4 +1,4 @@
-"""How fast the corpus is built, and what 3,000 pairs cost: file sizes, load time, memory.
+"""How fast the corpus is built, what 3,000 pairs cost, and for how many generated tasks templates make enough.
 
 Writes one JSON object to standard output. Needs no GPU: nothing is judged.
 """
@@ -11,16 +11,20 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cudal1_data import load_suite
+from cudal1_data import Task, load_suite
 from cudal1_data.corpus import Corpus
 from cudal1_data.corpus.build import build
 from cudal1_data.corpus.stats import stats
+from cudal1_data.generated import tag_of
+from cudal1_data.templates.make import WRITINGS, variants
 
 PAIRS = 3000
 SUITES = ("starter", "generated?n=160&seed=0")
+COVERED = ("generated?n=160&seed=0", "generated?n=960&seed=3")
 LOAD = """
 import sys, time
 from pathlib import Path
@@ -33,6 +37,23 @@ corpus = load_corpus(Path(sys.argv[1]))
 after = held()
 print(len(corpus), time.perf_counter() - start, (after - before) * 1024)
 """
+
+
+WAYS = {"pytorch", "triton", "cuda-nvrtc", "cuda-load-inline"}
+FEWEST = 6
+
+
+def coverage(tasks: Iterable[Task]) -> dict[str, dict[str, int]]:
+    """Count by family the tasks that have every way of writing and at least six variants, without `torch.compile`."""
+    found: dict[str, dict[str, int]] = {}
+    for task in tasks:
+        family = tag_of(task, "family")
+        counts = found.setdefault(family, {"tasks": 0, "covered": 0, "fewest": 1 << 30})
+        made = variants(task, tuple(way for way in WRITINGS if way in WAYS))
+        counts["tasks"] += 1
+        counts["covered"] += {one.writing for one in made} == WAYS and len(made) >= FEWEST
+        counts["fewest"] = min(counts["fewest"], len(made))
+    return found
 
 
 def loaded(path: Path) -> dict[str, float]:
@@ -77,6 +98,7 @@ def main() -> None:
                 "files": files,
                 "writings": found.writings,
                 "labels": found.labels,
+                "coverage": {spec: coverage(load_suite(spec, device="cuda")) for spec in COVERED},
             },
             indent=1,
         )

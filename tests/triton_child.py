@@ -50,6 +50,7 @@ PRODUCTS = (
     "generated/matmul_epilogue-3-0",
     "generated/matmul_epilogue-3-1",
     "generated/matmul_shapes-3-1",
+    "generated/recurrent-3-0",
 )
 
 

@@ -25,7 +25,7 @@ from cudal1_data.templates.reader import read
 from cudal1_data.templates.table import UNARY, device_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from template_programs import error_of, imported, small_task
+from template_programs import SHIMS, error_of, imported, small_task
 
 TOLERANCE = 2e-5
 
@@ -51,6 +51,15 @@ IDS = (
     "generated/attention-3-1",
     "generated/matmul_epilogue-3-1",
     "generated/network-3-0",
+    "generated/structured-3-10",
+    "generated/pooling-3-5",
+    "generated/attention-3-14",
+    "generated/gather-3-16",
+    "generated/loss-3-4",
+    "generated/recurrent-3-0",
+    "generated/recurrent-3-1",
+    "generated/recurrent-3-5",
+    "starter/linear_recurrence",
 )
 
 PRODUCTS = (
@@ -60,6 +69,7 @@ PRODUCTS = (
     "generated/matmul_epilogue-3-0",
     "generated/matmul_epilogue-3-1",
     "generated/matmul_shapes-3-1",
+    "generated/recurrent-3-0",
 )
 """Tasks with a product that a kernel takes over (tests/triton_child.py has them too)."""
 
@@ -90,7 +100,8 @@ def test_triton_programs_agree_with_the_reference_in_the_interpreter() -> None:
 def test_triton_builds_kernels_for_sm_90(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="needs Triton")
     paths: list[Path] = []
-    for task in load_suite("generated:elementwise+norm+softmax+scan+matmul_epilogue+loss?n=12&seed=8", device="cuda"):
+    tasks = list(load_suite("generated:elementwise+norm+softmax+scan+matmul_epilogue+loss?n=12&seed=8", device="cuda"))
+    for task in [*tasks, load_task("generated/recurrent-3-5", device="cuda")]:
         found = variants(task, ("triton",))
         for number, made in enumerate(found[:1] + found[-1:]):
             paths.append(tmp_path / f"{task.id.replace('/', '_').replace('-', '_')}_{number}.py")
@@ -146,27 +157,6 @@ def test_nvrtc_builds_every_kernel(choice: Choice) -> None:
             nvrtc.nvrtcDestroyProgram(made)
             built += 1
     assert built > 20
-
-
-SHIMS = """
-#include <cmath>
-#include <cstring>
-#define __global__
-#define __restrict__
-#define __launch_bounds__(n)
-struct Place { unsigned int x, y; };
-static Place blockIdx, threadIdx;
-static float rsqrtf(float x) { return 1.0f / sqrtf(x); }
-static float __uint_as_float(unsigned int x) { float f; memcpy(&f, &x, 4); return f; }
-static float half_to_float(unsigned short h) { _Float16 f; memcpy(&f, &h, 2); return (float)f; }
-struct float2 { float x, y; };
-struct float4 { float x, y, z, w; };
-static float row_sum(float x) { return x; }
-static float row_max(float x) { return x; }
-static float row_min(float x) { return x; }
-static float row_scan(float x, float& carry) { carry += x; return carry; }
-"""
-"""A GPU with one thread for each row. The helpers that join threads are left out: NVRTC alone sees them."""
 
 
 def on_one_thread(kernel: Kernel, folder: Path, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -260,15 +250,18 @@ def test_shapes_that_do_not_go_together_are_an_error() -> None:
         broadcast((2, 3), (4,))
 
 
-def test_a_loop_is_not_followed() -> None:
-    with pytest.raises(UnsuitableError, match="assignments and a return"):
-        read(load_task("starter/gru_like_cell").source)
-
-
 def test_state_names_are_the_reference_s() -> None:
     task = load_task("starter/layer_norm_manual", device="cuda")
     for made in variants(task, ("triton", "cuda-nvrtc", "cuda-load-inline")):
         assert "self.weight = nn.Parameter(torch.ones(size))" in made.source
+
+
+def test_every_family_has_variants_in_four_ways() -> None:
+    ways = tuple(one for one in WRITINGS if one != "torch-compile")
+    for task in load_suite("generated?n=16&seed=0", device="cuda"):
+        found = variants(task, ways)
+        assert {one.writing for one in found} == set(ways), task.id
+        assert len(found) >= 6, task.id
 
 
 @pytest.mark.parametrize(

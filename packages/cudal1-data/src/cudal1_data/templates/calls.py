@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from cudal1_data.templates import shapes
 from cudal1_data.templates.errors import UnsuitableError
@@ -22,9 +22,12 @@ _SAME = (
     "one_hot",
     "roll",
     "cummax",
+    "cummin",
     "cumprod",
+    "index_add",
     "normalize",
     "softmax",
+    "log_softmax",
     "cumsum",
     "softmin",
     "zeros_like",
@@ -123,6 +126,8 @@ def _dims(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
     nodes = [one for one in args if isinstance(one, Node)]
     if name == "where":
         return shape(*nodes)
+    if name in _SEVERAL:
+        return _SEVERAL[name](args, named)
     if not isinstance(first, Node):
         raise UnsuitableError(f"expected a tensor as the first argument of {name}")
     if name in _SAME:
@@ -175,6 +180,24 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
             return (x.dims[0], x.dims[0])
         case "contiguous":
             return x.dims
+        case "repeat_interleave" if rest:
+            count, *more = rest
+            place = shapes.axis(x, next(iter(more), named.get("dim")))
+            (times,) = shapes.ints(count)
+            return (*x.dims[:place], x.dims[place] * times, *x.dims[place + 1 :])
+        case "outer":
+            assert isinstance(rest[0], Node)
+            return (*x.dims, *rest[0].dims)
+        case "kron":
+            assert isinstance(rest[0], Node)
+            return tuple(one * other for one, other in zip(x.dims, rest[0].dims, strict=True))
+        case "flatten":
+            (first,) = shapes.ints(next(iter(rest), 0))
+            first %= len(x.dims)
+            return (*x.dims[:first], math.prod(x.dims[first:]))
+        case "interpolate" if not rest and set(named) == {"scale_factor"}:
+            (scale,) = shapes.ints(named["scale_factor"])
+            return (*x.dims[:2], *(size * scale for size in x.dims[2:]))
         case _ if "_pool" in name and "adaptive" not in name and "ceil_mode" not in named:
             return _pooled(name, x, rest, named)
         case "mean" | "sum" | "amax" | "amin" | "var" | "std" | "argmax" | "argmin":
@@ -185,6 +208,52 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
             return shapes.reduced(x.dims, axes, keepdim=bool(named.get("keepdim", False)))
         case _:
             raise UnsuitableError(f"expected a call whose result's shape is known, got {name}")
+
+
+def _stacked(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
+    """Return the shape of tensors of one shape beside each other."""
+    given = next(iter(args), None)
+    parts = given if isinstance(given, tuple) else ()
+    if not parts or not all(isinstance(one, Node) for one in parts):
+        raise UnsuitableError("expected a list of tensors in stack")
+    dims = {one.dims for one in parts if isinstance(one, Node)}
+    if len(dims) != 1:
+        raise UnsuitableError(f"expected tensors of one shape in stack, got {sorted(dims)}")
+    (inner,) = dims
+    (axis,) = shapes.ints(args[1] if len(args) > 1 else named.get("dim", 0))
+    axis %= len(inner) + 1
+    return (*inner[:axis], len(parts), *inner[axis:])
+
+
+def _block_diagonal(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
+    """Return the shape of a matrix with `*blocks` on its diagonal."""
+    blocks = next(iter(args), None)
+    if len(args) != 1 or not isinstance(blocks, Symbol) or blocks.of is None or len(blocks.of.dims) != 3:
+        raise UnsuitableError("expected block_diag(*blocks) of one tensor of matrices")
+    count, high, wide = blocks.of.dims
+    return count * high, count * wide
+
+
+def _einsum(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
+    """Return the shape of an einsum whose letters are all written out."""
+    equation, tensors = args[0], [one for one in args[1:] if isinstance(one, Node)]
+    if not isinstance(equation, str) or "->" not in equation or "." in equation:
+        raise UnsuitableError(f"expected einsum with an equation of letters and '->', got {equation!r}")
+    inputs, _, result = equation.replace(" ", "").partition("->")
+    sizes = {
+        letter: size
+        for letters, one in zip(inputs.split(","), tensors, strict=True)
+        for letter, size in zip(letters, one.dims, strict=True)
+    }
+    return tuple(sizes[letter] for letter in result)
+
+
+_SEVERAL: dict[str, Callable[[Sequence[Value], Mapping[str, Value]], Dims]] = {
+    "stack": _stacked,
+    "block_diag": _block_diagonal,
+    "einsum": _einsum,
+}
+"""Calls whose first argument is no tensor."""
 
 
 def _pooled(name: str, x: Node, rest: tuple[Value, ...], named: Mapping[str, Value]) -> Dims:

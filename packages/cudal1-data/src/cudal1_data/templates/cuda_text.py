@@ -5,10 +5,10 @@ No header is included, so that NVRTC builds them in a fraction of a second.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.fusion import Kernel
+from cudal1_data.templates.fusion import Kernel, LoopStep
 from cudal1_data.templates.graph import Node
 from cudal1_data.templates.table import device_text
 
@@ -64,7 +64,7 @@ def pointwise_kernel(kernel: Kernel, name: str, *, threads: int, vector: int) ->
     wide = vector > 1
     before: list[str] = []
     for place, leaf in enumerate(kernel.leaves):
-        if wide and leaf.dims == kernel.domain and leaf.dtype == "float32":
+        if wide and leaf.dims == kernel.domain and leaf.dtype == "float32" and not leaf.strides:
             before.append(f"const float{vector} wide{place} = reinterpret_cast<const float{vector}*>(in{place})[item];")
             writer.vectors[id(leaf)] = f"reinterpret_cast<const float*>(&wide{place})[part]"
     stores: list[str] = []
@@ -115,6 +115,60 @@ def row_kernel(kernel: Kernel, name: str, *, threads: int, per_block: int, unrol
     helpers = "".join(_reduction(kind, threads) for kind in kinds) + (_scan(threads) if kernel.scans else "")
     grid = (-(-kernel.rows // per_block), 1, 1)
     return _whole(kernel, name, [*begin, *lines], grid, (threads, per_block, 1), helpers=helpers)
+
+
+def loop_kernel(step: LoopStep, name: str, *, threads: int, unroll: int) -> CudaKernel:
+    """Write a kernel in which a thread goes over all steps of a loop for one element.
+
+    Args:
+        step: The loop.
+        name: Its name.
+        threads: Threads of a block.
+        unroll: Steps that are unrolled.
+
+    Raises:
+        UnsuitableError: A step needs more of the one before than the element at its own place.
+    """
+    if step.whole is None:
+        raise UnsuitableError("expected a loop whose elements do not need each other")
+    loop, kernel = step.loop, step.whole
+    writer = _Writer(kernel)
+    for number, state in enumerate(loop.states):
+        writer.vectors[id(state)] = f"state{number}"
+    begin = [
+        f"float state{number} = {_READS[state.dtype].format(f'in{place}[i]')};"
+        for number, state in enumerate(loop.states)
+        for place, leaf in enumerate(kernel.leaves)
+        if leaf is state
+    ]
+    for place, leaf in enumerate(kernel.leaves):
+        if leaf.strides:
+            where = kernel.offset(leaf, False, place="i", row="row", col="col")
+            writer.vectors[id(leaf)] = _READS[leaf.dtype].format(f"in{place}[{where} + step * {leaf.pace}u]")
+    for node in step.invariant:
+        writer.value(node, False)
+    begin += writer.lines
+    writer.lines = []
+    nexts = [f"state{number} = {writer.value(node, False)};" for number, node in enumerate(loop.nexts)]
+    stores = [
+        f"out{number}[{where}] = {writer.value(node, False)};"
+        for number, (node, where) in enumerate(zip(loop.kept, step.places("i", "turn"), strict=True))
+    ]
+    final = [f"out{len(loop.kept) + place}[i] = state{number};" for place, number in enumerate(step.finals)]
+    lines = [
+        f"const unsigned int i = blockIdx.x * {threads}u + threadIdx.x;",
+        f"if (i >= {kernel.size}u) return;",
+        *begin,
+        f"#pragma unroll {unroll}",
+        f"for (unsigned int turn = 0; turn < {len(loop.steps)}u; ++turn) {{",
+        f"    const unsigned int step = {loop.steps.start}u + turn * {loop.steps.step}u;",
+        *(f"    {line}" for line in (*writer.lines, *stores, *nexts)),
+        "}",
+        *final,
+    ]
+    outputs = (*loop.kept, *(loop.nexts[number] for number in step.finals))
+    grid = (-(-kernel.size // threads), 1, 1)
+    return _whole(replace(kernel, outputs=outputs), name, lines, grid, (threads, 1, 1), helpers="")
 
 
 def _whole(

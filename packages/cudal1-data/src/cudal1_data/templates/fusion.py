@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.graph import Dims, Node, broadcast, walk
+from cudal1_data.templates.graph import Dims, Loop, Node, broadcast, contiguous, walk
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,117 @@ class Kernel:
             col: Name of the place in the row.
         """
         if not self.trailing:
-            return index_text(node.dims, self.domain, place)
+            return index_text(node.dims, self.domain, place, node.strides)
         head = self.domain[: len(self.domain) - self.trailing]
         if self.by_row(node, aligned):
-            dims = node.dims if aligned else node.dims[: -self.trailing] if len(node.dims) > self.trailing else ()
-            return index_text(dims, head, row)
-        if node.dims == self.domain[len(head) :]:
+            kept = len(node.dims) if aligned else max(len(node.dims) - self.trailing, 0)
+            return index_text(node.dims[:kept], head, row, node.strides[:kept])
+        if node.dims == self.domain[len(head) :] and not node.strides:
             return col
-        return index_text(node.dims, self.domain, place)
+        return index_text(node.dims, self.domain, place, node.strides)
+
+
+@dataclass(frozen=True)
+class LoopStep:
+    """A loop, and what each of its steps does."""
+
+    node: Node
+    """The loop."""
+    body: tuple[Step, ...]
+    """What a step does."""
+    whole: Kernel | None
+    """The kernel of its body, where that does not need more of the other steps than the elements at its own place: then
+    one kernel can go over all steps."""
+    users: tuple[Node, ...]
+    """What uses its states and lists."""
+
+    @property
+    def loop(self) -> Loop:
+        """What is repeated."""
+        assert self.node.loop is not None
+        return self.node.loop
+
+    @property
+    def finals(self) -> tuple[int, ...]:
+        """Numbers of the states that are used behind the loop."""
+        return tuple(
+            number
+            for number in range(len(self.loop.states))
+            if any(one.text == f"{{0}}_state{number}" for one in self.users)
+        )
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Of each list the axis along which a kernel puts its steps: that of the tensor that it is stacked to."""
+        return tuple(self.loop.stacked[number][1] if number in self.loop.stacked else 0 for number in self._lists)
+
+    @property
+    def kept_dims(self) -> tuple[Dims, ...]:
+        """Shapes of the tensors that hold each list's steps."""
+        count = len(self.loop.steps)
+        return tuple(
+            (*node.dims[:axis], count, *node.dims[axis:]) for node, axis in zip(self.loop.kept, self.axes, strict=True)
+        )
+
+    @property
+    def stacked(self) -> tuple[Node | None, ...]:
+        """Of each list the node that stacks it; None where there is none."""
+        return tuple(self.loop.stacked[number][0] if number in self.loop.stacked else None for number in self._lists)
+
+    @property
+    def listed(self) -> tuple[int, ...]:
+        """Numbers of the lists that are used otherwise than stacked."""
+        others = [one for one in self.users if not any(one is node for node in self.stacked)]
+        return tuple(number for number in self._lists if any(f"{{0}}_kept{number}" in one.text for one in others))
+
+    @property
+    def invariant(self) -> list[Node]:
+        """What every step of the whole kernel computes to the same value: it need be computed once only."""
+        assert self.whole is not None
+        leaves = {id(leaf) for leaf in self.whole.leaves}
+        changing = {id(one) for one in self.loop.states}
+        found: list[Node] = []
+
+        def visit(node: Node) -> bool:
+            if id(node) in leaves:
+                same = id(node) not in changing and not node.strides
+            else:
+                below = [visit(operand) for operand in node.operands]
+                same = all(below)
+            if same and not any(node is one for one in found):
+                found.append(node)
+            return same
+
+        for node in (*self.loop.nexts, *self.loop.kept):
+            visit(node)
+        return found
+
+    def places(self, place: str, turn: str) -> list[str]:
+        """Return where a kernel puts an element of each list, from its place in a step and the step's turn."""
+        found: list[str] = []
+        for dims, axis, node in zip(self.kept_dims, self.axes, self.loop.kept, strict=True):
+            strides = contiguous(dims)
+            where = index_text(node.dims, node.dims, place, strides[:axis] + strides[axis + 1 :])
+            found.append(f"{where} + {turn} * {strides[axis]}")
+        return found
+
+    @property
+    def _lists(self) -> range:
+        return range(len(self.loop.kept))
+
+
+Step = Kernel | Node | LoopStep
+
+
+def units(steps: Sequence[Step]) -> list[Kernel | LoopStep]:
+    """Return what can be a kernel, in order: loops as a whole, and kernels, those in bodies of other loops too."""
+    found: list[Kernel | LoopStep] = []
+    for step in steps:
+        if isinstance(step, LoopStep) and step.whole is None:
+            found += units(step.body)
+        elif not isinstance(step, Node):
+            found.append(step)
+    return found
 
 
 @dataclass
@@ -79,8 +182,8 @@ class _Group:
     members: list[Node] = field(default_factory=list[Node])
 
 
-def plan(roots: Sequence[Node], *, most: int = 64) -> list[Kernel | Node]:
-    """Return kernels and opaque nodes in an order in which they can be computed.
+def plan(roots: Sequence[Node], *, most: int = 64) -> list[Step]:
+    """Return kernels, loops and opaque nodes in an order in which they can be computed.
 
     Operators that hang together and lie between the same calls into PyTorch become one kernel. Those that need
     only inputs and parameters and are smaller than what uses them are computed again wherever they are used.
@@ -98,10 +201,29 @@ def plan(roots: Sequence[Node], *, most: int = 64) -> list[Kernel | Node]:
     depth: dict[int, int] = {}
     for node in order:
         below = [depth[id(one)] for one in node.operands]
-        depth[id(node)] = max(below, default=0) + (node.kind == "opaque")
+        depth[id(node)] = max(below, default=0) + (node.kind in ("opaque", "loop"))
         if node.fusable and id(node) not in light:
             _place(node, groups, depth, light, most)
-    return _ordered(order, roots, groups, light, depth)
+    steps = _ordered(order, roots, groups, light, depth)
+    return [_loop(step, order, most) if isinstance(step, Node) and step.loop else step for step in steps]
+
+
+def _loop(node: Node, order: Sequence[Node], most: int) -> LoopStep:
+    assert node.loop is not None
+    loop = node.loop
+    body = tuple(plan((*loop.nexts, *loop.kept), most=most))
+    users = tuple(one for one in order if any(operand is node for operand in one.operands))
+    kernels = [step for step in body if isinstance(step, Kernel)]
+    others = [step for step in body if not isinstance(step, Kernel)]
+    alone = len(kernels) == 1 and all(isinstance(step, Node) and step.strides for step in others)
+    fits = (
+        alone
+        and not kernels[0].trailing
+        and loop.steps.start >= 0 < loop.steps.step
+        and all((one.dims, one.dtype) == (kernels[0].domain, "float32") for one in loop.states)
+        and all(any(one is output for output in kernels[0].outputs) for one in (*loop.nexts, *loop.kept))
+    )
+    return LoopStep(node, body, kernels[0] if fits else None, users)
 
 
 def _place(node: Node, groups: dict[int, _Group], depth: dict[int, int], light: set[int], most: int) -> None:
@@ -135,12 +257,24 @@ def _light(order: Sequence[Node], roots: Sequence[Node]) -> set[int]:
     for node in order:
         for operand in node.operands:
             users.setdefault(id(operand), []).append(node)
+    # What is smaller than all that it goes into in the end, however many steps of its own size lie between.
+    small: set[int] = set()
+    for node in reversed(order):
+        using = users.get(id(node), [])
+        grows = using and all(
+            user.kind == "pointwise" and (node.size < user.size or id(user) in small) for user in using
+        )
+        if grows and not any(node is root for root in roots):
+            small.add(id(node))
     for node in order:
         ready = all(one.leaf or id(one) in light for one in node.operands)
         using = users.get(id(node), [])
         # What one operator alone uses costs nothing twice.
         alone = len(using) == 1 and using[0].operands.count(node) == 1
-        smaller = all(user.kind == "pointwise" and (alone or node.size < user.size or _cast(node)) for user in using)
+        smaller = all(
+            user.kind == "pointwise" and (alone or id(node) in small or node.size < user.size or _cast(node))
+            for user in using
+        )
         if node.kind == "pointwise" and ready and smaller and not any(node is root for root in roots):
             light.add(id(node))
     return light
@@ -205,7 +339,7 @@ def _ordered(
     done: list[_Group] = []
     for place, node in enumerate(order):
         group = groups.get(id(node))
-        if node.kind == "opaque":
+        if node.kind in ("opaque", "loop"):
             # Behind every kernel of what it needs, before every kernel that needs it.
             steps.append((depth[id(node)], 0, place, node))
         elif group is not None and not any(group is one for one in done):
@@ -250,15 +384,25 @@ def _leaves(members: Sequence[Node], groups: dict[int, _Group], group: _Group, l
     return found
 
 
-def index_text(dims: Dims, domain: Dims, name: str) -> str:
-    """Return the place of an element of a smaller contiguous tensor, from its linear place in the domain.
+def index_text(dims: Dims, domain: Dims, name: str, strides: Dims = ()) -> str:
+    """Return the place of an element of a smaller tensor, from its linear place in the domain.
+
+    Args:
+        dims: The tensor's shape.
+        domain: The domain's.
+        name: The place in the domain.
+        strides: The tensor's; those of a contiguous one where none are given.
 
     >>> index_text((4, 8), (4, 8), "i"), index_text((8,), (4, 8), "i"), index_text((4, 1), (4, 8), "i")
     ('i', '(i % 8)', '(i / 8)')
     >>> index_text((2, 1, 5), (2, 3, 5), "i")
     '((i / 15) * 5 + (i % 5))'
+    >>> index_text((2, 5), (2, 5), "i", (50, 1))
+    '((i / 5) * 50 + (i % 5))'
     """
     padded = (1,) * (len(domain) - len(dims)) + dims
+    if strides and strides != contiguous(dims):
+        return _strided(padded, domain, name, (0,) * (len(domain) - len(dims)) + strides)
     if padded == domain:
         return name
     parts: list[str] = []
@@ -280,4 +424,17 @@ def index_text(dims: Dims, domain: Dims, name: str) -> str:
             text = f"({text} % {size})"
         parts.append(text if weight == 1 else f"{text} * {weight}")
         weight *= size
+    return "0" if not parts else parts[0] if len(parts) == 1 else f"({' + '.join(reversed(parts))})"
+
+
+def _strided(dims: Dims, domain: Dims, name: str, strides: Dims) -> str:
+    parts: list[str] = []
+    inner = 1
+    for axis in range(len(domain) - 1, -1, -1):
+        if dims[axis] != 1:
+            text = name if inner == 1 else f"({name} / {inner})"
+            if inner * domain[axis] < math.prod(domain):
+                text = f"({text} % {domain[axis]})"
+            parts.append(text if strides[axis] == 1 else f"{text} * {strides[axis]}")
+        inner *= domain[axis]
     return "0" if not parts else parts[0] if len(parts) == 1 else f"({' + '.join(reversed(parts))})"

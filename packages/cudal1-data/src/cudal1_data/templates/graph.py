@@ -9,7 +9,7 @@ from typing import Literal
 Dims = tuple[int, ...]
 """A shape."""
 
-Kind = Literal["input", "parameter", "pointwise", "reduce", "scan", "opaque"]
+Kind = Literal["input", "parameter", "pointwise", "reduce", "scan", "opaque", "loop"]
 How = Literal["", "sum", "max", "min"]
 
 
@@ -18,7 +18,8 @@ class Node:
     """A tensor of the reference. Compared by identity: a tensor that is used twice is one node."""
 
     kind: Kind
-    """`opaque` stays a call into PyTorch; `pointwise`, `reduce` and `scan` can be part of a kernel."""
+    """`opaque` stays a call into PyTorch; `pointwise`, `reduce` and `scan` can be part of a kernel; `loop` repeats a
+    graph of its own."""
     dims: Dims
     """Shape."""
     text: str = ""
@@ -35,6 +36,13 @@ class Node:
     """Of a reduction: whether these axes stay, with size 1."""
     dtype: str = "float32"
     """How its values are stored: float32, float16, bfloat16, bool, int64."""
+    strides: Dims = ()
+    """Of an opaque node that is one step's part of a contiguous tensor: its strides, so that kernels read it where it
+    lies."""
+    pace: int = 0
+    """With `strides`: elements from one step's part to the next step's."""
+    loop: Loop | None = None
+    """Of a loop."""
 
     @property
     def fusable(self) -> bool:
@@ -50,6 +58,29 @@ class Node:
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.dims)
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A loop over time: states that go from step to step, and lists that each step adds a tensor to.
+
+    The loop's node has the states' first values as operands, then the tensors from outside.
+    """
+
+    index: str
+    """What nodes of the body call the number of the step."""
+    steps: range
+    """The numbers of the steps."""
+    states: tuple[Node, ...]
+    """Leaves of the body that stand for the states."""
+    nexts: tuple[Node, ...]
+    """What each state becomes."""
+    outside: tuple[Node, ...]
+    """Leaves of the body that stand for tensors from outside."""
+    kept: tuple[Node, ...]
+    """What is added to each list."""
+    stacked: dict[int, tuple[Node, int]]
+    """By number of a list the node that stacks it, and the axis of the steps there."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +115,15 @@ def broadcast(*shapes: Dims) -> Dims:
         if any(size not in (1, whole) for size, whole in zip(shape, result, strict=True)):
             raise ValueError(f"expected shapes that can be broadcast, got {shapes}")
     return result
+
+
+def contiguous(dims: Dims) -> Dims:
+    """Return the strides of a contiguous tensor.
+
+    >>> contiguous((2, 3, 5))
+    (15, 5, 1)
+    """
+    return tuple(math.prod(dims[place + 1 :]) for place in range(len(dims)))
 
 
 def walk(*roots: Node) -> list[Node]:

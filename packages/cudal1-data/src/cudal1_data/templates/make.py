@@ -13,8 +13,8 @@ from cudal1_data.techniques import classify
 from cudal1_data.techniques.patterns import Way
 from cudal1_data.templates import rewrites
 from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.fusion import Kernel, plan
-from cudal1_data.templates.graph import Node, Reference
+from cudal1_data.templates.fusion import LoopStep, Step, plan, units
+from cudal1_data.templates.graph import Reference
 from cudal1_data.templates.products import Tiles, product_program
 from cudal1_data.templates.programs import Choice, inline_program, nvrtc_program, torch_program, triton_program
 from cudal1_data.templates.reader import read
@@ -74,7 +74,7 @@ _TILES = [
     )
 ]
 
-Program = Callable[[Reference, Sequence[Kernel | Node], Choice], str]
+Program = Callable[[Reference, Sequence[Step], Choice], str]
 _KERNELS: tuple[tuple[Writing, Program, list[Choice]], ...] = (
     ("triton", triton_program, _TRITON),
     ("cuda-nvrtc", nvrtc_program, _CUDA),
@@ -113,7 +113,7 @@ def _all(task: Task, writings: Sequence[Writing]) -> Iterator[Made]:
         steps = plan(reference.roots)
     except UnsuitableError:
         return
-    if "pytorch" in writings and any(isinstance(step, Kernel) for step in steps):
+    if "pytorch" in writings and units(steps):
         yield Made(torch_program(reference, steps), "pytorch", "operators", ())
     if "triton" in writings:
         yield from _products(reference, steps)
@@ -122,7 +122,7 @@ def _all(task: Task, writings: Sequence[Writing]) -> Iterator[Made]:
             yield from _rendered(reference, steps, writing, program, choices)
 
 
-def _products(reference: Reference, steps: Sequence[Kernel | Node]) -> Iterator[Made]:
+def _products(reference: Reference, steps: Sequence[Step]) -> Iterator[Made]:
     for tiles in _TILES:
         try:
             source = product_program(reference, steps, tiles)
@@ -132,10 +132,12 @@ def _products(reference: Reference, steps: Sequence[Kernel | Node]) -> Iterator[
 
 
 def _rendered(
-    reference: Reference, steps: Sequence[Kernel | Node], writing: Writing, program: Program, choices: list[Choice]
+    reference: Reference, steps: Sequence[Step], writing: Writing, program: Program, choices: list[Choice]
 ) -> Iterator[Made]:
-    kernels = [step for step in steps if isinstance(step, Kernel)]
-    template = "rows" if any(one.trailing for one in kernels) else "elements"
+    kernels = units(steps)
+    template = "rows" if any(not isinstance(one, LoopStep) and one.trailing for one in kernels) else "elements"
+    if any(isinstance(one, LoopStep) for one in kernels):
+        template = "loop"
     for choice in choices:
         if choice.depth and choice.depth >= len(kernels):
             continue  # the same as all

@@ -89,6 +89,34 @@ def _lerp(args: Arguments, named: Named) -> Node:
     return pointwise("a + c * (b - a)", *args)
 
 
+def _reduced_by(args: Arguments, named: Named) -> bool:
+    """Whether a loss keeps its elements, and nothing else is asked of it than its edge."""
+    return len(args) == 2 and named.get("reduction") == "none" and set(named) <= {"reduction", "delta", "beta"}
+
+
+def _huber(args: Arguments, named: Named) -> Value | Unfused:
+    edge = named.get("delta", 1.0)
+    if not _reduced_by(args, named) or not isinstance(edge, int | float):
+        return Unfused()
+    # min(d, c) * (d - min(d, c) / 2) is d * d / 2 inside the edge and c * (d - c / 2) outside.
+    away = pointwise("abs(a - b)", *args)
+    return pointwise("min(a, b) * (a - 0.5 * min(a, b))", away, edge)
+
+
+def _smooth_l1(args: Arguments, named: Named) -> Value | Unfused:
+    edge = named.get("beta", 1.0)
+    if not _reduced_by(args, named) or not isinstance(edge, int | float) or edge <= 0:
+        return Unfused()
+    away = pointwise("abs(a - b)", *args)
+    return pointwise("min(a, b) * (a - 0.5 * min(a, b)) / b", away, edge)
+
+
+def _cross_entropy_of_two(args: Arguments, named: Named) -> Value | Unfused:
+    if not _reduced_by(args, named):
+        return Unfused()
+    return pointwise("max(a, 0.0) - a * b + log1p(exp(-abs(a)))", *args)
+
+
 _POINTWISE: dict[str, Callable[[Arguments, Named], Value | Unfused]] = {
     "gelu": _gelu,
     "leaky_relu": _leaky,
@@ -96,6 +124,9 @@ _POINTWISE: dict[str, Callable[[Arguments, Named], Value | Unfused]] = {
     "softshrink": _softshrink,
     "pow": _pow,
     "lerp": _lerp,
+    "huber_loss": _huber,
+    "smooth_l1_loss": _smooth_l1,
+    "binary_cross_entropy_with_logits": _cross_entropy_of_two,
 }
 
 _ROWS: dict[str, str] = {
@@ -113,10 +144,13 @@ _ROWS: dict[str, str] = {
     "logsumexp": "dim",
     "cumsum": "dim",
     "cosine_similarity": "dim",
+    "vector_norm": "dim",
 }
 
 
 def _rows(name: str, node: Node, args: Arguments, named: Named) -> Value | Unfused:
+    if name == "vector_norm" and (len(args) > 1 or set(named) - {"dim", "keepdim"}):
+        return Unfused()  # another order than 2
     given = args[2:] if name == "cosine_similarity" else args[1:]
     where = given[0] if given else named.get("dim")
     if where is None or isinstance(where, Node):
@@ -149,6 +183,8 @@ def _lowered(name: str, x: Node, k: int, *, keepdim: bool, unbiased: bool) -> Va
             total = reduce("sum", pointwise("(a - b) * (a - b)", x, middle), k, keepdim=keepdim)
             spread = pointwise("a * b", total, 1.0 / (length - unbiased))
             return spread if name == "var" else pointwise("sqrt(a)", spread)
+        case "vector_norm":
+            return pointwise("sqrt(a)", reduce("sum", pointwise("a * a", x), k, keepdim=keepdim))
         case "cumsum":
             return Node("scan", x.dims, operands=(x,), how="sum", trailing=1)
         case "softmin":

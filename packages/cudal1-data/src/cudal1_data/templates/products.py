@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.fusion import Kernel
+from cudal1_data.templates.fusion import Kernel, LoopStep, Step
 from cudal1_data.templates.graph import Node, Reference
 from cudal1_data.templates.programs import Writer
 from cudal1_data.templates.triton_text import TileWriter
@@ -34,7 +34,7 @@ class Tiles:
     """Rows of tiles that neighbouring programs share, so that the L2 cache holds what they read."""
 
 
-def product_program(reference: Reference, steps: Sequence[Kernel | Node], tiles: Tiles) -> str:
+def product_program(reference: Reference, steps: Sequence[Step], tiles: Tiles) -> str:
     """Write the program with a kernel for each product and what follows it; the rest stays PyTorch.
 
     Factors are multiplied in float32 (`input_precision="ieee"`), as the reference does.
@@ -48,9 +48,9 @@ def product_program(reference: Reference, steps: Sequence[Kernel | Node], tiles:
     program = Writer(reference, steps, absorbed={id(one): one for one in pairs.values()})
     definitions: list[str] = []
 
-    def run(kernel: Kernel, number: int) -> str | None:
+    def run(kernel: Kernel | LoopStep, number: int) -> str | None:
         product = pairs.get(id(kernel))
-        if product is None:
+        if isinstance(kernel, LoopStep) or product is None:
             return None
         definitions.append(_kernel(kernel, product, f"product{number}", tiles))
         m, n = math.prod(product.dims[:-1]), product.dims[-1]
@@ -64,13 +64,17 @@ def product_program(reference: Reference, steps: Sequence[Kernel | Node], tiles:
     return program.whole(head, "\n\n".join(definitions), body)
 
 
-def _pairs(reference: Reference, steps: Sequence[Kernel | Node]) -> list[tuple[Kernel, Node]]:
+def _pairs(reference: Reference, steps: Sequence[Step]) -> list[tuple[Kernel, Node]]:
     """Return kernels with the product that each takes over: its only user, of its own shape."""
     used: list[Node] = list(reference.roots)
-    for step in steps:
-        used.extend(step.leaves if isinstance(step, Kernel) else step.operands)
+    every = list(_flat(steps))
+    for step in every:
+        if isinstance(step, LoopStep):
+            used += [*step.node.operands, *step.loop.nexts, *step.loop.kept]
+        else:
+            used.extend(step.leaves if isinstance(step, Kernel) else step.operands)
     found: list[tuple[Kernel, Node]] = []
-    for step in steps:
+    for step in every:
         if isinstance(step, Kernel) and not step.trailing:
             mine = [
                 leaf
@@ -80,6 +84,14 @@ def _pairs(reference: Reference, steps: Sequence[Kernel | Node]) -> list[tuple[K
             if mine:
                 found.append((step, mine[0]))
     return found
+
+
+def _flat(steps: Sequence[Step]) -> Iterator[Step]:
+    """Return all steps, those in the bodies of loops behind the loop."""
+    for step in steps:
+        yield step
+        if isinstance(step, LoopStep):
+            yield from _flat(step.body)
 
 
 def _is_product(node: Node) -> bool:

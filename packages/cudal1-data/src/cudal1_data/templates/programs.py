@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from cudal1_data.templates.cuda_text import CudaKernel, pointwise_kernel, row_kernel
+from cudal1_data.templates.cuda_text import CudaKernel, loop_kernel, pointwise_kernel, row_kernel
 from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.fusion import Kernel
+from cudal1_data.templates.fusion import Kernel, LoopStep, Step, units
 from cudal1_data.templates.graph import Node, Reference
 from cudal1_data.templates.table import device_text
-from cudal1_data.templates.triton_text import triton_kernel
+from cudal1_data.templates.triton_text import triton_kernel, triton_loop
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Choice:
     """Kernels that are written, counted from the last; 0 for all. The others stay PyTorch."""
 
 
-def torch_program(reference: Reference, steps: Sequence[Kernel | Node]) -> str:
+def torch_program(reference: Reference, steps: Sequence[Step]) -> str:
     """Write every operator as a call into PyTorch of its own."""
     return Writer(reference, steps).text("", lambda kernel, number: None)
 
 
-def triton_program(reference: Reference, steps: Sequence[Kernel | Node], choice: Choice) -> str:
+def triton_program(reference: Reference, steps: Sequence[Step], choice: Choice) -> str:
     """Write kernels in Triton.
 
     Raises:
@@ -52,12 +52,14 @@ def triton_program(reference: Reference, steps: Sequence[Kernel | Node], choice:
     chosen = _chosen(steps, choice)
     definitions: list[str] = []
 
-    def run(kernel: Kernel, number: int) -> str | None:
+    def run(kernel: Kernel | LoopStep, number: int) -> str | None:
         if number not in chosen:
             return None
-        made = triton_kernel(
-            kernel, f"fused{number}", block=choice.block, warps=choice.warps, stages=choice.stages, rows=choice.rows
-        )
+        name, tuned = f"fused{number}", {"block": choice.block, "warps": choice.warps, "stages": choice.stages}
+        if isinstance(kernel, LoopStep):
+            made = triton_loop(kernel, name, **tuned)
+        else:
+            made = triton_kernel(kernel, name, rows=choice.rows, **tuned)
         definitions.append(made.definition)
         return made.call
 
@@ -69,7 +71,7 @@ def triton_program(reference: Reference, steps: Sequence[Kernel | Node], choice:
     return program.whole(head, "\n\n".join(definitions), body)
 
 
-def nvrtc_program(reference: Reference, steps: Sequence[Kernel | Node], choice: Choice) -> str:
+def nvrtc_program(reference: Reference, steps: Sequence[Step], choice: Choice) -> str:
     """Write kernels in CUDA C++ that NVRTC builds when they are first called.
 
     Raises:
@@ -78,7 +80,7 @@ def nvrtc_program(reference: Reference, steps: Sequence[Kernel | Node], choice: 
     chosen = _chosen(steps, choice)
     definitions: list[str] = []
 
-    def run(kernel: Kernel, number: int) -> str | None:
+    def run(kernel: Kernel | LoopStep, number: int) -> str | None:
         if number not in chosen:
             return None
         made = _cuda(kernel, number, choice)
@@ -95,7 +97,7 @@ def nvrtc_program(reference: Reference, steps: Sequence[Kernel | Node], choice: 
     return program.whole("import functools\n", "\n".join(definitions) + build, body)
 
 
-def inline_program(reference: Reference, steps: Sequence[Kernel | Node], choice: Choice) -> str:
+def inline_program(reference: Reference, steps: Sequence[Step], choice: Choice) -> str:
     """Write kernels in CUDA C++ that torch's extension loader builds when the program is imported.
 
     Raises:
@@ -104,7 +106,7 @@ def inline_program(reference: Reference, steps: Sequence[Kernel | Node], choice:
     chosen = _chosen(steps, choice)
     kernels: list[CudaKernel] = []
 
-    def run(kernel: Kernel, number: int) -> str | None:
+    def run(kernel: Kernel | LoopStep, number: int) -> str | None:
         if number not in chosen:
             return None
         made = _cuda(kernel, number, choice)
@@ -145,8 +147,10 @@ def _launcher(kernel: CudaKernel) -> str:
     )
 
 
-def _cuda(kernel: Kernel, number: int, choice: Choice) -> CudaKernel:
+def _cuda(kernel: Kernel | LoopStep, number: int, choice: Choice) -> CudaKernel:
     name = f"fused{number}"
+    if isinstance(kernel, LoopStep):
+        return loop_kernel(kernel, name, threads=choice.threads, unroll=choice.unroll)
     if kernel.trailing:
         per_block = choice.per_block if choice.threads == 32 else 1
         return row_kernel(kernel, name, threads=choice.threads, per_block=per_block, unroll=choice.unroll)
@@ -154,15 +158,15 @@ def _cuda(kernel: Kernel, number: int, choice: Choice) -> CudaKernel:
     return pointwise_kernel(kernel, name, threads=choice.threads, vector=vector)
 
 
-def _chosen(steps: Sequence[Kernel | Node], choice: Choice) -> range:
-    count = sum(isinstance(step, Kernel) for step in steps)
+def _chosen(steps: Sequence[Step], choice: Choice) -> range:
+    count = len(units(steps))
     if count == 0 or choice.depth > count:
         raise UnsuitableError(f"expected at least {max(choice.depth, 1)} kernels, found {count}")
     return range(count - choice.depth if choice.depth else 0, count)
 
 
-Run = Callable[[Kernel, int], str | None]
-"""Returns the line that runs a kernel, `{args}` for its tensors; None where PyTorch computes it."""
+Run = Callable[[Kernel | LoopStep, int], str | None]
+"""Returns the line that runs a kernel, or a loop in one, `{args}` for its tensors; None where PyTorch computes it."""
 
 
 @dataclass
@@ -170,11 +174,13 @@ class Writer:
     """Writes one program around its kernels."""
 
     reference: Reference
-    steps: Sequence[Kernel | Node]
+    steps: Sequence[Step]
     names: dict[int, str] = field(default_factory=dict[int, str])
     lines: list[str] = field(default_factory=list[str])
     absorbed: dict[int, Node] = field(default_factory=dict[int, Node])
     """By `id` the calls into PyTorch that kernels make themselves."""
+    number: int = 0
+    """Kernels so far."""
 
     def text(self, head: str, run: Run) -> str:
         """Return the program without definitions of its own."""
@@ -198,36 +204,87 @@ class Writer:
 
     def forward(self, run: Run) -> list[str]:
         """Return the lines of `forward`."""
-        number = 0
-        for step in self.steps:
-            if isinstance(step, Node) and id(step) in self.absorbed:
-                continue
-            if isinstance(step, Node):
-                text = step.text.format(*(self._name(one) for one in step.operands))
-                self._assign(step, text)
-                continue
-            line = run(step, number)
-            if line is None:
-                for node in step.outputs:
-                    self._torch(node)
-            else:
-                self._launch(step, line)
-            number += 1
+        self._write(self.steps, run)
         result = ", ".join(self._name(root) for root in self.reference.roots)
         return [*self.lines, f"return {result}" + ("," if self.reference.several and "," not in result else "")]
+
+    def _write(self, steps: Sequence[Step], run: Run) -> None:
+        for step in steps:
+            if isinstance(step, Node):
+                if id(step) not in self.absorbed and id(step) not in self.names:
+                    self._assign(step, step.text.format(*(self._name(one) for one in step.operands)))
+            elif isinstance(step, LoopStep):
+                self._loop(step, run)
+            else:
+                line = run(step, self.number)
+                self.number += 1
+                if line is not None:
+                    self._launch(step, line)
+                for node in step.outputs if line is None else ():
+                    self._torch(node)
+
+    def _loop(self, step: LoopStep, run: Run) -> None:
+        """Write a loop: as one kernel, or step by step with what its body is made of."""
+        loop = step.loop
+        name = self.names[id(step.node)] = f"loop{len(self.names)}"
+        starts = step.node.operands[: len(loop.states)]
+        for leaf, node in zip(loop.outside, step.node.operands[len(starts) :], strict=True):
+            self.names[id(leaf)] = self._name(node)
+        if step.whole is not None and (line := run(step, self.number)) is not None:
+            self.number += 1
+            self._launch_loop(step, step.whole, name, line)
+            return
+        states = [f"{name}_state{number}" for number in range(len(loop.states))]
+        for state, leaf, start in zip(states, loop.states, starts, strict=True):
+            self.lines.append(f"{state} = {self._name(start)}")
+            self.names[id(leaf)] = state
+        self.lines += [f"{name}_kept{number} = []" for number in range(len(loop.kept))]
+        self.lines.append(f"for {loop.index} in {loop.steps!r}:")
+        around, self.lines = self.lines, []
+        self._write(step.body, (lambda kernel, number: None) if step.whole is not None else run)
+        self.lines += [f"{name}_kept{number}.append({self._name(node)})" for number, node in enumerate(loop.kept)]
+        if states:
+            self.lines.append(f"{', '.join(states)} = {', '.join(self._name(node) for node in loop.nexts)}")
+        self.lines = [*around, *(f"    {line}" for line in self.lines)]
+
+    def _launch_loop(self, step: LoopStep, kernel: Kernel, name: str, line: str) -> None:
+        loop = step.loop
+        starts = dict(zip(map(id, loop.states), step.node.operands, strict=False))
+        args: list[str] = []
+        for leaf in kernel.leaves:
+            # A step's part is read from the whole tensor.
+            read = leaf.operands[0] if leaf.strides else starts.get(id(leaf), leaf)
+            args.append(self._argument(read))
+        device = args[0]
+        made: list[str] = []
+        for number, (shape, stacked) in enumerate(zip(step.kept_dims, step.stacked, strict=True)):
+            made.append(f"{name}_all{number}")
+            self.lines.append(f"{made[-1]} = torch.empty({shape}, device={device}.device, dtype=torch.float32)")
+            if stacked is not None:
+                self.names[id(stacked)] = made[-1]
+        for number in step.finals:
+            made.append(f"{name}_state{number}")
+            self.lines.append(f"{made[-1]} = torch.empty({kernel.domain}, device={device}.device, dtype=torch.float32)")
+        self.lines.append(line.replace("{args}", ", ".join([*args, *made])))
+        for number in step.listed:
+            self.lines.append(f"{name}_kept{number} = {made[number]}.unbind({step.axes[number]})")
 
     def _assign(self, node: Node, text: str) -> None:
         self.names[id(node)] = f"t{len(self.names)}"
         self.lines.append(f"{self.names[id(node)]} = {text}")
 
     def _name(self, node: Node) -> str:
-        return node.text if node.leaf else self.names[id(node)]
+        return self.names.get(id(node), node.text)
+
+    def _argument(self, node: Node) -> str:
+        """Return how a kernel is given a tensor."""
+        return self._name(node) + ("" if node.kind == "parameter" or node.strides else ".contiguous()")
 
     def _launch(self, kernel: Kernel, line: str) -> None:
         read = [
             one for leaf in kernel.leaves for one in (leaf.operands if id(leaf) in self.absorbed else (leaf,))
         ]  # fmt: skip
-        args = [self._name(leaf) + ("" if leaf.kind == "parameter" else ".contiguous()") for leaf in read]
+        args = [self._argument(leaf) for leaf in read]
         device = self._name(read[0])
         for node in kernel.outputs:
             self._assign(node, f"torch.empty({node.dims}, device={device}.device, dtype=torch.float32)")
@@ -236,10 +293,9 @@ class Writer:
 
     def _torch(self, node: Node) -> str:
         """Write a node's operators as lines of PyTorch; return its text."""
-        if id(node) in self.names:
-            return self.names[id(node)]
-        if node.leaf:
-            return f"{node.text}.float()" if node.dtype in ("float16", "bfloat16") else node.text
+        if node.leaf or id(node) in self.names:
+            name = self._name(node)
+            return f"{name}.float()" if node.dtype in ("float16", "bfloat16") else name
         operands = [self._torch(one) for one in node.operands]
         axes = tuple(range(-node.trailing, 0))
         if node.kind == "pointwise":

@@ -8,11 +8,11 @@ from typing import cast
 
 from cudal1_data.errors import BrokenTaskError
 from cudal1_data.task import parse
-from cudal1_data.templates import calls, shapes
+from cudal1_data.templates import calls, loops, shapes
 from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.graph import Node, Reference
 from cudal1_data.templates.table import BINARY
-from cudal1_data.templates.values import Layer, Symbol, Value, opaque, pointwise, shape, written
+from cudal1_data.templates.values import Layer, Listed, Symbol, Value, opaque, pointwise, shape, written
 
 _ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
     ast.Add: ("add", "+"),
@@ -48,6 +48,9 @@ class _Reader:
         self.constants: dict[str, Value] = {}
         self.attributes: dict[str, Value] = {}
         self.leaves: dict[str, Node] = {}
+        self.body: loops.Body | None = None
+        """The loop that is being followed."""
+        self.loops = 0
         self.steps = 0
 
     def reference(self) -> Reference:
@@ -110,16 +113,24 @@ class _Reader:
 
     def _returned(self, function: ast.FunctionDef, scope: dict[str, Value]) -> Value:
         for statement in function.body:
-            match statement:
-                case ast.Return(value=ast.expr() as result):
-                    return self.value(result, scope)
-                case ast.Assign(targets=[target], value=right):
-                    self._assign(target, self.value(right, scope), scope)
-                case ast.Expr(value=ast.Constant()):
-                    pass
-                case _:
-                    raise UnsuitableError(f"expected assignments and a return, got {ast.unparse(statement)[:60]!r}")
+            if isinstance(statement, ast.Return) and statement.value is not None:
+                return self.value(statement.value, scope)
+            self.follow(statement, scope)
         raise UnsuitableError(f"expected a return at the end of {function.name}")
+
+    def follow(self, statement: ast.stmt, scope: dict[str, Value]) -> None:
+        """Follow a statement that does not return."""
+        match statement:
+            case ast.Assign(targets=[target], value=right):
+                self._assign(target, self.value(right, scope), scope)
+            case ast.Expr(value=ast.Constant()):
+                pass
+            case ast.For():
+                loops.follow(self, statement, scope)
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[added])):
+                scope[name] = (*self._tuple(scope[name]), self.value(added, scope))
+            case _:
+                raise UnsuitableError(f"expected assignments and a return, got {ast.unparse(statement)[:60]!r}")
 
     def _assign(self, target: ast.expr, value: Value, scope: dict[str, Value]) -> None:
         if isinstance(target, ast.Name):
@@ -158,6 +169,11 @@ class _Reader:
                 return self._item(self.value(inner, scope), self._index(index, scope))
             case ast.Call():
                 return self._call(node, scope)
+            case ast.Starred(value=inner):
+                value = self.value(inner, scope)
+                if not isinstance(value, Node):
+                    raise UnsuitableError(f"expected a tensor in {ast.unparse(node)}")
+                return Symbol("*{}", of=value)
             case _:
                 raise UnsuitableError(f"expected plain expressions, got {ast.unparse(node)[:60]!r}")
 
@@ -206,6 +222,8 @@ class _Reader:
             case _:
                 pass
         value = self.value(node.value, scope)
+        if isinstance(value, tuple) and node.attr == "values":
+            return value[0]
         if isinstance(value, Layer):
             if node.attr == "eps":
                 return cast("float", value.argument(1, "eps", 1e-5))
@@ -218,6 +236,8 @@ class _Reader:
                 return value.dims
             case "T":
                 return opaque("{0}.T", value.dims[::-1], value, dtype=value.dtype)
+            case "values":
+                return opaque("{0}.values", value.dims, value)
             case "device" | "dtype":
                 return Symbol(f"{{0}}.{node.attr}".replace("{0}", "{}"), of=value, dtype="default")
             case _:
@@ -238,13 +258,17 @@ class _Reader:
             return value[place] if isinstance(place, int) else value[cast("slice", place)]
         if not isinstance(value, Node):
             raise UnsuitableError("expected a tensor or a list before [...]")
+        if any(isinstance(one, Symbol) for one in index):
+            return loops.part(value, index, self.body)
         operands = [value]
         inner = ", ".join(written(one, operands) for one in index)
-        return opaque(f"{{0}}[{inner}]", shapes.indexed(value.dims, index), value, dtype=value.dtype)
+        return opaque(f"{{0}}[{inner}]", shapes.indexed(value.dims, index), *operands, dtype=value.dtype)
 
     def _call(self, node: ast.Call, scope: dict[str, Value]) -> Value:
         args = tuple(self.value(one, scope) for one in node.args)
         named = {str(one.arg): self.value(one.value, scope) for one in node.keywords}
+        if args and isinstance(args[0], Listed):
+            return loops.joined(ast.unparse(node.func), args, named)
         match node.func:
             case ast.Name(id="len"):
                 (one,) = args
@@ -258,6 +282,8 @@ class _Reader:
             case ast.Attribute(value=ast.Name(id="math"), attr=name):
                 return cast("float", getattr(math, name)(*args))
             case ast.Attribute(value=ast.Name(id="torch" | "F" | "nn"), attr=name):
+                return calls.call(name, ast.unparse(node.func), args, named)
+            case ast.Attribute(value=ast.Attribute(), attr=name) if ast.unparse(node.func).startswith("torch.linalg"):
                 return calls.call(name, ast.unparse(node.func), args, named)
             case ast.Attribute(value=ast.Attribute(), attr=name) if ast.unparse(node.func).startswith("nn.functional"):
                 return calls.call(name, ast.unparse(node.func), args, named)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.graph import Dims, Node, broadcast
-from cudal1_data.templates.values import Layer, Value
+from cudal1_data.templates.values import Layer, Symbol, Value
 
 
 def ints(value: Value) -> tuple[int, ...]:
@@ -62,22 +62,30 @@ def reduced(dims: Dims, axes: Sequence[int], *, keepdim: bool) -> Dims:
 
 
 def indexed(dims: Dims, index: tuple[Value, ...]) -> Dims:
-    """Return the shape after `x[index]` with integers, slices and None.
+    """Return the shape after `x[index]` with integers, slices, None, and tensors of integers beside each other.
 
     Raises:
         UnsuitableError: The index holds something else.
     """
     left = list(dims)
     result: list[int] = []
+    tensors = [place for place, one in enumerate(index) if isinstance(one, Node)]
+    beside = tensors == list(range(len(index)))[tensors[0] : tensors[-1] + 1] if tensors else True
+    if not beside or (tensors and any(isinstance(one, int) for one in index)):
+        raise UnsuitableError("expected tensors beside each other in an index, and no integers with them")
+    chosen = [one for one in index if isinstance(one, Node)]
     for one in index:
         if one is None:
             result.append(1)
         elif isinstance(one, slice):
             result.append(len(range(*one.indices(left.pop(0)))))
-        elif isinstance(one, int):
+        elif isinstance(one, int) or (isinstance(one, Symbol) and one.dtype == "index"):
             left.pop(0)
+        elif isinstance(one, Node) and one.dtype == "int64":
+            left.pop(0)
+            result.extend(broadcast(*(other.dims for other in chosen)) if one is chosen[0] else ())
         else:
-            raise UnsuitableError("expected integers, slices and None in an index")
+            raise UnsuitableError("expected integers, slices, None and tensors of integers in an index")
     return (*result, *left)
 
 

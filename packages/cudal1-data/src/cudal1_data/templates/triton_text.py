@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.fusion import Kernel
+from cudal1_data.templates.fusion import Kernel, LoopStep
 from cudal1_data.templates.graph import Node
 from cudal1_data.templates.table import device_text
 
@@ -53,6 +53,54 @@ def triton_kernel(kernel: Kernel, name: str, *, block: int, warps: int, stages: 
     return TritonKernel("\n".join(text) + "\n", f"{name}[({programs},)]({{args}}, {tuned})")
 
 
+def triton_loop(step: LoopStep, name: str, *, block: int, warps: int, stages: int) -> TritonKernel:
+    """Write a kernel in which a program goes over all steps of a loop for a tile of elements.
+
+    Args:
+        step: The loop.
+        name: Its name.
+        block: Elements of a program.
+        warps: Warps of a program.
+        stages: Stages of loads.
+
+    Raises:
+        UnsuitableError: A step needs more of the one before than the element at its own place.
+    """
+    if step.whole is None:
+        raise UnsuitableError("expected a loop whose elements do not need each other")
+    loop, kernel = step.loop, step.whole
+    writer = TileWriter(kernel)
+    begin = writer.begin()
+    for place, leaf in enumerate(kernel.leaves):
+        if any(leaf is state for state in loop.states):
+            number = next(number for number, state in enumerate(loop.states) if state is leaf)
+            begin.append(f"state{number} = tl.load(in{place} + place, mask=inside, other=0.0)")
+            writer.names[id(leaf), False] = f"state{number}"
+    for node in step.invariant:
+        writer.value(node, False)
+    begin += writer.lines
+    writer.lines = []
+    for leaf in kernel.leaves:
+        if leaf.strides:
+            writer.paces[id(leaf)] = f" + step * {leaf.pace}"
+    nexts = [f"state{number} = {writer.value(node, False)}" for number, node in enumerate(loop.nexts)]
+    stores = [
+        f"tl.store(out{number} + {where.replace(' / ', ' // ')}, {writer.value(node, False)}, mask=inside)"
+        for number, (node, where) in enumerate(zip(loop.kept, step.places("place", "turn"), strict=True))
+    ]
+    final = [
+        f"tl.store(out{len(stores) + place} + place, state{number}, mask=inside)"
+        for place, number in enumerate(step.finals)
+    ]
+    body = [f"step = {loop.steps.start} + turn * {loop.steps.step}", *writer.lines, *stores, *nexts]
+    lines = [*begin, f"for turn in range({len(loop.steps)}):", *(f"    {line}" for line in body), *final]
+    names = [f"in{place}" for place in range(len(kernel.leaves))]
+    names += [f"out{place}" for place in range(len(stores) + len(final))]
+    head = f"@triton.jit\ndef {name}({', '.join(names)}, BLOCK: tl.constexpr):\n"
+    call = f"{name}[({-(-kernel.size // block)},)]({{args}}, BLOCK={block}, num_warps={warps}, num_stages={stages})"
+    return TritonKernel(head + "".join(f"    {line}\n" for line in lines), call)
+
+
 class TileWriter:
     """Writes the values of a tile, line by line."""
 
@@ -60,6 +108,8 @@ class TileWriter:
         self.kernel = kernel
         self.names: dict[tuple[int, bool], str] = {}
         self.lines: list[str] = []
+        self.paces: dict[int, str] = {}
+        """By `id` of a leaf what is added to its places."""
         self.members = {id(node) for node in kernel.members}
 
     def begin(self) -> list[str]:
@@ -118,4 +168,4 @@ class TileWriter:
     def _offset(self, node: Node, aligned: bool) -> str:
         text = self.kernel.offset(node, aligned, place="place", row="row", col="col").replace(" / ", " // ")
         blank = "row * 0" if self.kernel.by_row(node, aligned) else "place * 0"
-        return blank if text == "0" else text
+        return (blank if text == "0" else text) + self.paces.get(id(node), "")

@@ -38,7 +38,17 @@ class Symbol:
     """For a dtype its name."""
 
 
-Value = Node | Layer | Symbol | int | float | bool | str | None | slice | tuple["Value", ...]
+@dataclass(frozen=True)
+class Listed:
+    """A list that a loop has filled."""
+
+    loop: Node
+    """The loop."""
+    number: int
+    """Which of its lists."""
+
+
+Value = Node | Layer | Symbol | Listed | int | float | bool | str | None | slice | tuple["Value", ...]
 
 
 def pointwise(expression: str, *operands: Value, dtype: str = "float32") -> Node:
