@@ -208,7 +208,8 @@ def test_each_step_reads_its_part_where_it_lies() -> None:
 
 def test_a_kernel_for_all_steps_is_a_template_of_its_own() -> None:
     found = variants(load_task("starter/linear_recurrence", device="cuda"), ("triton", "cuda-nvrtc"))
-    assert {one.template for one in found} == {"triton-loop", "cuda-nvrtc-loop"}
+    made = {one.template for one in found}
+    assert {name for name in made if not name.startswith("starter:")} == {"triton-loop", "cuda-nvrtc-loop"}
 
 
 @pytest.mark.parametrize(

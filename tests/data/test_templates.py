@@ -19,7 +19,7 @@ from cudal1_data.templates.cuda_text import pointwise_kernel, row_kernel
 from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.fusion import Kernel, index_text, plan
 from cudal1_data.templates.graph import broadcast
-from cudal1_data.templates.make import WRITINGS, variants
+from cudal1_data.templates.make import WRITINGS, Writing, variants
 from cudal1_data.templates.programs import Choice, nvrtc_program, torch_program
 from cudal1_data.templates.reader import read
 from cudal1_data.templates.table import UNARY, device_text
@@ -257,7 +257,7 @@ def test_state_names_are_the_reference_s() -> None:
 
 
 def test_every_family_has_variants_in_four_ways() -> None:
-    ways = tuple(one for one in WRITINGS if one != "torch-compile")
+    ways: tuple[Writing, ...] = tuple(one for one in WRITINGS if one != "torch-compile")
     for task in load_suite("generated?n=16&seed=0", device="cuda"):
         found = variants(task, ways)
         assert {one.writing for one in found} == set(ways), task.id

@@ -19,6 +19,8 @@ from cudal1_data.generated.structure import Node
 from cudal1_data.generated.values import Value, combine, pointwise
 
 _DIMS = ("ROWS", "COLS")
+_COLUMNS = 256.0
+"""Columns of a common task."""
 
 _ELEMENTS: tuple[Operator, ...] = (
     Operator("squared_error", "torch.square({0} - {1})", lambda x, y: (x - y) ** 2, 2.0, graph="square(sub(0,1))"),
@@ -105,7 +107,9 @@ def _divergence(program: Program, draw: Draw) -> Value:
         share = p if forwards else Node("exp", (log_q,))
         inner = Node("mul", (share, Node("sub", (log_p, log_q) if forwards else (log_q, log_p))))
     node = Node("sum", (inner,), "rows", heavy=True)
-    sample = _rows(_divergence_of, predicted.grid, wanted.grid)
+    # A cross entropy grows with the logarithm of the columns, of which the sample has few.
+    more = math.log(_COLUMNS / grid.SIDE) if form == "cross entropy" else -1.5
+    sample = _rows(lambda one, other: _divergence_of(one, other) + more, predicted.grid, wanted.grid)
     bent = frozenset((*predicted.leaves, *wanted.leaves))
     return Value(text, node, ("ROWS",), sample, bent, infix=text.startswith("-"), nested=4)
 
@@ -113,7 +117,7 @@ def _divergence(program: Program, draw: Draw) -> Value:
 def _divergence_of(predicted: Samples, wanted: Samples) -> float:
     p, log_q = [math.exp(value) for value in wanted], predicted
     total, log_total = math.fsum(p), math.log(math.fsum(math.exp(value) for value in log_q))
-    return math.fsum(one / total * (log_total - other) for one, other in zip(p, log_q, strict=True)) - 1.5
+    return math.fsum(one / total * (log_total - other) for one, other in zip(p, log_q, strict=True))
 
 
 def _rows(function: Callable[[Samples, Samples], float], one: Grid, other: Grid) -> Grid:
