@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -42,7 +43,9 @@ def installed(repository: Path) -> dict[str, str]:
     """Version of every distribution of the workspace's environment, by name."""
     if Path(sys.prefix) != repository / ".venv":
         pytest.skip(f"needs the environment that `uv sync` makes, runs in {sys.prefix}")
-    return {canonicalize_name(one.name): one.version for one in importlib.metadata.distributions()}
+    # Not all of sys.path: setuptools adds what it carries along to it.
+    places = [sysconfig.get_paths()[name] for name in ("purelib", "platlib")]
+    return {canonicalize_name(one.name): one.version for one in importlib.metadata.distributions(path=places)}
 
 
 def test_installed_distributions_obey_their_constraints(

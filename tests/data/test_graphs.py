@@ -194,6 +194,7 @@ def test_other_computation(tracer: Tracer, name: str) -> None:
     assert not same(tracer, *OTHER[name])
 
 
+@pytest.mark.slow
 def test_a_task_that_cannot_be_traced_spoils_no_other() -> None:
     sources = {
         "good": reference("return x + 1"),
@@ -304,6 +305,7 @@ def test_another_operator_is_another_graph(graph: Graph) -> None:
     assert fingerprint(changed) != fingerprint(graph)
 
 
+@pytest.mark.slow
 def test_starter_tasks_name_what_they_overlap(tracer: Tracer) -> None:
     """Near-duplicates of KernelBench among the starter tasks say so; the notes hold KernelBench's graphs."""
     graphs = {note.graph: name for name, note in notes().items() if note.graph is not None}

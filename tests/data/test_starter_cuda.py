@@ -55,6 +55,7 @@ def test_every_way_is_there_and_called_by_its_name() -> None:
                 assert variant.needs == needs, f"{name}/{variant.name}"
 
 
+@pytest.mark.slow
 def test_triton_variants_agree_with_their_references_in_the_interpreter(repository: Path) -> None:
     pytest.importorskip("triton", reason="needs Triton")
     done = subprocess.run(
@@ -71,6 +72,7 @@ def test_triton_variants_agree_with_their_references_in_the_interpreter(reposito
     assert {name: text for name, text in said.items() if text} == {}
 
 
+@pytest.mark.slow
 def test_triton_builds_the_kernels_for_sm_90(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Launches with tensors of the sizes of a GPU, which hold nothing, say what to build."""
     jit = pytest.importorskip("triton.runtime.jit", reason="needs Triton")

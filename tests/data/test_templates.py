@@ -81,6 +81,7 @@ def test_operators_one_by_one_agree_with_the_reference(task_id: str, tmp_path: P
     assert error_of(task, torch_program(reference, plan(reference.roots)), tmp_path) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_triton_programs_agree_with_the_reference_in_the_interpreter() -> None:
     pytest.importorskip("triton", reason="needs Triton")
     here = Path(__file__).parents[1]
@@ -130,6 +131,7 @@ def kernels_of(program: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "choice",
     [

@@ -92,6 +92,7 @@ SLOW = Task(
 ONCE = f"{HEAD}class ModelNew(nn.Module):\n    def forward(self, a, b):\n        return torch.add(b, a, alpha=2)\n"
 
 
+@pytest.mark.slow
 def test_a_candidate_below_the_floor_is_impossible_and_earns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[list[int], int, tuple[float, ...], bool]] = []
     floor: list[Floor | None] = [None]

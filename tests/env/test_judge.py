@@ -203,6 +203,7 @@ def test_a_pools_seed_is_disclosed_only_when_it_retires() -> None:
         assert later.seed_commitment not in seeds
 
 
+@pytest.mark.slow
 def test_report_precision_takes_three_launches_and_builds_once() -> None:
     counting = (
         "import os\npath = os.environ['TORCH_EXTENSIONS_DIR'] + '.built'\n"

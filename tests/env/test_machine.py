@@ -250,6 +250,7 @@ def test_doctor_tells_of_a_gpu_that_does_not_work(monkeypatch: pytest.MonkeyPatc
     assert refused[-1] == "gpu       REFUSED: MPS"
 
 
+@pytest.mark.slow
 def test_a_calibration_is_kept_for_the_device_that_was_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

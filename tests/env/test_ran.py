@@ -277,6 +277,7 @@ def test_a_failing_profile_is_a_note(judge: Judge, top: str, note: str) -> None:
     assert details(one) == [one.profile_note]
 
 
+@pytest.mark.slow
 def test_a_profile_is_made_at_report_precision_only() -> None:
     with Judge(JudgeSettings(device="cpu", budget_report_s=0.5)) as one:
         assert one.evaluate(TASK, program()).profile is None

@@ -601,6 +601,7 @@ def test_secrets_of_the_environment_stay_outside(monkeypatch: pytest.MonkeyPatch
     assert (clean["OMP_NUM_THREADS"], clean["EXTRA"], clean["PATH"]) == ("1", "1", os.environ["PATH"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(AS_ORDINARY in os.environ, reason="this is the ordinary user's run")
 def test_all_of_this_holds_for_an_ordinary_user(tmp_path: Path) -> None:
     """Run this file and the one on freezing again under a user id without rights."""

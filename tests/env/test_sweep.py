@@ -415,6 +415,7 @@ def test_the_judge_tells_each_verdict_and_its_seed(tiny: Path) -> None:
     assert len(seeds) == 4, "each program has a pool of its own"
 
 
+@pytest.mark.slow
 def test_the_command_sweeps_and_goes_on(tiny: Path) -> None:
     def run(*arguments: str) -> tuple[int, str, str]:
         done = subprocess.run(

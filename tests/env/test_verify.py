@@ -36,6 +36,7 @@ def test_a_larger_limit_keeps_what_was_chosen(pairs: list[Pair]) -> None:
     assert {pair.key for pair in few} < {pair.key for pair in many}
 
 
+@pytest.mark.slow
 def test_verify_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     tasks = [task for task in load_suite("starter", device="cpu") if task.id == "starter/swish_chain"]
     corpus = Corpus(pair for pair in build(tasks, writings=("pytorch",), failures=1) if pair.label != "timeout")

@@ -48,14 +48,14 @@ class StopRule:
 TRAINING = StopRule(looks=((1, 8), (1, 14), (1, 20)), half_width=0.03, loses_below=0.97)
 """One launch. With turns of 20 ms the looks come after 0.32, 0.56 and 0.8 s.
 
-Simulated on noise of 1 % a turn with a memory of 0.3, and 0.3 % a launch, 55 % of evaluations stop at the first look,
-and the median half-width is 2.0 %; with DEFAULT_SPREAD 57 % and 2.4 %.
+Simulated on noise of 1 % a turn with a memory of 0.3, and 0.3 % a launch, 56 % of evaluations stop at the first look,
+and the median half-width is 1.9 %; with DEFAULT_SPREAD 60 % and 2.4 %.
 """
 
 REPORT = StopRule(looks=((3, 26), (5, 26), (8, 26)), half_width=0.01)
 """Three to eight launches of 26 pairs, which is 1 s each with turns of 20 ms.
 
-Simulated on the same noise, 67 % of evaluations on a calibrated machine stop at three launches, and the median
+Simulated on the same noise, 73 % of evaluations on a calibrated machine stop at three launches, and the median
 half-width is 0.8 %; with DEFAULT_SPREAD most need all eight.
 """
 
