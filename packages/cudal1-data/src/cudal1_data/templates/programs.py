@@ -123,7 +123,7 @@ def inline_program(reference: Reference, steps: Sequence[Step], choice: Choice) 
         f"namespace of_{one.name} {{\n{_without_linkage(one.definition)}}}\n{text}"
         for one, text in zip(kernels, launchers, strict=True)
     )
-    source = f"#include <torch/extension.h>\n#include <ATen/cuda/CUDAContext.h>\n{texts}"
+    source = f"#include <torch/types.h>\n#include <c10/cuda/CUDAStream.h>\n{texts}"
     definition = (
         f'CUDA = r"""{source}"""\n\nextension = load_inline(\n    name="variant",\n'
         f'    cpp_sources=r"""{declared}""",\n    cuda_sources=CUDA,\n    functions=[{names}],\n)\n'
@@ -140,7 +140,7 @@ def _launcher(kernel: CudaKernel) -> str:
     parameters = ", ".join(f"torch::Tensor {name}" for name in names)
     pointers = ", ".join(f"({kind}){name}.data_ptr()" for kind, name in zip(kernel.parameters, names, strict=True))
     grid, block = (", ".join(map(str, sizes)) for sizes in (kernel.grid, kernel.block))
-    stream = "at::cuda::getCurrentCUDAStream()"
+    stream = "c10::cuda::getCurrentCUDAStream()"
     return (
         f"void run_{kernel.name}({parameters}) {{\n"
         f"    of_{kernel.name}::{kernel.name}<<<dim3({grid}), dim3({block}), 0, {stream}>>>({pointers});\n}}\n"
