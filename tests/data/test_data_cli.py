@@ -96,6 +96,7 @@ def test_command_exits_with_its_code(tmp_path: Path) -> None:
     assert "Traceback" not in reader_gone.stderr
 
 
+@pytest.mark.slow
 def test_overlaps_of_a_suite_with_itself_under_other_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A task file that holds a bundled task at another size, in other words, is found; another task is not."""
     same = (

@@ -120,6 +120,7 @@ def test_an_exported_scaled_suite_comes_back(tmp_path: Path) -> None:
     assert (back.id, back.tags, back.source) == (smaller.id, smaller.tags, smaller.source)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_published_references_shrink_to_the_same_computation(shared_data: Path) -> None:
     suite = load_suite(shared_data / "cuda-l1" / "h100.jsonl")

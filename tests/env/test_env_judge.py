@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import gymnasium
+import pytest
 from cudal1_data import load_task
 from cudal1_env import CudaOptEnv
 from cudal1_env.archive import Archive
@@ -82,6 +83,7 @@ def test_check_env_with_the_real_judge() -> None:
     env.close()
 
 
+@pytest.mark.slow
 def test_the_random_agent_imports_gymnasium_alone_and_plays(repository: Path) -> None:
     script = repository / "examples" / "random_agent.py"
     tree = ast.parse(script.read_text())

@@ -180,6 +180,7 @@ def test_evaluate_many_keeps_the_order(judge: Judge) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_replay_repeats_the_numerics_exactly() -> None:
     with Judge() as first:
         one = first.evaluate(ADD, candidate("return torch.add(x[1], x[0], alpha=2)"))
@@ -238,6 +239,7 @@ def test_a_starter_variant_with_a_compiler(judge: Judge) -> None:
     assert one.speedup.point > 2
 
 
+@pytest.mark.slow
 def test_sets_beyond_the_memory_for_them_are_made_again() -> None:
     seed = bytes(range(16))
     program = candidate("return torch.add(x[1], x[0], alpha=2)")
