@@ -17,12 +17,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         BrokenTaskError: The file is none.
         OSError: The file cannot be read.
     """
-    pyarrow: Any = importlib.import_module("pyarrow")
-    parquet: Any = importlib.import_module("pyarrow.parquet")
-    try:
-        return parquet.read_table(path).to_pylist()
-    except pyarrow.ArrowException as error:
-        raise BrokenTaskError(f"{path}: expected a parquet file: {error}") from error
+    return list(each_row(path))
 
 
 def each_row(path: Path) -> Iterator[dict[str, Any]]:

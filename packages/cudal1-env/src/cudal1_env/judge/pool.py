@@ -101,10 +101,11 @@ class Own:
     """Whether a candidate can be held to it."""
 
     def or_worse(self, other: Own) -> Own:
-        """The larger of both, output by output."""
+        """The larger of both, output by output; usable if both are."""
         return Own(
             [max(pair) for pair in zip(self.error, other.error, strict=True)],
             [max(pair) for pair in zip(self.row_error, other.row_error, strict=True)],
+            self.usable and other.usable,
         )
 
 
@@ -200,15 +201,13 @@ class Pool:
         """Learn the reference's own error on each distribution, and which distributions the reference allows."""
         for name, count in _PROBES.items():
             none = [0.0] * len(self.anatomy.outputs)
-            worst, usable = Own(none, none), True
+            worst = Own(none, none)
             for number in range(count):
                 seed = self.secrets.number("probe", mode, name, number)
-                own = self._own(self.oracle.make([(seed, name)], mode)[0])
-                usable = usable and own.usable
-                worst = worst.or_worse(own)
-                if not usable:
+                worst = worst.or_worse(self._own(self.oracle.make([(seed, name)], mode)[0]))
+                if not worst.usable:
                     break
-            if usable:
+            if worst.usable:
                 self._own_error[mode, name] = worst
             elif name == "own":
                 most = [most_own_error(out.dtype) for out in self.anatomy.outputs]
