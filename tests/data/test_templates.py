@@ -81,6 +81,23 @@ def test_operators_one_by_one_agree_with_the_reference(task_id: str, tmp_path: P
     assert error_of(task, torch_program(reference, plan(reference.roots)), tmp_path) < TOLERANCE
 
 
+def test_shapes_and_types_are_known_without_running(tmp_path: Path) -> None:
+    read_tasks = 0
+    for task in [*load_suite("starter", device="cpu"), *load_suite("generated?n=64&seed=0", device="cpu")]:
+        try:
+            reference = read(task.source)
+        except UnsuitableError:
+            continue
+        module = imported(task.source, tmp_path)
+        with torch.no_grad():
+            outputs = module.Model(*module.get_init_inputs())(*module.get_inputs())
+        outputs = [outputs] if isinstance(outputs, torch.Tensor) else outputs
+        found = [(tuple(one.shape), str(one.dtype).removeprefix("torch.")) for one in outputs]
+        assert [(root.dims, root.dtype) for root in reference.roots] == found, task.id
+        read_tasks += 1
+    assert read_tasks > 95
+
+
 @pytest.mark.slow
 def test_triton_programs_agree_with_the_reference_in_the_interpreter() -> None:
     pytest.importorskip("triton", reason="needs Triton")

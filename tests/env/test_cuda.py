@@ -29,7 +29,7 @@ def forward(body: str, *, top: str = "", init: str = "pass", arguments: str = "x
     )
 
 
-@pytest.mark.parametrize("name", ["softplus_mish", "matmul_bias_gelu", "rms_norm"])
+@pytest.mark.parametrize("name", ["softplus_mish", "matmul_bias_gelu", "rms_norm", "kron_matvec", "tall_skinny_matmul"])
 def test_a_reference_is_as_fast_as_itself(judge: Judge, name: str) -> None:
     task = load_task(f"starter/{name}", device="cuda")
     one = judge.evaluate(task, as_candidate(task))

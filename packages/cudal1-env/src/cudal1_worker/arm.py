@@ -248,6 +248,7 @@ class Arm:
         control, words, side = self.control, self.words, self.side
         last_go = last_wake = 0
         kept = self.outputs
+        side.hold()
         with torch.no_grad():
             while True:
                 go = control[wire.GO]

@@ -43,6 +43,9 @@ class CpuSide:
     def _mapped(self, fd: int, flags: int, prot: int) -> torch.Tensor:
         return _frombuffer(mmap.mmap(fd, self.size_bytes, flags=flags, prot=prot), dtype=torch.uint8)
 
+    def hold(self) -> None:
+        """Outputs lie where the program put them."""
+
     def wake(self, turn: int) -> None:
         """Change which blocks of the heap are free.
 

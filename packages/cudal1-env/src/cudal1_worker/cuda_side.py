@@ -13,6 +13,7 @@ import torch
 
 from cudal1_worker import layout, vmm
 from cudal1_worker import protocol as wire
+from cudal1_worker.arena import Arena, Copies
 from cudal1_worker.pools import Pools
 from cudal1_worker.vmm import driver
 
@@ -20,46 +21,6 @@ _synchronize = torch.cuda.synchronize
 _data_ptr = torch.Tensor.data_ptr
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
 _FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
-
-
-class Arena:
-    """Hands out pieces of a range of addresses, first fit; torch's caching allocator asks rarely.
-
-    What does not fit comes from the driver, so a program runs in any case.
-    """
-
-    def __init__(self, start: int, size_bytes: int) -> None:
-        self.start, self.end = start, start + size_bytes
-        self._free = [(start, size_bytes)]
-
-    def holds(self, address: int) -> bool:
-        """Whether an address lies in the arena."""
-        return self.start <= address < self.end
-
-    def allocate(self, size: int, device: int, stream: int | None) -> int:
-        """Return the address of `size` bytes, or 0."""
-        size = -(-size // 512) * 512
-        for place, (start, room) in enumerate(self._free):
-            if room >= size:
-                self._free[place : place + 1] = [(start + size, room - size)] if room > size else []
-                return start
-        status, address = driver.cuMemAlloc(size)
-        return int(address) if status == driver.CUresult.CUDA_SUCCESS else 0
-
-    def free(self, address: int, size: int, device: int, stream: int | None) -> None:
-        """Take a piece back."""
-        if not self.holds(address):
-            driver.cuMemFree(address)
-            return
-        self._free.append((address, -(-size // 512) * 512))
-        self._free.sort()
-        joined: list[tuple[int, int]] = []
-        for start, room in self._free:
-            if joined and joined[-1][0] + joined[-1][1] == start:
-                joined[-1] = (joined[-1][0], joined[-1][1] + room)
-            else:
-                joined.append((start, room))
-        self._free = joined
 
 
 class CudaSide:
@@ -77,8 +38,7 @@ class CudaSide:
         self._dummy.add_(1)  # loads the kernel: later, behind a closed gate, that would wait for ever
         self._memory = vmm.Mapping.take(fds[0], message["arena_bytes"], 0)
         whole, room = self._memory.tensor(), message["copies_bytes"]
-        self._copies: torch.Tensor = whole[message["arena_bytes"] - room : message["arena_bytes"]]
-        self._copied_bytes = 0
+        self._copies = Copies(whole[message["arena_bytes"] - room : message["arena_bytes"]])
         self.start = self._memory.address
         self.arena = Arena(self.start, message["arena_bytes"] - room)
         self._callbacks = (_ALLOCATE(self.arena.allocate), _FREE(self.arena.free))
@@ -107,8 +67,12 @@ class CudaSide:
 
     def untimed_block(self, message: wire.Message, fds: list[int]) -> torch.Tensor:
         """Return the slot that the judge has filled."""
-        self._copied_bytes = 0
+        self._copies.forget()
         return self.slots[message["slot"]]
+
+    def hold(self) -> None:
+        """Keep the copies that were made of the last untimed call's outputs for good: empty turns return them."""
+        self._copies.hold()
 
     def wake(self, turn: int) -> None:
         """Forget the last turn's copies; queue a kernel that waits for the judge's word, and do not wait for it.
@@ -116,7 +80,7 @@ class CudaSide:
         When the judge has emptied the caches, it lets that kernel run, so that the GPU holds this process's context
         before the clock starts: switching to it takes longer than a short call.
         """
-        self._copied_bytes = 0
+        self._copies.forget()
         stream = torch.cuda.current_stream().cuda_stream
         vmm.check(driver.cuStreamWaitValue32(stream, self._gate, turn, 0))  # until it is at least `turn`
         self._dummy.add_(1)
@@ -144,9 +108,6 @@ class CudaSide:
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Copy a tensor to where the judge can read it; what is not on the GPU, or does not fit, stays as it is."""
-        size = tensor.numel() * tensor.element_size()
-        begin, end = self._copied_bytes, self._copied_bytes + -(-size // 512) * 512
-        if not tensor.is_cuda or not size or end > self._copies.numel():
+        if not tensor.is_cuda or not tensor.numel():
             return tensor
-        self._copied_bytes = end
-        return self._copies[begin : begin + size].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        return self._copies.take(tensor)

@@ -107,7 +107,9 @@ class Oracle:
         plain = self.models["seeded"][0]
         self.entries, size = layout.manifest(self.fresh_inputs(seed, "own"))
         values = self.fresh_inputs(seed, "own")
+        before = self.most_allocated(again=True)
         first = self.run(plain, values)
+        work = self.most_allocated() - before
         again = self.fresh_inputs(seed, "own")
         torch.manual_seed(seed + 1)  # another state of the generator: dropout and its like show
         second = self.run(plain, again)
@@ -117,6 +119,7 @@ class Oracle:
             "state": state_names(plain),
             "inputs": self.entries,
             "bytes": size,
+            "work_bytes": work,
             "outputs": [
                 {
                     "shape": list(out.shape),
@@ -230,6 +233,14 @@ class Oracle:
         """Tell whether the answer changes visibly with one element."""
         assert self.variation is not None, "vary first"
         return {"changes": self.variation.changes(message["tensor"], message["position"])}
+
+    def most_allocated(self, *, again: bool = False) -> int:
+        """Memory of a GPU that torch had given out at most, from the last call with `again` on."""
+        if self.device.type == "cpu":
+            return 0
+        if again:
+            torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.max_memory_allocated()
 
     def run(self, model: Any, values: list[Any]) -> list[torch.Tensor]:
         """Call a model once; return its output tensors."""

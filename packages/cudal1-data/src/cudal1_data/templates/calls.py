@@ -21,8 +21,6 @@ _SAME = (
     "triu",
     "one_hot",
     "roll",
-    "cummax",
-    "cummin",
     "cumprod",
     "index_add",
     "normalize",
@@ -36,6 +34,8 @@ _SAME = (
     "group_norm",
     "layer_norm",
 )
+_PAIRS = ("cummax", "cummin")
+"""Calls that return values and their indices."""
 
 
 def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]) -> Value:
@@ -65,6 +65,9 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
         whole = f"{given[0]}{text}({', '.join(given[1:])})"
     else:
         whole = f"{text}({', '.join(given)})"
+    if name in _PAIRS and nodes:
+        values = opaque(f"{whole}[0]", nodes[0].dims, *operands, dtype=nodes[0].dtype)
+        return values, opaque(f"{whole}[1]", nodes[0].dims, *operands, dtype="int64")
     return opaque(whole, _dims(name, args, named), *operands, dtype=_dtype(name, nodes, named))
 
 

@@ -129,7 +129,7 @@ class Arm:
         """
         anatomy = self.anatomy
         output_bytes = sum(out.size * out.item_bytes for out in anatomy.outputs)
-        self._memory = self.device.memory(self.worker.pid, anatomy.input_bytes, output_bytes)
+        self._memory = self.device.memory(self.worker.pid, anatomy.input_bytes, output_bytes, anatomy.work_bytes)
         if (begin := self._memory.begin()) is not None:
             self._memory.began(self._ask(*begin, self.settings.warmup_timeout_s, _CALL_ERRORS, "starting on the GPU"))
         answer = self._ask(

@@ -78,7 +78,7 @@ class CpuDevice:
     ) -> None:
         """What a CPU's caches keep is too much for a floor that means anything."""
 
-    def memory(self, pid: int, input_bytes: int, output_bytes: int) -> CpuMemory:
+    def memory(self, pid: int, input_bytes: int, output_bytes: int, work_bytes: int) -> CpuMemory:
         """Make the memory of an arm."""
         return CpuMemory(self, pid, input_bytes)
 

@@ -41,6 +41,8 @@ _NUMBERS = 1 << 16
 """How many are added up to see whether the GPU still computes."""
 _ARENA_BYTES = 1 << 30
 """Least size of an arena, without its room for copies of outputs; what does not fit comes from the driver."""
+_ARENA_SHARE = 1 / 16
+"""Most of the GPU's memory that an arena takes for what calls need beside outputs."""
 _COPIES_BYTES = 1 << 30
 """Room for copies of the outputs of a turn, or of one call where that is more."""
 _STAGED_BYTES = 32 << 20
@@ -139,9 +141,10 @@ class CudaDevice:
         uuid, driver = self.identity, self._driver
         return known_peaks(uuid, driver, lambda: measure_peaks(uuid, driver), again=again)
 
-    def memory(self, pid: int, input_bytes: int, output_bytes: int) -> CudaMemory:
+    def memory(self, pid: int, input_bytes: int, output_bytes: int, work_bytes: int) -> CudaMemory:
         """Make the memory of an arm."""
-        return CudaMemory(self, input_bytes, output_bytes)
+        total = int(self._properties.total_memory)
+        return CudaMemory(self, input_bytes, output_bytes, arena_bytes(output_bytes, work_bytes, total))
 
     def pool_bytes(self, wanted: int) -> int:
         """Memory that input sets and answers may take: they lie on the GPU, which has more to spare."""
@@ -188,6 +191,20 @@ class CudaDevice:
         )
 
 
+def arena_bytes(output_bytes: int, work_bytes: int, total_bytes: int) -> int:
+    """How much torch's allocator may have of an arena: outputs that lie elsewhere must be copied, call by call.
+
+    Twice what the reference needs, within a share of the GPU's memory: the allocator keeps blocks of several sizes.
+
+    Args:
+        output_bytes: Size of the outputs of one call.
+        work_bytes: What a call of the reference takes.
+        total_bytes: The GPU's memory.
+    """
+    work = min(2 * work_bytes, int(_ARENA_SHARE * total_bytes))
+    return vmm.rounded(max(_ARENA_BYTES, 8 * output_bytes, work))
+
+
 class CudaBlock:
     """Device memory of the judge that another process can map.
 
@@ -223,9 +240,10 @@ class CudaMemory:
         device: Whose memory it is.
         input_bytes: Size of a set of inputs.
         output_bytes: Size of the outputs of one call.
+        arena_bytes: What torch's allocator may have of it.
     """
 
-    def __init__(self, device: CudaDevice, input_bytes: int, output_bytes: int) -> None:
+    def __init__(self, device: CudaDevice, input_bytes: int, output_bytes: int, arena_bytes: int) -> None:
         import torch
 
         self._torch: Any = torch
@@ -234,8 +252,8 @@ class CudaMemory:
         self._copies = device.copies
         self._input_bytes = input_bytes
         self._stride = vmm.rounded(input_bytes)
-        self._copies_bytes = vmm.rounded(max(_COPIES_BYTES, 2 * output_bytes))
-        self._arena = CudaBlock(max(_ARENA_BYTES, 8 * output_bytes) + self._copies_bytes)
+        self._copies_bytes = vmm.rounded(max(_COPIES_BYTES, 2 * output_bytes) + output_bytes)  # one is held for good
+        self._arena = CudaBlock(arena_bytes + self._copies_bytes)
         self._slots: CudaBlock | None = None
         self._gate = 0
         self._base = 0

@@ -212,8 +212,15 @@ class Device(Protocol):
         """
         ...
 
-    def memory(self, pid: int, input_bytes: int, output_bytes: int) -> ArmMemory:
-        """Make the memory of an arm."""
+    def memory(self, pid: int, input_bytes: int, output_bytes: int, work_bytes: int) -> ArmMemory:
+        """Make the memory of an arm.
+
+        Args:
+            pid: The worker's.
+            input_bytes: Size of a set of inputs.
+            output_bytes: Size of the outputs of one call.
+            work_bytes: What a call of the reference takes.
+        """
         ...
 
     def block(self, size_bytes: int) -> Block:

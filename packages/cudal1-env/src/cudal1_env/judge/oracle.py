@@ -40,6 +40,8 @@ class Anatomy:
     """What each output must look like."""
     defaults: tuple[str, ...] = ()
     """Names of its state that a constructor fills with a constant or with zeros: what a program could leave out."""
+    work_bytes: int = 0
+    """Memory of a GPU that a call of the reference takes at most, its outputs among it."""
 
     @property
     def tensor_bytes(self) -> list[int]:
@@ -117,6 +119,7 @@ class OracleClient:
                 answer["bytes"],
                 outputs,
                 tuple(answer["defaults"]),
+                answer["work_bytes"],
             )
         except BaseException:
             self.close()

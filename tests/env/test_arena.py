@@ -1,0 +1,82 @@
+"""Who gets which part of an arm's memory on a GPU: bookkeeping only, over memory of the host."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cudal1_env.judge.cuda import arena_bytes
+from cudal1_worker import arena
+from cudal1_worker.arena import Arena, Copies
+from hypothesis import given
+from hypothesis import strategies as st
+
+START, SIZE = 1 << 30, 1 << 20
+
+
+class Driver:
+    """Gives out memory far away, as the driver does where the arena is full."""
+
+    class CUresult:
+        CUDA_SUCCESS = 0
+
+    def __init__(self) -> None:
+        self.held: dict[int, int] = {}
+        self.next = 1 << 40
+
+    def cuMemAlloc(self, size: int) -> tuple[int, int]:
+        self.next += 1 << 30
+        self.held[self.next] = size
+        return 0, self.next
+
+    def cuMemFree(self, address: int) -> tuple[int]:
+        del self.held[address]
+        return (0,)
+
+
+@given(st.lists(st.tuples(st.integers(1, SIZE), st.integers(0, 7)), max_size=40))
+def test_pieces_never_overlap_and_come_back(steps: list[tuple[int, int]]) -> None:
+    driver = Driver()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arena, "driver", driver)
+        one = Arena(START, SIZE)
+        held: dict[int, int] = {}
+        for size, back in steps:
+            address = one.allocate(size, 0, None)
+            assert one.holds(address) or driver.held[address] >= size
+            assert all(address + size <= other or other + room <= address for other, room in held.items())
+            held[address] = size
+            for other in list(held)[:back]:
+                one.free(other, held.pop(other), 0, None)
+        for address, size in held.items():
+            one.free(address, size, 0, None)
+        assert not driver.held
+        assert one.allocate(SIZE, 0, None) == START
+
+
+def test_what_is_held_outlives_later_turns() -> None:
+    copies = Copies(torch.zeros(4096, dtype=torch.uint8))
+    copies.take(torch.full((100,), 9.0))
+    copies.forget()
+    kept = copies.take(torch.arange(100.0))
+    copies.hold()
+    for turn in range(3):
+        copies.forget()
+        made = [copies.take(torch.full((100,), float(-turn - k))) for k in range(4)]
+        assert [float(one[0]) for one in made] == [float(-turn - k) for k in range(4)]
+        assert torch.equal(kept, torch.arange(100.0))
+        assert torch.equal(copies.take(kept), kept)
+
+
+def test_what_does_not_fit_stays_where_it_is() -> None:
+    copies = Copies(torch.zeros(1024, dtype=torch.uint8))
+    large = torch.ones(1000)
+    assert copies.take(large) is large
+
+
+@pytest.mark.parametrize(
+    ("output", "work", "expected"),
+    [(1 << 10, 1 << 20, 1 << 30), (1 << 30, 0, 8 << 30), (1 << 12, 1 << 30, 2 << 30), (1 << 12, 1 << 40, 8 << 30)],
+    ids=["small", "large outputs", "large work", "larger than its share"],
+)
+def test_an_arena_holds_what_the_reference_needs(output: int, work: int, expected: int) -> None:
+    assert arena_bytes(output, work, 128 << 30) == expected
