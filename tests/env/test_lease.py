@@ -96,6 +96,16 @@ def test_a_lease_that_is_held_for_too_long_is_a_clear_error(folder: Path) -> Non
     assert {path.name for path in folder.iterdir()} == {"gpu-x", "cpu-1"}
 
 
+def test_those_who_share_a_device_keep_others_off_and_are_kept_off(folder: Path) -> None:
+    refused = pytest.raises(MachineError, match="to be free")
+    with lease("gpu", shared=True), lease("gpu", shared=True), refused, lease("gpu", wait_s=0.0):
+        pass
+    with lease("gpu"), refused, lease("gpu", shared=True, wait_s=0.0):
+        pass
+    with lease("gpu", wait_s=0.0):
+        pass
+
+
 def test_a_lock_that_another_user_made_can_be_held(folder: Path) -> None:
     with lease("gpu-x"):
         pass

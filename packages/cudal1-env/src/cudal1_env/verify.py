@@ -65,14 +65,19 @@ class PooledJudge(BatchJudge):
         *,
         precision: Precision = "training",
     ) -> None:
-        """Judge programs in parts of one task each; see `BatchJudge.evaluate_each`."""
-        for part in _parts(jobs):
-            try:
-                found: Sequence[Outcome] = self.evaluate_many([jobs[index] for index in part], precision=precision)
-            except TaskError as error:
-                found = [error] * len(part)
-            for index, outcome in zip(part, found, strict=True):
-                done(index, outcome)
+        """Judge programs in parts of one task each, what several parts compile side by side before them.
+
+        See `BatchJudge.evaluate_each`.
+        """
+        for window in _windows(_parts(jobs), self.settings.max_pools):
+            self.rehearse([jobs[index] for part in window for index in part], precision=precision)
+            for part in window:
+                try:
+                    found: Sequence[Outcome] = self.evaluate_many([jobs[index] for index in part], precision=precision)
+                except TaskError as error:
+                    found = [error] * len(part)
+                for index, outcome in zip(part, found, strict=True):
+                    done(index, outcome)
 
 
 def _parts(jobs: Sequence[tuple[Task, str]]) -> list[list[int]]:
@@ -84,3 +89,8 @@ def _parts(jobs: Sequence[tuple[Task, str]]) -> list[list[int]]:
         else:
             parts.append([index])
     return parts
+
+
+def _windows(parts: Sequence[list[int]], most: int) -> list[list[list[int]]]:
+    """Group parts, so many that the pools of their tasks are kept."""
+    return [list(parts[start : start + most]) for start in range(0, len(parts), most)]

@@ -102,6 +102,7 @@ class Arm:
         self.reused = False
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
+            "ahead": self.ahead,
             "cuda": self.use_cuda,
             "construct": self.construct,
             "load": self.load,
@@ -138,6 +139,36 @@ class Arm:
         self.module = execute(source, message["wanted"])
         return {"ok": True}
 
+    def ahead(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Make the model and call it once on made-up inputs, so that it compiles what it will want.
+
+        Floating-point inputs are standard normal, all others zero, which is valid for an index.
+        """
+        device = torch.device(message["device"])
+        if device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = message["tf32"]
+        self.model = self.made(message)
+        if isinstance(self.model, torch.nn.Module):
+            self.model = self.model.to(device)
+        block = torch.zeros(message["bytes"], dtype=torch.uint8, device=device)
+        self.entries = message["entries"]
+        inputs = self.inputs_in(block)
+        with torch.no_grad():
+            for value in inputs:
+                if isinstance(value, torch.Tensor) and value.is_floating_point():
+                    value.normal_()
+            self.model(*inputs)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return {"ok": True}
+
+    def made(self, message: wire.Message) -> Any:
+        """Construct the model under a seed."""
+        torch.manual_seed(message["seed"])
+        arguments = layout.decode(message["arguments"])
+        factory = getattr(self.module, message["wanted"])
+        return factory(**arguments) if isinstance(arguments, dict) else factory(*arguments)
+
     def use_cuda(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Work on a GPU from now on; answer with the address of the arena."""
         from cudal1_worker.cuda_side import CudaSide
@@ -147,11 +178,7 @@ class Arm:
 
     def construct(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make the model under the seed; answer with names, shapes and dtypes of its state."""
-        torch.manual_seed(message["seed"])
-        arguments = layout.decode(message["arguments"])
-        factory = getattr(self.module, message["wanted"])
-        model = factory(**arguments) if isinstance(arguments, dict) else factory(*arguments)
-        self.model = self.side.place(model)
+        self.model = self.side.place(self.made(message))
         return {"state": state_names(self.model)}
 
     def load(self, message: wire.Message, fds: list[int]) -> wire.Message:

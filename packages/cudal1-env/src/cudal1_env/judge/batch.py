@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from cudal1_data import Task
 
 from cudal1_env.errors import TaskError
-from cudal1_env.judge.builder import Built
+from cudal1_env.judge.builder import Built, compiles
 from cudal1_env.judge.judge import Judge
 from cudal1_env.judge.lease import away_from, core_name, lease
 from cudal1_env.judge.pool import SEED_BYTES, Pool
+from cudal1_env.judge.verdict import Case
 from cudal1_env.records import Evaluation, Precision
 
 Outcome = Evaluation | TaskError
@@ -45,7 +46,9 @@ class BatchJudge(Judge):
         *,
         precision: Precision = "training",
     ) -> None:
-        """Judge programs: builds of a batch side by side, measurements one at a time, in order.
+        """Judge programs: builds of a batch side by side, measurements one at a time.
+
+        Programs that compile come first, so that those of a batch take about as long; else the order is kept.
 
         Args:
             jobs: Task and program.
@@ -56,9 +59,11 @@ class BatchJudge(Judge):
             MachineError: The machine broke; what `done` was told stands.
         """
         batch = min(len(os.sched_getaffinity(0)), self.settings.max_pools)
-        with self._lock, ThreadPoolExecutor(batch) as executor:
+        order = sorted(range(len(jobs)), key=lambda index: not compiles(jobs[index][1]))
+        with self._lock, ThreadPoolExecutor(batch) as executor, self._rehearsals() as rehearsals:
             for start in range(0, len(jobs), batch):
-                self._batch(start, jobs[start : start + batch], done, precision, executor)
+                part = [(index, *jobs[index]) for index in order[start : start + batch]]
+                self._batch(part, done, precision, executor, rehearsals)
 
     def compare(self, task: Task, evaluation: Evaluation) -> Evaluation:
         """Return a record with speedups against those of this judge's baselines that it lacks.
@@ -89,15 +94,17 @@ class BatchJudge(Judge):
 
     def _batch(
         self,
-        start: int,
-        jobs: Sequence[tuple[Task, str]],
+        part: Sequence[tuple[int, Task, str]],
         done: Callable[[int, Outcome], None],
         precision: Precision,
         executor: ThreadPoolExecutor,
+        rehearsals: ThreadPoolExecutor,
     ) -> None:
         begun: list[_Job] = []
+        cases: list[tuple[int, str, Case, Pool]] = []
+        rehearsed: list[Future[None]] = []
         try:
-            for index, (task, source) in enumerate(jobs, start):
+            for index, task, source in part:
                 seed = secrets.token_bytes(SEED_BYTES)
                 case = self._case(task, source, precision)
                 try:
@@ -105,16 +112,25 @@ class BatchJudge(Judge):
                 except TaskError as error:
                     done(index, error)
                     continue
-                begun.append(_Job(index, seed.hex(), pool, executor.submit(self._builder.build, case, pool)))
+                rehearsed += self._rehearse(rehearsals, case, pool)
+                cases.append((index, seed.hex(), case, pool))
+            for one in rehearsed:
+                one.result()
+            begun = [
+                _Job(index, seed, pool, executor.submit(self._builder.build, case, pool))
+                for index, seed, case, pool in cases
+            ]
             wait([job.built for job in begun])  # nothing is built while something is measured
             for job in begun:
                 done(job.index, self._outcome(job))
         finally:
+            wait(rehearsed)
             wait([job.built for job in begun])
             for job in begun:
                 if job.built.exception() is None and (arm := job.built.result().arm) is not None:
                     arm.close()
-                self._retire((job.pool.task.id, job.seed))
+            for _, seed, case, _ in cases:
+                self._retire((case.task.id, seed))
 
     def _outcome(self, job: _Job) -> Outcome:
         try:

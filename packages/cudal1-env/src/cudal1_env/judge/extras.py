@@ -100,15 +100,21 @@ class Extras:
         update = {"speedups": speedups, "baselines_failed": failed, "strongest": strongest}
         return evaluation.model_copy(update=update)
 
-    def _entry(self, case: Case, name: BaselineName, pool: Callable[[], Pool]) -> BaselineEntry:
-        """Return what is known of a baseline, measuring it where nothing is."""
-        source = program(name, case.task.source)
+    def unknown(self, case: Case) -> list[Case]:
+        """The baselines of a case's task that `add` would have to measure."""
+        return [
+            self._twin(case, name)
+            for name in self.names
+            if self.store.find(self._key(case, name), case.precision, self.settings.baseline_warmup_timeout_s) is None
+        ]
+
+    def _key(self, case: Case, name: BaselineName) -> BaselineKey:
         machine = case.machine
         assert machine is not None, "a case begins with its machine"
-        key = BaselineKey(
+        return BaselineKey(
             baseline=name,
             task_sha256=sha256(case.task.source),
-            source_sha256=sha256(source),
+            source_sha256=sha256(program(name, case.task.source)),
             device=machine.device,
             machine=machine.name,
             driver=machine.driver,
@@ -116,11 +122,20 @@ class Extras:
             triton=_triton_version(),
             arithmetic=self.settings.arithmetic,
         )
-        limit_s = self.settings.baseline_warmup_timeout_s
+
+    def _twin(self, case: Case, name: BaselineName) -> Case:
+        """A baseline's program as a case, at the precision of the program that it is for."""
+        twin = Case(case.task, program(name, case.task.source), case.precision, role="baseline")
+        twin.machine, twin.shares, twin.floor = case.machine, case.shares, case.floor
+        return twin
+
+    def _entry(self, case: Case, name: BaselineName, pool: Callable[[], Pool]) -> BaselineEntry:
+        """Return what is known of a baseline, measuring it where nothing is."""
+        key, limit_s = self._key(case, name), self.settings.baseline_warmup_timeout_s
         entry = self.store.find(key, case.precision, limit_s)
         if entry is None:
             with case.watch.phase("baselines"):
-                outcome = self._judge(case, source, pool())
+                outcome = self._judge(self._twin(case, name), pool())
             entry = BaselineEntry(
                 key=key,
                 created_at=outcome.created_at,
@@ -133,11 +148,10 @@ class Extras:
             self.store.keep(entry)
         return entry
 
-    def _judge(self, case: Case, source: str, pool: Pool) -> Evaluation:
-        """Judge a baseline's program like any other, at the precision of the program that it is for."""
-        twin = Case(case.task, source, case.precision, role="baseline")
-        twin.machine, twin.shares, twin.floor = case.machine, case.shares, case.floor
-        built = self._builder.build(twin, pool)
+    def _judge(self, twin: Case, pool: Pool) -> Evaluation:
+        """Judge a baseline's program like any other."""
+        self._builder.rehearse(twin, pool, leased=True)
+        built = self._builder.build(twin, pool, leased=True)
         try:
             return twin.failed(built.fault) if built.fault is not None else self._launches.measure(built, pool)
         except Fault as fault:
@@ -152,7 +166,9 @@ class Extras:
         case = built.case
         mode = "loaded" if evaluation.weights == "loaded" else "seeded"
         try:
-            twin = self._builder.build(Case(case.task, case.source, "training", role="profile"), pool, built.snapshot)
+            twin = self._builder.build(
+                Case(case.task, case.source, "training", role="profile"), pool, built.snapshot, leased=True
+            )
             try:
                 if twin.fault is not None:
                     raise twin.fault

@@ -7,7 +7,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -15,11 +15,11 @@ from typing import Self
 from cudal1_data import Task
 
 from cudal1_env.calibration import load_spread
-from cudal1_env.errors import MachineError
+from cudal1_env.errors import MachineError, TaskError
 from cudal1_env.gate import AuditReport, find_audit, reference_sha256
 from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.arms import Fault
-from cudal1_env.judge.builder import Builder, Built
+from cudal1_env.judge.builder import Builder, Built, compiles
 from cudal1_env.judge.extras import Extras
 from cudal1_env.judge.health import Held, await_memory, check_returned
 from cudal1_env.judge.launches import Launches
@@ -115,6 +115,35 @@ class Judge:
                         if one.arm is not None:
                             one.arm.close()
         return [results[index] for index in range(len(jobs))]
+
+    def rehearse(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> None:
+        """Let programs that compile, and their tasks' baselines, do so now, side by side.
+
+        `evaluate` and `evaluate_many` then begin with what is there. A program of a task that cannot be judged is left
+        out: they say why.
+
+        Args:
+            jobs: Task and program; no more tasks than `JudgeSettings.max_pools`.
+            precision: As they will be judged.
+        """
+        with self._lock, self._rehearsals() as executor:
+            begun: list[Future[None]] = []
+            for task, source in jobs:
+                case = self._case(task, source, precision)
+                try:
+                    begun += self._rehearse(executor, case, self._pool(case, None))
+                except TaskError:
+                    continue
+            for one in begun:
+                one.result()
+
+    def _rehearsals(self) -> ThreadPoolExecutor:
+        """As many builds at a time as there is room for: each is two compilers."""
+        return ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2))
+
+    def _rehearse(self, executor: ThreadPoolExecutor, case: Case, pool: Pool) -> list[Future[None]]:
+        cases = [case, *self._extras.unknown(case)]
+        return [executor.submit(self._builder.rehearse, one, pool) for one in cases if compiles(one.source)]
 
     def prepare(self, task: Task) -> float:
         """Start a task's oracle now rather than at its first evaluation.

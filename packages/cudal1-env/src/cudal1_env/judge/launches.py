@@ -117,7 +117,7 @@ class Launches:
     def _beside_itself(self, case: Case, pool: Pool) -> LaunchResult:
         """Measure one launch with the reference in the candidate's place."""
         twin = Case(case.task, f"{case.task.source}\n\nModelNew = Model\n", case.precision)
-        built = self._builder.build(twin, pool)
+        built = self._builder.build(twin, pool, leased=True)
         try:
             if built.fault is not None:
                 raise TaskError(f"{case.task.id}: expected the reference to run, got {built.fault.message}")
@@ -144,7 +144,6 @@ class Launches:
             reference_s = self._warm_reference(case, pool, mode, reference)
             self._warm_candidate(case, pool, mode, candidate)
             room.check()
-            self._builder.keep_compiled(built)
             pairs, calls, burst = self._size(case.precision, reference_s, pool.anatomy, bursts=bursts)
             with case.watch.phase("warmup"):
                 for arm in (reference, candidate):

@@ -92,8 +92,10 @@ def core_name(core: int | None) -> str:
 
 
 @contextlib.contextmanager
-def lease(*names: str, wait_s: float = _WAIT_S) -> Generator[float]:
+def lease(*names: str, shared: bool = False, wait_s: float = _WAIT_S) -> Generator[float]:
     """Hold devices, taken in the order of their names; yield the seconds that were waited for them.
+
+    Those who share a device measure nothing on it, and nobody measures on it meanwhile.
 
     A lock is a file lock on an empty file that stays: removing it would race with the next holder.
 
@@ -107,7 +109,7 @@ def lease(*names: str, wait_s: float = _WAIT_S) -> Generator[float]:
             held.callback(os.close, fd)
             while True:
                 try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
                     if time.monotonic() - began > wait_s:

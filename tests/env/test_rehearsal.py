@@ -1,0 +1,118 @@
+"""Programs that compile do so before they are judged, wherever in them that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from cudal1_data import Task
+from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.builder import compiles
+from cudal1_env.records import Status
+
+REFERENCE = """import torch
+import torch.nn as nn
+
+N = 4096
+
+
+class Model(nn.Module):
+    def forward(self, x, index):
+        return x[index] * 2
+
+
+def get_inputs():
+    return [torch.randn(N), torch.randperm(N)]
+
+
+def get_init_inputs():
+    return []
+"""
+TASK = Task(id="file/twice", source=REFERENCE, name="twice", level=1, origin="file")
+COMPILER = """# stands for load_inline: leaves a file, and takes a second where there is none
+import os
+import time
+import torch
+import torch.nn as nn
+
+FILE = os.path.join(os.environ["TORCH_EXTENSIONS_DIR"], "built")
+
+
+def compiled():
+    if not os.path.exists(FILE):
+        time.sleep(1.0)
+        os.makedirs(os.path.dirname(FILE), exist_ok=True)
+        open(FILE, "w").close()
+
+
+"""
+BODY = """class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+
+    def forward(self, x, index):
+        {call}
+        return x[index] * 2
+"""
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    with Judge(JudgeSettings(device="cpu", warmup_timeout_s=0.9, build_timeout_s=20.0)) as one:
+        yield one
+
+
+@pytest.mark.parametrize(
+    ("init", "call"), [("compiled()", "pass"), ("pass", "compiled()")], ids=["constructor", "first call"]
+)
+def test_a_build_counts_as_one_wherever_it_is(judge: Judge, init: str, call: str) -> None:
+    one = judge.evaluate(TASK, COMPILER + BODY.format(init=init, call=call))
+    assert one.status is Status.CORRECT, one.message
+    assert one.seconds.build_s > 1.0
+    assert one.seconds.warmup_s < 0.9
+
+
+def test_builds_of_a_batch_go_side_by_side(judge: Judge) -> None:
+    programs = [COMPILER + BODY.format(init="compiled()", call="pass") + f"# {k}\n" for k in range(3)]
+    jobs = [(TASK, program) for program in programs]
+    judge.rehearse([*jobs, (TASK, "not compiled")])
+    for one in judge.evaluate_many(jobs):
+        assert one.status is Status.CORRECT, one.message
+        assert 1.0 < one.seconds.build_s < 2.5
+    assert not judge._builder._ahead
+
+
+@pytest.mark.parametrize(
+    ("source", "status"),
+    [
+        ("# triton\nraise ValueError('no')\n", Status.BUILD_ERROR),
+        ("# triton\nclass Other: pass\n", Status.NO_CODE),
+        (COMPILER + BODY.format(init="raise ValueError", call="pass"), Status.RUNTIME_ERROR),
+        (COMPILER + BODY.format(init="time.sleep(5)", call="pass"), Status.TIMEOUT),
+        (COMPILER + BODY.format(init="os._exit(0)", call="pass"), Status.CRASH),
+    ],
+    ids=["import", "no class", "constructor", "slow", "end"],
+)
+def test_a_rehearsal_that_fails_decides_nothing_beyond_the_import(judge: Judge, source: str, status: Status) -> None:
+    one = judge.evaluate(TASK, source)
+    assert one.status is status, one.message
+
+
+def test_a_rehearsal_tells_nothing_of_the_judges_inputs(judge: Judge) -> None:
+    """What it was called on is left in the build folder; a program that answers from there is wrong."""
+    kept = (
+        "path = FILE + '.pt'\n"
+        "        if not os.path.exists(path):\n"
+        "            os.makedirs(os.path.dirname(path), exist_ok=True)\n"
+        "            torch.save(x[index] * 2, path)\n"
+        "        return torch.load(path)"
+    )
+    one = judge.evaluate(TASK, COMPILER + BODY.format(init="pass", call=kept))
+    assert one.status is Status.WRONG_OUTPUT, one.message
+
+
+def test_what_has_nothing_to_compile_is_not_rehearsed() -> None:
+    assert not compiles("import torch\nclass ModelNew: pass\n")
+    assert compiles("from torch.utils.cpp_extension import load_inline\n")
+    assert compiles("@triton.jit\ndef kernel(): pass\n")
