@@ -160,11 +160,11 @@ class Oracle:
         own arithmetic on the same inputs, both absolute.
         """
         plain, wide = self.models[message["weights"]]
-        reports: list[list[dict[str, Any]]] = []
+        found: list[torch.Tensor] = []
         for number, one in enumerate(message["sets"]):
             values = self.fresh_inputs(one["seed"], one["distribution"])
             answers = self.exact(wide, values)
-            found = [report(answer) for answer in answers]
+            scales = [scale_of(answer) for answer in answers]
             entries, _ = layout.manifest(values)
             if entries != self.entries:
                 raise Failure("task", "expected get_inputs() to return the same shapes, layouts and values each time")
@@ -175,12 +175,13 @@ class Oracle:
             place = self.block[begin : begin + message["answers_at"] + size]
             self.store(place, entries, values, answers, message["answers_at"])
             # Behind the storing: a reference may write to its inputs.
-            for entry, answer, own in zip(found, answers, self.run(plain, values), strict=True):
-                entry.update(own_error(own, answer))
-            reports.append(found)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-        return {"reports": reports}
+            for scale, answer, own in zip(scales, answers, self.run(plain, values), strict=True):
+                found.append(torch.stack([scale, *own_errors(own, answer)]))
+        # Asked for at once: on a GPU each number that is waited for takes longer than what it is computed from.
+        numbers = torch.stack(found).tolist()
+        reports = [dict(zip(REPORTED, one, strict=True)) for one in numbers]
+        width = len(reports) // len(message["sets"])
+        return {"reports": [reports[k : k + width] for k in range(0, len(reports), width)]}
 
     def store(
         self, place: torch.Tensor, entries: list[layout.Entry], values: list[Any], answers: list[torch.Tensor], at: int
@@ -263,10 +264,20 @@ class Oracle:
         return [out.double() if out.is_floating_point() else out.to(torch.int64) for out in outputs]
 
 
-def report(answer: torch.Tensor) -> dict[str, Any]:
-    """Scale of one answer: its largest finite magnitude."""
-    finite = answer.double()[answer.double().isfinite()]
-    return {"scale": float(finite.abs().max()) if finite.numel() else 0.0, "finite": finite.numel() == answer.numel()}
+REPORTED = ("scale", "own_error", "own_row_error", "masks_differ", "mismatches")
+"""What `make` tells of each output: its largest finite magnitude; the largest error of the reference's own arithmetic,
+absolute, and over the largest magnitude of its row (last dimension; rows that are finite and not zero); how many
+elements are finite in one and not in the other; how many differ."""
+
+
+def scale_of(answer: torch.Tensor) -> torch.Tensor:
+    """Largest finite magnitude, shape ()."""
+    return most(answer.double().abs(), answer.isfinite())
+
+
+def most(values: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+    """Largest of the values at some places, at least 0, shape (); without waiting for a GPU."""
+    return torch.where(where, values, 0.0).max() if values.numel() else values.new_zeros(())
 
 
 def default_names(model: Any) -> list[str]:
@@ -284,31 +295,29 @@ def default_names(model: Any) -> list[str]:
     ]
 
 
-def own_error(own: torch.Tensor, answer: torch.Tensor) -> dict[str, Any]:
-    """How far the reference's own arithmetic is from the float64 answer."""
+def own_errors(own: torch.Tensor, answer: torch.Tensor) -> list[torch.Tensor]:
+    """How far the reference's own arithmetic is from the float64 answer: `REPORTED` but the scale, each shape ()."""
     wide = own.double() if own.is_floating_point() else own.to(torch.int64).double()
     rounded = answer.to(own.dtype).double() if own.is_floating_point() else answer.double()
-    masks_agree = bool(torch.equal(wide.isfinite(), rounded.isfinite()))
-    both = wide.isfinite() & answer.double().isfinite()
-    error = (wide - answer.double())[both].abs()
-    return {
-        "own_error": float(error.max()) if error.numel() else 0.0,
-        "own_row_error": row_error(wide, answer.double()),
-        "masks_agree": masks_agree,
-        "mismatches": int((wide != answer.double()).sum()),
-    }
+    answer = answer.double()
+    finite = wide.isfinite()
+    return [
+        most((wide - answer).abs(), finite & answer.isfinite()),
+        row_error(wide, answer),
+        (finite != rounded.isfinite()).sum().double(),
+        (wide != answer).sum().double(),
+    ]
 
 
-def row_error(got: torch.Tensor, answer: torch.Tensor) -> float:
-    """Largest error over the largest magnitude of its row (last dimension), over rows that are finite and not zero."""
+def row_error(got: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
+    """Largest error over the largest magnitude of its row, shape ()."""
     width = answer.shape[-1] if answer.ndim else 1
     if answer.numel() == 0:
-        return 0.0
+        return answer.new_zeros(())
     rows, mine = answer.reshape(-1, width), got.reshape(-1, width)
     scale = rows.abs().amax(1)
     error = (mine - rows).abs().amax(1)
-    usable = scale.isfinite() & error.isfinite() & (scale > 0)
-    return float((error[usable] / scale[usable]).max()) if bool(usable.any()) else 0.0
+    return most(error / scale, scale.isfinite() & error.isfinite() & (scale > 0))
 
 
 def alike(first: torch.Tensor, second: torch.Tensor) -> bool:

@@ -104,9 +104,12 @@ class BatchJudge(Judge):
         cases: list[tuple[int, str, Case, Pool]] = []
         rehearsed: list[Future[None]] = []
         try:
-            for index, task, source in part:
-                seed = secrets.token_bytes(SEED_BYTES)
-                case = self._case(task, source, precision)
+            wanted = [
+                (index, secrets.token_bytes(SEED_BYTES), self._case(task, source, precision))
+                for index, task, source in part
+            ]
+            self._begin_pools(executor, [(case, seed) for _, seed, case in wanted])
+            for index, seed, case in wanted:
                 try:
                     pool = self._pool(case, seed)
                 except TaskError as error:

@@ -101,9 +101,11 @@ class CpuDevice:
         """View bytes as numbers."""
         return raw.view(dtype)
 
-    def take(self, values: npt.NDArray[np.generic], positions: npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
-        """Copy elements of a flat array."""
-        return values[positions]
+    def take(
+        self, wanted: Sequence[tuple[npt.NDArray[np.generic], npt.NDArray[np.int64]]]
+    ) -> list[npt.NDArray[np.generic]]:
+        """Copy elements of flat arrays."""
+        return [values[positions] for values, positions in wanted]
 
     def to_host(self, array: Bytes) -> Bytes:
         """Copy bytes."""

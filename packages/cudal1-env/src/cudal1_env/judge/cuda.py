@@ -166,10 +166,18 @@ class CudaDevice:
         """View bytes as numbers."""
         return raw.view(getattr(self._torch, dtype))
 
-    def take(self, values: Tensor, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
-        """Copy elements of a flat tensor to the host."""
-        taken: npt.NDArray[np.generic] = values[self._torch.from_numpy(positions).cuda()].cpu().numpy()
-        return taken
+    def take(self, wanted: Sequence[tuple[Tensor, npt.NDArray[np.int64]]]) -> list[npt.NDArray[np.generic]]:
+        """Copy elements of flat tensors to the host; one transfer each way, since each is waited for."""
+        if not wanted:
+            return []
+        double = self._torch.float64
+        borders = np.cumsum([positions.size for _, positions in wanted])[:-1]
+        flat = self._torch.from_numpy(np.concatenate([positions for _, positions in wanted])).cuda()
+        parts = self._torch.tensor_split(flat, borders.tolist())
+        taken = self._torch.cat([values[part].view(double) for (values, _), part in zip(wanted, parts, strict=True)])
+        found = np.split(taken.cpu().numpy(), borders)
+        is_double = [values.dtype is double for values, _ in wanted]
+        return [part if yes else part.view(np.int64) for part, yes in zip(found, is_double, strict=True)]
 
     def to_host(self, array: Tensor) -> npt.NDArray[np.uint8]:
         """Copy bytes to the host."""

@@ -243,8 +243,12 @@ class Device(Protocol):
         """View bytes as numbers."""
         ...
 
-    def take(self, values: Array, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
-        """Copy elements of a flat array to the host."""
+    def take(self, wanted: Sequence[tuple[Array, npt.NDArray[np.int64]]]) -> list[npt.NDArray[np.generic]]:
+        """Copy elements of flat arrays to the host, all in one go.
+
+        Args:
+            wanted: float64 or int64 arrays, and positions in each.
+        """
         ...
 
     def to_host(self, array: Array) -> npt.NDArray[np.uint8]:

@@ -7,7 +7,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -128,8 +128,9 @@ class Judge:
         """
         with self._lock, self._rehearsals() as executor:
             begun: list[Future[None]] = []
-            for task, source in jobs:
-                case = self._case(task, source, precision)
+            cases = [self._case(task, source, precision) for task, source in jobs]
+            self._begin_pools(executor, [(case, None) for case in cases])
+            for case in cases:
                 try:
                     begun += self._rehearse(executor, case, self._pool(case, None))
                 except TaskError:
@@ -186,29 +187,46 @@ class Judge:
     # --- pools -------------------------------------------------------------------------------------------------
 
     def _pool(self, case: Case, seed: bytes | None) -> Pool:
-        task = case.task
-        key = (task.id, seed.hex() if seed is not None else "")
-        pool = self._pools.get(key)
-        if pool is not None and pool.task.source != task.source:
-            self._retire(key)
-            pool = None
+        key = _key(case, seed)
+        pool = self._kept(case, seed)
         if pool is None:
             self._make_room()
-            with case.watch.phase("oracle"):
-                pool = Pool(
-                    task,
-                    self._builder.zygote,
-                    self._builder.spec(None, core=None),
-                    self.device,
-                    self.settings,
-                    seed or secrets.token_bytes(SEED_BYTES),
-                )
-            self._pools[key] = pool
+            self._pools[key] = pool = self._new_pool(case, seed)
         self._pools.move_to_end(key)
         others = sum(one.size_bytes for one in self._pools.values()) - pool.size_bytes
         pool.most_bytes = self.device.pool_bytes(self.settings.pool_bytes) - others
         case.commitment = pool.secrets.commitment
         return pool
+
+    def _kept(self, case: Case, seed: bytes | None) -> Pool | None:
+        """The pool of a case's task, if there is one; one of another task with the same id retires."""
+        key = _key(case, seed)
+        pool = self._pools.get(key)
+        if pool is not None and pool.task.source != case.task.source:
+            self._retire(key)
+            return None
+        return pool
+
+    def _new_pool(self, case: Case, seed: bytes | None) -> Pool:
+        with case.watch.phase("oracle"):
+            return Pool(
+                case.task,
+                self._builder.zygote,
+                self._builder.spec(None, core=None),
+                self.device,
+                self.settings,
+                seed or secrets.token_bytes(SEED_BYTES),
+            )
+
+    def _begin_pools(self, executor: ThreadPoolExecutor, wanted: Sequence[tuple[Case, bytes | None]]) -> None:
+        """Start the oracles of several tasks side by side; one that fails is left out, and `_pool` says why."""
+        missing = {_key(*one): one for one in wanted if self._kept(*one) is None}
+        begun = {key: executor.submit(self._new_pool, *one) for key, one in missing.items()}
+        wait(begun.values())
+        for key, one in begun.items():
+            if not isinstance(one.exception(), TaskError):
+                self._make_room()
+                self._pools[key] = one.result()
 
     def _make_room(self) -> None:
         while self._pools and (
@@ -286,3 +304,8 @@ class Judge:
         """Processes of this judge that may hold memory of the device."""
         own = {pool.oracle.worker.pid for pool in self._pools.values()}
         return own if built is None or built.arm is None else own | {built.arm.worker.pid}
+
+
+def _key(case: Case, seed: bytes | None) -> tuple[str, str]:
+    """How a pool is called: by its task, and by its seed where somebody chose that."""
+    return case.task.id, seed.hex() if seed is not None else ""

@@ -6,13 +6,13 @@ its own, so none can tell another), and so do the launches of one evaluation, fo
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 from cudal1_data import Task
 from cudal1_worker.protocol import MAX_OUTPUTS
 from cudal1_worker.sandbox import Spec
@@ -107,6 +107,53 @@ class Own:
             [max(pair) for pair in zip(self.row_error, other.row_error, strict=True)],
             self.usable and other.usable,
         )
+
+
+@dataclass
+class _DraftAnswer:
+    """An answer whose chosen elements have not been read yet; for the fields see `Answer`."""
+
+    positions: npt.NDArray[np.int64]
+    values: Array
+    """The whole answer, in memory that the oracle overwrites."""
+    kept: Array | None
+    scale: float
+    tolerance: float
+    row_tolerance: float = float("inf")
+    scales: Array | None = None
+    """Of all rows."""
+    width: int = 1
+    reference_error: float = 0.0
+
+    @property
+    def wanted(self) -> list[tuple[Array, npt.NDArray[np.int64]]]:
+        """What is to be read, and where."""
+        own = [(self.values, self.positions)]
+        return own if self.scales is None else [*own, (self.scales, self.positions // self.width)]
+
+    def finished(self, taken: Iterator[npt.NDArray[np.generic]]) -> Answer:
+        """Return the answer, given what was read."""
+        return Answer(
+            self.positions,
+            next(taken),
+            self.kept,
+            self.scale,
+            self.tolerance,
+            row_tolerance=self.row_tolerance,
+            row_scales=None if self.kept is None else self.scales,
+            sample_scales=None if self.scales is None else next(taken),
+            reference_error=self.reference_error,
+        )
+
+
+@dataclass
+class _Draft:
+    """An input set whose answers are drafts."""
+
+    index: int
+    name: str
+    inputs: Array
+    answers: list[_DraftAnswer]
 
 
 class Pool:
@@ -225,7 +272,7 @@ class Pool:
             else:
                 error.append(entry["mismatches"] / max(out.size, 1))
         usable = all(
-            entry["masks_agree"] and one < most_own_error(out.dtype)
+            entry["masks_differ"] == 0 and one < most_own_error(out.dtype)
             for entry, one, out in zip(raw.reports, error, self.anatomy.outputs, strict=True)
         )
         return Own(error, [entry["own_row_error"] for entry in raw.reports], usable)
@@ -236,21 +283,22 @@ class Pool:
         names = [name if (mode, name) in self._own_error else "own" for name in names]
         seeds = [self.secrets.number("set", mode, index) for index in indices]
         raws = self.oracle.make(list(zip(seeds, names, strict=True)), mode)
-        result: list[InputSet] = []
+        drafts: list[_Draft] = []
         unusable: list[int] = []
         for index, name, raw in zip(indices, names, raws, strict=True):
             own = self._own(raw)
             if name != "own" and not own.usable:
                 unusable.append(index)
             else:
-                result.append(self._checked(mode, index, name, raw, own))
+                drafts.append(self._draft(mode, index, name, raw, own))
+        result = self._finished(drafts)
         for index in unusable:
             (raw,) = self.oracle.make([(self.secrets.number("set", mode, index), "own")], mode)
-            result.append(self._checked(mode, index, "own", raw, self._own(raw)))
+            result += self._finished([self._draft(mode, index, "own", raw, self._own(raw))])
         return result
 
-    def _checked(self, mode: WeightsMode, index: int, name: str, raw: RawSet, own: Own) -> InputSet:
-        """Keep of a set what is needed to judge outputs, and its inputs.
+    def _draft(self, mode: WeightsMode, index: int, name: str, raw: RawSet, own: Own) -> _Draft:
+        """Choose what of a set is needed to judge outputs.
 
         What is allowed follows the reference's error on this set where that is larger than on the probes: products of
         large numbers before a softmax err by nothing on one set and by 0.03 % on the next.
@@ -260,13 +308,23 @@ class Pool:
         share = max(16, self.settings.sample_elements // len(self.anatomy.outputs))
         probed = self._own_error[mode, name]
         worse = probed.or_worse(own) if own.usable else probed
-        answers: list[Answer] = []
+        answers: list[_DraftAnswer] = []
         for position, (out, values) in enumerate(zip(self.anatomy.outputs, raw.answers, strict=True)):
             errors = (worse.error[position], worse.row_error[position])
             scale = raw.reports[position]["scale"]
             answer = self._answer(out, values, scale, errors, share, random, whole=whole)
-            answers.append(dataclasses.replace(answer, reference_error=probed.error[position]))
-        return InputSet(index, name, raw.inputs, tuple(answers))
+            answer.reference_error = probed.error[position]
+            answers.append(answer)
+        return _Draft(index, name, raw.inputs, answers)
+
+    def _finished(self, drafts: Sequence[_Draft]) -> list[InputSet]:
+        """Read the chosen elements of several sets, all in one go."""
+        wanted = [pair for draft in drafts for answer in draft.answers for pair in answer.wanted]
+        taken = iter(self.device.take(wanted))
+        return [
+            InputSet(draft.index, draft.name, draft.inputs, tuple(answer.finished(taken) for answer in draft.answers))
+            for draft in drafts
+        ]
 
     def _answer(
         self,
@@ -278,16 +336,15 @@ class Pool:
         random: np.random.Generator,
         *,
         whole: bool,
-    ) -> Answer:
+    ) -> _DraftAnswer:
         count = min(share, out.size)
         positions = random.choice(out.size, size=count, replace=False) if count else np.empty(0)  # in random order
         positions = positions.astype(np.int64)
         settings, (own_error, own_row_error) = self.settings, own
         factor, floor_ulps = HALF.get(out.dtype, (settings.error_factor, settings.error_floor_ulps))
         kept = self.device.copy(values) if whole else None
-        sample = self.device.take(values, positions)
         if not out.floating:
-            return Answer(positions, sample, kept, scale, own_error * settings.error_factor)
+            return _DraftAnswer(positions, values, kept, scale, own_error * settings.error_factor)
         allowed = tolerance(
             scale=scale,
             own_relative_error=own_error,
@@ -297,16 +354,8 @@ class Pool:
         )
         row_allowed = max(factor * own_row_error, floor_ulps * EPSILON[out.dtype])
         scales = row_scales(values, out.shape) if out.size else None
-        return Answer(
-            positions,
-            sample,
-            kept,
-            scale,
-            allowed,
-            row_tolerance=row_allowed if row_allowed < 1.0 and _width(out) >= _LEAST_WIDTH else float("inf"),
-            row_scales=scales if whole else None,
-            sample_scales=None if scales is None else self.device.take(scales, positions // _width(out)),
-        )
+        row_tolerance = row_allowed if row_allowed < 1.0 and _width(out) >= _LEAST_WIDTH else float("inf")
+        return _DraftAnswer(positions, values, kept, scale, allowed, row_tolerance, scales, _width(out))
 
     def close(self) -> None:
         """End the oracle and give the sets back."""

@@ -6,6 +6,7 @@ death, the reference alone again.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -153,9 +154,11 @@ class Measurement:
         """
         calls, burst = self.calls_per_turn, self.burst
         singles = _SINGLES if burst > 1 else 0
-        extra = singles + (burst if self.reference.device.name == "cuda" else 0)
         first = WARM_SETS + SOLO_SETS * burst
-        self.prepare(first + _FIRST_PAIRS * (calls + extra))  # made now, not between turns
+        watches = self._watches()
+        sizes = [calls + singles + burst * is_watched for is_watched in watches]
+        begins = list(itertools.accumulate(sizes, initial=first))
+        self.prepare(begins[min(_FIRST_PAIRS, self.most_pairs)])  # made now, not between turns
         solo = self.sets(WARM_SETS, first)
         self._measure_overhead(solo, self.sets(WARM_SETS - 1, WARM_SETS)[0])
         before = self._alone(solo)
@@ -169,8 +172,8 @@ class Measurement:
             # Who comes first takes up to 10 % less time: each odd pair has the order that its neighbour has not.
             swap = pair % 2 == 1 or self.random.random() < 0.5
             order = order[::-1] if swap else order
-            part = self.sets(first + pair * (calls + extra), first + (pair + 1) * (calls + extra))
-            watched = part[calls + singles :] if pair == 0 or self.random.random() < _WATCHED else []
+            part = self.sets(begins[pair], begins[pair + 1])
+            watched = part[calls + singles :]
             times: dict[bool, float] = {}
             for is_candidate in order:
                 times[is_candidate] = self._turn(part[:calls], is_candidate=is_candidate)
@@ -201,6 +204,12 @@ class Measurement:
             self._resolution_ms,
             most,
         )
+
+    def _watches(self) -> list[bool]:
+        """Before which pairs somebody looks what else runs on a GPU: the first, and some by chance."""
+        if self.reference.device.name == "cpu":
+            return [False] * self.most_pairs
+        return [pair == 0 or self.random.random() < _WATCHED for pair in range(self.most_pairs)]
 
     def _busy(self) -> bool:
         """Whether something ran on the device before the candidate's calls, and less often before the reference's.
