@@ -11,7 +11,7 @@ import pytest
 from cudal1_env.judge.arms import Arm, Call
 from cudal1_env.judge.launches import confirmed
 from cudal1_env.judge.pool import InputSet
-from cudal1_env.judge.rounds import SOLO_SETS, Measurement, Tally, slowed
+from cudal1_env.judge.rounds import SOLO_SETS, Longer, Measurement, Tally, slowed
 from cudal1_env.stats import Launch
 
 
@@ -50,28 +50,31 @@ def test_launches_confirm_each_other_within_ten_percent_and_their_noise() -> Non
 class StillArm:
     """An arm whose calls take a millisecond, and that notes who was called."""
 
-    def __init__(self, who: str, log: list[str]) -> None:
-        self.who, self.log = who, log
+    def __init__(self, who: str, log: list[str], call_ms: float = 1.0) -> None:
+        self.who, self.log, self.call_ms = who, log, call_ms
         self.device = SimpleNamespace(name="cpu", state=lambda: None)
         self.describing_ns = 0
 
     def call(self, sets: list[object], *, empty: bool = False, watch: bool = False) -> Call:
         self.log.append("empty" if empty else self.who)
-        return Call(0 if empty else 1_000_000, ((),) * len(sets), 0, None)
+        elapsed_ms = 0.05 + (0 if empty else self.call_ms * len(sets))
+        return Call(int(1e6 * elapsed_ms), ((),) * len(sets), 0, None)
 
     def limit(self, reference_s: float) -> None: ...
 
     def close(self) -> None: ...
 
 
+SET = cast(InputSet, SimpleNamespace(answers=(), distribution="own"))
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_each_arm_comes_first_equally_often(seed: int) -> None:
     log: list[str] = []
-    one = cast(InputSet, SimpleNamespace(answers=(), distribution="own"))
     measurement = Measurement(
         cast(Arm, StillArm("R", log)),
         cast(Arm, StillArm("C", log)),
-        lambda first, last: [one] * (last - first),
+        lambda first, last: [SET] * (last - first),
         lambda count: None,
         np.random.default_rng(seed),
         Tally(),
@@ -87,3 +90,29 @@ def test_each_arm_comes_first_equally_often(seed: int) -> None:
     first = "".join(pair[0] for pair in pairs)
     assert all(first[k] != first[k + 1] for k in range(0, 20, 2)), first
     assert first not in ("RC" * 10, "CR" * 10), "expected an order that cannot be foreseen"
+
+
+@pytest.mark.parametrize(
+    ("reference_ms", "candidate_ms", "burst", "expected"),
+    [(1.3, 0.2, 1, 15), (0.5, 0.1, 6, 20), (0.5, 0.4, 6, 8), (0.5, 0.5, 6, 6), (0.5, 1.0, 6, 6), (4.0, 2.0, 1, 1)],
+    ids=["much faster", "faster", "a little faster", "as fast", "slower", "long calls"],
+)
+def test_a_faster_candidate_makes_more_calls_in_one_go(
+    reference_ms: float, candidate_ms: float, burst: int, expected: int
+) -> None:
+    measurement = Measurement(
+        cast(Arm, StillArm("R", [], reference_ms)),
+        cast(Arm, StillArm("C", [], candidate_ms)),
+        lambda first, last: [SET] * (last - first),
+        lambda count: None,
+        np.random.default_rng(0),
+        Tally(),
+        most_pairs=8,
+        calls_per_turn=burst,
+        burst=burst,
+        longer=Longer(20, 1.0, 3.0),
+    )
+    launch = measurement.run(lambda launch: False).launch
+    assert measurement.burst == measurement.calls_per_turn == expected
+    assert launch.reference_ms == pytest.approx((reference_ms,) * 8, rel=1e-3)
+    assert launch.candidate_ms == pytest.approx((candidate_ms,) * 8, rel=1e-3)

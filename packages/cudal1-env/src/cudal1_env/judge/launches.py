@@ -17,7 +17,7 @@ from cudal1_env.judge.floor import Floor
 from cudal1_env.judge.health import room_missing
 from cudal1_env.judge.oracle import Anatomy
 from cudal1_env.judge.pool import InputSet, Pool, WeightsMode
-from cudal1_env.judge.rounds import WARM_SETS, LaunchResult, Measurement
+from cudal1_env.judge.rounds import WARM_SETS, LaunchResult, Longer, Measurement
 from cudal1_env.judge.verdict import Case, printable
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.stats import RULES, Launch, Spread, centre, conclude, decide
@@ -144,10 +144,10 @@ class Launches:
             reference_s = self._warm_reference(case, pool, mode, reference)
             self._warm_candidate(case, pool, mode, candidate)
             room.check()
-            pairs, calls, burst = self._size(case.precision, reference_s, pool.anatomy, bursts=bursts)
+            pairs, calls, burst, most = self._size(case.precision, reference_s, pool.anatomy, bursts=bursts)
             with case.watch.phase("warmup"):
                 for arm in (reference, candidate):
-                    arm.open(burst, pool.sets(mode, WARM_SETS - 1, WARM_SETS)[0].inputs, cold=not bursts)
+                    arm.open(most, pool.sets(mode, WARM_SETS - 1, WARM_SETS)[0].inputs, cold=not bursts)
             measurement = Measurement(
                 reference,
                 candidate,
@@ -158,6 +158,7 @@ class Launches:
                 most_pairs=pairs,
                 calls_per_turn=calls,
                 burst=burst,
+                longer=Longer(most, self._settings.burst_below_us * 1e-3, self._settings.burst_ms),
             )
             case.measuring = (time.perf_counter(), case.watch.phases.get("oracle", 0.0))
             try:
@@ -239,24 +240,29 @@ class Launches:
 
     def _size(
         self, precision: Precision, reference_s: float, anatomy: Anatomy, *, bursts: bool
-    ) -> tuple[int, int, int]:
-        """Return how many pairs of turns a launch may have, how many calls a turn, and how many are made in one go."""
+    ) -> tuple[int, int, int, int]:
+        """Return how many pairs of turns a launch may have, and how many calls a turn.
+
+        Then how many are made in one go, and how many may be if the candidate turns out to be faster.
+        """
         rule, settings = RULES[precision], self._settings
         most = settings.sets_training if precision == "training" else settings.sets_report
         call_bytes = max(anatomy.input_bytes, sum(out.size * out.item_bytes for out in anatomy.outputs))
-        burst = 1
-        if bursts and self._device.bursts and reference_s < settings.burst_below_us * 1e-6:
-            burst = min(
-                math.ceil(settings.burst_ms * 1e-3 / reference_s),
+        burst = longest = 1
+        if bursts and self._device.bursts:
+            limit = min(
                 settings.burst_training if precision == "training" else settings.burst_report,
                 wire.MAX_DESCRIPTORS // len(anatomy.outputs),
                 max(1, settings.burst_bytes // call_bytes),
             )
+            if reference_s < settings.burst_below_us * 1e-6:
+                burst = min(limit, math.ceil(settings.burst_ms * 1e-3 / reference_s))
+            longest = max(burst, min(limit, int(settings.burst_reference_ms * 1e-3 / reference_s)))
         wanted = round(settings.turn_ms * 1e-3 / max(reference_s * burst, 1e-6))
         room = settings.burst_bytes // (burst * call_bytes)
         calls = max(1, min(wanted, most // (rule.pairs_in_launch * burst), room))
         affordable = int(self._budget_s(precision) / (2 * reference_s * burst))
-        return max(2 * rule.min_pairs, min(rule.pairs_in_launch, affordable)), calls * burst, burst
+        return max(2 * rule.min_pairs, min(rule.pairs_in_launch, affordable)), calls * burst, burst, longest
 
     def _budget_s(self, precision: Precision) -> float:
         settings = self._settings

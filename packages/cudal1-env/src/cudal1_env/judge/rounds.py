@@ -79,6 +79,17 @@ class Tally:
 
 
 @dataclass(frozen=True)
+class Longer:
+    """How many calls may be made in one go where the candidate is faster than the reference."""
+
+    most: int
+    below_ms: float
+    """Calls that take longer are made one by one."""
+    turn_ms: float
+    """What calls in one go should take together."""
+
+
+@dataclass(frozen=True)
 class LaunchResult:
     """What one launch measured."""
 
@@ -112,6 +123,7 @@ class Measurement:
         most_pairs: Pairs of turns after which the launch ends.
         calls_per_turn: Calls that a turn averages over, a multiple of `burst`.
         burst: Calls that are made in one go.
+        longer: How many there may be where the candidate is faster.
     """
 
     def __init__(
@@ -126,6 +138,7 @@ class Measurement:
         most_pairs: int,
         calls_per_turn: int,
         burst: int,
+        longer: Longer | None = None,
     ) -> None:
         self.reference = reference
         self.candidate = candidate
@@ -136,6 +149,7 @@ class Measurement:
         self.most_pairs = most_pairs
         self.calls_per_turn = calls_per_turn
         self.burst = burst
+        self.longer = longer
         self._taken_s: dict[bool, list[float]] = {False: [], True: []}
         self._single_ms: dict[bool, list[float]] = {False: [], True: []}
         self.overhead_ms = 0.0
@@ -152,6 +166,7 @@ class Measurement:
             Fault: The candidate fails.
             TaskError: The reference fails.
         """
+        self._lengthen()
         calls, burst = self.calls_per_turn, self.burst
         singles = _SINGLES if burst > 1 else 0
         first = WARM_SETS + SOLO_SETS * burst
@@ -204,6 +219,25 @@ class Measurement:
             self._resolution_ms,
             most,
         )
+
+    def _lengthen(self) -> None:
+        """Make more calls in one go where the candidate's take less time than the reference's.
+
+        The reference's latency says how many calls make a turn long enough. A candidate that is five times as fast
+        would have turns a fifth as long, and the same uncertainty at their ends. How long its calls take the judge sees
+        by its own clock, in turns that are not used for anything else.
+        """
+        if self.longer is None or self.longer.most <= self.burst:
+            return
+        first = self.sets(WARM_SETS, WARM_SETS + SOLO_SETS * self.burst)
+        warm = self.sets(WARM_SETS - 1, WARM_SETS)
+        empty = [self._trusted(warm * self.burst, empty=True).elapsed_ns * 1e-6 for _ in range(SOLO_SETS)]
+        full = [self._elapsed_ms(one, is_candidate=True) for one in _groups(first, self.burst)]
+        call_ms = max(statistics.median(full) - statistics.median(empty), 1e-3) / self.burst
+        wanted = min(self.longer.most, math.ceil(self.longer.turn_ms / call_ms))
+        if call_ms < self.longer.below_ms and wanted > self.burst:
+            self.burst = wanted
+            self.calls_per_turn = max(wanted, self.calls_per_turn // wanted * wanted)
 
     def _watches(self) -> list[bool]:
         """Before which pairs somebody looks what else runs on a GPU: the first, and some by chance."""

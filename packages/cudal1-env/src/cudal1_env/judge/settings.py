@@ -63,11 +63,14 @@ class JudgeSettings(BaseModel):
     burst_below_us: float = Field(default=1000.0, ge=0)
     """Calls whose reference is faster than this are made several in one go (GPUs only) ..."""
     burst_ms: float = Field(default=3.0, gt=0)
-    """... so many that they take about this long together, ..."""
+    """... so many that they take about this long together."""
+    burst_reference_ms: float = Field(default=25.0, gt=0)
+    """Where the candidate's calls are shorter than the reference's, so many are made in one go that *its* calls take
+    `burst_ms` together, if the reference's do not take longer than this;"""
     burst_training: int = Field(default=64, ge=1)
-    """... but no more than this at `training` precision: each needs inputs and answers of its own."""
+    """no more than this at `training` precision: each call needs inputs and answers of its own;"""
     burst_report: int = Field(default=128, ge=1)
-    """The same at `report`."""
+    """no more than this at `report`."""
     burst_bytes: int = Field(default=1 << 30, gt=0)
     """Inputs of the calls that are made in one go."""
     sample_elements: int = Field(default=128, ge=16)
