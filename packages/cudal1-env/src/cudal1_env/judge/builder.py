@@ -201,9 +201,9 @@ class Builder:
         try:
             with lease(*() if leased else self.device.locks, shared=True):
                 arm.rehearse(seed, self.device)
+            arm.freeze()
         except (Fault, Dead, Late):
             return None
-        arm.freeze()
         return self._folders.keep(folder, arm.worker.pid)
 
     def reference(self, case: Case, pool: Pool) -> Arm:
