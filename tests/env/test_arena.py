@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cudal1_env.judge.cuda import arena_bytes
+from cudal1_env.judge.cuda_memory import ArenaSizes
+from cudal1_env.judge.device import Needs
 from cudal1_worker import arena
 from cudal1_worker.arena import Arena, Copies
 from hypothesis import given
@@ -73,10 +74,21 @@ def test_what_does_not_fit_stays_where_it_is() -> None:
     assert copies.take(large) is large
 
 
+GIB = 1 << 30
+
+
 @pytest.mark.parametrize(
-    ("output", "work", "expected"),
-    [(1 << 10, 1 << 20, 1 << 30), (1 << 30, 0, 8 << 30), (1 << 12, 1 << 30, 2 << 30), (1 << 12, 1 << 40, 8 << 30)],
-    ids=["small", "large outputs", "large work", "larger than its share"],
+    ("output", "work", "own", "copies"),
+    [
+        (1 << 10, 1 << 20, GIB, GIB),
+        (GIB, 0, 5 * GIB, 5 * GIB),
+        (3 * GIB, 0, 9 * GIB, 9 * GIB),
+        (1 << 12, GIB, 2 * GIB, GIB),
+        (1 << 12, 1 << 40, 8 * GIB, GIB),
+    ],
+    ids=["small", "large outputs", "larger than a turn may have", "large work", "larger than its share"],
 )
-def test_an_arena_holds_what_the_reference_needs(output: int, work: int, expected: int) -> None:
-    assert arena_bytes(output, work, 128 << 30) == expected
+def test_an_arena_holds_what_the_reference_needs(output: int, work: int, own: int, copies: int) -> None:
+    sizes = ArenaSizes(Needs(4096, output, work, 128, 4 * GIB), 128 * GIB)
+    assert own <= sizes.own_bytes <= own + (4 << 20)
+    assert copies <= sizes.copies_bytes <= copies + (4 << 20)

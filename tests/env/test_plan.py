@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import numpy as np
-from cudal1_env.judge.cuda import _Plan, _rows
+from cudal1_env.judge.cuda_memory import _Plan, _rows
 from cudal1_env.judge.device import Output
 from cudal1_env.judge.numerics import Expected
 from cudal1_worker import protocol as wire

@@ -12,7 +12,7 @@ import os
 import random
 import socket
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ from cudal1_worker.arm import Failure, describe_error, execute, state_names
 from cudal1_worker.matter import Variation
 
 REFERENCE = "Model"
+_PART = 1 << 24
+"""Elements of an output that are compared at a time."""
 
 
 class Oracle:
@@ -46,6 +48,7 @@ class Oracle:
             "block": self.use_block,
             "write": self.write,
             "held": self.held,
+            "rest": self.rest,
             "vary": self.vary,
             "change": self.change,
         }
@@ -215,6 +218,12 @@ class Oracle:
             torch.cuda.synchronize()
         return {"ok": True}
 
+    def rest(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Give memory back to the driver that torch only keeps: others need it now."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return {"ok": True}
+
     def held(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Tell how much of a GPU's memory this process holds."""
         return {"bytes": torch.cuda.memory_reserved() if self.device.type == "cuda" else 0}
@@ -272,12 +281,23 @@ elements are finite in one and not in the other; how many differ."""
 
 def scale_of(answer: torch.Tensor) -> torch.Tensor:
     """Largest finite magnitude, shape ()."""
-    return most(answer.double().abs(), answer.isfinite())
+    parts = [most(part.double().abs(), part.isfinite()) for (part,) in in_parts(answer)]
+    return torch.stack(parts).amax() if parts else answer.new_zeros((), dtype=torch.float64)
 
 
 def most(values: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
     """Largest of the values at some places, at least 0, shape (); without waiting for a GPU."""
-    return torch.where(where, values, 0.0).max() if values.numel() else values.new_zeros(())
+    return torch.where(where, values, 0.0).max()
+
+
+def in_parts(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Rows (last dimension) of tensors of one shape, some at a time: float64 copies of large outputs are large."""
+    first = tensors[0]
+    if not first.numel():
+        return iter(())
+    width = first.shape[-1] if first.ndim else 1
+    count = max(1, _PART // width)
+    return zip(*(tensor.reshape(-1, width).split(count) for tensor in tensors), strict=True)
 
 
 def default_names(model: Any) -> list[str]:
@@ -297,27 +317,30 @@ def default_names(model: Any) -> list[str]:
 
 def own_errors(own: torch.Tensor, answer: torch.Tensor) -> list[torch.Tensor]:
     """How far the reference's own arithmetic is from the float64 answer: `REPORTED` but the scale, each shape ()."""
+    parts = [_errors_of_rows(*part) for part in in_parts(own, answer)]
+    if not parts:
+        return [answer.new_zeros((), dtype=torch.float64)] * 4
+    found = torch.stack(parts)
+    return [*found[:, :2].amax(0), *found[:, 2:].sum(0)]
+
+
+def _errors_of_rows(own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
+    """The same of some rows, both shape (n, width); shape (4,)."""
     wide = own.double() if own.is_floating_point() else own.to(torch.int64).double()
     rounded = answer.to(own.dtype).double() if own.is_floating_point() else answer.double()
     answer = answer.double()
     finite = wide.isfinite()
-    return [
-        most((wide - answer).abs(), finite & answer.isfinite()),
-        row_error(wide, answer),
-        (finite != rounded.isfinite()).sum().double(),
-        (wide != answer).sum().double(),
-    ]
-
-
-def row_error(got: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
-    """Largest error over the largest magnitude of its row, shape ()."""
-    width = answer.shape[-1] if answer.ndim else 1
-    if answer.numel() == 0:
-        return answer.new_zeros(())
-    rows, mine = answer.reshape(-1, width), got.reshape(-1, width)
-    scale = rows.abs().amax(1)
-    error = (mine - rows).abs().amax(1)
-    return most(error / scale, scale.isfinite() & error.isfinite() & (scale > 0))
+    error = (wide - answer).abs()
+    scale, row_error = answer.abs().amax(1), error.amax(1)
+    usable = scale.isfinite() & row_error.isfinite() & (scale > 0)
+    return torch.stack(
+        [
+            most(error, finite & answer.isfinite()),
+            most(row_error / scale, usable),
+            (finite != rounded.isfinite()).sum().double(),
+            (wide != answer).sum().double(),
+        ]
+    )
 
 
 def alike(first: torch.Tensor, second: torch.Tensor) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from cudal1_worker import protocol as wire
 
 from cudal1_env.judge.checks import chosen_samples, chosen_whole, whole_samples
-from cudal1_env.judge.device import ArmMemory, Contract, Device, Output, parse_outputs
+from cudal1_env.judge.device import ArmMemory, Contract, Device, Needs, Output, parse_outputs
 from cudal1_env.judge.keeper import CoreKeeper
 from cudal1_env.judge.memory import sealed_file
 from cudal1_env.judge.numerics import Array, Comparison, compare
@@ -150,9 +150,12 @@ class Arm:
         Raises:
             Fault: The constructor fails.
         """
-        anatomy = self.anatomy
+        anatomy, settings = self.anatomy, self.settings
         output_bytes = sum(out.size * out.item_bytes for out in anatomy.outputs)
-        self._memory = self.device.memory(self.worker.pid, anatomy.input_bytes, output_bytes, anatomy.work_bytes)
+        calls = max(settings.burst_training, settings.burst_report)
+        burst_bytes = min(settings.burst_bytes, self.device.most_burst_bytes)
+        needs = Needs(anatomy.input_bytes, output_bytes, anatomy.work_bytes, calls, burst_bytes)
+        self._memory = self.device.memory(self.worker.pid, needs)
         if (begin := self._memory.begin()) is not None:
             self._memory.began(self._ask(*begin, self.settings.warmup_timeout_s, _CALL_ERRORS, "starting on the GPU"))
         answer = self._ask(

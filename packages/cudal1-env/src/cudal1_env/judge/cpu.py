@@ -13,7 +13,7 @@ import numpy.typing as npt
 from cudal1_worker import protocol as wire
 
 from cudal1_env.judge import memory
-from cudal1_env.judge.device import Contract, Output, check_holes
+from cudal1_env.judge.device import Contract, Needs, Output, check_holes
 from cudal1_env.judge.memory import SharedBlock, sealed_file
 from cudal1_env.judge.numerics import Expected, decode
 from cudal1_env.records import Machine
@@ -34,6 +34,7 @@ class CpuDevice:
     tf32 = False
     locks: tuple[str, ...] = ()
     bursts = False
+    most_burst_bytes = 1 << 30
     sample_pieces: int | None = None
     reads_frozen = True
     gpus: tuple[str, ...] | None = None
@@ -78,9 +79,13 @@ class CpuDevice:
     ) -> None:
         """What a CPU's caches keep is too much for a floor that means anything."""
 
-    def memory(self, pid: int, input_bytes: int, output_bytes: int, work_bytes: int) -> CpuMemory:
+    def memory(self, pid: int, needs: Needs) -> CpuMemory:
         """Make the memory of an arm."""
-        return CpuMemory(self, pid, input_bytes)
+        return CpuMemory(self, pid, needs.input_bytes)
+
+    def block_bytes(self) -> int:
+        """Not counted: control groups and limits see to memory."""
+        return 0
 
     def pool_bytes(self, wanted: int) -> int:
         """Memory that input sets and answers may take."""

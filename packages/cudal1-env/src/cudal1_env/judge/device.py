@@ -153,6 +153,22 @@ class ArmMemory(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Needs:
+    """What an arm's memory must hold."""
+
+    input_bytes: int
+    """Size of a set of inputs."""
+    output_bytes: int
+    """Size of the outputs of one call."""
+    work_bytes: int
+    """What a call of the reference takes at most, its outputs among it; 0 on a CPU."""
+    calls: int
+    """Most calls in one go ..."""
+    burst_bytes: int
+    """... and most that their inputs, or their outputs, take."""
+
+
 class Device(Protocol):
     """A kind of device, as the judge uses it."""
 
@@ -174,6 +190,8 @@ class Device(Protocol):
     counts is that the bytes which were read at that moment are right."""
     gpus: tuple[str, ...] | None
     """Which GPUs' nodes of /dev a worker finds, where the machine has several; None: what there is."""
+    most_burst_bytes: int
+    """Memory that the inputs, or the outputs, of calls in one go may take, at most."""
     environment: dict[str, str]
     """Environment variables of the workers, beside those that they share with the judge."""
     faults: tuple[type[Exception], ...]
@@ -195,6 +213,10 @@ class Device(Protocol):
         """Memory of the device that nobody uses; None as in `held`."""
         ...
 
+    def block_bytes(self) -> int:
+        """Memory of the device that this process has made for workers."""
+        ...
+
     def computes(self) -> bool:
         """Whether the judge itself still gets right answers from the device."""
         ...
@@ -212,15 +234,8 @@ class Device(Protocol):
         """
         ...
 
-    def memory(self, pid: int, input_bytes: int, output_bytes: int, work_bytes: int) -> ArmMemory:
-        """Make the memory of an arm.
-
-        Args:
-            pid: The worker's.
-            input_bytes: Size of a set of inputs.
-            output_bytes: Size of the outputs of one call.
-            work_bytes: What a call of the reference takes.
-        """
+    def memory(self, pid: int, needs: Needs) -> ArmMemory:
+        """Make the memory of an arm, whose worker is `pid`."""
         ...
 
     def block(self, size_bytes: int) -> Block:

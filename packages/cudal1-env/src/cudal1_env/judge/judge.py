@@ -229,11 +229,13 @@ class Judge:
                 self._pools[key] = one.result()
 
     def _make_room(self) -> None:
-        while self._pools and (
-            len(self._pools) >= self.settings.max_pools
-            or sum(pool.size_bytes for pool in self._pools.values())
-            > self.device.pool_bytes(self.settings.pool_bytes) // 2
-        ):
+        """Retire the oldest pools until a new one has room, for what it keeps and for what its programs need."""
+        most = self.device.pool_bytes(self.settings.pool_bytes)
+        while self._pools:
+            free = self.device.free_bytes()
+            crowded = sum(pool.size_bytes for pool in self._pools.values()) > most // 2
+            if len(self._pools) < self.settings.max_pools and not crowded and (free is None or free >= most):
+                return
             self._retire(next(iter(self._pools)))
 
     def _retire(self, key: tuple[str, str]) -> None:

@@ -17,7 +17,7 @@ from cudal1_env.judge.floor import Floor
 from cudal1_env.judge.health import room_missing
 from cudal1_env.judge.oracle import Anatomy
 from cudal1_env.judge.pool import InputSet, Pool, WeightsMode
-from cudal1_env.judge.rounds import WARM_SETS, LaunchResult, Longer, Measurement
+from cudal1_env.judge.rounds import SETS_BESIDE, SETS_BY_CALL, WARM_SETS, LaunchResult, Longer, Measurement
 from cudal1_env.judge.verdict import Case, printable
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.stats import RULES, Launch, Spread, centre, conclude, decide
@@ -144,7 +144,7 @@ class Launches:
             reference_s = self._warm_reference(case, pool, mode, reference)
             self._warm_candidate(case, pool, mode, candidate)
             room.check()
-            pairs, calls, burst, most = self._size(case.precision, reference_s, pool.anatomy, bursts=bursts)
+            pairs, calls, burst, most = self._size(case.precision, reference_s, pool.anatomy, pool.room, bursts=bursts)
             with case.watch.phase("warmup"):
                 for arm in (reference, candidate):
                     arm.open(most, pool.sets(mode, WARM_SETS - 1, WARM_SETS)[0].inputs, cold=not bursts)
@@ -239,27 +239,36 @@ class Launches:
             candidate.freeze()
 
     def _size(
-        self, precision: Precision, reference_s: float, anatomy: Anatomy, *, bursts: bool
+        self, precision: Precision, reference_s: float, anatomy: Anatomy, set_room: int, *, bursts: bool
     ) -> tuple[int, int, int, int]:
         """Return how many pairs of turns a launch may have, and how many calls a turn.
 
         Then how many are made in one go, and how many may be if the candidate turns out to be faster.
+
+        Args:
+            precision: Of the evaluation.
+            reference_s: What a call of the reference takes.
+            anatomy: Of the task.
+            set_room: How many input sets are kept.
+            bursts: Whether several may be made in one go at all.
         """
         rule, settings = RULES[precision], self._settings
         most = settings.sets_training if precision == "training" else settings.sets_report
         call_bytes = max(anatomy.input_bytes, sum(out.size * out.item_bytes for out in anatomy.outputs))
+        burst_bytes = min(settings.burst_bytes, self._device.most_burst_bytes)
         burst = longest = 1
         if bursts and self._device.bursts:
             limit = min(
                 settings.burst_training if precision == "training" else settings.burst_report,
                 wire.MAX_DESCRIPTORS // len(anatomy.outputs),
-                max(1, settings.burst_bytes // call_bytes),
+                max(1, burst_bytes // call_bytes),
+                max(1, (set_room - SETS_BESIDE) // SETS_BY_CALL),
             )
             if reference_s < settings.burst_below_us * 1e-6:
                 burst = min(limit, math.ceil(settings.burst_ms * 1e-3 / reference_s))
             longest = max(burst, min(limit, int(settings.burst_reference_ms * 1e-3 / reference_s)))
         wanted = round(settings.turn_ms * 1e-3 / max(reference_s * burst, 1e-6))
-        room = settings.burst_bytes // (burst * call_bytes)
+        room = burst_bytes // (burst * call_bytes)
         calls = max(1, min(wanted, most // (rule.pairs_in_launch * burst), room))
         affordable = int(self._budget_s(precision) / (2 * reference_s * burst))
         return max(2 * rule.min_pairs, min(rule.pairs_in_launch, affordable)), calls * burst, burst, longest
@@ -285,10 +294,11 @@ class _Room:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._before: int | None = None
+        self._blocks = 0
 
     def begin(self) -> None:
         """The candidate comes now."""
-        self._before = self._device.free_bytes()
+        self._before, self._blocks = self._device.free_bytes(), self._device.block_bytes()
 
     def check(self) -> None:
         """Insist that there is room.
@@ -297,7 +307,10 @@ class _Room:
             Fault: The candidate took it.
         """
         now = None if self._before is None else self._device.free_bytes()
-        if self._before is not None and now is not None and (text := room_missing(self._before, now)) is not None:
+        if self._before is None or now is None:
+            return
+        now += self._device.block_bytes() - self._blocks  # what the judge made for the candidate
+        if (text := room_missing(self._before, now)) is not None:
             raise Fault(Status.OUT_OF_MEMORY, text)
 
 

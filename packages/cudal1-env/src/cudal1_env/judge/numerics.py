@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,8 @@ Floats = npt.NDArray[np.float64]
 Array = Any
 """A numpy array, or a torch tensor where whole outputs are compared on the device on which they lie."""
 
+_PIECE = 1 << 24
+"""Elements that are compared at a time."""
 _TINY = float(np.finfo(np.float32).tiny)
 
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -123,23 +125,43 @@ def compare(got: Array, answer: Answer, expected: Expected, *, whole: bool) -> C
     assert right is not None, "expected a set whose whole answer was kept"
     if got.shape[0] == 0:
         return Comparison(0.0, True)
+    width = expected.shape[-1] if expected.shape and whole else 1
+    pieces = list(_pieces(got.shape[0], width))
     if not expected.floating:
-        share = float((_integers(got) != right).sum()) / got.shape[0]
+        share = sum(float((_integers(got[piece]) != right[piece]).sum()) for piece in pieces) / got.shape[0]
         return Comparison(share, share <= answer.tolerance)
+    limits = _row_limits(answer, whole=whole)
+    error, rows_right = 0.0, True
+    for piece in pieces:
+        difference = _difference(got[piece], right[piece], expected.dtype)
+        if difference is None:
+            return Comparison(float("nan"), False)
+        error = max(error, float(difference.max()))
+        if limits is not None:
+            allowed = limits[piece.start // width : piece.stop // width, None]
+            rows_right = rows_right and bool((difference.reshape(-1, width) <= allowed).all())
+    # Written so that NaN fails.
+    return Comparison(error / answer.scale if answer.scale > 0 else error, error <= answer.tolerance and rows_right)
+
+
+def _pieces(size: int, width: int) -> Iterator[slice]:
+    """Ranges of whole rows that make up `size` elements, so that what is compared at a time needs little memory."""
+    step = max(1, _PIECE // max(width, 1)) * max(width, 1)
+    return (slice(start, min(start + step, size)) for start in range(0, size, step))
+
+
+def _difference(got: Array, right: Array, dtype: str) -> Array | None:
+    """How far finite elements are from the right ones; None where others are not what they must be."""
     xp = _namespace(got)
     with np.errstate(all="ignore"):
         wide = _doubles(got)
         # A float64 answer beyond the output's range is infinite in the output's dtype, and must be so there.
-        rounded = _doubles(_narrowed(right, expected.dtype))
+        rounded = _doubles(_narrowed(right, dtype))
         finite = xp.isfinite(rounded)
         same = (wide == rounded) | (xp.isnan(wide) & xp.isnan(rounded))
         if bool((xp.isfinite(wide) != finite).any()) or not bool((same | finite).all()):
-            return Comparison(float("nan"), False)
-        difference = xp.where(finite, xp.abs(wide - _doubles(right)), 0.0)
-        error = float(difference.max())
-        rows_right = _rows_right(difference, answer, expected, whole=whole)
-    # Written so that NaN fails.
-    return Comparison(error / answer.scale if answer.scale > 0 else error, error <= answer.tolerance and rows_right)
+            return None
+        return xp.where(finite, xp.abs(wide - _doubles(right)), 0.0)
 
 
 def compare_samples(
@@ -184,26 +206,25 @@ def compare_samples(
     return result
 
 
-def _rows_right(difference: Array, answer: Answer, expected: Expected, *, whole: bool) -> bool:
-    """Whether each element is within what its row's scale allows.
+def _row_limits(answer: Answer, *, whole: bool) -> Array | None:
+    """What each row of an output, or each element of its sample, may err; None where that says nothing.
 
     One scale for a whole tensor would let rows of small values be left out where others are large.
     """
     scales: Array = answer.row_scales if whole else answer.sample_scales
     if scales is None or not np.isfinite(answer.row_tolerance):
-        return True
-    allowed = (answer.row_tolerance * scales).clip(min=_TINY)
-    if not whole:
-        return bool((difference <= allowed).all())
-    width = expected.shape[-1] if expected.shape else 1
-    return bool((difference.reshape(-1, width) <= allowed[:, None]).all())
+        return None
+    return (answer.row_tolerance * scales).clip(min=_TINY)
 
 
 def row_scales(values: Array, shape: tuple[int, ...]) -> Array:
     """Largest finite magnitude in each row (last dimension) of a flat answer."""
-    xp = _namespace(values)
-    magnitudes = xp.abs(values.reshape(-1, shape[-1] if shape else 1))
-    return xp.amax(xp.where(xp.isfinite(magnitudes), magnitudes, 0.0), 1)
+    xp, width = _namespace(values), shape[-1] if shape else 1
+    found: list[Array] = []
+    for piece in _pieces(values.shape[0], width):
+        magnitudes = xp.abs(values[piece].reshape(-1, width))
+        found.append(xp.amax(xp.where(xp.isfinite(magnitudes), magnitudes, 0.0), 1))
+    return found[0] if len(found) == 1 else xp.concatenate(found)
 
 
 def _is_torch(array: Array) -> bool:

@@ -121,6 +121,7 @@ class OracleClient:
                 tuple(answer["defaults"]),
                 answer["work_bytes"],
             )
+            self.rest()
         except BaseException:
             self.close()
             raise
@@ -214,6 +215,10 @@ class OracleClient:
     def changes(self, tensor: int | None, position: int = 0) -> bool:
         """Whether the float64 answer changes visibly with one element of an input; with None, with nothing at all."""
         return bool(self._ask({"op": "change", "tensor": tensor, "position": position})["changes"])
+
+    def rest(self) -> None:
+        """Let the oracle give back memory that it only keeps."""
+        self._ask({"op": "rest"})
 
     def held_bytes(self) -> int:
         """Memory of a GPU that the oracle's process holds, as it says."""

@@ -198,6 +198,13 @@ class Pool:
         return self.oracle.anatomy
 
     @property
+    def room(self) -> int:
+        """How many input sets can be kept, with the whole answers of some."""
+        anatomy, share = self.anatomy, self.settings.full_check_share
+        whole = sum(8 * out.size for out in anatomy.outputs)
+        return int(self.most_bytes / (anatomy.input_bytes + share * whole + 1))
+
+    @property
     def usual_mode(self) -> WeightsMode:
         """Which weights both arms hold where a candidate's state agrees with the reference's."""
         return "loaded" if self.anatomy.state else "seeded"
@@ -237,12 +244,14 @@ class Pool:
         return [made[index] if index in made else self._sets[mode, index] for index in range(first, last)]
 
     def prepare(self, mode: WeightsMode, first: int, last: int) -> None:
-        """Make sets that will be wanted, as far as they can be kept."""
+        """Make sets that will be wanted, as far as they can be kept; then give back what only making them took."""
         step = self.oracle.most_at_once
         for start in range(first, last, step):
             part = self.sets(mode, start, min(start + step, last))
             if self.size_bytes + sum(one.size_bytes for one in part) > self.most_bytes:
-                return
+                break
+        self.oracle.rest()
+        self.device.trim()
 
     def _probe(self, mode: WeightsMode) -> None:
         """Learn the reference's own error on each distribution, and which distributions the reference allows."""

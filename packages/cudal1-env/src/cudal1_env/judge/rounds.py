@@ -22,10 +22,12 @@ from cudal1_env.stats import Launch
 
 WARM_SETS = 2
 """Sets for untimed calls."""
-SOLO_SETS = 4
-"""Turns of the reference alone, before and again after (on the same sets: it can be trusted with them)."""
+SOLO_TURNS = 4
+"""Turns of the reference alone, before and again after. It can be trusted with the sets of the pairs."""
 _FIRST_PAIRS = 8
 """Pairs whose sets are made before the first turn: the first look at the interval comes after as many."""
+SETS_BY_CALL, SETS_BESIDE = 12, 32
+"""How many sets a launch's first pairs take at most, for each call of a turn, and beside that."""
 _EMPTY_CALLS = 7
 _FIRST_CALL_MS = 0.1
 """The first call of a turn takes longer than the others by no more than this."""
@@ -169,18 +171,19 @@ class Measurement:
         self._lengthen()
         calls, burst = self.calls_per_turn, self.burst
         singles = _SINGLES if burst > 1 else 0
-        first = WARM_SETS + SOLO_SETS * burst
         watches = self._watches()
         sizes = [calls + singles + burst * is_watched for is_watched in watches]
-        begins = list(itertools.accumulate(sizes, initial=first))
+        begins = list(itertools.accumulate(sizes, initial=WARM_SETS))
         self.prepare(begins[min(_FIRST_PAIRS, self.most_pairs)])  # made now, not between turns
-        solo = self.sets(WARM_SETS, first)
-        self._measure_overhead(solo, self.sets(WARM_SETS - 1, WARM_SETS)[0])
+        solo = self.sets(WARM_SETS, WARM_SETS + max(2, SOLO_TURNS * burst))
+        (warm,) = self.sets(WARM_SETS - 1, WARM_SETS)
+        self._measure_overhead(solo, warm)
+        solo = solo[: SOLO_TURNS * burst]
         before = self._alone(solo)
         for arm in (self.reference, self.candidate):
             arm.limit(statistics.median(before) * 1e-3)
-        for one in _groups(solo, burst):  # the reference has settled by now; so must the candidate
-            self._turn(one, is_candidate=True)
+        for _ in range(SOLO_TURNS):  # the reference has settled by now; so must the candidate
+            self._turn([warm] * burst, is_candidate=True)
         launch, states = Launch(), list[GpuState]()
         order = (True, False)
         for pair in range(self.most_pairs):
@@ -229,10 +232,9 @@ class Measurement:
         """
         if self.longer is None or self.longer.most <= self.burst:
             return
-        first = self.sets(WARM_SETS, WARM_SETS + SOLO_SETS * self.burst)
-        warm = self.sets(WARM_SETS - 1, WARM_SETS)
-        empty = [self._trusted(warm * self.burst, empty=True).elapsed_ns * 1e-6 for _ in range(SOLO_SETS)]
-        full = [self._elapsed_ms(one, is_candidate=True) for one in _groups(first, self.burst)]
+        turn = self.sets(WARM_SETS - 1, WARM_SETS) * self.burst
+        empty = [self._trusted(turn, empty=True).elapsed_ns * 1e-6 for _ in range(SOLO_TURNS)]
+        full = [self._elapsed_ms(turn, is_candidate=True) for _ in range(SOLO_TURNS)]
         call_ms = max(statistics.median(full) - statistics.median(empty), 1e-3) / self.burst
         wanted = min(self.longer.most, math.ceil(self.longer.turn_ms / call_ms))
         if call_ms < self.longer.below_ms and wanted > self.burst:

@@ -71,8 +71,8 @@ class JudgeSettings(BaseModel):
     """no more than this at `training` precision: each call needs inputs and answers of its own;"""
     burst_report: int = Field(default=128, ge=1)
     """no more than this at `report`."""
-    burst_bytes: int = Field(default=1 << 30, gt=0)
-    """Inputs of the calls that are made in one go."""
+    burst_bytes: int = Field(default=4 << 30, gt=0)
+    """Inputs, or outputs, of the calls that are made in one go; less on a GPU with little memory."""
     sample_elements: int = Field(default=128, ge=16)
     """Secret output elements that stop the clock, over all outputs of a call."""
     full_check_share: float = Field(default=0.25, gt=0, le=1)
