@@ -56,6 +56,7 @@ def test_a_right_program_is_correct_and_measured(judge: Judge) -> None:
     assert one.full_checks >= 1
     assert one.launches == len(one.turns_ms) >= 1
     assert one.errors[0].error <= one.errors[0].tolerance
+    assert 0 < one.seconds.measure_s <= one.seconds.lease_s <= one.seconds.total_s
     assert {"pid-namespace", "seccomp"} <= {*one.sandbox, *one.sandbox_missing}
     assert one.seed is None
     assert one.seed_commitment is not None

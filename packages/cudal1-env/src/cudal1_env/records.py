@@ -177,6 +177,9 @@ class Seconds(BaseModel):
     """Importing the candidate, compilation included."""
     wait_s: NonNegative = 0.0
     """Waiting for the device's lease."""
+    lease_s: NonNegative = 0.0
+    """Holding it: everything below, oracle included as far as this evaluation waited for it then, and the check that
+    the device is as it was."""
     oracle_s: NonNegative = 0.0
     """Making inputs and float64 answers that this evaluation had to wait for."""
     warmup_s: NonNegative = 0.0

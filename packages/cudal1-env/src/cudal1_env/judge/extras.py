@@ -63,7 +63,7 @@ class Extras:
                 found = self._profile(built, pool, evaluation)
             named = "profile" if isinstance(found, Profile) else "profile_note"
             evaluation = evaluation.model_copy(update={named: found})
-        return evaluation.model_copy(update={"seconds": case.watch.seconds()})
+        return evaluation
 
     # --- baselines ---------------------------------------------------------------------------------------------
 

@@ -260,7 +260,8 @@ class Judge:
         try:
             if built.fault is not None:
                 return case.failed(built.fault)
-            with lease(core_name(self.core), *self.device.locks) as waited, away_from(self._seat.kept_free):
+            leased = lease(core_name(self.core), *self.device.locks)
+            with leased as waited, away_from(self._seat.kept_free), case.watch.phase("lease"):
                 case.watch.add("wait", waited)
                 case.strangers = self.device.strangers(self._own_pids(built))
                 case.floor = self._launches.floor(case, pool)
@@ -272,7 +273,7 @@ class Judge:
                 evaluation = self._extras.add(built, pool, evaluation)
                 self._builder.drop(built)
                 self._check_health(before, pool)
-                return evaluation
+            return evaluation.model_copy(update={"seconds": case.watch.seconds()})
         except self.device.faults as error:
             raise MachineError(
                 f"expected the GPU to work for the judge, got {type(error).__name__}: {error}; start a new process, "
