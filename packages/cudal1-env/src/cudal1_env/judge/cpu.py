@@ -34,6 +34,7 @@ class CpuDevice:
     tf32 = False
     locks: tuple[str, ...] = ()
     bursts = False
+    at_once_bytes = 16 << 20
     most_burst_bytes = 1 << 30
     sample_pieces: int | None = None
     reads_frozen = True

@@ -54,6 +54,7 @@ class CudaDevice:
     bursts = True
     sample_pieces: int | None = 32
     reads_frozen = False
+    at_once_bytes = 256 << 20
 
     def __init__(self, *, tf32: bool) -> None:
         torch: Any = importlib.import_module("torch")

@@ -190,6 +190,8 @@ class Device(Protocol):
     counts is that the bytes which were read at that moment are right."""
     gpus: tuple[str, ...] | None
     """Which GPUs' nodes of /dev a worker finds, where the machine has several; None: what there is."""
+    at_once_bytes: int
+    """Input sets with answers that an oracle makes in one go: each time that it and the judge take turns costs."""
     most_burst_bytes: int
     """Memory that the inputs, or the outputs, of calls in one go may take, at most."""
     environment: dict[str, str]

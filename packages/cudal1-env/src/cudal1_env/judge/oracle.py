@@ -21,7 +21,6 @@ from cudal1_env.judge.workers import Dead, Late, Worker, Zygote
 SMALLER = "`cudal1-data export SUITE FILE --scale 4` writes the suite with a quarter of each batch"
 
 _PAGE = 4096
-_AT_ONCE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,7 @@ class OracleClient:
     @property
     def most_at_once(self) -> int:
         """How many sets may be made in one go: each time the judge and the oracle take turns on a GPU costs."""
-        return max(1, _AT_ONCE_BYTES // self._set_bytes)
+        return max(1, self._device.at_once_bytes // self._set_bytes)
 
     @property
     def _set_bytes(self) -> int:
