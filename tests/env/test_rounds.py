@@ -11,7 +11,7 @@ import pytest
 from cudal1_env.judge.arms import Arm, Call
 from cudal1_env.judge.launches import confirmed
 from cudal1_env.judge.pool import InputSet
-from cudal1_env.judge.rounds import SOLO_TURNS, Longer, Measurement, Tally, slowed
+from cudal1_env.judge.rounds import SOLO_TURNS, WARM_SETS, Longer, Measurement, Tally, slowed
 from cudal1_env.stats import Launch
 
 
@@ -56,7 +56,8 @@ class StillArm:
         self.describing_ns = 0
 
     def call(self, sets: list[object], *, empty: bool = False, watch: bool = False) -> Call:
-        self.log.append("empty" if empty else self.who)
+        if not empty and cast(SimpleNamespace, sets[0]).index >= WARM_SETS:
+            self.log.append(self.who)
         elapsed_ms = 0.05 + (0 if empty else self.call_ms * len(sets))
         return Call(int(1e6 * elapsed_ms), ((),) * len(sets), 0, None)
 
@@ -65,7 +66,8 @@ class StillArm:
     def close(self) -> None: ...
 
 
-SET = cast(InputSet, SimpleNamespace(answers=(), distribution="own"))
+def sets(first: int, last: int) -> list[InputSet]:
+    return [cast(InputSet, SimpleNamespace(index=k, answers=(), distribution="own")) for k in range(first, last)]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -74,8 +76,8 @@ def test_each_arm_comes_first_equally_often(seed: int) -> None:
     measurement = Measurement(
         cast(Arm, StillArm("R", log)),
         cast(Arm, StillArm("C", log)),
-        lambda first, last: [SET] * (last - first),
-        lambda count: None,
+        sets,
+        lambda first, last: None,
         np.random.default_rng(seed),
         Tally(),
         most_pairs=20,
@@ -103,8 +105,8 @@ def test_a_faster_candidate_makes_more_calls_in_one_go(
     measurement = Measurement(
         cast(Arm, StillArm("R", [], reference_ms)),
         cast(Arm, StillArm("C", [], candidate_ms)),
-        lambda first, last: [SET] * (last - first),
-        lambda count: None,
+        sets,
+        lambda first, last: None,
         np.random.default_rng(0),
         Tally(),
         most_pairs=8,

@@ -152,7 +152,7 @@ class Launches:
                 reference,
                 candidate,
                 lambda first, last: self._sets(case, pool, mode, first, last),
-                lambda count: self._prepare(case, pool, mode, count),
+                lambda first, last: self._prepare(case, pool, mode, first, last),
                 np.random.default_rng(),  # by the system: one order for all launches of a pool would favour an arm
                 case.tally,
                 most_pairs=pairs,
@@ -175,9 +175,9 @@ class Launches:
             candidate.close()
             built.arm = None
 
-    def _prepare(self, case: Case, pool: Pool, mode: WeightsMode, count: int) -> None:
+    def _prepare(self, case: Case, pool: Pool, mode: WeightsMode, first: int, last: int) -> None:
         with case.watch.phase("oracle"):
-            pool.prepare(mode, 0, count)
+            pool.prepare(mode, first, last)
 
     def _sets(self, case: Case, pool: Pool, mode: WeightsMode, first: int, last: int) -> list[InputSet]:
         with case.watch.phase("oracle"):

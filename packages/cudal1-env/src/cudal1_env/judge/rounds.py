@@ -24,8 +24,10 @@ WARM_SETS = 2
 """Sets for untimed calls."""
 SOLO_TURNS = 4
 """Turns of the reference alone, before and again after. It can be trusted with the sets of the pairs."""
-_FIRST_PAIRS = 8
-"""Pairs whose sets are made before the first turn: the first look at the interval comes after as many."""
+_FIRST_PAIRS, _MORE_PAIRS = 8, 6
+"""Pairs whose sets are made before the first turn, and when those are used up: the looks at the interval are there."""
+_SETTLING_TURNS = 2
+"""Turns of each arm that are not timed, after sets were made: the oracle had the device meanwhile."""
 SETS_BY_CALL, SETS_BESIDE = 12, 32
 """How many sets a launch's first pairs take at most, for each call of a turn, and beside that."""
 _EMPTY_CALLS = 7
@@ -119,7 +121,7 @@ class Measurement:
         reference: The reference's arm, warmed, in the timed loop.
         candidate: The candidate's arm, likewise.
         sets: Gives the input sets of a range of numbers, made when first wanted; the first ones are not for pairs.
-        prepare: Makes the first so many sets, as far as they can be kept.
+        prepare: Makes the sets of a range of numbers, as far as they can be kept.
         random: Order of the arms, and which turns are watched.
         tally: Counts the candidate's calls.
         most_pairs: Pairs of turns after which the launch ends.
@@ -133,7 +135,7 @@ class Measurement:
         reference: Arm,
         candidate: Arm,
         sets: Callable[[int, int], list[InputSet]],
-        prepare: Callable[[int], None],
+        prepare: Callable[[int, int], None],
         random: np.random.Generator,
         tally: Tally,
         *,
@@ -174,7 +176,8 @@ class Measurement:
         watches = self._watches()
         sizes = [calls + singles + burst * is_watched for is_watched in watches]
         begins = list(itertools.accumulate(sizes, initial=WARM_SETS))
-        self.prepare(begins[min(_FIRST_PAIRS, self.most_pairs)])  # made now, not between turns
+        ready = min(_FIRST_PAIRS, self.most_pairs)
+        self.prepare(0, begins[ready])  # made now, not between turns
         solo = self.sets(WARM_SETS, WARM_SETS + max(2, SOLO_TURNS * burst))
         (warm,) = self.sets(WARM_SETS - 1, WARM_SETS)
         self._measure_overhead(solo, warm)
@@ -190,6 +193,10 @@ class Measurement:
             # Who comes first takes up to 10 % less time: each odd pair has the order that its neighbour has not.
             swap = pair % 2 == 1 or self.random.random() < 0.5
             order = order[::-1] if swap else order
+            if pair == ready:
+                ready = min(pair + _MORE_PAIRS, self.most_pairs)
+                self.prepare(begins[pair], begins[ready])
+                self._settle(warm)
             part = self.sets(begins[pair], begins[pair + 1])
             watched = part[calls + singles :]
             times: dict[bool, float] = {}
@@ -222,6 +229,11 @@ class Measurement:
             self._resolution_ms,
             most,
         )
+
+    def _settle(self, warm: InputSet) -> None:
+        """Make turns that are not timed: the first ones after a break take longer."""
+        for is_candidate in (False, True) * _SETTLING_TURNS:
+            self._turn([warm] * self.burst, is_candidate=is_candidate)
 
     def _lengthen(self) -> None:
         """Make more calls in one go where the candidate's take less time than the reference's.
