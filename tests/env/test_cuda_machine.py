@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from cudal1_data import Task, load_task
 from cudal1_env.doctor import as_candidate, examine_gpu
 from cudal1_env.gate import AuditReport, InputShare, TaskAudit, reference_sha256
@@ -194,6 +195,38 @@ def test_a_program_that_keeps_much_memory_and_leaves_room_is_fine(judge: Judge, 
     )
     one = judge.evaluate(mish, source)
     assert one.status is Status.CORRECT, one.message
+
+
+LARGE = """import torch
+import torch.nn as nn
+
+ROWS = 131072
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, -1)
+
+
+def get_inputs():
+    return [torch.randn(ROWS, 4096)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.skipif(
+    has_gpu() and torch.cuda.get_device_properties(0).total_memory < 100 << 30, reason="needs 100 GiB of GPU memory"
+)
+def test_two_gigabytes_of_inputs_and_of_outputs_leave_room(judge: Judge) -> None:
+    task = Task(id="file/large", name="large", level=1, origin="file", source=LARGE)
+    for _ in range(2):
+        one = judge.evaluate(task, as_candidate(task))
+        assert one.status is Status.CORRECT, one.message
+    judge.retire()
+    assert device_of(judge).free_bytes() > 64 << 30
 
 
 # --- doctor, several GPUs ------------------------------------------------------------------------------------------
