@@ -76,7 +76,8 @@ def test_a_build_counts_as_one_wherever_it_is(judge: Judge, init: str, call: str
 def test_builds_of_a_batch_go_side_by_side(judge: Judge) -> None:
     programs = [COMPILER + BODY.format(init="compiled()", call="pass") + f"# {k}\n" for k in range(3)]
     jobs = [(TASK, program) for program in programs]
-    judge.rehearse([*jobs, (TASK, "not compiled")])
+    judge.rehearse([*jobs, *jobs, (TASK, "not compiled")])
+    assert len(judge._builder._ahead) == len(programs)
     for one in judge.evaluate_many(jobs):
         assert one.status is Status.CORRECT, one.message
         assert 1.0 < one.seconds.build_s < 2.5

@@ -13,7 +13,7 @@ from cudal1_data import Task
 
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.builder import Built, compiles
-from cudal1_env.judge.judge import Judge
+from cudal1_env.judge.judge import Judge, Rehearsals
 from cudal1_env.judge.lease import away_from, core_name, lease
 from cudal1_env.judge.pool import SEED_BYTES, Pool
 from cudal1_env.judge.verdict import Case
@@ -102,7 +102,7 @@ class BatchJudge(Judge):
     ) -> None:
         begun: list[_Job] = []
         cases: list[tuple[int, str, Case, Pool]] = []
-        rehearsed: list[Future[None]] = []
+        rehearsed: Rehearsals = {}
         try:
             wanted = [
                 (index, secrets.token_bytes(SEED_BYTES), self._case(task, source, precision))
@@ -115,9 +115,9 @@ class BatchJudge(Judge):
                 except TaskError as error:
                     done(index, error)
                     continue
-                rehearsed += self._rehearse(rehearsals, case, pool)
+                self._rehearse(rehearsals, rehearsed, case, pool)
                 cases.append((index, seed.hex(), case, pool))
-            for one in rehearsed:
+            for one in rehearsed.values():
                 one.result()
             begun = [
                 _Job(index, seed, pool, executor.submit(self._builder.build, case, pool))
@@ -127,7 +127,7 @@ class BatchJudge(Judge):
             for job in begun:
                 done(job.index, self._outcome(job))
         finally:
-            wait(rehearsed)
+            wait(rehearsed.values())
             wait([job.built for job in begun])
             for job in begun:
                 if job.built.exception() is None and (arm := job.built.result().arm) is not None:

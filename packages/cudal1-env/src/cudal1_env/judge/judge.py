@@ -31,6 +31,9 @@ from cudal1_env.judge.verdict import Case, printable
 from cudal1_env.records import Evaluation, Precision
 from cudal1_env.sandbox import default_spec
 
+Rehearsals = dict[tuple[str, str], Future[None]]
+"""What is being rehearsed, by the sources of task and program."""
+
 
 class Judge:
     """Judges candidates on this machine; the local `Evaluator`.
@@ -127,24 +130,27 @@ class Judge:
             precision: As they will be judged.
         """
         with self._lock, self._rehearsals() as executor:
-            begun: list[Future[None]] = []
+            begun: Rehearsals = {}
             cases = [self._case(task, source, precision) for task, source in jobs]
             self._begin_pools(executor, [(case, None) for case in cases])
             for case in cases:
                 try:
-                    begun += self._rehearse(executor, case, self._pool(case, None))
+                    self._rehearse(executor, begun, case, self._pool(case, None))
                 except TaskError:
                     continue
-            for one in begun:
+            for one in begun.values():
                 one.result()
 
     def _rehearsals(self) -> ThreadPoolExecutor:
         """As many builds at a time as there is room for: each is two compilers."""
         return ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2))
 
-    def _rehearse(self, executor: ThreadPoolExecutor, case: Case, pool: Pool) -> list[Future[None]]:
-        cases = [case, *self._extras.unknown(case)]
-        return [executor.submit(self._builder.rehearse, one, pool) for one in cases if compiles(one.source)]
+    def _rehearse(self, executor: ThreadPoolExecutor, begun: Rehearsals, case: Case, pool: Pool) -> None:
+        """Begin the rehearsals of a program and of its task's baselines, but for those that are in `begun`."""
+        for one in [case, *self._extras.unknown(case)]:
+            key = (one.task.source, one.source)
+            if compiles(one.source) and key not in begun:
+                begun[key] = executor.submit(self._builder.rehearse, one, pool)
 
     def prepare(self, task: Task) -> float:
         """Start a task's oracle now rather than at its first evaluation.
