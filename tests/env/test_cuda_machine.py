@@ -157,12 +157,29 @@ extern "C" __global__ void forever(volatile float* x) { while (x[0] != 1e30f) { 
             {Status.OUT_OF_MEMORY},
         ),
         (
+            forward(
+                "return x.clone()",
+                top="HOG = torch.empty(torch.cuda.mem_get_info()[0] - (1 << 28), dtype=torch.uint8, device='cuda')",
+            ),
+            {Status.OUT_OF_MEMORY},
+        ),
+        (
             forward("import socket; socket.create_connection(('127.0.0.1', 80)); return x.clone()"),
             {Status.RUNTIME_ERROR},
         ),
         (forward("open('/proc/1/environ').read(); import os; os._exit(0)"), {Status.CRASH, Status.RUNTIME_ERROR}),
     ],
-    ids=["wild write", "device assert", "forever", "huge", "hog", "hog of the driver's", "socket", "proc"],
+    ids=[
+        "wild write",
+        "device assert",
+        "forever",
+        "huge",
+        "hog",
+        "hog of the driver's",
+        "hog at its import",
+        "socket",
+        "proc",
+    ],
 )
 def test_a_bad_program_harms_nobody(judge: Judge, mish: Task, source: str, status: set[Status]) -> None:
     before = judge.evaluate(mish, as_candidate(mish))

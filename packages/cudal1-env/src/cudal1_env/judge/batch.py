@@ -124,6 +124,7 @@ class BatchJudge(Judge):
                 for index, seed, case, pool in cases
             ]
             wait([job.built for job in begun])  # nothing is built while something is measured
+            self._thin_out([job.built.result() for job in begun])
             for job in begun:
                 done(job.index, self._outcome(job))
         finally:

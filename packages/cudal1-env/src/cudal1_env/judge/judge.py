@@ -110,6 +110,7 @@ class Judge:
                 cases = [self._case(*jobs[index], precision) for index in part]
                 pools = [self._pool(case, None) for case in cases]
                 built = list(executor.map(self._builder.build, cases, pools))
+                self._thin_out(built)
                 try:
                     for index, one, pool in zip(part, built, pools, strict=True):
                         results[index] = self._measure(one, pool)
@@ -258,6 +259,19 @@ class Judge:
         case.shares = self._shares.get(reference_sha256(task), ())
         case.machine = self.device.machine(self.core, self._builder.zygote.torch, self._builder.zygote.cuda)
         return case
+
+    def _thin_out(self, built: Sequence[Built]) -> None:
+        """Where a GPU's memory is short after imports, kill all candidates: each is imported again for its launches.
+
+        Else one that takes memory when it is imported would be the others' undoing.
+        """
+        free = self.device.free_bytes()
+        if free is None or free >= self.device.pool_bytes(self.settings.pool_bytes):
+            return
+        for one in built:
+            if one.arm is not None:
+                one.arm.close()
+                one.arm = None
 
     # --- measuring ---------------------------------------------------------------------------------------------
 

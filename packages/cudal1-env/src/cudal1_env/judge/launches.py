@@ -32,6 +32,8 @@ _WARM_REPEATS = 3
 _RECHECKED_ABOVE = 3.0
 """Speedups of which this much is certain must be found in two launches (DESIGN.md, protocol 9)."""
 _MOST_LAUNCHES_TO_AGREE = 3
+_BLAME_TRIES = 4
+_BLAME_PAUSE_S = 0.5
 
 
 class Launches:
@@ -168,12 +170,39 @@ class Launches:
                 case.measuring = None
         except (TaskError, *self._device.faults):
             room.check()  # if the candidate left none, it is to blame
+            if not room.begun:
+                self._blame(case, pool, reference, candidate)
             raise
         finally:
             case.stderr = printable(candidate.worker.log)
             reference.close()
             candidate.close()
             built.arm = None
+
+    def _blame(self, case: Case, pool: Pool, reference: Arm, candidate: Arm) -> None:
+        """Find out whether the reference fails because a candidate took the device's memory when it was imported.
+
+        Raises:
+            Fault: The reference works once the candidate is dead.
+        """
+        if self._device.free_bytes() is None:
+            return
+        for arm in (candidate, reference):
+            arm.close()
+        for _ in range(_BLAME_TRIES):  # memory of the dead comes back within a moment
+            alone = self._builder.reference(case, pool)
+            try:
+                self._construct_reference(case, pool, alone)
+            except (TaskError, *self._device.faults):
+                time.sleep(_BLAME_PAUSE_S)
+                continue
+            finally:
+                alone.close()
+            raise Fault(
+                Status.OUT_OF_MEMORY,
+                "expected a program to leave the GPU's memory to others when it is imported, the reference works only "
+                "without it",
+            )
 
     def _prepare(self, case: Case, pool: Pool, mode: WeightsMode, first: int, last: int) -> None:
         with case.watch.phase("oracle"):
@@ -295,6 +324,11 @@ class _Room:
         self._device = device
         self._before: int | None = None
         self._blocks = 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether `begin` was called."""
+        return self._before is not None
 
     def begin(self) -> None:
         """The candidate comes now."""
