@@ -32,7 +32,7 @@ HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
-    with Judge(JudgeSettings(device="cuda")) as one:
+    with Judge(JudgeSettings(device="cuda", warmup_timeout_s=15.0)) as one:  # a kernel that never ends is waited for
         yield one
 
 

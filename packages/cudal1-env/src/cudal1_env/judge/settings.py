@@ -60,7 +60,7 @@ class JudgeSettings(BaseModel):
     """The same on a GPU, for which others wait."""
     turn_ms: float = Field(default=8.0, gt=0)
     """A turn repeats single calls until it lasts about this long."""
-    burst_below_us: float = Field(default=1000.0, ge=0)
+    burst_below_us: float = Field(default=2000.0, ge=0)
     """Calls whose reference is faster than this are made several in one go (GPUs only) ..."""
     burst_ms: float = Field(default=3.0, gt=0)
     """... so many that they take about this long together."""
