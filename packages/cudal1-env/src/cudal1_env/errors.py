@@ -30,6 +30,10 @@ class MachineError(EnvError):
     """The machine's fault, never the candidate's."""
 
 
+class NoRoomError(MachineError):
+    """A GPU has too little memory free."""
+
+
 class SandboxError(MachineError):
     """A sandbox layer that the settings demand is not to be had here."""
 

@@ -138,7 +138,7 @@ class BatchJudge(Judge):
 
     def _outcome(self, job: _Job) -> Outcome:
         try:
-            evaluation = self._measure(job.built.result(), job.pool)
+            evaluation = self._measured(job.built.result(), job.pool, bytes.fromhex(job.seed))
         except TaskError as error:
             return error
         finally:

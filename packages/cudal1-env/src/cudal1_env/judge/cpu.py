@@ -68,6 +68,10 @@ class CpuDevice:
         self._block += 1
         os.sched_setaffinity(0, home)
 
+    def out_of_room(self, error: Exception) -> bool:
+        """Never: it has no faults."""
+        return False
+
     def state(self) -> None:
         """A CPU has no driver to ask."""
 

@@ -114,6 +114,10 @@ class CudaDevice:
         """Overwrite the L2 cache."""
         self.copies.copy_one(self._flush[0].data_ptr(), self._flush[1].data_ptr(), self._flush.shape[1])
 
+    def out_of_room(self, error: Exception) -> bool:
+        """Whether a fault says that the GPU has too little memory free."""
+        return isinstance(error, self._torch.OutOfMemoryError) or "OUT_OF_MEMORY" in str(error)
+
     def state(self) -> GpuState:
         """Clocks, power and throttle reasons, as the driver tells them."""
         return self._nvml.state()

@@ -199,6 +199,10 @@ class Device(Protocol):
     faults: tuple[type[Exception], ...]
     """What the device's own failures raise in the judge."""
 
+    def out_of_room(self, error: Exception) -> bool:
+        """Whether a fault says that the device has too little memory free."""
+        ...
+
     def state(self) -> GpuState | None:
         """What the driver tells about the device now; None where there is none."""
         ...

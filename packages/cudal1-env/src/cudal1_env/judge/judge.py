@@ -15,7 +15,7 @@ from typing import Self
 from cudal1_data import Task
 
 from cudal1_env.calibration import load_spread
-from cudal1_env.errors import MachineError, TaskError
+from cudal1_env.errors import MachineError, NoRoomError, TaskError
 from cudal1_env.gate import AuditReport, find_audit, reference_sha256
 from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.arms import Fault
@@ -24,6 +24,7 @@ from cudal1_env.judge.extras import Extras
 from cudal1_env.judge.health import Held, await_memory, check_returned
 from cudal1_env.judge.launches import Launches
 from cudal1_env.judge.lease import away_from, core_name, lease, take_seat
+from cudal1_env.judge.oracle import SMALLER
 from cudal1_env.judge.place import choose_device
 from cudal1_env.judge.pool import SEED_BYTES, Pool
 from cudal1_env.judge.settings import JudgeSettings
@@ -93,7 +94,7 @@ class Judge:
             case = self._case(task, source, precision)
             pool = self._pool(case, seed)
             try:
-                return self._measure(self._builder.build(case, pool), pool)
+                return self._measured(self._builder.build(case, pool), pool, seed)
             finally:
                 if seed is not None:
                     self._retire((task.id, seed.hex()))
@@ -113,7 +114,7 @@ class Judge:
                 self._thin_out(built)
                 try:
                     for index, one, pool in zip(part, built, pools, strict=True):
-                        results[index] = self._measure(one, pool)
+                        results[index] = self._measured(one, pool, None)
                 finally:
                     for one in built:
                         if one.arm is not None:
@@ -275,6 +276,36 @@ class Judge:
 
     # --- measuring ---------------------------------------------------------------------------------------------
 
+    def _measured(self, built: Built, pool: Pool, seed: bytes | None) -> Evaluation:
+        """Measure; where a GPU has too little room, once more without the inputs of other tasks.
+
+        Args:
+            built: The candidate.
+            pool: Of its task; it may have retired to make room since the candidate was built.
+            seed: The pool's, where somebody chose it.
+
+        Raises:
+            TaskError: The task is too large for this GPU.
+            MachineError: The machine broke.
+        """
+        case = built.case
+        if pool.closed:
+            pool = self._pool(case, seed)
+        try:
+            return self._measure(built, pool)
+        except NoRoomError as error:
+            others = [key for key, one in self._pools.items() if one is not pool]
+            if not others:
+                raise _too_large(case, error) from error
+            for key in others:
+                self._retire(key)
+        again = self._case(case.task, case.source, case.precision)
+        again.commitment = pool.secrets.commitment
+        try:
+            return self._measure(self._builder.build(again, pool), pool)
+        except NoRoomError as error:
+            raise _too_large(case, error) from error
+
     def _measure(self, built: Built, pool: Pool) -> Evaluation:
         case = built.case
         try:
@@ -295,7 +326,8 @@ class Judge:
                 self._check_health(before, pool)
             return evaluation.model_copy(update={"seconds": case.watch.seconds()})
         except self.device.faults as error:
-            raise MachineError(
+            kind = NoRoomError if self.device.out_of_room(error) else MachineError
+            raise kind(
                 f"expected the GPU to work for the judge, got {type(error).__name__}: {error}; start a new process, "
                 "on another GPU if it goes on"
             ) from error
@@ -332,3 +364,10 @@ class Judge:
 def _key(case: Case, seed: bytes | None) -> tuple[str, str]:
     """How a pool is called: by its task, and by its seed where somebody chose that."""
     return case.task.id, seed.hex() if seed is not None else ""
+
+
+def _too_large(case: Case, error: NoRoomError) -> TaskError:
+    return TaskError(
+        f"{case.task.id}: expected room on the GPU for its inputs, answers and both programs, there was none though "
+        f"the judge kept nothing else; it is too large for this machine: {SMALLER} ({error})"
+    )

@@ -184,6 +184,8 @@ class Pool:
         )
         if not 1 <= len(self.anatomy.outputs) <= MAX_OUTPUTS:
             raise TaskError(f"{task.id}: expected 1 to {MAX_OUTPUTS} output tensors, got {len(self.anatomy.outputs)}")
+        self.closed = False
+        """Whether it has retired."""
         self._weights: Weights | None = None
         self._sets: dict[tuple[WeightsMode, int], InputSet] = {}
         self.most_bytes = settings.pool_bytes
@@ -368,6 +370,7 @@ class Pool:
 
     def close(self) -> None:
         """End the oracle and give the sets back."""
+        self.closed = True
         self.oracle.close()
         self._sets.clear()
         self.size_bytes = 0
