@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from itertools import groupby
 from pathlib import Path
 
 from cudal1_env.judge import Judge, JudgeSettings
@@ -17,8 +16,8 @@ from cudal1_env.testing.programs import Program, programs
 from cudal1_env.testing.redteam import Outcome, judge_all, summarise, table
 from parts import add_options, joined, machine_line, mine, write
 
-_TOGETHER = 8
-"""Programs that share a judge: enough that making the inputs does not matter, few enough for parts of equal length."""
+_TOGETHER = 24
+"""Programs that share a judge: enough that its start does not matter, few enough for parts of equal length."""
 
 
 def main() -> int:
@@ -51,10 +50,10 @@ def main() -> int:
 
 
 def jobs(chosen: list[Program], repeats: int) -> list[tuple[int, list[Program]]]:
-    """A few programs of one task, which share a judge and its inputs, once for each repeat."""
-    groups = [list(group) for _, group in groupby(chosen, key=lambda program: program.header["task"])]
-    few = [group[start : start + _TOGETHER] for group in groups for start in range(0, len(group), _TOGETHER)]
-    return [(repeat, group) for repeat in range(repeats) for group in few]
+    """Some programs that share a judge, those of a task behind each other, once for each repeat."""
+    order = sorted(chosen, key=lambda program: program.header["task"])
+    some = [order[start : start + _TOGETHER] for start in range(0, len(order), _TOGETHER)]
+    return [(repeat, group) for repeat in range(repeats) for group in some]
 
 
 if __name__ == "__main__":
