@@ -246,8 +246,13 @@ class Measurement:
             return
         turn = self.sets(WARM_SETS - 1, WARM_SETS) * self.burst
         empty = [self._trusted(turn, empty=True).elapsed_ns * 1e-6 for _ in range(SOLO_TURNS)]
-        full = [self._elapsed_ms(turn, is_candidate=True) for _ in range(SOLO_TURNS)]
-        call_ms = max(statistics.median(full) - statistics.median(empty), 1e-3) / self.burst
+        beside = statistics.median(empty)
+        full: list[float] = []
+        for number in range(SOLO_TURNS):
+            full.append(self._elapsed_ms(turn, is_candidate=True))
+            if number and min(full) - beside > 2 * self.longer.below_ms * self.burst:  # no need to look again
+                return
+        call_ms = max(statistics.median(full) - beside, 1e-3) / self.burst
         wanted = min(self.longer.most, math.ceil(self.longer.turn_ms / call_ms))
         if call_ms < self.longer.below_ms and wanted > self.burst:
             self.burst = wanted
