@@ -71,10 +71,13 @@ def test_peaks_are_measured_once_and_hold(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_record_holds_the_floor_and_no_reference_is_below_it(judge: Judge) -> None:
-    for name in ("softplus_mish", "rms_norm", "outer_sum", "matmul_bias_gelu"):
-        task = load_task(f"starter/{name}", device="cuda")
-        with AuditJudge(JudgeSettings(device="cuda")) as gate:
-            found = gate.inputs_that_matter(task)
+    tasks = [
+        load_task(f"starter/{name}", device="cuda")
+        for name in ("softplus_mish", "rms_norm", "outer_sum", "matmul_bias_gelu")
+    ]
+    with AuditJudge(JudgeSettings(device="cuda")) as gate:
+        shares_found = [gate.inputs_that_matter(task) for task in tasks]
+    for task, found in zip(tasks, shares_found, strict=True):
         shares = tuple(InputShare(tested=tested, mattered=k, share=k / max(tested, 1)) for tested, k, _ in found)
         entry = TaskAudit(name=task.id, sha256=reference_sha256(task), verdict="sound", sets=1, inputs=shares)
         judge.learn(AuditReport(suite="starter", device="cuda", most_sets=1, tasks=(entry,)))
