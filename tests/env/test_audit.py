@@ -20,6 +20,7 @@ from cudal1_env.errors import RecordError, SettingsError
 from cudal1_env.gate import AuditReport, TaskAudit, find_audit, reference_sha256
 from cudal1_env.judge.audit import AuditJudge
 from cudal1_env.judge.numerics import Expected
+from cudal1_env.judge.oracle import TOO_LARGE
 from cudal1_env.reward import LOG_FLOOR
 from env.doubles import RuleEvaluator, program, suite, task
 
@@ -204,6 +205,9 @@ def test_an_audit_that_was_cut_off_goes_on(judge: AuditJudge, monkeypatch: pytes
         again: list[str] = []
         audit_tasks(judge, "s", [first], again.append, known=[whole.model_copy(update=other)])
         assert len(again) == 1, f"expected an audit with {other} to be of no use"
+    refused = {"verdict": "refused", "reason": f"the reference failed; {TOO_LARGE}: ..."}
+    crowded = whole.model_copy(update={"tasks": (whole.tasks[0].model_copy(update=refused),)})
+    assert audit_tasks(judge, "s", [first], lambda text: None, known=[crowded]).tasks == whole.tasks
 
 
 def test_parts_keep_a_tasks_items_together_and_lose_none() -> None:

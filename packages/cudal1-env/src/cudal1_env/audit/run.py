@@ -17,6 +17,7 @@ from cudal1_env.errors import TaskError
 from cudal1_env.gate import AuditReport, InputShare, TaskAudit, reference_sha256
 from cudal1_env.judge.audit import AuditJudge, KnownSet, Values
 from cudal1_env.judge.numerics import Answer, compare
+from cudal1_env.judge.oracle import TOO_LARGE
 from cudal1_env.records import PROTOCOL_VERSION
 
 MOST_SETS = 12
@@ -138,7 +139,8 @@ def audit_tasks(
         suite: Name of their suite.
         tasks: The tasks.
         log: Told each task's verdict.
-        known: What was found before: what is of this device and protocol is taken over, by the reference's hash.
+        known: What was found before: what is of this device and protocol is taken over, by the reference's hash, but
+            not that a task was too large, which others on the device may have made it.
         keep: Given what was found so far, every `_KEPT_EVERY_S` seconds.
 
     Raises:
@@ -149,6 +151,7 @@ def audit_tasks(
         for report in known
         if (report.device, report.protocol, report.most_sets) == (judge.device.name, PROTOCOL_VERSION, MOST_SETS)
         for one in report.tasks
+        if TOO_LARGE not in one.reason
     }
     audits: list[TaskAudit] = []
 

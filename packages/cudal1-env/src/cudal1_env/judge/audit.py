@@ -45,15 +45,22 @@ class KnownSet:
 
 
 class AuditJudge(Judge):
-    """A judge that shows its answers, so that a task's checker can be tried. It judges no program for a reward."""
+    """A judge that shows its answers, so that a task's checker can be tried. It judges no program for a reward.
+
+    The oracle of the last task that was asked about is kept, for the next question.
+    """
 
     def __init__(self, settings: JudgeSettings | None = None) -> None:
-        super().__init__((settings or JudgeSettings()).model_copy(update={"full_check_share": 1.0}))
+        chosen = {"full_check_share": 1.0, "max_pools": 1}
+        super().__init__((settings or JudgeSettings()).model_copy(update=chosen))
+
+    def _known_pool(self, task: Task) -> Pool:
+        """The task's pool, whose seed is a hash of the reference: an audit gives the same answer each time."""
+        seed = hashlib.sha256(f"audit/{task.source}".encode("utf-8", "replace")).digest()[:SEED_BYTES]
+        return self._pool(self._case(task, "", "training"), seed)
 
     def known_sets(self, task: Task, count: int) -> Generator[KnownSet]:
         """Yield input sets as candidates meet them, weights loaded where the task has some; made when asked for.
-
-        The seed is a hash of the reference: an audit gives the same answer each time.
 
         Args:
             task: The task.
@@ -63,13 +70,9 @@ class AuditJudge(Judge):
             TaskError: The reference cannot be judged against.
             MachineError: The machine broke.
         """
-        seed = hashlib.sha256(f"audit/{task.source}".encode("utf-8", "replace")).digest()[:SEED_BYTES]
-        pool = self._pool(self._case(task, "", "training"), seed)
-        try:
-            for number in range(count):
-                yield self._on_host(pool, pool.sets(pool.usual_mode, number, number + 1)[0])
-        finally:
-            self._retire((task.id, seed.hex()))
+        pool = self._known_pool(task)
+        for number in range(count):
+            yield self._on_host(pool, pool.sets(pool.usual_mode, number, number + 1)[0])
 
     def inputs_that_matter(self, task: Task) -> list[tuple[int, int, float]]:
         """Find out how much of each input tensor matters, by changing single elements.
@@ -85,12 +88,7 @@ class AuditJudge(Judge):
             TaskError: The reference fails.
             MachineError: The machine broke.
         """
-        seed = hashlib.sha256(f"matter/{task.source}".encode("utf-8", "replace")).digest()[:SEED_BYTES]
-        pool = self._pool(self._case(task, "", "training"), seed)
-        try:
-            return _search(pool)
-        finally:
-            self._retire((task.id, seed.hex()))
+        return _search(self._known_pool(task))
 
     def _on_host(self, pool: Pool, one: InputSet) -> KnownSet:
         data = self.device.to_host(one.inputs)

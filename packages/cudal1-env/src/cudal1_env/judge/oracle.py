@@ -18,6 +18,7 @@ from cudal1_env.judge.memory import sealed_file
 from cudal1_env.judge.numerics import EPSILON, Array, Expected
 from cudal1_env.judge.workers import Dead, Late, Worker, Zygote
 
+TOO_LARGE = "it is too large for this machine"
 SMALLER = "`cudal1-data export SUITE FILE --scale 4` writes the suite with a quarter of each batch"
 
 _PAGE = 4096
@@ -140,7 +141,7 @@ class OracleClient:
             raise TaskError(f"{self.task.id}: the reference disturbs its channel in {message['op']}: {error}") from None
         if "error" in answer:
             too_large = answer["error"] == "memory"
-            advice = f"; it is too large for this machine: {SMALLER}" if too_large else ""
+            advice = f"; {TOO_LARGE}: {SMALLER}" if too_large else ""
             raise TaskError(f"{self.task.id}: the reference failed in {message['op']}: {answer['text']}{advice}")
         return answer
 
