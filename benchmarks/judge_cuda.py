@@ -25,6 +25,7 @@ from typing import Any
 from cudal1_data import Task
 from cudal1_env.errors import EnvError
 from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.records import Evaluation
 from judge_cpu import record
 from parts import add_options, joined, machine_line, mine, write
 
@@ -100,10 +101,18 @@ def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 except EnvError as error:
                     yield {"kind": "refused", "task": job.id, "truth": truth, "message": str(error)}
                     continue
-                yield {**record("judge", made), "truth": truth, "gpu_states": None}
+                yield {**record("judge", made), "truth": truth, "gpu_states": None, "clocks": clocks(made)}
                 print(f"{job.id} {truth}: {made.message} [{made.seconds.total_s:.1f} s]", file=sys.stderr, flush=True)
         if not options.no_others:
             yield from others(name, expression, inputs)
+
+
+def clocks(made: Evaluation) -> dict[str, Any]:
+    """What the driver told after the pairs: the multiprocessors' clock (least, median, most) and what held it back."""
+    states = [state for launch in made.gpu_states for state in launch]
+    mhz = [state.sm_mhz for state in states]
+    reasons = sorted({reason for state in states for reason in state.throttled})
+    return {"sm_mhz": [min(mhz), statistics.median(mhz), max(mhz)] if mhz else [], "throttled": reasons}
 
 
 OTHERS = """
