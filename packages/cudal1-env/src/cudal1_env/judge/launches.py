@@ -32,6 +32,8 @@ _WARM_REPEATS = 3
 _RECHECKED_ABOVE = 3.0
 """Speedups of which this much is certain must be found in two launches (DESIGN.md, protocol 9)."""
 _MOST_LAUNCHES_TO_AGREE = 3
+_NOTICEABLE_S = 0.03
+"""More than handing over an untimed call and comparing what it gave takes."""
 _BLAME_TRIES = 4
 _BLAME_PAUSE_S = 0.5
 
@@ -144,9 +146,11 @@ class Launches:
             mode = self._construct(case, pool, reference, candidate)
             room.check()
             reference_s = self._warm_reference(case, pool, mode, reference)
-            self._warm_candidate(case, pool, mode, candidate)
+            candidate_s = self._warm_candidate(case, pool, mode, candidate)
             room.check()
             pairs, calls, burst, most = self._size(case.precision, reference_s, pool.anatomy, pool.room, bursts=bursts)
+            if candidate_s > 2 * reference_s + _NOTICEABLE_S:  # plainly slower: no need to try more calls in one go
+                most = burst
             with case.watch.phase("warmup"):
                 for arm in (reference, candidate):
                     arm.open(most, pool.sets(mode, WARM_SETS - 1, WARM_SETS)[0].inputs, cold=not bursts)
@@ -257,15 +261,20 @@ class Launches:
             reference.freeze()
         return min(elapsed_s[1:])
 
-    def _warm_candidate(self, case: Case, pool: Pool, mode: WeightsMode, candidate: Arm) -> None:
+    def _warm_candidate(self, case: Case, pool: Pool, mode: WeightsMode, candidate: Arm) -> float:
+        """Make the candidate's untimed calls; return the seconds of the fastest, with its comparison."""
+        elapsed_s: list[float] = []
         with case.watch.phase("warmup"):
             candidate.thaw()
             if mode == "loaded":
                 candidate.load(pool.weights())
             for number, one in enumerate(pool.sets(mode, 0, WARM_SETS)):
+                began = time.perf_counter()
                 _, comparisons = candidate.warm(one, writable=number == 0)
+                elapsed_s.append(time.perf_counter() - began)
                 case.tally.check(one, comparisons)
             candidate.freeze()
+        return min(elapsed_s)
 
     def _size(
         self, precision: Precision, reference_s: float, anatomy: Anatomy, set_room: int, *, bursts: bool
