@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from cudal1_data import Task
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.builder import compiles
+from cudal1_env.judge.rehearsal import compiles
 from cudal1_env.records import Status
 
 REFERENCE = """import torch
@@ -77,11 +77,11 @@ def test_builds_of_a_batch_go_side_by_side(judge: Judge) -> None:
     programs = [COMPILER + BODY.format(init="compiled()", call="pass") + f"# {k}\n" for k in range(3)]
     jobs = [(TASK, program) for program in programs]
     judge.rehearse([*jobs, *jobs, (TASK, "not compiled")])
-    assert len(judge._builder._ahead) == len(programs)
+    assert len(judge._builder.rehearsals._kept) == len(programs)
     for one in judge.evaluate_many(jobs):
         assert one.status is Status.CORRECT, one.message
         assert 1.0 < one.seconds.build_s < 2.5
-    assert not judge._builder._ahead
+    assert not judge._builder.rehearsals._kept
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,14 @@ def test_builds_of_a_batch_go_side_by_side(judge: Judge) -> None:
 def test_a_rehearsal_that_fails_decides_nothing_beyond_the_import(judge: Judge, source: str, status: Status) -> None:
     one = judge.evaluate(TASK, source)
     assert one.status is status, one.message
+
+
+def test_the_same_program_twice_in_a_batch_is_rehearsed_twice(judge: Judge) -> None:
+    job = (TASK, COMPILER + BODY.format(init="compiled()", call="pass") + "# twice\n")
+    for one in judge.evaluate_many([job, job]):
+        assert one.status is Status.CORRECT, one.message
+        assert one.seconds.build_s > 1.0
+        assert one.seconds.warmup_s < 0.9
 
 
 def test_a_rehearsal_tells_nothing_of_the_judges_inputs(judge: Judge) -> None:

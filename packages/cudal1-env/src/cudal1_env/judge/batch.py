@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from cudal1_data import Task
 
 from cudal1_env.errors import TaskError
-from cudal1_env.judge.builder import Built, compiles
-from cudal1_env.judge.judge import Judge, Rehearsals
+from cudal1_env.judge.builder import Built
+from cudal1_env.judge.judge import Begun, Judge
 from cudal1_env.judge.lease import away_from, core_name, lease
 from cudal1_env.judge.pool import SEED_BYTES, Pool
+from cudal1_env.judge.rehearsal import compiles
 from cudal1_env.judge.verdict import Case
 from cudal1_env.records import Evaluation, Precision
 
@@ -102,7 +103,7 @@ class BatchJudge(Judge):
     ) -> None:
         begun: list[_Job] = []
         cases: list[tuple[int, str, Case, Pool]] = []
-        rehearsed: Rehearsals = {}
+        rehearsed: Begun = {}
         try:
             wanted = [
                 (index, secrets.token_bytes(SEED_BYTES), self._case(task, source, precision))

@@ -1,7 +1,7 @@
 """Build folders: where a worker leaves what it compiles, and how a later launch of the same program finds it.
 
 The folder is in the worker's private /tmp. A snapshot is taken after the import, or after a rehearsal on inputs that
-nobody else sees (`builder.py`), so that nothing of the judge's inputs or answers can be in it. The judge copies it
+nobody else sees (`rehearsal.py`), so that nothing of the judge's inputs or answers can be in it. The judge copies it
 itself: regular files and folders only, no links followed.
 
 Where a machine has no mount namespaces the folder is one of the host, whose size nothing bounds; it is removed after

@@ -150,7 +150,7 @@ class Extras:
 
     def _judge(self, twin: Case, pool: Pool) -> Evaluation:
         """Judge a baseline's program like any other."""
-        self._builder.rehearse(twin, pool, leased=True)
+        self._builder.rehearsals.keep(twin, pool, leased=True)
         built = self._builder.build(twin, pool, leased=True)
         try:
             return twin.failed(built.fault) if built.fault is not None else self._launches.measure(built, pool)

@@ -19,7 +19,7 @@ from cudal1_env.errors import MachineError, NoRoomError, TaskError
 from cudal1_env.gate import AuditReport, find_audit, reference_sha256
 from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.arms import Fault
-from cudal1_env.judge.builder import Builder, Built, compiles
+from cudal1_env.judge.builder import Builder, Built
 from cudal1_env.judge.extras import Extras
 from cudal1_env.judge.health import Held, await_memory, check_returned
 from cudal1_env.judge.launches import Launches
@@ -27,12 +27,13 @@ from cudal1_env.judge.lease import away_from, core_name, lease, take_seat
 from cudal1_env.judge.oracle import SMALLER, TOO_LARGE
 from cudal1_env.judge.place import choose_device
 from cudal1_env.judge.pool import SEED_BYTES, Pool
+from cudal1_env.judge.rehearsal import compiles
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.verdict import Case, printable
 from cudal1_env.records import Evaluation, Precision
 from cudal1_env.sandbox import default_spec
 
-Rehearsals = dict[tuple[str, str], Future[None]]
+Begun = dict[tuple[str, str], Future[None]]
 """What is being rehearsed, by the sources of task and program."""
 
 
@@ -132,7 +133,7 @@ class Judge:
             precision: As they will be judged.
         """
         with self._lock, self._rehearsals() as executor:
-            begun: Rehearsals = {}
+            begun: Begun = {}
             cases = [self._case(task, source, precision) for task, source in jobs]
             self._begin_pools(executor, [(case, None) for case in cases])
             for case in cases:
@@ -147,12 +148,12 @@ class Judge:
         """As many builds at a time as there is room for: each is two compilers."""
         return ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2))
 
-    def _rehearse(self, executor: ThreadPoolExecutor, begun: Rehearsals, case: Case, pool: Pool) -> None:
+    def _rehearse(self, executor: ThreadPoolExecutor, begun: Begun, case: Case, pool: Pool) -> None:
         """Begin the rehearsals of a program and of its task's baselines, but for those that are in `begun`."""
         for one in [case, *self._extras.unknown(case)]:
             key = (one.task.source, one.source)
             if compiles(one.source) and key not in begun:
-                begun[key] = executor.submit(self._builder.rehearse, one, pool)
+                begun[key] = executor.submit(self._builder.rehearsals.keep, one, pool)
 
     def prepare(self, task: Task) -> float:
         """Start a task's oracle now rather than at its first evaluation.

@@ -1,0 +1,117 @@
+"""Programs that compile do so before they are judged.
+
+A program whose text names a compiler is rehearsed: a worker imports it, makes its model and calls it once on inputs
+that nobody else sees. What it compiled by then is where its arms begin. So a build that takes a minute is over before
+any device is leased, wherever in the program it is, and later launches do not repeat it. Beyond its import a rehearsal
+decides nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cudal1_env.judge.arms import Arm, Fault
+from cudal1_env.judge.lease import lease
+from cudal1_env.judge.pool import Pool
+from cudal1_env.judge.verdict import Case
+from cudal1_env.judge.workers import Dead, Late
+
+if TYPE_CHECKING:
+    from cudal1_env.judge.builder import Builder
+
+_COMPILES = re.compile(r"load_inline|cpp_extension|triton|torch\.compile|torch\._inductor|torch\._dynamo")
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a program did before it was judged."""
+
+    fault: Fault | None
+    """Why it cannot be imported."""
+    snapshot: Path | None
+    """What it compiled; None where it did not come to its end."""
+    seconds: float
+    stderr: str
+
+
+def compiles(source: str) -> bool:
+    """Whether a program's text names a compiler that leaves files, so that it is worth a rehearsal."""
+    return _COMPILES.search(source) is not None
+
+
+class Rehearsals:
+    """Rehearses programs. Several threads may ask at once.
+
+    Args:
+        builder: Forks the workers, and has the build folders.
+    """
+
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+        self._kept: dict[tuple[str, str], Rehearsal] = {}
+        self._lock = threading.Lock()
+
+    def keep(self, case: Case, pool: Pool, *, leased: bool = False) -> None:
+        """Rehearse a program that compiles, for the next `take` of the same program for the same task.
+
+        Args:
+            case: The candidate.
+            pool: Of its task.
+            leased: The caller holds the device.
+        """
+        key = (case.task.source, case.source)
+        short = len(case.source.encode()) <= self._builder.settings.max_source_bytes
+        if short and compiles(case.source) and key not in self._kept:
+            rehearsal = self._made(case, pool, leased=leased)
+            with self._lock:
+                self._kept[key] = rehearsal
+
+    def take(self, case: Case, pool: Pool, *, leased: bool) -> Rehearsal | None:
+        """Return a program's rehearsal, which is the caller's then; None if it is not worth one.
+
+        Args:
+            case: The candidate.
+            pool: Of its task.
+            leased: The caller holds the device: what was not rehearsed before is not rehearsed now.
+        """
+        with self._lock:
+            known = self._kept.pop((case.task.source, case.source), None)
+        if known is not None or leased or not compiles(case.source):
+            return known
+        return self._made(case, pool, leased=False)
+
+    def _made(self, case: Case, pool: Pool, *, leased: bool) -> Rehearsal:
+        began = time.perf_counter()
+        arm, folder = self._builder.fork(case, pool, None, core=None)
+        fault: Fault | None = None
+        snapshot: Path | None = None
+        try:
+            arm.build(case.source)
+            snapshot = self._compiled(arm, folder, leased=leased)
+        except Fault as error:
+            fault = error
+        finally:
+            arm.close()
+            self._builder.folders.drop(folder)
+        return Rehearsal(fault, snapshot, time.perf_counter() - began, arm.worker.log)
+
+    def _compiled(self, arm: Arm, folder: Path | None, *, leased: bool) -> Path | None:
+        """Let an imported program compile the rest; None where it fails, which its own launch will tell again.
+
+        Others that rehearse may use the device at the same time, and nobody measures on it.
+        """
+        device = self._builder.device
+        seed = int.from_bytes(os.urandom(7), "little")
+        try:
+            with lease(*() if leased else device.locks, shared=True):
+                arm.rehearse(seed, device)
+            arm.freeze()
+        except (Fault, Dead, Late):
+            return None
+        return self._builder.folders.keep(folder, arm.worker.pid)
