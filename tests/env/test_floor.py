@@ -267,6 +267,7 @@ def test_the_bound_holds_with_ninety_nine_percent() -> None:
     assert tail == pytest.approx(0.01)
 
 
+@pytest.mark.slow
 def test_the_gate_finds_out_what_matters_in_a_real_task() -> None:
     with AuditJudge(JudgeSettings(device="cpu")) as judge:
         (tested, mattered, most), *rest = judge.inputs_that_matter(load_task("starter/triangular_matmul", device="cpu"))

@@ -90,7 +90,7 @@ def test_builds_of_a_batch_go_side_by_side(judge: Judge) -> None:
         ("# triton\nraise ValueError('no')\n", Status.BUILD_ERROR),
         ("# triton\nclass Other: pass\n", Status.NO_CODE),
         (COMPILER + BODY.format(init="raise ValueError", call="pass"), Status.RUNTIME_ERROR),
-        (COMPILER + BODY.format(init="time.sleep(5)", call="pass"), Status.TIMEOUT),
+        (COMPILER + BODY.format(init="time.sleep(2)", call="pass"), Status.TIMEOUT),
         (COMPILER + BODY.format(init="os._exit(0)", call="pass"), Status.CRASH),
     ],
     ids=["import", "no class", "constructor", "slow", "end"],
