@@ -71,3 +71,47 @@ def test_other_faults_are_the_machines(monkeypatch: pytest.MonkeyPatch, judge: B
     failing(monkeypatch, judge, "an illegal address", while_pools=1)
     with pytest.raises(MachineError, match="illegal address"):
         judge.evaluate(TASKS[0], ANSWER)
+
+
+def test_candidates_are_imported_again_one_by_one_where_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
+) -> None:
+    alive: list[int] = []
+    build, measure = judge._builder.build, Launches.measure
+    built: list[Any] = []
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        built.append(build(*arguments, **named))
+        return built[-1]
+
+    def counted(self: Launches, one: Any, pool: Any) -> Evaluation:
+        alive.append(sum(other.arm is not None for other in built))
+        return measure(self, one, pool)
+
+    monkeypatch.setattr(judge._builder, "build", noted)
+    monkeypatch.setattr(Launches, "measure", counted)
+    monkeypatch.setattr(judge.device, "free_bytes", lambda: 1 << 20)
+    found = judge.evaluate_many([(TASKS[0], ANSWER + f"# {k}\n") for k in range(2)])
+    assert [one.status for one in found] == [Status.CORRECT] * 2, [one.message for one in found]
+    assert alive[0] == 0
+    assert len(built) == 4
+
+
+def test_a_task_that_is_refused_is_asked_about_once_in_a_batch(
+    monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
+) -> None:
+    asked: list[str] = []
+    new = judge._new_pool
+
+    def counted(case: Any, seed: bytes | None) -> Any:
+        asked.append(case.task.id)
+        return new(case, seed)
+
+    monkeypatch.setattr(judge, "_new_pool", counted)
+    broken = Task(id="file/broken", source=program(2).replace("x * 2", "x * y"), name="b", level=1, origin="file")
+    told: dict[int, object] = {}
+    judge.evaluate_each([(broken, ANSWER), (TASKS[0], ANSWER)], told.__setitem__)
+    assert isinstance(told[0], TaskError)
+    assert isinstance(told[1], Evaluation)
+    judge.rehearse([(broken, ANSWER + f"# triton {k}\n") for k in range(3)])
+    assert asked.count("file/broken") == 2

@@ -118,3 +118,55 @@ def test_a_faster_candidate_makes_more_calls_in_one_go(
     assert measurement.burst == measurement.calls_per_turn == expected
     assert launch.reference_ms == pytest.approx((reference_ms,) * 8, rel=1e-3)
     assert launch.candidate_ms == pytest.approx((candidate_ms,) * 8, rel=1e-3)
+
+
+def run_logged(device: str) -> tuple[list[list[int]], list[list[int]], list[tuple[int, int]]]:
+    """Return the sets of each turn of the reference and of the candidate, and the ranges that were prepared."""
+
+    class Noting(StillArm):
+        def __init__(self, who: str) -> None:
+            super().__init__(who, [])
+            self.device = SimpleNamespace(name=device, state=lambda: None)
+            self.turns: list[list[int]] = []
+
+        def call(self, sets: list[object], *, empty: bool = False, watch: bool = False) -> Call:
+            if not empty:
+                self.turns.append([cast(SimpleNamespace, one).index for one in sets])
+            return super().call(sets, empty=empty, watch=watch)
+
+    reference, candidate = Noting("R"), Noting("C")
+    prepared: list[tuple[int, int]] = []
+    Measurement(
+        cast(Arm, reference),
+        cast(Arm, candidate),
+        sets,
+        lambda first, last: prepared.append((first, last)),
+        np.random.default_rng(3),
+        Tally(),
+        most_pairs=20,
+        calls_per_turn=4,
+        burst=4,
+    ).run(lambda launch: False)
+    return reference.turns, candidate.turns, prepared
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_candidate_meets_no_set_twice_but_those_of_untimed_calls(device: str) -> None:
+    _, turns, prepared = run_logged(device)
+    met = [index for turn in turns for index in turn if index >= WARM_SETS]
+    assert len(met) == len(set(met))
+    assert set(met) == set(range(WARM_SETS, prepared[-1][1])), "expected that nothing is made for nothing"
+    watched = len(met) - 20 * (4 + 2)
+    assert (4 <= watched <= 40 and watched % 4 == 0) if device == "cuda" else watched == 0
+
+
+def test_sets_are_made_for_some_pairs_at_a_time_and_both_arms_settle_behind() -> None:
+    reference, candidate, prepared = run_logged("cpu")
+    assert [first for first, _ in prepared] == [0, *(last for _, last in prepared[:-1])]
+    assert len(prepared) == 3
+    for turns in (reference, candidate):
+        for first, _ in prepared[1:]:
+            place = next(place for place, turn in enumerate(turns) if turn[0] == first)
+            if turns is reference:  # it met the first sets before, alone
+                place = max(place for place, turn in enumerate(turns) if turn[0] == first)
+            assert all(set(turn) == {WARM_SETS - 1} for turn in turns[place - 2 : place])

@@ -20,6 +20,7 @@ import torch
 
 from cudal1_worker import layout, sandbox
 from cudal1_worker import protocol as wire
+from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.cpu_side import CpuSide
 
 MODULE_NAME = "candidate"
@@ -146,7 +147,7 @@ class Arm:
         """
         device = torch.device(message["device"])
         if device.type == "cuda":
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = message["tf32"]
+            allow_tf32(message["tf32"])
         self.model = self.made(message)
         if isinstance(self.model, torch.nn.Module):
             self.model = self.model.to(device)

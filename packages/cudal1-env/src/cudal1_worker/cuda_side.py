@@ -14,6 +14,7 @@ import torch
 from cudal1_worker import layout, vmm
 from cudal1_worker import protocol as wire
 from cudal1_worker.arena import Arena, Copies
+from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.pools import Pools
 from cudal1_worker.vmm import driver
 
@@ -32,8 +33,7 @@ class CudaSide:
     """
 
     def __init__(self, message: wire.Message, fds: list[int]) -> None:
-        torch.backends.cuda.matmul.allow_tf32 = message["tf32"]
-        torch.backends.cudnn.allow_tf32 = message["tf32"]
+        allow_tf32(message["tf32"])
         self._dummy = torch.zeros(1, device="cuda")  # makes the context
         self._dummy.add_(1)  # loads the kernel: later, behind a closed gate, that would wait for ever
         self._memory = vmm.Mapping.take(fds[0], message["arena_bytes"], 0)

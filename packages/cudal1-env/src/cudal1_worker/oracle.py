@@ -19,6 +19,7 @@ import torch
 
 from cudal1_worker import distributions, layout
 from cudal1_worker import protocol as wire
+from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.arm import Failure, describe_error, execute, state_names
 from cudal1_worker.matter import Variation
 
@@ -73,8 +74,7 @@ class Oracle:
         """Choose the device and import the reference program."""
         self.device = torch.device(message["device"])
         if self.device.type == "cuda":
-            torch.backends.cuda.matmul.allow_tf32 = message["tf32"]
-            torch.backends.cudnn.allow_tf32 = message["tf32"]
+            allow_tf32(message["tf32"])
         with os.fdopen(os.dup(fds[0]), "rb") as file:
             self.module = execute(file.read().decode(), REFERENCE)
         for name in ("get_inputs", "get_init_inputs"):

@@ -115,12 +115,11 @@ class Arm:
         with sealed_file(source.encode()) as fd:
             self._ask({"op": "build", "wanted": self.wanted}, [fd], limit, _BUILD_ERRORS, "importing the program")
 
-    def rehearse(self, seed: int, device: Device) -> None:
+    def rehearse(self, seed: int) -> None:
         """Make the model and call it once on made-up inputs, outside of the judge's memory; this arm is used no more.
 
         Args:
             seed: Of the constructor and the inputs.
-            device: Where.
 
         Raises:
             Fault: It fails.
@@ -132,8 +131,8 @@ class Arm:
             "arguments": self.anatomy.arguments,
             "entries": self.anatomy.entries,
             "bytes": self.anatomy.input_bytes,
-            "device": device.name,
-            "tf32": device.tf32,
+            "device": self.device.name,
+            "tf32": self.device.tf32,
         }
         limit_s = max(self.settings.build_timeout_s, self.settings.warmup_timeout_s)
         self._ask(message, [], limit_s, _CALL_ERRORS, "a rehearsal")

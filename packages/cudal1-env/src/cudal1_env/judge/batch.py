@@ -109,13 +109,12 @@ class BatchJudge(Judge):
                 (index, secrets.token_bytes(SEED_BYTES), self._case(task, source, precision))
                 for index, task, source in part
             ]
-            self._begin_pools(executor, [(case, seed) for _, seed, case in wanted])
+            refused = self._begin_pools(executor, [(case, seed) for _, seed, case in wanted])
             for index, seed, case in wanted:
-                try:
-                    pool = self._pool(case, seed)
-                except TaskError as error:
+                if (error := refused.get((case.task.id, seed.hex()))) is not None:
                     done(index, error)
                     continue
+                pool = self._pool(case, seed)
                 self._rehearse(rehearsals, rehearsed, case, pool)
                 cases.append((index, seed.hex(), case, pool))
             for one in rehearsed.values():

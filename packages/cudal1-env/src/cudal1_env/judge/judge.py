@@ -137,10 +137,8 @@ class Judge:
             cases = [self._case(task, source, precision) for task, source in jobs]
             self._begin_pools(executor, [(case, None) for case in cases])
             for case in cases:
-                try:
-                    self._rehearse(executor, begun, case, self._pool(case, None))
-                except TaskError:
-                    continue
+                if (pool := self._kept(case, None)) is not None:
+                    self._rehearse(executor, begun, case, pool)
             for one in begun.values():
                 one.result()
 
@@ -227,15 +225,23 @@ class Judge:
                 seed or secrets.token_bytes(SEED_BYTES),
             )
 
-    def _begin_pools(self, executor: ThreadPoolExecutor, wanted: Sequence[tuple[Case, bytes | None]]) -> None:
-        """Start the oracles of several tasks side by side; one that fails is left out, and `_pool` says why."""
+    def _begin_pools(
+        self, executor: ThreadPoolExecutor, wanted: Sequence[tuple[Case, bytes | None]]
+    ) -> dict[tuple[str, str], TaskError]:
+        """Start the oracles of several tasks side by side; return why those that are missing cannot be judged."""
         missing = {_key(*one): one for one in wanted if self._kept(*one) is None}
         begun = {key: executor.submit(self._new_pool, *one) for key, one in missing.items()}
         wait(begun.values())
+        refused: dict[tuple[str, str], TaskError] = {}
         for key, one in begun.items():
-            if not isinstance(one.exception(), TaskError):
-                self._make_room()
-                self._pools[key] = one.result()
+            try:
+                pool = one.result()
+            except TaskError as error:
+                refused[key] = error
+                continue
+            self._make_room()
+            self._pools[key] = pool
+        return refused
 
     def _make_room(self) -> None:
         """Retire the oldest pools until a new one has room, for what it keeps and for what its programs need."""

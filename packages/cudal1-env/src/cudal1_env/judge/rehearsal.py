@@ -106,11 +106,10 @@ class Rehearsals:
 
         Others that rehearse may use the device at the same time, and nobody measures on it.
         """
-        device = self._builder.device
         seed = int.from_bytes(os.urandom(7), "little")
         try:
-            with lease(*() if leased else device.locks, shared=True):
-                arm.rehearse(seed, device)
+            with lease(*() if leased else arm.device.locks, shared=True):
+                arm.rehearse(seed)
             arm.freeze()
         except (Fault, Dead, Late):
             return None
