@@ -84,11 +84,7 @@ class Builder:
             snapshot: What an earlier launch of the same program compiled.
             leased: The caller holds the device: the program is not rehearsed now.
         """
-        size = len(case.source.encode())
-        if size > self.settings.max_source_bytes:
-            fault = Fault(
-                Status.NO_CODE, f"expected a program of at most {self.settings.max_source_bytes} bytes, got {size}"
-            )
+        if (fault := self.too_long(case)) is not None:
             return Built(case, None, fault, None, None)
         if snapshot is None and (rehearsal := self.rehearsals.take(case, pool, leased=leased)) is not None:
             case.watch.add("build", rehearsal.seconds)
@@ -114,6 +110,13 @@ class Builder:
             arm.close()
             raise
         return Built(case, arm, None, folder, kept)
+
+    def too_long(self, case: Case) -> Fault | None:
+        """Say that a program is longer than the settings allow; None if it is not."""
+        size, most = len(case.source.encode()), self.settings.max_source_bytes
+        if size <= most:
+            return None
+        return Fault(Status.NO_CODE, f"expected a program of at most {most} bytes, got {size}")
 
     def fork(self, case: Case, pool: Pool, snapshot: Path | None, *, core: int | None) -> tuple[Arm, Path | None]:
         """Return a candidate's arm that holds nothing yet, and its build folder where that is one of the host."""

@@ -66,8 +66,7 @@ class Rehearsals:
             leased: The caller holds the device.
         """
         key = (case.task.source, case.source)
-        short = len(case.source.encode()) <= self._builder.settings.max_source_bytes
-        if short and compiles(case.source) and key not in self._kept:
+        if key not in self._kept and compiles(case.source) and self._builder.too_long(case) is None:
             rehearsal = self._made(case, pool, leased=leased)
             with self._lock:
                 self._kept[key] = rehearsal
