@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import os
 import subprocess
@@ -15,6 +16,7 @@ from cudal1_data import load_task
 from cudal1_env import CudaOptEnv
 from cudal1_env.archive import Archive
 from cudal1_env.local import LocalEvaluator
+from cudal1_env.reward import reward_of
 from gymnasium.utils.env_checker import check_env
 
 FAST = """\
@@ -38,24 +40,23 @@ def children() -> set[int]:
 def test_from_text_to_reward_and_nothing_left_behind(tmp_path: Path) -> None:
     before = children()
     path = tmp_path / "archive.sqlite"
-    env = CudaOptEnv(attempts=3, archive=path)
-    assert children() == before, "expected nothing to start before the first step"
-    env.reset(seed=0, options=TASK)
-    observation, reward, _, _, info = env.step(f"## Code\n```python\n{FAST}```\n")
-    assert info["status"] == "CORRECT"
-    assert info["speedup"] > 1.5
-    assert reward in (1.0, info["speedup_low"])
-    assert info["latency_ms"] < info["reference_latency_ms"]
-    assert [one["code"] for one in observation["exemplars"]] == [FAST]
-    _, reward, _, _, info = env.step(WRONG)
-    assert (info["status"], reward) == ("WRONG_OUTPUT", 0.0)
-    _, reward, terminated, _, info = env.step("class ModelNew(")
-    assert (info["status"], reward, terminated) == ("SYNTAX_ERROR", 0.0, True)
-    env.close()
+    with contextlib.closing(CudaOptEnv(attempts=3, archive=path)) as env:
+        assert children() == before, "expected nothing to start before the first step"
+        env.reset(seed=0, options=TASK)
+        observation, earned, _, _, info = env.step(f"## Code\n```python\n{FAST}```\n")
+        assert info["status"] == "CORRECT"
+        # How fast that is belongs to benchmarks: a machine that is busy enough shows any number.
+        assert info["speedup_low"] <= info["speedup"] <= info["speedup_high"]
+        assert [one["code"] for one in observation["exemplars"]] == [FAST]
+        _, reward, _, _, info = env.step(WRONG)
+        assert (info["status"], reward) == ("WRONG_OUTPUT", 0.0)
+        _, reward, terminated, _, info = env.step("class ModelNew(")
+        assert (info["status"], reward, terminated) == ("SYNTAX_ERROR", 0.0, True)
     assert children() == before
 
     with Archive(path) as archive:
         right, wrong, _ = archive.evaluations()
+    assert earned == reward_of(right) > 0
     for judged in (right, wrong):
         # Once the judge is gone its secrets are published.
         assert judged.seed is not None
@@ -65,15 +66,14 @@ def test_from_text_to_reward_and_nothing_left_behind(tmp_path: Path) -> None:
 def test_environments_of_a_process_share_one_judge() -> None:
     before = children()
     task = load_task("starter/diag_matmul")
-    one, other = LocalEvaluator("cpu"), LocalEvaluator("cpu")
-    assert one.evaluate(task, WRONG).status == "WRONG_OUTPUT"
-    alone = children()
-    assert other.evaluate(task, "class ModelNew(").status == "SYNTAX_ERROR"
-    assert len(children()) == len(alone) > len(before)
-    one.close()
-    one.close()
-    assert other.evaluate_many([(task, WRONG), (task, "x = 1")])[0].status == "WRONG_OUTPUT"
-    other.close()
+    with contextlib.closing(LocalEvaluator("cpu")) as one, contextlib.closing(LocalEvaluator("cpu")) as other:
+        assert one.evaluate(task, WRONG).status == "WRONG_OUTPUT"
+        alone = children()
+        assert other.evaluate(task, "class ModelNew(").status == "SYNTAX_ERROR"
+        assert len(children()) == len(alone) > len(before)
+        one.close()
+        one.close()
+        assert other.evaluate_many([(task, WRONG), (task, "x = 1")])[0].status == "WRONG_OUTPUT"
     assert children() == before
 
 

@@ -130,13 +130,12 @@ def test_a_candidate_below_the_floor_is_impossible_and_earns_nothing(monkeypatch
         assert fast.candidate is not None
         assert fast.floor_fraction == pytest.approx(fast.floor_ms / fast.candidate.median_ms)
 
-        floor[0] = Floor(1000, reference_ms * 0.6)
+        # Half way between the two, which lie far apart: a busy machine moves neither of them across.
+        floor[0] = Floor(1000, math.sqrt(reference_ms * plain.candidate.median_ms))
         forbidden = judge.evaluate(SLOW, ONCE)
         assert forbidden.status is Status.IMPOSSIBLE, forbidden.message
         assert "single calls" in forbidden.message
         assert asked[-1][-1], "the device's peaks are measured again first"
-        assert forbidden.speedup is not None
-        assert forbidden.speedup.point > 3
         assert forbidden.floor_fraction is not None
         assert forbidden.floor_fraction > 1.25
         assert reward_of(forbidden) == 0.0

@@ -236,8 +236,6 @@ def test_a_starter_variant_with_a_compiler(judge: Judge) -> None:
     c = next(variant for variant in task.variants if "compiler" in variant.needs)
     one = judge.evaluate(task, c.source)
     assert one.status is Status.CORRECT, one.message + one.stderr
-    assert one.speedup is not None
-    assert one.speedup.point > 2
 
 
 @pytest.mark.slow
