@@ -136,7 +136,7 @@ def test_cuda_variant_builds_and_launches_at_the_sizes_of_a_gpu(
         _, made = nvrtc.nvrtcCreateProgram((WITHOUT_HEADERS + text).encode(), b"kernel.cu", 0, [], [])
         (result,) = nvrtc.nvrtcCompileProgram(made, 1, [b"--gpu-architecture=sm_90"])
         _, size = nvrtc.nvrtcGetProgramLogSize(made)
-        log = b" " * size
+        log = bytearray(size)  # never bytes: Python shares those of length 1
         nvrtc.nvrtcGetProgramLog(made, log)
         assert int(result) == 0, f"{log.decode()}\n{text}"
         assert "__global__" in text
