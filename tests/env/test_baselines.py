@@ -208,7 +208,9 @@ def test_what_cannot_be_read_is_measured_again(tmp_path: Path) -> None:
     assert BaselineStore(tmp_path).find(KEY, "training", 300.0) == entry(Status.CRASH)
 
 
-@pytest.mark.parametrize("one", [entry(spread=0.2), entry(Status.UNSTABLE), entry(Status.TAMPERING)])
+@pytest.mark.parametrize(
+    "one", [entry(spread=0.2), *map(entry, (Status.UNSTABLE, Status.TAMPERING, Status.OUT_OF_MEMORY))]
+)
 def test_what_a_busy_machine_says_is_not_kept_for_others(tmp_path: Path, one: BaselineEntry) -> None:
     store = BaselineStore(tmp_path / "kept")
     store.keep(one)

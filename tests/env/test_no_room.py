@@ -6,15 +6,21 @@ from typing import Any
 
 import pytest
 from cudal1_data import Task
-from cudal1_env.errors import MachineError, TaskError
+from cudal1_env.errors import MachineError, TaskError, TooLargeError
 from cudal1_env.judge import JudgeSettings
+from cudal1_env.judge.arms import Arm, Fault
 from cudal1_env.judge.batch import BatchJudge
 from cudal1_env.judge.launches import Launches
+from cudal1_env.judge.pool import Pool
 from cudal1_env.records import Evaluation, Status
+from cudal1_worker import protocol as wire
 from task_programs import program
 
 ANSWER = program(2).replace("class Model(", "class ModelNew(")
-TASKS = [Task(id=f"file/{name}", source=program(2) + f"# {name}\n", name=name, level=1, origin="file") for name in "ab"]
+TASKS = [
+    Task(id=f"file/{name}", source=program(2) + f"# {name}\n", name=name, level=1, origin="file") for name in "abc"
+]
+TASKS, OTHER = TASKS[:2], TASKS[2]
 
 
 class Full(Exception):
@@ -115,3 +121,110 @@ def test_a_task_that_is_refused_is_asked_about_once_in_a_batch(
     assert isinstance(told[1], Evaluation)
     judge.rehearse([(broken, ANSWER + f"# triton {k}\n") for k in range(3)])
     assert asked.count("file/broken") == 2
+
+
+def test_an_oracle_that_found_no_room_beside_others_is_started_again_alone(
+    monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
+) -> None:
+    new, refused = judge._new_pool, list[str]()
+
+    def crowded(case: Any, seed: bytes | None) -> Pool:
+        if case.task.id not in refused:
+            refused.append(case.task.id)
+            raise TooLargeError(f"{case.task.id}: the reference failed in describe")
+        return new(case, seed)
+
+    monkeypatch.setattr(judge, "_new_pool", crowded)
+    told: dict[int, object] = {}
+    judge.evaluate_each([(task, ANSWER) for task in TASKS], told.__setitem__)
+    assert all(isinstance(one, Evaluation) and one.correct for one in told.values()), told
+    refused.clear()
+    judge.retire()
+    assert all(one.correct for one in judge.evaluate_many([(task, ANSWER) for task in TASKS]))
+    assert sorted(refused) == ["file/a", "file/b"]
+
+
+def test_a_reference_without_room_gets_it_from_other_tasks(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge) -> None:
+    opened = Arm.open
+
+    def full(self: Arm, *arguments: Any, **named: Any) -> None:
+        if self.wanted == "Model" and len(judge._pools) > 1:
+            raise Fault(Status.OUT_OF_MEMORY, "the worker ran out of memory")
+        opened(self, *arguments, **named)
+
+    monkeypatch.setattr(Arm, "open", full)
+    found = judge.evaluate_many([(task, ANSWER) for task in TASKS])
+    assert [one.status for one in found] == [Status.CORRECT] * 2, [one.message for one in found]
+
+
+@pytest.mark.parametrize("status", [Status.OUT_OF_MEMORY, Status.TIMEOUT, Status.CRASH])
+@pytest.mark.parametrize("phase", ["open", "freeze", "thaw"])
+def test_what_the_reference_does_is_never_the_candidates_fault(
+    monkeypatch: pytest.MonkeyPatch, judge: BatchJudge, phase: str, status: Status
+) -> None:
+    was = getattr(Arm, phase)
+
+    def failing(self: Arm, *arguments: Any, **named: Any) -> Any:
+        if self.wanted == "Model":
+            raise Fault(status, "it failed")
+        return was(self, *arguments, **named)
+
+    monkeypatch.setattr(Arm, phase, failing)
+    with pytest.raises(TaskError, match="expected the reference to run, got it failed") as caught:
+        judge.evaluate(TASKS[0], ANSWER)
+    assert isinstance(caught.value, TooLargeError) is (status is Status.OUT_OF_MEMORY)
+
+
+def test_a_task_has_half_of_the_memory_for_its_inputs_whatever_came_before(judge: BatchJudge) -> None:
+    first, second, third = (judge._pool(judge._case(task, "", "training"), None) for task in (*TASKS, OTHER))
+    for pool, taken in ((first, 0.3), (second, 0.4), (third, 0.0)):
+        pool.size_bytes = int(taken * judge.device.pool_bytes(judge.settings.pool_bytes))
+    most = judge.device.pool_bytes(judge.settings.pool_bytes)
+    judge._allot(third)
+    assert first.size_bytes == 0, "the one that was not used for longest gives way"
+    assert second.size_bytes == int(0.4 * most)
+    assert third.most_bytes == most - second.size_bytes
+
+
+def test_sets_that_were_given_back_come_again_as_they_were(judge: BatchJudge) -> None:
+    pool = judge._pool(judge._case(TASKS[0], "", "training"), None)
+    before = [one.inputs.tobytes() for one in pool.sets("seeded", 0, 4)]
+    assert pool.size_bytes > 0
+    pool.forget()
+    assert pool.size_bytes == 0
+    pool.fit(0)
+    assert [one.inputs.tobytes() for one in pool.sets("seeded", 0, 4)] == before
+    assert pool.size_bytes == 0, "nothing is kept where nothing is left for making others"
+
+
+def test_nobody_else_is_on_a_gpu_whose_peaks_are_measured(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge) -> None:
+    alive: list[bool] = []
+    build, built = judge._builder.build, list[Any]()
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        built.append(build(*arguments, **named))
+        return built[-1]
+
+    def floor(*_: Any, **__: Any) -> None:
+        alive.append(built[0].arm is not None)
+
+    monkeypatch.setattr(judge._builder, "build", noted)
+    monkeypatch.setattr(judge.device, "floor", floor)
+    for known in (True, False):
+        monkeypatch.setattr(judge.device, "peaks_known", lambda known=known: known)
+        assert judge.evaluate(TASKS[0], ANSWER).correct
+        built.clear()
+    assert alive == [True, False]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "expected CUDA_SUCCESS from the driver, got CUDA_ERROR_OUT_OF_MEMORY",
+        "DefaultCPUAllocator: can't allocate memory",
+    ],
+)
+def test_too_little_memory_is_known_by_its_names(text: str) -> None:
+    assert wire.says_no_memory(text)

@@ -3,8 +3,10 @@
 ```
 EnvError                      anything below
 |- TaskError (ValueError)     the reference cannot be used: it fails, or its output is random
+|  `- TooLargeError            there is too little memory for it
 |- SettingsError (ValueError) settings that contradict each other or this machine
 |- MachineError               this machine broke or lacks something: retry elsewhere
+|  |- NoRoomError             a GPU has too little memory free
 |  |- SandboxError            a sandbox layer that was demanded is missing
 |  `- WorkerLostError         a worker died for a reason that is not the candidate's
 `- RecordError (ValueError)   a record that cannot be read or replayed
@@ -20,6 +22,10 @@ class EnvError(Exception):
 
 class TaskError(EnvError, ValueError):
     """A reference program that cannot be judged against."""
+
+
+class TooLargeError(TaskError):
+    """A reference for which there is too little memory: in all, or beside what else is kept."""
 
 
 class SettingsError(EnvError, ValueError):

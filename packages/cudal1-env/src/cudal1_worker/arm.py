@@ -74,7 +74,7 @@ def describe_error(error: BaseException) -> wire.Message:
     """Turn an exception into the message that reports it."""
     if isinstance(error, Failure):
         return {"error": error.kind, "text": str(error)[:_ERROR_CHARS]}
-    memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or wire.says_no_memory(str(error))
     frames = traceback.extract_tb(error.__traceback__)
     line = next((frame.lineno for frame in reversed(frames) if frame.filename.endswith(f"{MODULE_NAME}.py")), None)
     where = f" (line {line})" if line is not None else ""

@@ -32,6 +32,8 @@ FLAG, AWAKE, OUTCOME, OUTPUTS, INPUTS, DESCRIBING = 0, 1, 2, 3, 4, 5
 # Outcomes of a call.
 RETURNED, RAISED, NOT_TENSORS = 1, 2, 3
 
+_NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "ALLOC_FAILED", "OUT_OF_MEMORY")
+
 MAX_DIMENSIONS = 8
 MAX_OUTPUTS = 32
 DESCRIPTOR_OFFSET = 64
@@ -162,3 +164,8 @@ def _wait(channel: socket.socket, deadline: float | None, event: int) -> None:
     left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1e3
     if not poll.poll(left):
         raise ChannelTimeout("expected the other side to speak and to listen, it did not in time")
+
+
+def says_no_memory(text: str) -> bool:
+    """Whether an error's text is how torch, cuBLAS or the driver say that there is too little memory."""
+    return any(words in text for words in _NO_MEMORY)

@@ -58,12 +58,28 @@ class Mapping:
         self._handle = handle
         self.size_bytes = size_bytes
         self.device = device
-        self.address = int(check(driver.cuMemAddressReserve(size_bytes, 0, 0, 0)))
-        check(driver.cuMemMap(self.address, size_bytes, 0, handle, 0))
+        self.address = 0
+        try:
+            self._map()
+        except CudaError:
+            self._undo()
+            raise
+
+    def _map(self) -> None:
+        self.address = int(check(driver.cuMemAddressReserve(self.size_bytes, 0, 0, 0)))
+        check(driver.cuMemMap(self.address, self.size_bytes, 0, self._handle, 0))
         access = driver.CUmemAccessDesc()
-        access.location = _on(device)
+        access.location = _on(self.device)
         access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        check(driver.cuMemSetAccess(self.address, size_bytes, [access], 1))
+        check(driver.cuMemSetAccess(self.address, self.size_bytes, [access], 1))
+
+    def _undo(self) -> None:
+        """Give back what of a mapping there is, whatever the driver says."""
+        if self.address:
+            driver.cuMemUnmap(self.address, self.size_bytes)
+            driver.cuMemAddressFree(self.address, self.size_bytes)
+        driver.cuMemRelease(self._handle)
+        self.address = 0
 
     @classmethod
     def create(cls, size_bytes: int, device: int) -> Mapping:
@@ -95,8 +111,12 @@ class Mapping:
         return torch.as_tensor(_Bytes(self.address, self.size_bytes), device=f"cuda:{self.device}")
 
     def close(self) -> None:
-        """Unmap the memory; it is freed when no process holds it any more."""
+        """Unmap the memory; it is freed when no process holds it any more.
+
+        What this process still does with it ends first: unmapping does not wait for copies that are under way.
+        """
         if self.address:
+            check(driver.cuCtxSynchronize())
             check(driver.cuMemUnmap(self.address, self.size_bytes))
             check(driver.cuMemAddressFree(self.address, self.size_bytes))
             check(driver.cuMemRelease(self._handle))

@@ -20,8 +20,8 @@ from cudal1_env.records import PROTOCOL_VERSION, Device, Precision, Speedup, Sta
 WIDEST = 1.2
 """An interval whose ends differ by more says less of a baseline than of the moment: kept in memory only."""
 
-_UNSETTLED = (Status.UNSTABLE, Status.TAMPERING)
-"""What a busy machine gives rise to."""
+_UNSETTLED = (Status.UNSTABLE, Status.TAMPERING, Status.OUT_OF_MEMORY)
+"""What a busy machine gives rise to, or one whose memory others hold."""
 
 
 class BaselineKey(BaseModel):

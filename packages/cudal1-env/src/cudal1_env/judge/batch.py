@@ -13,7 +13,7 @@ from cudal1_data import Task
 
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.builder import Built
-from cudal1_env.judge.judge import Begun, Judge
+from cudal1_env.judge.judge import Begun, Judge, close_arms
 from cudal1_env.judge.lease import away_from, core_name, lease
 from cudal1_env.judge.pool import SEED_BYTES, Pool
 from cudal1_env.judge.rehearsal import compiles
@@ -114,7 +114,11 @@ class BatchJudge(Judge):
                 if (error := refused.get((case.task.id, seed.hex()))) is not None:
                     done(index, error)
                     continue
-                pool = self._pool(case, seed)
+                try:
+                    pool = self._pool(case, seed)  # once more, if it had to make room since
+                except TaskError as error:
+                    done(index, error)
+                    continue
                 self._rehearse(rehearsals, rehearsed, case, pool)
                 cases.append((index, seed.hex(), case, pool))
             for one in rehearsed.values():
@@ -129,10 +133,7 @@ class BatchJudge(Judge):
                 done(job.index, self._outcome(job))
         finally:
             wait(rehearsed.values())
-            wait([job.built for job in begun])
-            for job in begun:
-                if job.built.exception() is None and (arm := job.built.result().arm) is not None:
-                    arm.close()
+            close_arms([job.built for job in begun])
             for _, seed, case, _ in cases:
                 self._retire((case.task.id, seed))
 

@@ -79,6 +79,10 @@ class CpuDevice:
         """Others may use other cores."""
         return 0
 
+    def peaks_known(self) -> bool:
+        """Nothing is measured."""
+        return True
+
     def floor(
         self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float], *, again: bool = False
     ) -> None:
@@ -88,7 +92,7 @@ class CpuDevice:
         """Make the memory of an arm."""
         return CpuMemory(self, pid, needs.input_bytes)
 
-    def block_bytes(self) -> int:
+    def own_bytes(self) -> int:
         """Not counted: control groups and limits see to memory."""
         return 0
 

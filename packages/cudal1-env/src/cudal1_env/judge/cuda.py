@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from cudal1_worker import protocol as wire
 from cudal1_worker import vmm
 from cudal1_worker.sandbox import GPU_NODE
 
@@ -24,7 +25,7 @@ from cudal1_env.judge.floor import Floor, floor_of, moved_bytes
 from cudal1_env.judge.gpu import gpu_facts
 from cudal1_env.judge.health import Held
 from cudal1_env.judge.nvml import Nvml
-from cudal1_env.judge.peaks import Peaks, known_peaks, measure_peaks
+from cudal1_env.judge.peaks import Peaks, known_peaks, load_peaks, measure_peaks
 from cudal1_env.judge.watch import Watch
 from cudal1_env.records import GpuState, Machine
 
@@ -91,16 +92,16 @@ class CudaDevice:
 
     def held(self) -> Held:
         """Memory of the GPU that is in use, and what of it this process holds by its own count."""
-        return Held(self._nvml.used_bytes(), int(self._torch.cuda.memory_reserved()) + CudaBlock.all_bytes)
+        return Held(self._nvml.used_bytes(), self.own_bytes())
 
     def free_bytes(self) -> int:
         """Memory of the GPU that nobody uses."""
         free, _ = self._torch.cuda.mem_get_info()
         return int(free)
 
-    def block_bytes(self) -> int:
-        """Memory of the GPU that this process has made for workers."""
-        return CudaBlock.all_bytes
+    def own_bytes(self) -> int:
+        """Memory of the GPU that this process holds, for itself and for workers, by its own count."""
+        return int(self._torch.cuda.memory_reserved()) + CudaBlock.all_bytes
 
     def computes(self) -> bool:
         """Whether this process's own context still gives right answers."""
@@ -116,7 +117,7 @@ class CudaDevice:
 
     def out_of_room(self, error: Exception) -> bool:
         """Whether a fault says that the GPU has too little memory free."""
-        return isinstance(error, self._torch.OutOfMemoryError) or "OUT_OF_MEMORY" in str(error)
+        return isinstance(error, self._torch.OutOfMemoryError) or wire.says_no_memory(str(error))
 
     def state(self) -> GpuState:
         """Clocks, power and throttle reasons, as the driver tells them."""
@@ -132,6 +133,10 @@ class CudaDevice:
         """The time that a task's bytes need at this GPU's bandwidth, which is measured once."""
         moved = moved_bytes(input_bytes, output_bytes, shares, level2_bytes=self._level2)
         return floor_of(moved, self.peaks(again=again).bandwidth_gb_s) if moved else None
+
+    def peaks_known(self) -> bool:
+        """Whether they are kept."""
+        return load_peaks(self.identity, self._driver) is not None
 
     def peaks(self, *, again: bool = False) -> Peaks:
         """What this GPU can do at best; measured where it is not known. The caller holds the lease."""

@@ -219,12 +219,16 @@ class Device(Protocol):
         """Memory of the device that nobody uses; None as in `held`."""
         ...
 
-    def block_bytes(self) -> int:
-        """Memory of the device that this process has made for workers."""
+    def own_bytes(self) -> int:
+        """Memory of the device that this process holds, for itself and for workers, by its own count."""
         ...
 
     def computes(self) -> bool:
         """Whether the judge itself still gets right answers from the device."""
+        ...
+
+    def peaks_known(self) -> bool:
+        """Whether `floor` answers without measuring."""
         ...
 
     def floor(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import threading
@@ -15,7 +16,7 @@ from typing import Self
 from cudal1_data import Task
 
 from cudal1_env.calibration import load_spread
-from cudal1_env.errors import MachineError, NoRoomError, TaskError
+from cudal1_env.errors import MachineError, NoRoomError, TaskError, TooLargeError
 from cudal1_env.gate import AuditReport, find_audit, reference_sha256
 from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.arms import Fault
@@ -110,16 +111,19 @@ class Judge:
             for start in range(0, len(order), builders):
                 part = order[start : start + builders]
                 cases = [self._case(*jobs[index], precision) for index in part]
+                refused = self._begin_pools(executor, [(case, None) for case in cases])
+                if refused:
+                    raise next(iter(refused.values()))
                 pools = [self._pool(case, None) for case in cases]
-                built = list(executor.map(self._builder.build, cases, pools))
-                self._thin_out(built)
+                begun = [executor.submit(self._builder.build, *one) for one in zip(cases, pools, strict=True)]
                 try:
+                    wait(begun)  # nothing is built while something is measured
+                    built = [one.result() for one in begun]
+                    self._thin_out(built)
                     for index, one, pool in zip(part, built, pools, strict=True):
                         results[index] = self._measured(one, pool, None)
                 finally:
-                    for one in built:
-                        if one.arm is not None:
-                            one.arm.close()
+                    close_arms(begun)
         return [results[index] for index in range(len(jobs))]
 
     def rehearse(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> None:
@@ -200,10 +204,21 @@ class Judge:
             self._make_room()
             self._pools[key] = pool = self._new_pool(case, seed)
         self._pools.move_to_end(key)
-        others = sum(one.size_bytes for one in self._pools.values()) - pool.size_bytes
-        pool.most_bytes = self.device.pool_bytes(self.settings.pool_bytes) - others
+        self._allot(pool)
         case.commitment = pool.secrets.commitment
         return pool
+
+    def _allot(self, pool: Pool) -> None:
+        """Let a pool keep what the others leave; they keep half of all at most, those used last."""
+        most = self.device.pool_bytes(self.settings.pool_bytes)
+        others = [one for one in self._pools.values() if one is not pool]
+        taken = sum(one.size_bytes for one in others)
+        for one in others:
+            if taken <= most // 2:
+                break
+            taken -= one.size_bytes
+            one.forget()
+        pool.most_bytes = most - taken
 
     def _kept(self, case: Case, seed: bytes | None) -> Pool | None:
         """The pool of a case's task, if there is one; one of another task with the same id retires."""
@@ -228,19 +243,31 @@ class Judge:
     def _begin_pools(
         self, executor: ThreadPoolExecutor, wanted: Sequence[tuple[Case, bytes | None]]
     ) -> dict[tuple[str, str], TaskError]:
-        """Start the oracles of several tasks side by side; return why those that are missing cannot be judged."""
+        """Start the oracles of several tasks side by side; return why those that are missing cannot be judged.
+
+        One for which there was too little memory beside the others is started once more, alone.
+        """
         missing = {_key(*one): one for one in wanted if self._kept(*one) is None}
         begun = {key: executor.submit(self._new_pool, *one) for key, one in missing.items()}
         wait(begun.values())
         refused: dict[tuple[str, str], TaskError] = {}
+        broken: BaseException | None = None
         for key, one in begun.items():
-            try:
-                pool = one.result()
-            except TaskError as error:
+            error = one.exception()
+            if isinstance(error, TaskError):
                 refused[key] = error
-                continue
+            elif error is not None:
+                broken = error
+            else:
+                self._make_room()
+                self._pools[key] = one.result()
+        if broken is not None:
+            raise broken
+        for key in [key for key, error in refused.items() if isinstance(error, TooLargeError)]:
             self._make_room()
-            self._pools[key] = pool
+            with contextlib.suppress(TaskError):
+                self._pools[key] = self._new_pool(*missing[key])
+                del refused[key]
         return refused
 
     def _make_room(self) -> None:
@@ -298,19 +325,21 @@ class Judge:
         case = built.case
         if pool.closed:
             pool = self._pool(case, seed)
+        self._allot(pool)  # the others have grown since
         try:
             return self._measure(built, pool)
-        except NoRoomError as error:
+        except (NoRoomError, TooLargeError) as error:
             others = [key for key, one in self._pools.items() if one is not pool]
             if not others:
                 raise _too_large(case, error) from error
             for key in others:
                 self._retire(key)
+        self._allot(pool)
         again = self._case(case.task, case.source, case.precision)
         again.commitment = pool.secrets.commitment
         try:
             return self._measure(self._builder.build(again, pool), pool)
-        except NoRoomError as error:
+        except (NoRoomError, TooLargeError) as error:
             raise _too_large(case, error) from error
 
     def _measure(self, built: Built, pool: Pool) -> Evaluation:
@@ -322,6 +351,9 @@ class Judge:
             with leased as waited, away_from(self._seat.kept_free), case.watch.phase("lease"):
                 case.watch.add("wait", waited)
                 case.strangers = self.device.strangers(self._own_pids(built))
+                if built.arm is not None and not self.device.peaks_known():
+                    built.arm.close()  # nobody else may be on the GPU while they are measured; it is imported again
+                    built.arm = None
                 case.floor = self._launches.floor(case, pool)
                 before = self._held(pool)
                 try:
@@ -373,8 +405,18 @@ def _key(case: Case, seed: bytes | None) -> tuple[str, str]:
     return case.task.id, seed.hex() if seed is not None else ""
 
 
-def _too_large(case: Case, error: NoRoomError) -> TaskError:
-    return TaskError(
+def close_arms(begun: Sequence[Future[Built]]) -> None:
+    """Wait until all is built, and kill what lives of it."""
+    wait(begun)
+    for one in begun:
+        if one.exception() is None and (arm := one.result().arm) is not None:
+            arm.close()
+
+
+def _too_large(case: Case, error: NoRoomError | TooLargeError) -> TooLargeError:
+    if isinstance(error, TooLargeError):
+        return error
+    return TooLargeError(
         f"{case.task.id}: expected room on the GPU for its inputs, answers and both programs, there was none though "
         f"the judge kept nothing else; {TOO_LARGE}: {SMALLER} ({error})"
     )

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 import numpy as np
 from cudal1_worker import protocol as wire
 
-from cudal1_env.errors import TaskError
+from cudal1_env.errors import TaskError, TooLargeError
 from cudal1_env.judge.arms import Arm, Fault
 from cudal1_env.judge.builder import Builder, Built
 from cudal1_env.judge.device import Device
 from cudal1_env.judge.floor import Floor
 from cudal1_env.judge.health import room_missing
-from cudal1_env.judge.oracle import Anatomy
+from cudal1_env.judge.oracle import SMALLER, TOO_LARGE, Anatomy
 from cudal1_env.judge.pool import InputSet, Pool, WeightsMode
 from cudal1_env.judge.rounds import SETS_BESIDE, SETS_BY_CALL, WARM_SETS, LaunchResult, Longer, Measurement
 from cudal1_env.judge.verdict import Case, printable
@@ -34,6 +35,8 @@ _RECHECKED_ABOVE = 3.0
 _MOST_LAUNCHES_TO_AGREE = 3
 _NOTICEABLE_S = 0.03
 """More than handing over an untimed call and comparing what it gave takes."""
+_MUCH_BYTES = 2 << 30
+"""More of a GPU's memory than a program that was only imported needs: a context takes some 0.5 GiB."""
 _BLAME_TRIES = 4
 _BLAME_PAUSE_S = 0.5
 
@@ -123,9 +126,10 @@ class Launches:
         twin = Case(case.task, f"{case.task.source}\n\nModelNew = Model\n", case.precision)
         built = self._builder.build(twin, pool, leased=True)
         try:
-            if built.fault is not None:
-                raise TaskError(f"{case.task.id}: expected the reference to run, got {built.fault.message}")
-            return self._launch(built, pool)
+            with _of_reference(pool):
+                if built.fault is not None:
+                    raise built.fault
+                return self._launch(built, pool)
         finally:
             self._builder.drop(built)
 
@@ -141,6 +145,7 @@ class Launches:
         reference = self._builder.reference(case, pool)
         room = _Room(self._device)
         try:
+            pool.rest()  # what is only kept for later is not there for the arms
             self._construct_reference(case, pool, reference)
             room.begin()
             mode = self._construct(case, pool, reference, candidate)
@@ -152,8 +157,11 @@ class Launches:
             if candidate_s > 2 * reference_s + _NOTICEABLE_S:  # plainly slower: no need to try more calls in one go
                 most = burst
             with case.watch.phase("warmup"):
-                for arm in (reference, candidate):
-                    arm.open(most, pool.sets(mode, WARM_SETS - 1, WARM_SETS)[0].inputs, cold=not bursts)
+                warm = pool.sets(mode, WARM_SETS - 1, WARM_SETS)[0].inputs
+                with _of_reference(pool):
+                    reference.open(most, warm, cold=not bursts)
+                candidate.open(most, warm, cold=not bursts)
+            pool.fit(self._device.free_bytes())
             measurement = Measurement(
                 reference,
                 candidate,
@@ -187,13 +195,14 @@ class Launches:
         """Find out whether the reference fails because a candidate took the device's memory when it was imported.
 
         Raises:
-            Fault: The reference works once the candidate is dead.
+            Fault: The candidate held much, and the reference works once it is dead.
         """
-        if self._device.free_bytes() is None:
+        reference.close()
+        free = self._settled_free()
+        candidate.close()
+        if free is None or (self._settled_free() or 0) - free < _MUCH_BYTES:
             return
-        for arm in (candidate, reference):
-            arm.close()
-        for _ in range(_BLAME_TRIES):  # memory of the dead comes back within a moment
+        for _ in range(_BLAME_TRIES):
             alone = self._builder.reference(case, pool)
             try:
                 self._construct_reference(case, pool, alone)
@@ -208,6 +217,16 @@ class Launches:
                 "without it",
             )
 
+    def _settled_free(self) -> int | None:
+        """Memory of the device that nobody uses, once that of the dead has come back; None where it is not counted."""
+        free = self._device.free_bytes()
+        for _ in range(_BLAME_TRIES):
+            time.sleep(_BLAME_PAUSE_S if free is not None else 0.0)
+            before, free = free, self._device.free_bytes()
+            if free == before:
+                break
+        return free
+
     def _prepare(self, case: Case, pool: Pool, mode: WeightsMode, first: int, last: int) -> None:
         with case.watch.phase("oracle"):
             pool.prepare(mode, first, last)
@@ -219,14 +238,11 @@ class Launches:
     def _construct_reference(self, case: Case, pool: Pool, reference: Arm) -> None:
         """Make the reference's model; on a GPU call it, too, so that it holds its memory before the candidate comes."""
         sets = self._sets(case, pool, pool.usual_mode, 0, 1) if self._device.free_bytes() is not None else []
-        with case.watch.phase("warmup"):
-            try:
-                reference.build(pool.task.source)
-                reference.construct(pool.construct_seed)
-                for one in sets:
-                    reference.warm(one, writable=False)
-            except Fault as fault:
-                raise TaskError(f"{pool.task.id}: expected the reference to run, got {fault.message}") from fault
+        with case.watch.phase("warmup"), _of_reference(pool):
+            reference.build(pool.task.source)
+            reference.construct(pool.construct_seed)
+            for one in sets:
+                reference.warm(one, writable=False)
             reference.freeze()
 
     def _construct(self, case: Case, pool: Pool, reference: Arm, candidate: Arm) -> WeightsMode:
@@ -234,7 +250,8 @@ class Launches:
             candidate.thaw()
             same = candidate.construct(pool.construct_seed)
             candidate.freeze()
-            reference.thaw()
+            with _of_reference(pool):
+                reference.thaw()
         if not pool.anatomy.state:
             case.weights = None if same else "seeded"
             return "seeded"
@@ -249,15 +266,12 @@ class Launches:
 
     def _warm_reference(self, case: Case, pool: Pool, mode: WeightsMode, reference: Arm) -> float:
         sets = self._sets(case, pool, mode, 0, WARM_SETS)
-        with case.watch.phase("warmup"):
-            try:
-                if mode == "loaded":
-                    reference.load(pool.weights())
-                elapsed_s = [reference.warm(one, writable=False)[0] for one in [*sets, *sets[-1:] * _WARM_REPEATS]]
-                if self._device.bursts and min(elapsed_s[1:]) < 2e-6 * self._settings.burst_below_us:
-                    elapsed_s.append(reference.pace())  # a hundred calls: short ones only
-            except Fault as fault:
-                raise TaskError(f"{pool.task.id}: expected the reference to run, got {fault.message}") from fault
+        with case.watch.phase("warmup"), _of_reference(pool):
+            if mode == "loaded":
+                reference.load(pool.weights())
+            elapsed_s = [reference.warm(one, writable=False)[0] for one in [*sets, *sets[-1:] * _WARM_REPEATS]]
+            if self._device.bursts and min(elapsed_s[1:]) < 2e-6 * self._settings.burst_below_us:
+                elapsed_s.append(reference.pace())  # a hundred calls: short ones only
             reference.freeze()
         return min(elapsed_s[1:])
 
@@ -326,13 +340,30 @@ class Launches:
         return step != "pair"
 
 
+@contextlib.contextmanager
+def _of_reference(pool: Pool) -> Generator[None]:
+    """Within, the reference is at work, and what fails is not the candidate's.
+
+    Raises:
+        TooLargeError: There is too little memory for it.
+        TaskError: It fails in another way.
+    """
+    try:
+        yield
+    except Fault as fault:
+        text = f"{pool.task.id}: expected the reference to run, got {fault.message}"
+        if fault.status is Status.OUT_OF_MEMORY:
+            raise TooLargeError(f"{text}; {TOO_LARGE}: {SMALLER}") from fault
+        raise TaskError(text) from fault
+
+
 class _Room:
     """Watches that a candidate leaves memory of the device to the judge and the reference."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._before: int | None = None
-        self._blocks = 0
+        self._own = 0
 
     @property
     def begun(self) -> bool:
@@ -341,7 +372,7 @@ class _Room:
 
     def begin(self) -> None:
         """The candidate comes now."""
-        self._before, self._blocks = self._device.free_bytes(), self._device.block_bytes()
+        self._before, self._own = self._device.free_bytes(), self._device.own_bytes()
 
     def check(self) -> None:
         """Insist that there is room.
@@ -352,7 +383,7 @@ class _Room:
         now = None if self._before is None else self._device.free_bytes()
         if self._before is None or now is None:
             return
-        now += self._device.block_bytes() - self._blocks  # what the judge made for the candidate
+        now += self._device.own_bytes() - self._own  # what the judge took meanwhile
         if (text := room_missing(self._before, now)) is not None:
             raise Fault(Status.OUT_OF_MEMORY, text)
 

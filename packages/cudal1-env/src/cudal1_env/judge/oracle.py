@@ -12,7 +12,7 @@ from cudal1_data import Task
 from cudal1_worker import protocol as wire
 from cudal1_worker.sandbox import Spec
 
-from cudal1_env.errors import TaskError, WorkerLostError
+from cudal1_env.errors import TaskError, TooLargeError, WorkerLostError
 from cudal1_env.judge.device import Block, Device
 from cudal1_env.judge.memory import sealed_file
 from cudal1_env.judge.numerics import EPSILON, Array, Expected
@@ -140,9 +140,8 @@ class OracleClient:
         except wire.BadMessage as error:
             raise TaskError(f"{self.task.id}: the reference disturbs its channel in {message['op']}: {error}") from None
         if "error" in answer:
-            too_large = answer["error"] == "memory"
-            advice = f"; {TOO_LARGE}: {SMALLER}" if too_large else ""
-            raise TaskError(f"{self.task.id}: the reference failed in {message['op']}: {answer['text']}{advice}")
+            text = f"{self.task.id}: the reference failed in {message['op']}: {answer['text']}"
+            raise TooLargeError(f"{text}; {TOO_LARGE}: {SMALLER}") if answer["error"] == "memory" else TaskError(text)
         return answer
 
     def weights(self, seed: int, values_seed: int) -> Weights:
@@ -165,7 +164,7 @@ class OracleClient:
             sets: Single-use seed and distribution (`cudal1_worker.distributions.NAMES`) of each.
             weights: `loaded` or `seeded`.
         """
-        answers_at, stride = self.anatomy.input_bytes, self._set_bytes
+        answers_at, stride = self.anatomy.input_bytes, self.set_bytes
         block = self._memory(stride * len(sets))
         made = self._ask(
             {
@@ -192,11 +191,11 @@ class OracleClient:
     @property
     def most_at_once(self) -> int:
         """How many sets may be made in one go: each time the judge and the oracle take turns on a GPU costs."""
-        return max(1, self._device.at_once_bytes // self._set_bytes)
+        return max(1, self._device.at_once_bytes // self.set_bytes)
 
     @property
-    def _set_bytes(self) -> int:
-        """Memory of a set with its answers."""
+    def set_bytes(self) -> int:
+        """Memory of a set with its whole answers."""
         size = self.anatomy.input_bytes + 8 * sum(out.size for out in self.anatomy.outputs)
         return -(-size // _PAGE) * _PAGE
 
@@ -229,8 +228,14 @@ class OracleClient:
         if self._block is None or self._block.size_bytes < size_bytes:
             if self._block is not None:
                 self._block.close()
-            self._block = self._device.block(-(-size_bytes // _PAGE) * _PAGE)
-            self._ask({"op": "block", "bytes": self._block.size_bytes}, [self._block.fd])
+                self._block = None
+            block = self._device.block(-(-size_bytes // _PAGE) * _PAGE)
+            try:
+                self._ask({"op": "block", "bytes": block.size_bytes}, [block.fd])
+            except BaseException:
+                block.close()
+                raise
+            self._block = block
         return self._block.bytes
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ _SPREAD_OVER_S = 1.0
 _FEWEST_ROUNDS = 3
 _BLOCK_BYTES = 1 << 30
 """Memory that is copied; far larger than any L2 cache."""
+_LEAST_FREE_BYTES = 4 << 30
 _TIMEOUT_S = 120
 _SIDE = 8192
 """Rows and columns of the matrices: products of this size reach the peak of the largest GPUs."""
@@ -138,6 +139,8 @@ def measure_peaks(uuid: str, driver: str) -> Peaks:
 def _measure(uuid: str, driver: str) -> Peaks:
     torch: Any = importlib.import_module("torch")
     free, _ = torch.cuda.mem_get_info()
+    if free < _LEAST_FREE_BYTES:  # less would lie in the L2 cache, and that would be measured
+        raise SystemExit(f"expected {_LEAST_FREE_BYTES >> 30} GiB of the GPU's memory free, got {free / 2**30:.2g}")
     bandwidth = _best(torch, _memory_works(torch, min(_BLOCK_BYTES, free // 8) & ~0xFFFF)) / 1e9
     side = _SIDE if free > 16 * 4 * _SIDE**2 else _SIDE // 4
     rates: dict[str, float] = {}

@@ -39,6 +39,11 @@ def _width(out: Expected) -> int:
     return out.shape[-1] if out.shape else 1
 
 
+_MAKING_SETS, _MAKING_INPUTS = 3, 4
+"""Making a large set takes as much memory as so many sets and so many inputs beside: 7 to 9 times the inputs, where
+inputs and outputs are alike (counted on a CPU, the float64 twin's own included)."""
+
+
 class Secrets:
     """Everything secret about one pool, derived from one 128-bit seed.
 
@@ -183,6 +188,7 @@ class Pool:
             zygote, spec, device, task, seed=self.construct_seed, timeout_s=settings.oracle_timeout_s
         )
         if not 1 <= len(self.anatomy.outputs) <= MAX_OUTPUTS:
+            self.oracle.close()
             raise TaskError(f"{task.id}: expected 1 to {MAX_OUTPUTS} output tensors, got {len(self.anatomy.outputs)}")
         self.closed = False
         """Whether it has retired."""
@@ -252,7 +258,28 @@ class Pool:
             part = self.sets(mode, start, min(start + step, last))
             if self.size_bytes + sum(one.size_bytes for one in part) > self.most_bytes:
                 break
+        self.rest()
+
+    def rest(self) -> None:
+        """Give back what only making sets took, here and in the oracle."""
         self.oracle.rest()
+        self.device.trim()
+
+    def fit(self, free_bytes: int | None) -> None:
+        """Keep no more sets from now on than leave room for making others.
+
+        Args:
+            free_bytes: Memory that nobody uses, once both arms have theirs; None where that is not counted.
+        """
+        if free_bytes is not None:
+            making = _MAKING_SETS * self.oracle.set_bytes + _MAKING_INPUTS * self.anatomy.input_bytes
+            room = max(0, free_bytes - making)
+            self.most_bytes = min(self.most_bytes, self.size_bytes + room)
+
+    def forget(self) -> None:
+        """Give the memory of the sets back; each will be the same when it is made again."""
+        self._sets.clear()
+        self.size_bytes = 0
         self.device.trim()
 
     def _probe(self, mode: WeightsMode) -> None:
@@ -372,6 +399,4 @@ class Pool:
         """End the oracle and give the sets back."""
         self.closed = True
         self.oracle.close()
-        self._sets.clear()
-        self.size_bytes = 0
-        self.device.trim()
+        self.forget()
