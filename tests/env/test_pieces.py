@@ -33,7 +33,7 @@ def test_pieces_change_nothing(data: st.DataObject, shape: Sequence[int], piece:
         scales = row_scales(right, tuple(shape))
         answer = Answer(np.arange(count), right, right, 3e30, 1e28, row_tolerance=0.01, row_scales=scales)
         mine, theirs = torch.tensor(got).reshape(tuple(shape)).float(), torch.tensor(right).reshape(tuple(shape))
-        told = [*oracle.own_errors(mine, theirs), oracle.scale_of(theirs)]
+        told = [*oracle.own_errors(mine, theirs), oracle.scale_of(theirs), oracle.alike(theirs, mine)]
         found = compare(got.astype(np.float32), answer, expected, whole=True)
         return [scales.tolist(), repr(found.error), found.right, [float(one) for one in told]]
 
