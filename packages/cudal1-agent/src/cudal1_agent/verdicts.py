@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 
 from cudal1_data import Task
 from cudal1_env import Archive, Evaluation, Evaluator, evaluate_answers, extract_source
 from cudal1_env.records import PROTOCOL_VERSION
 
-CHUNK = 4
-"""Programs that are judged before the archive is told: what a killed run may have to measure again."""
+CHUNK = max(4, min(len(os.sched_getaffinity(0)), 12))
+"""Programs that are judged before the archive is told: what a killed run may have to measure again. A judge prepares
+as many at a time as it has cores, and tasks of no more than twelve."""
 
 Key = tuple[str, str]
 """Task id and SHA-256 of the program."""
