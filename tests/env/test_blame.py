@@ -13,14 +13,30 @@ from cudal1_env.judge.launches import Launches
 from cudal1_env.records import Status
 
 
-class Gpu:
-    """As much of a judge's surroundings as is needed: arms that are alive, and what the dead leave for a while."""
+GIB = 1 << 30
 
-    def __init__(self, *, hog: bool, lingering: int, free: int | None = 1 << 30) -> None:
-        self.hog, self.lingering = hog, lingering
+
+class Gpu:
+    """As much of a judge's surroundings as is needed: arms that are alive, and what the dead leave for a while.
+
+    Args:
+        held: What the imported candidate holds.
+        lingering: How many looks later it comes back after its death.
+        works: Whether the reference works where there is room; else it never does.
+        counted: Whether memory is counted; on a CPU it is not.
+    """
+
+    def __init__(self, *, held: int, lingering: int = 0, works: bool = True, counted: bool = True) -> None:
+        self.held, self.lingering, self.works, self.counted = held, lingering, works, counted
         self.alive: set[str] = {"candidate", "reference"}
-        self.device = SimpleNamespace(free_bytes=lambda: free, faults=(MemoryError,))
+        self.device = SimpleNamespace(free_bytes=self.free, faults=(MemoryError,))
         self.settings = None
+
+    def free(self) -> int | None:
+        if "candidate" not in self.alive:
+            self.lingering -= 1
+        back = "candidate" not in self.alive and self.lingering < 0
+        return 60 * GIB - (0 if back else self.held) - GIB * len(self.alive - {"candidate"}) if self.counted else None
 
     def arm(self, name: str) -> Any:
         return SimpleNamespace(close=lambda: self.alive.discard(name))
@@ -30,21 +46,22 @@ class Gpu:
         return self.arm("alone")
 
     def construct(self, case: object, pool: object, arm: object) -> None:
-        """The reference works when no hog lives and what it held is free again; a broken one never does."""
-        self.lingering -= 1
-        if "candidate" in self.alive or not self.hog or self.lingering >= 0:
+        if not self.works:
             raise TaskError("expected the reference to run")
 
 
 @pytest.mark.parametrize(
-    ("hog", "lingering", "free", "blamed"),
-    [(True, 0, 1 << 30, True), (True, 2, 1 << 30, True), (False, 0, 1 << 30, False), (True, 0, None, False)],
-    ids=["hog", "memory comes back late", "the task's own fault", "a CPU"],
+    ("gpu", "blamed"),
+    [
+        (Gpu(held=58 * GIB), True),
+        (Gpu(held=58 * GIB, lingering=3), True),
+        (Gpu(held=58 * GIB, works=False), False),
+        (Gpu(held=GIB // 2), False),
+        (Gpu(held=58 * GIB, counted=False), False),
+    ],
+    ids=["hog", "memory comes back late", "the task's own fault", "failed once, beside a small program", "a CPU"],
 )
-def test_who_is_to_blame(
-    monkeypatch: pytest.MonkeyPatch, *, hog: bool, lingering: int, free: int | None, blamed: bool
-) -> None:
-    gpu = Gpu(hog=hog, lingering=lingering, free=free)
+def test_who_is_to_blame(monkeypatch: pytest.MonkeyPatch, gpu: Gpu, *, blamed: bool) -> None:
     monkeypatch.setattr(launches, "_BLAME_PAUSE_S", 0.0)
     one = Launches(cast(Any, gpu), cast(Any, None))
     monkeypatch.setattr(one, "_construct_reference", gpu.construct)

@@ -197,17 +197,23 @@ class Launches:
         Raises:
             Fault: The candidate held much, and the reference works once it is dead.
         """
-        reference.close()
-        free = self._settled_free()
-        candidate.close()
-        if free is None or (self._settled_free() or 0) - free < _MUCH_BYTES:
+        if (free := self._device.free_bytes()) is None:
             return
+        reference.close()
         for _ in range(_BLAME_TRIES):
+            time.sleep(_BLAME_PAUSE_S)  # memory of the dead comes back within a moment
+            before, free = free, self._device.free_bytes() or 0
+            if free == before:
+                break
+        candidate.close()
+        for _ in range(_BLAME_TRIES):
+            time.sleep(_BLAME_PAUSE_S)
+            if (self._device.free_bytes() or 0) - free < _MUCH_BYTES:
+                continue
             alone = self._builder.reference(case, pool)
             try:
                 self._construct_reference(case, pool, alone)
             except (TaskError, *self._device.faults):
-                time.sleep(_BLAME_PAUSE_S)
                 continue
             finally:
                 alone.close()
@@ -216,16 +222,6 @@ class Launches:
                 "expected a program to leave the GPU's memory to others when it is imported, the reference works only "
                 "without it",
             )
-
-    def _settled_free(self) -> int | None:
-        """Memory of the device that nobody uses, once that of the dead has come back; None where it is not counted."""
-        free = self._device.free_bytes()
-        for _ in range(_BLAME_TRIES):
-            time.sleep(_BLAME_PAUSE_S if free is not None else 0.0)
-            before, free = free, self._device.free_bytes()
-            if free == before:
-                break
-        return free
 
     def _prepare(self, case: Case, pool: Pool, mode: WeightsMode, first: int, last: int) -> None:
         with case.watch.phase("oracle"):
