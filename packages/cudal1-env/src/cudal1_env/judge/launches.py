@@ -161,6 +161,7 @@ class Launches:
                 lambda first, last: self._prepare(case, pool, mode, first, last),
                 np.random.default_rng(),  # by the system: one order for all launches of a pool would favour an arm
                 case.tally,
+                reference_s=reference_s,
                 most_pairs=pairs,
                 calls_per_turn=calls,
                 burst=burst,

@@ -36,6 +36,9 @@ _FIRST_CALL_MS = 0.1
 """The first call of a turn takes longer than the others by no more than this."""
 _SLOPES = 6
 """Turns of some calls, and of twice as many, that tell a GPU's overhead."""
+_LONG_S, _LONG_SLOPES = 10e-3, 2
+"""Where calls are made one by one and take longer than this, so many of these turns are not empty: they would use up
+the time for the pairs, and what they tell is held to within `_FIRST_CALL_MS`."""
 _SINGLES = 2
 """Calls for each pair that are made alone, where turns consist of several calls in one go."""
 _WATCHED = 0.25
@@ -125,6 +128,7 @@ class Measurement:
         prepare: Makes the sets of a range of numbers, as far as they can be kept.
         random: Order of the arms, and which turns are watched.
         tally: Counts the candidate's calls.
+        reference_s: What a call of the reference takes, by and large.
         most_pairs: Pairs of turns after which the launch ends.
         calls_per_turn: Calls that a turn averages over, a multiple of `burst`.
         burst: Calls that are made in one go.
@@ -140,6 +144,7 @@ class Measurement:
         random: np.random.Generator,
         tally: Tally,
         *,
+        reference_s: float,
         most_pairs: int,
         calls_per_turn: int,
         burst: int,
@@ -151,6 +156,7 @@ class Measurement:
         self.prepare = prepare
         self.random = random
         self.tally = tally
+        self.reference_s = reference_s
         self.most_pairs = most_pairs
         self.calls_per_turn = calls_per_turn
         self.burst = burst
@@ -171,7 +177,12 @@ class Measurement:
             Fault: The candidate fails.
             TaskError: The reference fails.
         """
+        arms = (self.reference, self.candidate)
+        for arm in arms:
+            arm.limit(self.reference_s)
         self._lengthen()
+        for arm in arms:
+            arm.at_most(self._longest)
         calls, burst = self.calls_per_turn, self.burst
         singles = _SINGLES if burst > 1 else 0
         watches = self._watches()
@@ -184,7 +195,7 @@ class Measurement:
         self._measure_overhead(solo, warm)
         solo = solo[: SOLO_TURNS * burst]
         before = self._alone(solo)
-        for arm in (self.reference, self.candidate):
+        for arm in arms:
             arm.limit(statistics.median(before) * 1e-3)
         for _ in range(SOLO_TURNS):  # the reference has settled by now; so must the candidate
             self._turn([warm] * burst, is_candidate=True)
@@ -259,6 +270,11 @@ class Measurement:
             self.burst = wanted
             self.calls_per_turn = max(wanted, self.calls_per_turn // wanted * wanted)
 
+    @property
+    def _longest(self) -> int:
+        """Most calls that are made in one go, those among them that tell the overhead."""
+        return max(2, self.burst)
+
     def _watches(self) -> list[bool]:
         """Before which pairs somebody looks what else runs on a GPU: the first, and some by chance."""
         if self.reference.device.name == "cpu":
@@ -281,7 +297,7 @@ class Measurement:
         T(n) = a + n (h + t), E(n) = e + n h, with h the harness's own work on each call and t the call: so
         a = (n T(m) - m T(n)) / (n - m), h = (E(n) - E(m)) / (n - m), and what a turn takes beside n t is a + n h.
         a exceeds e by what the first call of a turn takes longer than the others, some 10 us; where calls are long the
-        difference of two long times tells it badly, so it is held to that range.
+        difference of two long times tells it badly, so it is held to that range. Few of the long ones will do then.
         """
         if self.reference.device.name == "cpu":
             empties = [self._trusted([warm], empty=True).elapsed_ns * 1e-6 for _ in range(_EMPTY_CALLS)]
@@ -289,14 +305,16 @@ class Measurement:
             spread = statistics.median(abs(time - self.overhead_ms) for time in empties)
             self.harness_ms = self.reference.describing_ns * 1e-6
         else:
-            n = max(2, self.burst)
+            n = self._longest
             m = n // 2
+            slopes = _LONG_SLOPES if self.burst == 1 and self.reference_s > _LONG_S else _SLOPES
             empty: dict[int, list[float]] = {m: [], n: []}
             full: dict[int, list[float]] = {m: [], n: []}
-            for _ in range(_SLOPES):
+            for number in range(_SLOPES):
                 for count in (m, n):
                     empty[count].append(self._trusted([warm] * count, empty=True).elapsed_ns * 1e-6)
-                    full[count].append(self._trusted(sets[:count]).elapsed_ns * 1e-6)
+                    if number < slopes:
+                        full[count].append(self._trusted(sets[:count]).elapsed_ns * 1e-6)
             harness = max(0.0, (statistics.median(empty[n]) - statistics.median(empty[m])) / (n - m))
             least = statistics.median(empty[n]) - n * harness
             (some, some_error), (all_, all_error) = _median_and_error(full[m]), _median_and_error(full[n])
