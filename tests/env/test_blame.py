@@ -12,7 +12,6 @@ from cudal1_env.judge.arms import Fault
 from cudal1_env.judge.launches import Launches
 from cudal1_env.records import Status
 
-
 GIB = 1 << 30
 
 

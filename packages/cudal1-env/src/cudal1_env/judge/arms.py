@@ -274,6 +274,10 @@ class Arm:
             settings.call_timeout_factor * reference_s + 0.05, max(settings.call_timeout_s, 4 * reference_s)
         )
 
+    def at_most(self, calls: int) -> None:
+        """Say how many calls will be made in one go at most: inputs of all calls come as those of the most do."""
+        self.memory.most_calls = calls
+
     # --- timed calls -------------------------------------------------------------------------------------------
 
     def call(self, sets: Sequence[InputSet], *, empty: bool = False, watch: bool = False) -> Call:

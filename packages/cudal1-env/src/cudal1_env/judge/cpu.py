@@ -150,6 +150,7 @@ class CpuMemory:
     def __init__(self, device: CpuDevice, pid: int, input_bytes: int) -> None:
         self._device = device
         self.cold = True
+        self.most_calls = 1
         self._pid = pid
         self._input_bytes = input_bytes
         self._slots: list[SharedBlock] = []

@@ -33,7 +33,8 @@ _ARENA_BYTES = 1 << 30
 _ARENA_SHARE = 1 / 16
 """Most of the GPU's memory that an arena takes for what a call needs beside its outputs."""
 STAGED_BYTES = 32 << 20
-"""Inputs of a turn up to this size go through the host's memory, which leaves the GPU in the worker's hands."""
+"""Where a launch's longest turn has inputs up to this size, they go through the host's memory, which leaves the GPU in
+the worker's hands."""
 _GATE_S = 2e-3
 
 
@@ -113,6 +114,7 @@ class CudaMemory:
         self._torch: Any = torch
         self._device = device
         self.cold = False
+        self.most_calls = 1
         self._copies = device.copies
         self._input_bytes = input_bytes
         self._stride = vmm.rounded(input_bytes)
@@ -162,10 +164,12 @@ class CudaMemory:
         Copies within the GPU put the judge's context in the worker's place, and back again on the judge's clock. So the
         caches are emptied first, then the worker's waiting kernel is let through, which brings its context back, and
         only then inputs come, over the bus from the host's memory (and may lie in the L2 cache). Inputs that are too
-        large for that, or must be cold, come by a copy within the GPU after all: calls on large ones take long.
+        large for that, or must be cold, come by a copy within the GPU after all: calls on large ones take long. What a
+        launch's longest turn needs decides for all its turns, because the overhead is learnt from some and taken off
+        others.
         """
         device = self._device
-        staged = not self.cold and self._input_bytes * len(inputs) <= STAGED_BYTES
+        staged = not self.cold and self._input_bytes * max(self.most_calls, len(inputs)) <= STAGED_BYTES
         device.reset()
         if staged:
             self._copies.copy(self._staged(len(inputs)), _addresses(inputs), self._sizes(len(inputs)))

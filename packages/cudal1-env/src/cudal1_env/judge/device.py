@@ -72,6 +72,9 @@ class ArmMemory(Protocol):
 
     cold: bool
     """Whether `supply` empties the caches last in any case; else a few inputs may come after that."""
+    most_calls: int
+    """Most calls in one go from here on. Whether inputs are few goes by the most, not by each turn: what it takes to
+    bring them is then the same for all."""
 
     def begin(self) -> tuple[wire.Message, list[int]] | None:
         """What the worker must be told before its constructor runs, and what it answers is given to `began`."""

@@ -18,7 +18,15 @@ from cudal1_env.judge.floor import Floor
 from cudal1_env.judge.health import room_missing
 from cudal1_env.judge.oracle import SMALLER, TOO_LARGE, Anatomy
 from cudal1_env.judge.pool import InputSet, Pool, WeightsMode
-from cudal1_env.judge.rounds import SETS_BESIDE, SETS_BY_CALL, WARM_SETS, LaunchResult, Longer, Measurement
+from cudal1_env.judge.rounds import (
+    SETS_BESIDE,
+    SETS_BY_CALL,
+    WARM_SETS,
+    LaunchResult,
+    Longer,
+    Measurement,
+    beyond_chance,
+)
 from cudal1_env.judge.verdict import Case, printable
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.stats import RULES, Launch, Spread, centre, conclude, decide
@@ -26,6 +34,7 @@ from cudal1_env.stats import RULES, Launch, Spread, centre, conclude, decide
 _SLOWED_LAUNCHES = 5
 """Launches in which the reference must be slowed, and as many beside itself in which it must not, each after one of
 the former, before that is called tampering. What is slowed half the time by chance is blamed in 1 of 1024 evaluations.
+Two are enough where what runs before the candidate's calls is beyond chance.
 """
 
 _WARM_REPEATS = 3
@@ -99,29 +108,32 @@ class Launches:
         return self._device.floor(anatomy.tensor_bytes, anatomy.written_bytes, case.shares, again=again)
 
     def _one_launch(self, built: Built, pool: Pool) -> None:
-        """Add one launch to the case, in new processes; repeat it while the reference is slowed beside the candidate.
+        """Add one launch to the case, in new processes; repeat it while the candidate seems to work beside its turns.
 
-        After each that is slowed, a launch of the reference beside itself tells whose fault that is. They take turns,
-        because a machine is busy for seconds at a time.
+        After each such launch, one of the reference beside itself tells whose fault that is. They take turns, because a
+        machine is busy for seconds at a time. All but the first are watched closely.
 
         Raises:
-            Fault: The candidate fails, or slows the reference each time.
+            Fault: The candidate fails, or slows the reference each time, or works while it stands still.
         """
         case = built.case
-        message = ""
-        for _ in range(_SLOWED_LAUNCHES):
-            result = self._launch(built, pool)
-            if not result.slowed or self._beside_itself(case, pool).slowed:
+        message, mine, other = "", 0, 0
+        for number in range(_SLOWED_LAUNCHES):
+            result = self._launch(built, pool, closely=number > 0)
+            if not result.suspect or self._beside_itself(case, pool, closely=number > 0).suspect:
                 case.launches.append(result.launch)
                 case.overheads_ms.append(result.overhead_ms)
                 case.harnesses_ms.append(result.harness_ms)
                 case.proven.append(result.proven)
                 case.states.append(result.states)
                 return
-            message = slowed_text(result)
+            message = suspect_text(result, number + 1)
+            mine, other = mine + result.worked[0], other + result.worked[1]
+            if number and beyond_chance(mine, other):
+                break
         raise Fault(Status.TAMPERING, message)
 
-    def _beside_itself(self, case: Case, pool: Pool) -> LaunchResult:
+    def _beside_itself(self, case: Case, pool: Pool, *, closely: bool) -> LaunchResult:
         """Measure one launch with the reference in the candidate's place."""
         twin = Case(case.task, f"{case.task.source}\n\nModelNew = Model\n", case.precision)
         built = self._builder.build(twin, pool, leased=True)
@@ -129,17 +141,18 @@ class Launches:
             with _of_reference(pool):
                 if built.fault is not None:
                     raise built.fault
-                return self._launch(built, pool)
+                return self._launch(built, pool, closely=closely)
         finally:
             self._builder.drop(built)
 
-    def _launch(self, built: Built, pool: Pool, *, bursts: bool = True) -> LaunchResult:
+    def _launch(self, built: Built, pool: Pool, *, bursts: bool = True, closely: bool = False) -> LaunchResult:
         """Measure one fresh pair of workers; both are dead afterwards.
 
         Args:
             built: The candidate.
             pool: Of its task.
             bursts: Whether short calls may be made several in one go; if not, their inputs are in no cache either.
+            closely: Whether calls of each pair are watched.
         """
         case, candidate = built.case, self._builder.again(built, pool)
         reference = self._builder.reference(case, pool)
@@ -169,10 +182,12 @@ class Launches:
                 lambda first, last: self._prepare(case, pool, mode, first, last),
                 np.random.default_rng(),  # by the system: one order for all launches of a pool would favour an arm
                 case.tally,
+                reference_s=reference_s,
                 most_pairs=pairs,
                 calls_per_turn=calls,
                 burst=burst,
                 longer=Longer(most, self._settings.burst_below_us * 1e-3, self._settings.burst_ms),
+                closely=closely,
             )
             case.measuring = (time.perf_counter(), case.watch.phases.get("oracle", 0.0))
             try:
@@ -384,12 +399,20 @@ class _Room:
             raise Fault(Status.OUT_OF_MEMORY, text)
 
 
-def slowed_text(result: LaunchResult) -> str:
-    """Say by how much the reference was slowed in the last of several launches."""
+def suspect_text(result: LaunchResult, launches: int) -> str:
+    """Say what was seen in the last of several launches that were suspect."""
+    if not result.slowed:
+        return (
+            f"expected nothing to run on the GPU while the program stands still, in {launches} launches something did "
+            f"more often than before the reference's calls, or slowed them; beside itself the reference caused no such "
+            f"thing (last: in {result.worked[0]} pairs before the program's calls only, in {result.worked[1]} before "
+            f"the reference's only)"
+        )
     beside = float(np.median(result.launch.reference_ms))
     return (
-        f"expected the reference to keep its speed beside the candidate, in {_SLOWED_LAUNCHES} launches it was slowed "
-        f"by over 5 %, beside itself it was not (last: {beside:.4g} ms beside, {min(result.alone_ms):.4g} ms alone)"
+        f"expected the reference to keep its speed beside the candidate, in {launches} launches it was slowed by over "
+        f"5 % or something ran meanwhile, beside itself it was not (last: {beside:.4g} ms beside, "
+        f"{min(result.alone_ms):.4g} ms alone)"
     )
 
 

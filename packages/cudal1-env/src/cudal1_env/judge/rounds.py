@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -29,21 +30,32 @@ _FIRST_PAIRS, _MORE_PAIRS = 8, 6
 _SETTLING_TURNS = 2
 """Turns of each arm that are not timed, after sets were made: the oracle had the device meanwhile."""
 SETS_BY_CALL, SETS_BESIDE = 12, 32
-"""How many sets a launch's first pairs take, for each call of a turn, and beside that: eight pairs, half of
-them watched, which chance exceeds in 7 of 100 launches."""
+"""How many sets a launch's first pairs take, for each call of a turn, and beside that: eight pairs, in four of which a
+whole turn is watched, which chance exceeds in 3 of 100 launches (in 9 of those that are watched closely), and calls
+made alone."""
 _EMPTY_CALLS = 7
 _FIRST_CALL_MS = 0.1
 """The first call of a turn takes longer than the others by no more than this."""
 _SLOPES = 6
 """Turns of some calls, and of twice as many, that tell a GPU's overhead."""
+_LONG_S, _LONG_SLOPES = 10e-3, 2
+"""Where calls are made one by one and take longer than this, so many of these turns are not empty: they would use up
+the time for the pairs, and what they tell is held to within `_FIRST_CALL_MS`."""
 _SINGLES = 2
 """Calls for each pair that are made alone, where turns consist of several calls in one go."""
-_WATCHED = 0.25
-"""Share of the pairs, beside the first, before which somebody looks what else runs on a GPU."""
+_WATCHED_FIRST, _WATCHED = 4, 0.5
+"""Pairs in which somebody looks what else runs on a GPU: the first ones, which every launch has, and this share of the
+others."""
+_CHANCE = 1e-4
+"""What is seen before the candidate's calls only is no chance if chance does as much with less than this probability.
+It is asked after each of several launches, and by chance less than one evaluation of 1024 should be blamed."""
 _RESOLUTION = 0.02
 """Latencies below this share of the overhead, or below its spread, cannot be told from it: taken as that long."""
 _SLOWED = 1.05
 """The reference may be this much slower beside the candidate than alone (DESIGN.md, protocol 7)."""
+
+Kind = Literal["turn", "single", "watch"]
+"""What calls in one go are for: a turn's latency, a call's alone, or to see what else runs on the device meanwhile."""
 
 
 @dataclass
@@ -103,6 +115,10 @@ class LaunchResult:
     """Median latency of the reference alone, before and after the candidate."""
     slowed: bool
     """Whether the reference was slower beside the candidate than alone, beyond noise."""
+    worked: tuple[int, int]
+    """In how many pairs something ran on the device before the candidate's watched calls only, and before the
+    reference's only. On a GPU that tells of work that goes on though the process stands still, set off by the inputs'
+    arrival."""
     overhead_ms: float
     """What was subtracted from every call of both arms."""
     harness_ms: float
@@ -113,6 +129,11 @@ class LaunchResult:
     """Latencies that differ by less cannot be told apart."""
     proven: float = math.inf
     """Largest speedup that calls made alone bear out, where turns consist of several calls in one go."""
+
+    @property
+    def suspect(self) -> bool:
+        """Whether the candidate seems to do something while it stands still."""
+        return self.slowed or self.worked[0] > self.worked[1]
 
 
 class Measurement:
@@ -125,10 +146,12 @@ class Measurement:
         prepare: Makes the sets of a range of numbers, as far as they can be kept.
         random: Order of the arms, and which turns are watched.
         tally: Counts the candidate's calls.
+        reference_s: What a call of the reference takes, by and large.
         most_pairs: Pairs of turns after which the launch ends.
         calls_per_turn: Calls that a turn averages over, a multiple of `burst`.
         burst: Calls that are made in one go.
         longer: How many there may be where the candidate is faster.
+        closely: Whether all pairs have watched calls, because a launch before gave reason to.
     """
 
     def __init__(
@@ -140,10 +163,12 @@ class Measurement:
         random: np.random.Generator,
         tally: Tally,
         *,
+        reference_s: float,
         most_pairs: int,
         calls_per_turn: int,
         burst: int,
         longer: Longer | None = None,
+        closely: bool = False,
     ) -> None:
         self.reference = reference
         self.candidate = candidate
@@ -151,10 +176,12 @@ class Measurement:
         self.prepare = prepare
         self.random = random
         self.tally = tally
+        self.reference_s = reference_s
         self.most_pairs = most_pairs
         self.calls_per_turn = calls_per_turn
         self.burst = burst
         self.longer = longer
+        self.closely = closely
         self._taken_s: dict[bool, list[float]] = {False: [], True: []}
         self._single_ms: dict[bool, list[float]] = {False: [], True: []}
         self.overhead_ms = 0.0
@@ -171,11 +198,15 @@ class Measurement:
             Fault: The candidate fails.
             TaskError: The reference fails.
         """
+        arms = (self.reference, self.candidate)
+        for arm in arms:
+            arm.limit(self.reference_s)
         self._lengthen()
-        calls, burst = self.calls_per_turn, self.burst
-        singles = _SINGLES if burst > 1 else 0
-        watches = self._watches()
-        sizes = [calls + singles + burst * is_watched for is_watched in watches]
+        burst = self.burst
+        for arm in arms:
+            arm.at_most(self._longest)
+        plans = [self._plan(pair) for pair in range(self.most_pairs)]
+        sizes = (sum(count for count, _ in plan) for plan in plans)
         begins = list(itertools.accumulate(sizes, initial=WARM_SETS))
         ready = min(_FIRST_PAIRS, self.most_pairs)
         self.prepare(0, begins[ready])  # made now, not between turns
@@ -184,7 +215,7 @@ class Measurement:
         self._measure_overhead(solo, warm)
         solo = solo[: SOLO_TURNS * burst]
         before = self._alone(solo)
-        for arm in (self.reference, self.candidate):
+        for arm in arms:
             arm.limit(statistics.median(before) * 1e-3)
         for _ in range(SOLO_TURNS):  # the reference has settled by now; so must the candidate
             self._turn([warm] * burst, is_candidate=True)
@@ -198,32 +229,25 @@ class Measurement:
                 ready = min(pair + _MORE_PAIRS, self.most_pairs)
                 self.prepare(begins[pair], begins[ready])
                 self._settle(warm)
-            part = self.sets(begins[pair], begins[pair + 1])
-            watched = part[calls + singles :]
-            times: dict[bool, float] = {}
-            for is_candidate in order:
-                times[is_candidate] = self._turn(part[:calls], is_candidate=is_candidate)
-                for one in part[calls : calls + singles]:
-                    self._single_ms[is_candidate].append(self._elapsed_ms([one], is_candidate=is_candidate))
-                if watched:  # as many calls as in other turns, so that nothing tells them apart
-                    self._elapsed_ms(watched, is_candidate=is_candidate, watch=True)
+            # The sets have no name here: those that are not kept must be gone before the next ones are made.
+            times = self._pair(self.sets(begins[pair], begins[pair + 1]), plans[pair], order)
             launch = launch.add(times[False], times[True])
             if (state := self.reference.device.state()) is not None:
                 states.append(state)
             if enough(launch):
                 break
         most = math.inf
-        if singles:
+        if burst > 1:
             launch = believed(launch, self._single_ms[False], self._single_ms[True])
             most = proven(launch, self._single_ms[False], self._single_ms[True])
         self.candidate.close()
         after = self._alone(solo)
         alone_ms = (statistics.median(before), statistics.median(after))
-        was_slowed = slowed(launch.reference_ms, before, after) or self._busy()
         return LaunchResult(
             launch,
             alone_ms,
-            was_slowed,
+            slowed(launch.reference_ms, before, after),
+            self._worked(),
             self.overhead_ms,
             self.harness_ms / burst,
             tuple(states),
@@ -259,19 +283,46 @@ class Measurement:
             self.burst = wanted
             self.calls_per_turn = max(wanted, self.calls_per_turn // wanted * wanted)
 
-    def _watches(self) -> list[bool]:
-        """Before which pairs somebody looks what else runs on a GPU: the first, and some by chance."""
-        if self.reference.device.name == "cpu":
-            return [False] * self.most_pairs
-        return [pair == 0 or self.random.random() < _WATCHED for pair in range(self.most_pairs)]
+    @property
+    def _longest(self) -> int:
+        """Most calls that are made in one go, those among them that tell the overhead."""
+        return max(2, self.burst)
 
-    def _busy(self) -> bool:
-        """Whether something ran on the device before the candidate's calls, and less often before the reference's.
+    def _plan(self, pair: int) -> list[tuple[int, Kind]]:
+        """How many calls a pair makes in one go, one such number after another, and what for; the same for both arms.
 
-        On a GPU that tells of work that goes on though the process stands still, set off by the inputs' arrival.
+        On a GPU calls of some pairs are watched. The number of calls is on the control page before the worker is
+        stopped, so what is watched is as long as one of the others, and stands before or behind that one.
         """
-        mine, other = (sum(taken > 0 for taken in self._taken_s[who]) for who in (True, False))
-        return mine > other
+        single: tuple[int, Kind] = (1, "single")
+        plan: list[tuple[int, Kind]] = [(self.burst, "turn")] * (self.calls_per_turn // self.burst)
+        if self.burst > 1:
+            plan += [single] * _SINGLES
+        watches = self.closely or pair < _WATCHED_FIRST or self.random.random() < _WATCHED
+        if watches and self.reference.device.name != "cpu":
+            like = int(self.random.integers(len(plan)))
+            plan.insert(like + int(self.random.integers(2)), (plan[like][0], "watch"))
+        return plan
+
+    def _pair(self, sets: list[InputSet], plan: Sequence[tuple[int, Kind]], order: Sequence[bool]) -> dict[bool, float]:
+        """Make a plan's calls with each arm; return the mean latency of a call of its turn in milliseconds."""
+        times: dict[bool, float] = {}
+        for is_candidate in order:
+            total, unused = 0.0, iter(sets)
+            for count, kind in plan:
+                part = list(itertools.islice(unused, count))
+                elapsed_ms = self._elapsed_ms(part, is_candidate=is_candidate, watch=kind == "watch")
+                if kind == "turn":
+                    total += self._net_ms(elapsed_ms, count)
+                elif kind == "single":
+                    self._single_ms[is_candidate].append(elapsed_ms)
+            times[is_candidate] = total / self.calls_per_turn
+        return times
+
+    def _worked(self) -> tuple[int, int]:
+        """See `LaunchResult.worked`."""
+        both = [(mine > 0, other > 0) for mine, other in zip(self._taken_s[True], self._taken_s[False], strict=True)]
+        return both.count((True, False)), both.count((False, True))
 
     def _measure_overhead(self, sets: list[InputSet], warm: InputSet) -> None:
         """Learn from the reference what a turn takes beside its calls.
@@ -281,7 +332,7 @@ class Measurement:
         T(n) = a + n (h + t), E(n) = e + n h, with h the harness's own work on each call and t the call: so
         a = (n T(m) - m T(n)) / (n - m), h = (E(n) - E(m)) / (n - m), and what a turn takes beside n t is a + n h.
         a exceeds e by what the first call of a turn takes longer than the others, some 10 us; where calls are long the
-        difference of two long times tells it badly, so it is held to that range.
+        difference of two long times tells it badly, so it is held to that range. Few of the long ones will do then.
         """
         if self.reference.device.name == "cpu":
             empties = [self._trusted([warm], empty=True).elapsed_ns * 1e-6 for _ in range(_EMPTY_CALLS)]
@@ -289,14 +340,16 @@ class Measurement:
             spread = statistics.median(abs(time - self.overhead_ms) for time in empties)
             self.harness_ms = self.reference.describing_ns * 1e-6
         else:
-            n = max(2, self.burst)
+            n = self._longest
             m = n // 2
+            slopes = _LONG_SLOPES if self.burst == 1 and self.reference_s > _LONG_S else _SLOPES
             empty: dict[int, list[float]] = {m: [], n: []}
             full: dict[int, list[float]] = {m: [], n: []}
-            for _ in range(_SLOPES):
+            for number in range(_SLOPES):
                 for count in (m, n):
                     empty[count].append(self._trusted([warm] * count, empty=True).elapsed_ns * 1e-6)
-                    full[count].append(self._trusted(sets[:count]).elapsed_ns * 1e-6)
+                    if number < slopes:
+                        full[count].append(self._trusted(sets[:count]).elapsed_ns * 1e-6)
             harness = max(0.0, (statistics.median(empty[n]) - statistics.median(empty[m])) / (n - m))
             least = statistics.median(empty[n]) - n * harness
             (some, some_error), (all_, all_error) = _median_and_error(full[m]), _median_and_error(full[n])
@@ -313,9 +366,12 @@ class Measurement:
         """Call an arm once on each set; return the mean latency of a call in milliseconds."""
         total = 0.0
         for part in _groups(sets, self.burst):
-            elapsed_ms = self._elapsed_ms(part, is_candidate=is_candidate)
-            total += max(elapsed_ms - self.overhead_ms, self._resolution_ms * len(part))
+            total += self._net_ms(self._elapsed_ms(part, is_candidate=is_candidate), len(part))
         return total / len(sets)
+
+    def _net_ms(self, elapsed_ms: float, count: int) -> float:
+        """What so many calls in one go took, without the overhead."""
+        return max(elapsed_ms - self.overhead_ms, self._resolution_ms * count)
 
     def _elapsed_ms(self, part: list[InputSet], *, is_candidate: bool, watch: bool = False) -> float:
         """Make calls in one go, compare their outputs, and return the milliseconds that the judge's clock saw."""
@@ -393,6 +449,23 @@ def slowed(beside_ms: Sequence[float], before_ms: Sequence[float], after_ms: Seq
     beside, beside_error = _median_and_error(beside_ms)
     alone, alone_error = min(_median_and_error(before_ms), _median_and_error(after_ms))
     return beside - 3.0 * beside_error > _SLOWED * (alone + 3.0 * alone_error)
+
+
+def beyond_chance(mine: int, other: int) -> bool:
+    """Whether something ran before the candidate's calls too often for a chance that favours neither arm.
+
+    The sign test, one-sided: sum over k >= mine of C(n, k) / 2^n < `_CHANCE`, with n = mine + other. Both arms' calls
+    of a pair follow each other closely and in random order, so whoever else uses the device meets either alike.
+
+    Args:
+        mine: Pairs in which something ran before the candidate's watched calls only.
+        other: The same for the reference's.
+
+    >>> beyond_chance(13, 0), beyond_chance(14, 0), beyond_chance(14, 1), beyond_chance(40, 30)
+    (False, True, False, False)
+    """
+    n = mine + other
+    return sum(math.comb(n, k) for k in range(mine, n + 1)) < _CHANCE * 2**n
 
 
 def _median_and_error(times_ms: Sequence[float]) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """Sees whether anything else runs on the GPU, by a kernel of the judge's that looks at the time without a pause.
 
 Kernels of two processes take turns (MPS is off): while this one runs, another process's kernel can only run when this
-one is taken off the GPU, and that is a gap in the times that it reads.
+one is taken off the GPU, and that is a gap in the times that it reads. What copy engines do leaves none.
 """
 
 from __future__ import annotations
