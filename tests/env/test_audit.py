@@ -16,11 +16,10 @@ from cudal1_env.audit import audit_task, audit_tasks
 from cudal1_env.audit.mutants import Subject, is_equivalent, left_by_worker, makers, rounded
 from cudal1_env.audit.run import MOST_SETS
 from cudal1_env.commands.parts import part_of
-from cudal1_env.errors import RecordError, SettingsError
+from cudal1_env.errors import TOO_LARGE, RecordError, SettingsError
 from cudal1_env.gate import AuditReport, TaskAudit, find_audit, reference_sha256
 from cudal1_env.judge.audit import AuditJudge
 from cudal1_env.judge.numerics import Expected
-from cudal1_env.judge.oracle import TOO_LARGE
 from cudal1_env.reward import LOG_FLOOR
 from env.doubles import RuleEvaluator, program, suite, task
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from cudal1_data import BrokenTaskError, Task, UnknownTaskError
-from cudal1_env.errors import MachineError, RecordError, TaskError
+from cudal1_env.errors import TOO_LARGE, MachineError, RecordError, TaskError
 from cudal1_env.judge.batch import BatchJudge
 from cudal1_env.judge.extras import strongest_of
 from cudal1_env.records import BaselineFault, Evaluation, Kernel, OutputError, Precision, Profile, Speedup, Status
@@ -324,6 +324,31 @@ def test_the_surest_program_of_a_task_counts_and_nothing_is_compared_without_sco
     assert "0 programs" in nothing.text()
 
 
+def test_each_verdict_stands_beside_what_was_published(tmp_path: Path, release: Path) -> None:
+    report = summarise(go(release, tmp_path / "out.jsonl"), without=1)
+    assert [(one.task, one.status, one.published) for one in report.verdicts] == [
+        ("cuda-l1/level1/1", "CORRECT", 2.05),
+        ("cuda-l1/level1/2", "CORRECT", 6.0),
+        ("cuda-l1/level1/3", "WRONG_OUTPUT", 3.0),
+        ("cuda-l1/level2/1", "CORRECT", 4.0),
+    ]
+    line = next(line for line in report.text().splitlines() if line.startswith("cuda-l1/level1/2"))
+    assert line.split() == ["cuda-l1/level1/2", "CORRECT", "1.00", "(0.98", "to", "1.02)", "-", "-", "6.00"]
+
+
+def test_a_task_that_was_too_large_is_tried_again_and_any_other_refusal_stands(tmp_path: Path, release: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    lines = go(release, out)
+    assert lines[3].refused == "random"
+    SweepFile(out, device="cpu", precision="training").add(
+        lines[0].model_copy(update={"evaluation": None, "refused": f"no room; {TOO_LARGE}: take another"})
+    )
+    judge = EachDouble()
+    again = go(release, out, judge)
+    assert [job[1] for job in judge.rule.jobs] == [program(2.0)]
+    assert again[0].evaluation is not None
+
+
 # --- baselines and what ran ---
 
 
@@ -353,7 +378,7 @@ def test_verdicts_get_the_baselines_that_they_lack(tmp_path: Path, release: Path
     assert rows_of["all", "compile", "published"].max == 1.25
     strongest = rows_of["all", "strongest", "measured"]
     assert (strongest.tasks, strongest.successes, strongest.mean) == (3, 2, pytest.approx(2 / 3))
-    assert rows_of["all", "strongest", "published"].max == 1.5, "the least of the published columns"
+    assert rows_of["all", "strongest", "published"].max == 6.0, "of the published columns those that were measured"
     assert report.apart == {
         "compile": {"cuda-l1/level1/2": "TIMEOUT: it compiles for ever", "cuda-l1/level2/1": "not measured"},
         "strongest": {"cuda-l1/level2/1": "not measured"},

@@ -13,7 +13,9 @@ from cudal1_data.corpus import Corpus, Pair, load_corpus
 from cudal1_data.corpus.build import build
 from cudal1_data.corpus.merge import merge
 from cudal1_env.cli import main
-from cudal1_env.verify import choose
+from cudal1_env.errors import TaskError
+from cudal1_env.judge import JudgeSettings
+from cudal1_env.verify import PooledJudge, choose
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,31 @@ def test_ways_that_build_quickly_are_chosen_more_often(pairs: list[Pair]) -> Non
 def test_a_larger_limit_keeps_what_was_chosen(pairs: list[Pair]) -> None:
     few, many = (choose(pairs, limit, device="cuda") for limit in (20, 60))
     assert {pair.key for pair in few} < {pair.key for pair in many}
+
+
+def test_one_refusal_concerns_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that is refused beside one program is asked about for each of the others alone."""
+    tasks = load_suite("starter", device="cpu")
+    jobs = [(tasks["starter/swish_chain"], f"# {name}\n") for name in ("a", "flake", "c")]
+    alone: list[str] = []
+
+    def many(self: PooledJudge, part: object, *, precision: str) -> object:
+        raise TaskError("the reference failed")
+
+    def one(self: PooledJudge, task: object, source: str, *, precision: str) -> object:
+        alone.append(source)
+        if "flake" in source:
+            raise TaskError("the reference failed")
+        return source
+
+    monkeypatch.setattr(PooledJudge, "evaluate_many", many)
+    monkeypatch.setattr(PooledJudge, "evaluate", one)
+    told: dict[int, object] = {}
+    with PooledJudge(JudgeSettings(device="cpu")) as judge:
+        judge.evaluate_each(jobs, told.__setitem__)
+    assert alone == ["# a\n", "# flake\n", "# c\n"]
+    assert (told[0], told[2]) == ("# a\n", "# c\n")
+    assert isinstance(told[1], TaskError)
 
 
 @pytest.mark.slow

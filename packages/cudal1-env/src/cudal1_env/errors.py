@@ -15,6 +15,9 @@ EnvError                      anything below
 
 from __future__ import annotations
 
+TOO_LARGE = "it is too large for this machine"
+"""What the text of each `TooLargeError` holds: records keep the text."""
+
 
 class EnvError(Exception):
     """Base of all errors of this package."""
@@ -25,7 +28,17 @@ class TaskError(EnvError, ValueError):
 
 
 class TooLargeError(TaskError):
-    """A reference for which there is too little memory: in all, or beside what else is kept."""
+    """A reference for which there is too little memory: in all, or beside what else is kept.
+
+    Args:
+        text: What failed.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(
+            f"{text}; {TOO_LARGE}: `cudal1-data export SUITE FILE --scale 4` writes the suite with a quarter of each "
+            "batch"
+        )
 
 
 class SettingsError(EnvError, ValueError):

@@ -74,10 +74,16 @@ class PooledJudge(BatchJudge):
             for part in window:
                 try:
                     found: Sequence[Outcome] = self.evaluate_many([jobs[index] for index in part], precision=precision)
-                except TaskError as error:
-                    found = [error] * len(part)
+                except TaskError:  # perhaps beside one of them only
+                    found = [self._alone(*jobs[index], precision) for index in part]
                 for index, outcome in zip(part, found, strict=True):
                     done(index, outcome)
+
+    def _alone(self, task: Task, source: str, precision: Precision) -> Outcome:
+        try:
+            return self.evaluate(task, source, precision=precision)
+        except TaskError as error:
+            return error
 
 
 def _parts(jobs: Sequence[tuple[Task, str]]) -> list[list[int]]:

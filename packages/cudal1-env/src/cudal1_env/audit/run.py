@@ -13,11 +13,10 @@ from cudal1_data import Task
 from scipy.special import betaincinv  # pyright: ignore[reportMissingTypeStubs]
 
 from cudal1_env.audit.mutants import Subject, is_equivalent, left_by_worker, makers, subjects
-from cudal1_env.errors import TaskError
+from cudal1_env.errors import TOO_LARGE, TaskError
 from cudal1_env.gate import AuditReport, InputShare, TaskAudit, reference_sha256
 from cudal1_env.judge.audit import AuditJudge, KnownSet, Values
 from cudal1_env.judge.numerics import Answer, compare
-from cudal1_env.judge.oracle import TOO_LARGE
 from cudal1_env.records import PROTOCOL_VERSION
 
 MOST_SETS = 12

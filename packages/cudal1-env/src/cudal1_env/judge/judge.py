@@ -25,7 +25,6 @@ from cudal1_env.judge.extras import Extras
 from cudal1_env.judge.health import Held, await_memory, check_returned
 from cudal1_env.judge.launches import Launches
 from cudal1_env.judge.lease import away_from, core_name, lease, take_seat
-from cudal1_env.judge.oracle import SMALLER, TOO_LARGE
 from cudal1_env.judge.place import choose_device
 from cudal1_env.judge.pool import SEED_BYTES, Pool
 from cudal1_env.judge.rehearsal import compiles
@@ -418,5 +417,5 @@ def _too_large(case: Case, error: NoRoomError | TooLargeError) -> TooLargeError:
         return error
     return TooLargeError(
         f"{case.task.id}: expected room on the GPU for its inputs, answers and both programs, there was none though "
-        f"the judge kept nothing else; {TOO_LARGE}: {SMALLER} ({error})"
+        f"the judge kept nothing else ({error})"
     )

@@ -16,7 +16,7 @@ from cudal1_env.judge.builder import Builder, Built
 from cudal1_env.judge.device import Device
 from cudal1_env.judge.floor import Floor
 from cudal1_env.judge.health import room_missing
-from cudal1_env.judge.oracle import SMALLER, TOO_LARGE, Anatomy
+from cudal1_env.judge.oracle import Anatomy
 from cudal1_env.judge.pool import InputSet, Pool, WeightsMode
 from cudal1_env.judge.rounds import (
     SETS_BESIDE,
@@ -364,7 +364,7 @@ def _of_reference(pool: Pool) -> Generator[None]:
     except Fault as fault:
         text = f"{pool.task.id}: expected the reference to run, got {fault.message}"
         if fault.status is Status.OUT_OF_MEMORY:
-            raise TooLargeError(f"{text}; {TOO_LARGE}: {SMALLER}") from fault
+            raise TooLargeError(text) from fault
         raise TaskError(text) from fault
 
 

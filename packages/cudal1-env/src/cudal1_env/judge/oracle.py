@@ -18,9 +18,6 @@ from cudal1_env.judge.memory import sealed_file
 from cudal1_env.judge.numerics import EPSILON, Array, Expected
 from cudal1_env.judge.workers import Dead, Late, Worker, Zygote
 
-TOO_LARGE = "it is too large for this machine"
-SMALLER = "`cudal1-data export SUITE FILE --scale 4` writes the suite with a quarter of each batch"
-
 _PAGE = 4096
 
 
@@ -141,7 +138,7 @@ class OracleClient:
             raise TaskError(f"{self.task.id}: the reference disturbs its channel in {message['op']}: {error}") from None
         if "error" in answer:
             text = f"{self.task.id}: the reference failed in {message['op']}: {answer['text']}"
-            raise TooLargeError(f"{text}; {TOO_LARGE}: {SMALLER}") if answer["error"] == "memory" else TaskError(text)
+            raise TooLargeError(text) if answer["error"] == "memory" else TaskError(text)
         return answer
 
     def weights(self, seed: int, values_seed: int) -> Weights:

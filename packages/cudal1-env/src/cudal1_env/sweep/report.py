@@ -47,6 +47,39 @@ class Row(BaseModel):
     """The paper's columns; the fastest correct program of each task counts."""
 
 
+class Verdict(BaseModel):
+    """What came of one program, beside what was published of it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    task: str
+    """Task id."""
+    source_sha256: str
+    """Hash of the program."""
+    status: Status
+    """The verdict."""
+    speedup: Speedup | None
+    """Against eager; None unless CORRECT (or where it is evidence)."""
+    strongest: str | None
+    """Name of the task's strongest baseline."""
+    against_strongest: Speedup | None
+    """Against that."""
+    published: float | None
+    """The published speedup against eager."""
+
+    def cells(self) -> list[str]:
+        """One row of the table."""
+        published = "-" if self.published is None else f"{self.published:.2f}"
+        return [
+            self.task,
+            self.status,
+            _interval(self.speedup),
+            _interval(self.against_strongest),
+            self.strongest or "-",
+            published,
+        ]
+
+
 class Disagreement(BaseModel):
     """A program whose verdict is not what was published."""
 
@@ -77,6 +110,8 @@ class SweepReport(BaseModel):
     """How many of them have which status."""
     rows: tuple[Row, ...]
     """The tables."""
+    verdicts: tuple[Verdict, ...]
+    """Of each program, in the order of the file."""
     disagreements: tuple[Disagreement, ...]
     """Programs whose verdict is not what was published: what failed first, then by how far speedups are apart."""
     apart: dict[str, dict[str, str]] = Field(default_factory=dict[str, dict[str, str]])
@@ -113,6 +148,9 @@ class SweepReport(BaseModel):
             ]
             head = ["tag", "technique", "programs", "correct", "mean", "geometric mean"]
             parts.append(f"speedups by technique (a program counts for each it shows):\n{aligned([head, *columns])}")
+        if self.verdicts:
+            head = ["task", "status", "against eager", "against strongest", "strongest", "published"]
+            parts.append(f"verdicts:\n{aligned([head, *(one.cells() for one in self.verdicts)])}")
         if self.disagreements:
             rows = [
                 [one.task, one.status, _interval(one.speedup), f"{one.published:.2f}"] for one in self.disagreements
@@ -139,10 +177,11 @@ def summarise(lines: Sequence[SweepLine], *, without: int) -> SweepReport:
     return SweepReport(
         programs=len(judged),
         statuses=dict(Counter(evaluation.status for _, evaluation in judged).most_common()),
-        rows=tuple(row for name in names for row in _rows(members, name)),
+        rows=tuple(row for name in names for row in _rows(members, name, names)),
         apart={name: tasks for name in names if (tasks := _apart(members, name))},
         ran=_ran([evaluation for _, evaluation in judged]),
         profiles=sum(evaluation.profile is not None for _, evaluation in judged),
+        verdicts=tuple(_verdict(line, evaluation) for line, evaluation in judged),
         disagreements=tuple(sorted(found, key=_order)),
         techniques=top_techniques(_tagged([evaluation for _, evaluation in judged])),
         refused={line.task: line.refused for line in lines if line.refused is not None},
@@ -170,10 +209,11 @@ def _baselines(evaluations: Sequence[Evaluation]) -> list[str]:
     return ["eager", *others, STRONGEST] if any(one.strongest is not None for one in evaluations) else ["eager"]
 
 
-def _rows(lines: Sequence[SweepLine], baseline: str) -> list[Row]:
+def _rows(lines: Sequence[SweepLine], baseline: str, names: Sequence[str]) -> list[Row]:
     """Rows against a baseline: for each level, then for all, measured and published figures of the same tasks.
 
-    A task with a right program, none of which has a speedup against the baseline, is left out; see `_apart`.
+    The strongest is so among `names`, in the published figures too. A task with a right program, none of which has a
+    speedup against the baseline, is left out; see `_apart`.
     """
     apart = _apart(lines, baseline)
     lines = [line for line in lines if line.task not in apart]
@@ -186,7 +226,8 @@ def _rows(lines: Sequence[SweepLine], baseline: str) -> list[Row]:
             continue
         measured = summarize_speedups([_best(of_task, baseline) for of_task in tasks.values()])
         result.append(Row(tasks=name, baseline=baseline, figures="measured", summary=measured))
-        published = [_published(of_task[0], baseline) for of_task in tasks.values()]
+        among = names if baseline == STRONGEST else [baseline]
+        published = [_published(of_task[0], among) for of_task in tasks.values()]
         if any(value is not None for value in published):
             summary = summarize_speedups(published)
             result.append(Row(tasks=name, baseline=baseline, figures="published", summary=summary))
@@ -212,10 +253,9 @@ def _apart(lines: Sequence[SweepLine], baseline: str) -> dict[str, str]:
     return reasons
 
 
-def _published(line: SweepLine, baseline: str = "eager") -> float | None:
-    """The published speedup; against the strongest baseline the smallest one that was published."""
-    names = list(PUBLISHED) if baseline == STRONGEST else [baseline] if baseline in PUBLISHED else []
-    values = [line.published.get(PUBLISHED[name]) for name in names]
+def _published(line: SweepLine, baselines: Sequence[str] = ("eager",)) -> float | None:
+    """The published speedup against the strongest of some baselines: the smallest one."""
+    values = [line.published.get(PUBLISHED[name]) for name in baselines if name in PUBLISHED]
     return min((value for value in values if value is not None and value > 0.0), default=None)
 
 
@@ -240,6 +280,19 @@ def _ran(evaluations: Sequence[Evaluation]) -> dict[Origin, float]:
         for kernel in profile.kernels:
             totals[kernel.origin] += kernel.share  # type: ignore[assignment]  # a Counter adds up any numbers
     return {origin: total / len(profiles) for origin, total in totals.most_common()}
+
+
+def _verdict(line: SweepLine, evaluation: Evaluation) -> Verdict:
+    strongest = evaluation.strongest
+    return Verdict(
+        task=line.task,
+        source_sha256=line.source_sha256,
+        status=evaluation.status,
+        speedup=evaluation.speedup,
+        strongest=None if strongest is None else strongest.name,
+        against_strongest=None if strongest is None else strongest.speedup,
+        published=_published(line),
+    )
 
 
 def _disagreement(line: SweepLine, evaluation: Evaluation) -> Disagreement | None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from cudal1_data import Task
 
-from cudal1_env.errors import MachineError, RecordError, TaskError
+from cudal1_env.errors import TOO_LARGE, MachineError, RecordError, TaskError
 from cudal1_env.records import Device, Evaluation, Precision
 from cudal1_env.sweep.lines import SweepFile, SweepLine
 from cudal1_env.sweep.programs import Program
@@ -43,7 +43,8 @@ def sweep(
 ) -> list[SweepLine]:
     """Judge the programs that the file does not hold.
 
-    Those that the file holds get speedups against the judge's baselines where they lack them.
+    Tasks that were too large when the file was written are tried again. Programs that the file holds get speedups
+    against the judge's baselines where they lack them.
 
     Args:
         judge: Judges them.
@@ -60,7 +61,7 @@ def sweep(
     Raises:
         MachineError: The machine broke; what was judged is in the file.
     """
-    missing = [program for program in programs if program.key not in file.lines]
+    missing = [program for program in programs if _wanted(file.lines.get(program.key))]
 
     def done(index: int, outcome: Evaluation | TaskError) -> None:
         program = missing[index]
@@ -88,6 +89,11 @@ def sweep(
         kept = f"{_finished(programs, file)} of {len(programs)} programs are kept in {file.path}"
         raise MachineError(f"{error}; {kept}, and the same command goes on with the rest") from error
     return [file.lines[program.key] for program in programs]
+
+
+def _wanted(line: SweepLine | None) -> bool:
+    """Whether a program is to be judged: it is new, or its task found too little memory, which others may have held."""
+    return line is None or (line.refused is not None and TOO_LARGE in line.refused)
 
 
 def _compared(
