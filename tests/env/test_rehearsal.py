@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from cudal1_data import Task
+from cudal1_env.baselines.programs import BASELINES, program
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.rehearsal import compiles
 from cudal1_env.records import Status
@@ -100,6 +101,32 @@ def test_a_rehearsal_that_fails_decides_nothing_beyond_the_import(judge: Judge, 
     assert one.status is status, one.message
 
 
+def test_a_build_counts_though_the_program_refuses_the_made_up_inputs(judge: Judge) -> None:
+    call = "compiled()\n        if not index.any():\n            raise ValueError('expected a permutation')"
+    one = judge.evaluate(TASK, COMPILER + BODY.format(init="pass", call=call))
+    assert one.status is Status.CORRECT, one.message
+    assert one.seconds.build_s > 1.0
+    assert one.seconds.warmup_s < 0.9
+
+
+@pytest.mark.parametrize(("end", "kept"), [("raise MemoryError", True), ("os._exit(0)", False)])
+def test_what_was_compiled_is_kept_where_the_worker_lives(judge: Judge, end: str, kept: bool) -> None:
+    case = judge._case(TASK, COMPILER + BODY.format(init="compiled()", call=end), "training")
+    rehearsal = judge._builder.rehearsals.take(case, judge._pool(case, None), leased=False)
+    assert rehearsal is not None
+    assert (rehearsal.snapshot is not None) == kept
+    if rehearsal.snapshot is not None:
+        assert [path.name for path in rehearsal.snapshot.rglob("built")] == ["built"]
+        judge._builder.folders.drop(rehearsal.snapshot)
+
+
+def test_nothing_stays_of_a_program_whose_second_import_fails(judge: Judge) -> None:
+    again = COMPILER + "if os.path.exists(FILE):\n    raise ValueError('no')\n"
+    one = judge.evaluate(TASK, again + BODY.format(init="compiled()", call="pass"))
+    assert one.status is Status.BUILD_ERROR, one.message
+    assert [path.name for path in judge._builder.folders._root.iterdir() if path.name.startswith("kept-")] == []
+
+
 def test_the_same_program_twice_in_a_batch_is_rehearsed_twice(judge: Judge) -> None:
     job = (TASK, COMPILER + BODY.format(init="compiled()", call="pass") + "# twice\n")
     for one in judge.evaluate_many([job, job]):
@@ -125,3 +152,11 @@ def test_what_has_nothing_to_compile_is_not_rehearsed() -> None:
     assert not compiles("import torch\nclass ModelNew: pass\n")
     assert compiles("from torch.utils.cpp_extension import load_inline\n")
     assert compiles("@triton.jit\ndef kernel(): pass\n")
+    assert compiles("model.compile(mode='reduce-overhead')")
+    assert not compiles("import re\nWORD = re.compile('a')\n")
+
+
+def test_baselines_that_compile_are_rehearsed() -> None:
+    for name in BASELINES:
+        if name != "eager":
+            assert compiles(program(name, REFERENCE)) == name.startswith("compile"), name

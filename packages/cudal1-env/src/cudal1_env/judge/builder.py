@@ -86,12 +86,23 @@ class Builder:
         """
         if (fault := self.too_long(case)) is not None:
             return Built(case, None, fault, None, None)
-        if snapshot is None and (rehearsal := self.rehearsals.take(case, pool, leased=leased)) is not None:
-            case.watch.add("build", rehearsal.seconds)
-            if rehearsal.fault is not None:
-                case.stderr = rehearsal.stderr
-                return Built(case, None, rehearsal.fault, None, None)
-            snapshot = rehearsal.snapshot
+        if snapshot is not None or (rehearsal := self.rehearsals.take(case, pool, leased=leased)) is None:
+            return self._imported(case, pool, snapshot)
+        case.watch.add("build", rehearsal.seconds)
+        if rehearsal.fault is not None:
+            case.stderr = rehearsal.stderr
+            return Built(case, None, rehearsal.fault, None, None)
+        try:
+            built = self._imported(case, pool, rehearsal.snapshot)
+        except BaseException:
+            self.folders.drop(rehearsal.snapshot)
+            raise
+        if built.fault is not None:
+            self.folders.drop(rehearsal.snapshot)
+        return built
+
+    def _imported(self, case: Case, pool: Pool, snapshot: Path | None) -> Built:
+        """Import a candidate, in a build folder that begins as a snapshot; that stays the caller's on a fault."""
         arm, folder = self.fork(case, pool, snapshot, core=self.core)
         worker = arm.worker
         try:
@@ -108,6 +119,7 @@ class Builder:
             return Built(case, None, fault, None, None)
         except BaseException:
             arm.close()
+            self.folders.drop(folder)
             raise
         return Built(case, arm, None, folder, kept)
 
@@ -153,7 +165,7 @@ class Builder:
         if built.arm is None:
             fresh = self.build(built.case, pool, built.snapshot, leased=True)
             self.folders.drop(built.folder)
-            built.arm, built.folder = fresh.arm, fresh.folder
+            built.arm, built.folder, built.snapshot = fresh.arm, fresh.folder, built.snapshot or fresh.snapshot
             if fresh.fault is not None:
                 raise fresh.fault
         assert built.arm is not None

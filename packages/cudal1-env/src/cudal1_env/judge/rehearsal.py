@@ -21,11 +21,18 @@ from cudal1_env.judge.lease import lease
 from cudal1_env.judge.pool import Pool
 from cudal1_env.judge.verdict import Case
 from cudal1_env.judge.workers import Dead, Late
+from cudal1_env.records import Status
 
 if TYPE_CHECKING:
     from cudal1_env.judge.builder import Builder
 
-_COMPILES = re.compile(r"load_inline|cpp_extension|triton|torch\.compile|torch\._inductor|torch\._dynamo")
+_COMPILES = re.compile(
+    r"load_inline|cpp_extension|triton|torch\.compile|(?<!\bre)\.compile\(|torch\._inductor|torch\._dynamo"
+)
+"""`.compile(` is a model's or a function's of torch; a regular expression's is none."""
+
+_LOST = (Status.CRASH, Status.TIMEOUT, Status.TAMPERING)
+"""The worker is dead, or late: what its compiler was at may be half written, or locked."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class Rehearsal:
     fault: Fault | None
     """Why it cannot be imported."""
     snapshot: Path | None
-    """What it compiled; None where it did not come to its end."""
+    """What it compiled; None where its worker died or was late."""
     seconds: float
     stderr: str
 
@@ -101,15 +108,20 @@ class Rehearsals:
         return Rehearsal(fault, snapshot, time.perf_counter() - began, arm.worker.log)
 
     def _compiled(self, arm: Arm, folder: Path | None, *, leased: bool) -> Path | None:
-        """Let an imported program compile the rest; None where it fails, which its own launch will tell again.
+        """Let an imported program compile the rest; None where its worker dies or is late.
 
-        Others that rehearse may use the device at the same time, and nobody measures on it.
+        What an exception of the program's own ended counts: it may be these inputs that it refuses, or others that
+        rehearse may have taken the memory. Its own launch will tell. Nobody measures on the device meanwhile.
         """
         seed = int.from_bytes(os.urandom(7), "little")
         try:
             with lease(*() if leased else arm.device.locks, shared=True):
                 arm.rehearse(seed)
+        except Fault as fault:
+            if fault.status in _LOST:
+                return None
+        try:
             arm.freeze()
-        except (Fault, Dead, Late):
+        except (Fault, Dead, Late):  # killed, say for its memory
             return None
         return self._builder.folders.keep(folder, arm.worker.pid)
