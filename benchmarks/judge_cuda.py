@@ -1,12 +1,13 @@
 """How good is the GPU judge? `python benchmarks/judge_cuda.py OUT.jsonl [--precision report] [--repeats 5]`.
 
-30 tasks from 10 us to 10 ms, made here. Each reference is judged against itself; then against programs that do its
-work 1.5, 2 and 5 times, and, as a reference that does it two or five times for nothing, against one that does it once.
-Beside it, in a process of its own, other ways of timing: CUDA events around each call (KernelBench's way) and triton's
-do_bench on the same call twice, and the ratio that programs have in a plain loop, many calls between two
-synchronisations, in turns: where launches take longer than kernels, five times the work is not five times the time, and
-that loop tells what it is. One JSON line for the machine, one for each figure, then one with the summary, which is also
-printed.
+30 tasks from 10 us to 10 ms, made here. Each reference is judged against itself, all tasks once, then all again; then
+against programs that do its work 1.5, 2 and 5 times, and, as a reference that does it two or five times for
+nothing, against one that does it once. Beside it, in a process of its own for each task, other ways of timing: CUDA
+events around each call (KernelBench's way) and triton's do_bench on the same call twice, five times (all in that one
+process, as these ways do, so what one process differs from the next by is not in their figures), and the ratio that
+programs have in a plain loop, many calls between two synchronisations, in turns: where launches take longer than
+kernels, five times the work is not five times the time, and that loop tells what it is. One JSON line for the machine,
+one for each figure, then one with the summary, which is also printed. The same command goes on where it was cut off.
 """
 
 from __future__ import annotations
@@ -18,22 +19,28 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from cudal1_data import Task
-from cudal1_env.errors import EnvError
+from cudal1_env.errors import MachineError, TaskError
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.records import Evaluation
+from cudal1_env.records import Evaluation, Precision
 from judge_cpu import record
-from parts import add_options, joined, machine_line, mine, write
+from parts import add_options, joined, left_by, machine_line, mine, write
+
+PAIRS = 5
+"""How often each other way of timing measures a call against itself."""
+LEASE_MS = 5.0
+"""Seconds of the lease are summarised for tasks whose reference takes up to this."""
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\n"
 CASES: list[tuple[str, str, str]] = [
-    *[(f"relu_{n}", "torch.relu(x)", f"torch.randn({n}, {n})") for n in (256, 1024, 4096, 8192, 16384, 24576)],
-    *[(f"softmax_{n}", "torch.softmax(x, -1)", f"torch.randn({n}, 4096)") for n in (128, 1024, 8192, 32768, 131072)],
-    *[(f"matmul_{n}", "x @ x", f"torch.randn({n}, {n})") for n in (256, 512, 1024, 2048, 4096, 6144)],
+    *[(f"relu_{n}", "torch.relu(x)", f"torch.randn({n}, {n})") for n in (256, 1024, 4096, 8192, 16384)],
+    *[(f"softmax_{n}", "torch.softmax(x, -1)", f"torch.randn({n}, 4096)") for n in (128, 1024, 8192, 32768)],
+    *[(f"matmul_{n}", "x @ x", f"torch.randn({n}, {n})") for n in (256, 512, 1024, 2048, 3072, 4096, 5120, 6144)],
     *[(f"sum_{n}", "x.sum(-1)", f"torch.randn({n}, 8192)") for n in (64, 1024, 16384)],
     *[(f"norm_{n}", "F.layer_norm(x, (4096,))", f"torch.randn({n}, 4096)") for n in (256, 4096, 32768)],
     *[(f"cumsum_{n}", "torch.cumsum(x, -1)", f"torch.randn({n}, 4096)") for n in (256, 4096, 32768)],
@@ -75,36 +82,71 @@ def main() -> None:
     parser.add_argument("--no-others", action="store_true")
     add_options(parser)
     options = parser.parse_args()
-    with options.out.open("w") as file:
-        lines = joined(options.join) if options.join else measured(options)
-        kept = [write(file, line) for line in lines]
-        summary = write(file, {"kind": "summary", **summarise(kept)})
+    lines = list(joined(options.join)) if options.join else left_by(options.out)
+    with options.out.open("w" if options.join else "a") as file:
+        if options.join:
+            for line in lines:
+                write(file, line)
+        else:
+            for line in measured(options, lines):
+                lines.append(write(file, line))
+        summary = write(file, {"kind": "summary", **summarise(lines)})
     print(json.dumps(summary, indent=1))
 
 
-def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield a line for the machine, then one for each figure."""
-    yield machine_line()
-    cases = [case for case in CASES if case[0].startswith(tuple(options.only))]
-    for name, expression, inputs in mine(cases, options.part):
+Job = tuple[Task, str, float]
+"""Task, program, and what its speedup is in truth."""
+
+
+def measured(options: argparse.Namespace, before: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a line for the machine, then one for each figure, but for those that an earlier run left."""
+    if (machine := machine_line()) not in before:
+        yield machine
+    cases = mine([case for case in CASES if case[0].startswith(tuple(options.only))], options.part)
+    known = Counter((line["task"], line["truth"]) for line in before if "truth" in line)
+    jobs: list[Job] = []
+    for job in jobs_of(cases, options.repeats, ratios=not options.no_ratios):
+        key = (job[0].id, job[2])
+        known[key] -= 1
+        if known[key] < 0:
+            jobs.append(job)
+    yield from judged(jobs, options.precision)
+    timed = {line["task"] for line in before if "method" in line}
+    for name, expression, inputs in cases:
+        if not options.no_others and f"file/{name}" not in timed:
+            yield from others(name, expression, inputs)
+
+
+def jobs_of(cases: Sequence[tuple[str, str, str]], repeats: int, *, ratios: bool) -> Iterator[Job]:
+    """Yield all tasks against themselves, as often as asked for, then known ratios, so that a start has every task."""
+    for _ in range(repeats):
+        for name, expression, inputs in cases:
+            yield task(name, expression, inputs), HEAD + program("ModelNew", expression, 1), 1.0
+    for name, expression, inputs in cases if ratios else ():
+        one = task(name, expression, inputs)
+        for times in (1.5, 2, 5):
+            yield one, HEAD + program("ModelNew", expression, times), 1 / times
+        for times in (2, 5):
+            slow = task(f"{name}_x{times}", expression, inputs, times)
+            yield slow, HEAD + program("ModelNew", expression, 1), float(times)
+
+
+def judged(jobs: Sequence[Job], precision: Precision) -> Iterator[dict[str, Any]]:
+    """Yield a line for each evaluation; where the machine breaks the rest gets a new judge."""
+    left = list(jobs)
+    while left:
         with Judge(JudgeSettings(device="cuda", profile="never")) as judge:
-            one = task(name, expression, inputs)
-            jobs: list[tuple[Task, float, float]] = [(one, 1, 1.0)] * options.repeats
-            if not options.no_ratios:
-                jobs += [(one, 1.5, 1 / 1.5), (one, 2, 0.5), (one, 5, 0.2)]
-                jobs += [(task(f"{name}_x{n}", expression, inputs, n), 1, float(n)) for n in (2, 5)]
-            for job, times, truth in jobs:
+            while left:
+                job, source, truth = left.pop(0)
                 try:
-                    made = judge.evaluate(
-                        job, HEAD + program("ModelNew", expression, times), precision=options.precision
-                    )
-                except EnvError as error:
+                    made = judge.evaluate(job, source, precision=precision)
+                except (TaskError, MachineError) as error:
                     yield {"kind": "refused", "task": job.id, "truth": truth, "message": str(error)}
+                    if isinstance(error, MachineError):
+                        break
                     continue
                 yield {**record("judge", made), "truth": truth, "gpu_states": None, "clocks": clocks(made)}
                 print(f"{job.id} {truth}: {made.message} [{made.seconds.total_s:.1f} s]", file=sys.stderr, flush=True)
-        if not options.no_others:
-            yield from others(name, expression, inputs)
 
 
 def clocks(made: Evaluation) -> dict[str, Any]:
@@ -117,7 +159,7 @@ def clocks(made: Evaluation) -> dict[str, Any]:
 
 OTHERS = """
 import json, statistics, sys, time, torch, torch.nn as nn, torch.nn.functional as F, triton.testing
-programs, inputs = sys.argv[1], sys.argv[2]
+programs, inputs, pairs = sys.argv[1], sys.argv[2], int(sys.argv[3])
 torch.set_grad_enabled(False)
 torch.set_default_device("cuda")
 x = eval(inputs)
@@ -147,17 +189,24 @@ loops = {name: [] for name in models}
 for model in models.values(): loop(model, calls)
 for _ in range(15):
     for name, model in models.items(): loops[name].append(loop(model, calls))
-print(json.dumps({"events": [events(), events()], "do_bench": [bench(), bench()],
+print(json.dumps({"events": [events() for _ in range(2 * pairs)], "do_bench": [bench() for _ in range(2 * pairs)],
     "loop": {name: statistics.median(times) for name, times in loops.items()}}))
 """
 
 
 def others(name: str, expression: str, inputs: str) -> Iterator[dict[str, Any]]:
-    """Time the same call twice in one process by CUDA events and by do_bench, whose ratio should be 1; and loops."""
+    """Time the same call in pairs in one process by CUDA events and by do_bench: ratios should be 1; and loops."""
     names = {"Once": 1, "OnceAndHalf": 1.5, "Twice": 2, "FiveTimes": 5}
     programs = HEAD + "\n\n".join(program(which, expression, times) for which, times in names.items())
-    command = [sys.executable, "-c", OTHERS, programs, inputs]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    command = [sys.executable, "-c", OTHERS, programs, inputs, str(PAIRS)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        said = error.stderr.strip().splitlines() if isinstance(error.stderr, str) else []
+        # Without the programs, which the error's own text holds.
+        message = said[-1] if said else f"{type(error).__name__} of the other ways of timing"
+        yield {"kind": "refused", "task": f"file/{name}", "method": "others", "message": message}
+        return
     for method, ms in json.loads(done.stdout).items():
         yield {"kind": "other", "task": f"file/{name}", "method": method, "ms": ms}
 
@@ -175,26 +224,68 @@ def loop_truths(lines: list[dict[str, Any]]) -> dict[tuple[str, float], float]:
 
 
 def summarise(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Bias, spread and false alarms."""
+    """Bias, spread and false alarms, over what was judged right."""
     judged = [line for line in lines if line["kind"] == "judge"]
-    right = [line for line in judged if line["speedup"] is not None]
+    right = [line for line in judged if line["status"] == "CORRECT"]
     itself = [line for line in right if line["truth"] == 1.0]
     result: dict[str, Any] = {
         "evaluations": len(judged),
+        "statuses": dict(Counter(line["status"] for line in judged)),
         "refused": [(line["task"], line["message"]) for line in lines if line["kind"] == "refused"],
-        "not_correct": [(line["task"], line["status"], line["message"]) for line in judged if not line["speedup"]],
-        "itself": len(itself),
+        "not_correct": [(line["task"], line["status"], line["message"]) for line in judged if line not in right],
+        "itself_excluding_one": sum(line["speedup"]["low"] > 1 or line["speedup"]["high"] < 1 for line in itself),
+        "itself": itself_figures(lines, itself),
+        "slower_candidates": errors(lines, [line for line in right if line["truth"] < 1.0]),
+        "wasteful_references": errors(lines, [line for line in right if line["truth"] > 1.0]),
     }
-    if itself:
-        points = [line["speedup"]["point"] for line in itself]
-        result |= {
-            "itself_median": statistics.median(points),
-            "itself_excluding_one": sum(line["speedup"]["low"] > 1 or line["speedup"]["high"] < 1 for line in itself),
-            "itself_within_1_percent_above_100_us": share_within(itself, 0.01, slow=True),
-            "itself_within_3_percent_below_100_us": share_within(itself, 0.03, slow=False),
-        }
+    seconds = [line["seconds"] for line in right if line["reference"]["median_ms"] <= LEASE_MS]
+    if seconds:
+        medians = {name: statistics.median(one[name] for one in seconds) for name in seconds[-1] if name in seconds[0]}
+        result["seconds_median_up_to_5_ms"] = {"evaluations": len(seconds), **medians}
+    return result
+
+
+def itself_figures(lines: list[dict[str, Any]], itself: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """How far a call is from itself: the judge's word and that of the other ways, by the same statistics.
+
+    Whether a task takes over 100 us the judge says, or the plain loop where there is no right evaluation.
+    """
+    ratios: dict[str, list[tuple[str, float]]] = {
+        "judge": [(line["task"], line["speedup"]["point"]) for line in itself],
+        "events": [],
+        "do_bench": [],
+    }
+    takes_ms: dict[str, float] = {}
+    for line in lines:
+        if line.get("method") == "loop":
+            takes_ms[line["task"]] = line["ms"]["Once"]
+        elif line["kind"] == "other":
+            pairs = zip(line["ms"][::2], line["ms"][1::2], strict=True)
+            ratios[line["method"]] += [(line["task"], one / other) for one, other in pairs]
+    takes_ms |= {line["task"]: line["reference"]["median_ms"] for line in itself}
+    found: dict[str, dict[str, Any]] = {}
+    for method, these in ratios.items():
+        slow = [ratio for name, ratio in these if takes_ms[name] > 0.1]
+        fast = [ratio for name, ratio in these if takes_ms[name] <= 0.1]
+        if these:
+            found[method] = {
+                "ratios": len(these),
+                "median_bias": statistics.median(ratio for _, ratio in these) - 1,
+                "median_distance_from_one": statistics.median(abs(ratio - 1) for _, ratio in these),
+                "within_1_percent_above_100_us": share_within(slow, 0.01),
+                "within_3_percent_below_100_us": share_within(fast, 0.03),
+            }
+    return found
+
+
+def share_within(ratios: Sequence[float], limit: float) -> float | None:
+    """Share of ratios within a distance from 1; None without any."""
+    return sum(abs(ratio - 1) <= limit for ratio in ratios) / len(ratios) if ratios else None
+
+
+def errors(lines: list[dict[str, Any]], ratios: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """How far evaluations are from the nominal ratio, and from what the plain loop says."""
     truths = loop_truths(lines)
-    ratios = [line for line in right if line["truth"] != 1.0]
     against: dict[str, list[float]] = {"nominal": [], "nominal_above_100_us": [], "loop": []}
     for line in ratios:
         point, truth = line["speedup"]["point"], line["truth"]
@@ -203,28 +294,16 @@ def summarise(lines: list[dict[str, Any]]) -> dict[str, Any]:
             against["nominal_above_100_us"].append(point / truth - 1)
         if (found := truths.get((line["task"], round(truth, 6)))) is not None:
             against["loop"].append(point / found - 1)
-    for name, errors in against.items():
-        if errors:
-            result[f"ratios_{name}"] = {
-                "count": len(errors),
-                "median_error": statistics.median(abs(error) for error in errors),
-                "within_2_percent": sum(abs(error) <= 0.02 for error in errors) / len(errors),
-                "within_5_percent": sum(abs(error) <= 0.05 for error in errors) / len(errors),
-            }
-    for method in ("events", "do_bench"):
-        ratios = [line["ms"][0] / line["ms"][1] for line in lines if line.get("method") == method]
-        if ratios:
-            result[f"{method}_median_distance_from_one"] = statistics.median(abs(ratio - 1) for ratio in ratios)
-    seconds = [line["seconds"] for line in right]
-    if seconds:
-        result["seconds_median"] = {name: statistics.median(one[name] for one in seconds) for name in seconds[0]}
-    return result
-
-
-def share_within(lines: list[dict[str, Any]], limit: float, *, slow: bool) -> float | None:
-    """Share of evaluations that come out within a distance from 1, of calls over (or under) 100 us."""
-    chosen = [line for line in lines if (line["reference"]["median_ms"] > 0.1) == slow]
-    return sum(abs(line["speedup"]["point"] - 1) <= limit for line in chosen) / len(chosen) if chosen else None
+    return {
+        name: {
+            "count": len(these),
+            "median_error": statistics.median(abs(error) for error in these),
+            "within_2_percent": sum(abs(error) <= 0.02 for error in these) / len(these),
+            "within_5_percent": sum(abs(error) <= 0.05 for error in these) / len(these),
+        }
+        for name, these in against.items()
+        if these
+    }
 
 
 if __name__ == "__main__":

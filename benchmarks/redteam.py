@@ -2,7 +2,9 @@
 
 What `cudal1-env redteam` does, for hours: in parts, and with every outcome in a file. Each program of
 tests/exploits is judged `repeats` times. One JSON line for the machine, one for each program and repeat, then one with
-the summary; the table is printed. Exit status 1 when an attack was rewarded or an honest look-alike denied.
+the summary; the table is printed. The same command goes on where it was cut off: no outcome that is in OUT is asked for
+again, whatever it was. Exit status 1 when an attack was rewarded, an honest look-alike denied or the machine broken;
+a part of several (`--part`) ends with 0 when all its outcomes are in OUT.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pathlib import Path
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.testing.programs import Program, programs
 from cudal1_env.testing.redteam import Outcome, judge_all, summarise, table
-from parts import add_options, joined, machine_line, mine, write
+from parts import add_options, joined, left_by, machine_line, mine, write
 
 _TOGETHER = 24
 """Programs that share a judge: enough that its start does not matter, few enough for parts of equal length."""
@@ -31,22 +33,26 @@ def main() -> int:
     options = parser.parse_args()
     named = programs(options.only)
     chosen = [program for program in named if program.runs_on(options.device)]
-    with options.out.open("w") as file:
+    lines = list(joined(options.join)) if options.join else left_by(options.out)
+    known = {(line["repeat"], line["program"]) for line in lines if line["kind"] == "outcome"}
+    with options.out.open("w" if options.join else "a") as file:
         if options.join:
-            lines = [write(file, line) for line in joined(options.join)]
+            for line in lines:
+                write(file, line)
         else:
-            lines = [write(file, machine_line())]
+            if (machine := machine_line()) not in lines:
+                lines.append(write(file, machine))
             for repeat, group in mine(jobs(chosen, options.repeats), options.part):
-                with Judge(JudgeSettings(device=options.device)) as judge:  # new secrets each time
-                    for outcome in judge_all(judge, group, options.device):
-                        lines.append(write(file, {"kind": "outcome", "repeat": repeat, **outcome.model_dump()}))
-                        if outcome.rewarded or not outcome.as_expected:
-                            print(f"{repeat} {outcome.program}: {outcome.statuses} {outcome.message}", file=sys.stderr)
+                left = [program for program in group if (repeat, program.name) not in known]
+                for outcome in judge_all(lambda: Judge(JudgeSettings(device=options.device)), left, options.device):
+                    lines.append(write(file, {"kind": "outcome", "repeat": repeat, **outcome.model_dump()}))
+                    if outcome.rewarded or not outcome.as_expected:
+                        print(f"{repeat} {outcome.program}: {outcome.statuses} {outcome.message}", file=sys.stderr)
         outcomes = [Outcome.model_validate(line) for line in lines if line["kind"] == "outcome"]
         summary = summarise(outcomes, skipped=len(named) - len(chosen))
         write(file, {"kind": "summary", **summary.model_dump()})
     print(f"{table(outcomes)}\n{summary.text()}")
-    return 0 if summary.passed else 1
+    return 0 if summary.passed or options.part != "0/1" else 1
 
 
 def jobs(chosen: list[Program], repeats: int) -> list[tuple[int, list[Program]]]:

@@ -7,6 +7,8 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -14,15 +16,15 @@ import numpy as np
 import pytest
 from cudal1_data import Task
 from cudal1_env.commands.redteam import Redteam
-from cudal1_env.errors import SettingsError
+from cudal1_env.errors import MachineError, SettingsError
 from cudal1_env.evaluator import Evaluator
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.numerics import Answer, Expected, compare, tolerance
-from cudal1_env.records import Evaluation
+from cudal1_env.records import Evaluation, Status
 from cudal1_env.testing.child import ChildEvaluator
 from cudal1_env.testing.mutants import ANSWER_MUTANTS, MUTANTS
-from cudal1_env.testing.programs import Program, programs
-from cudal1_env.testing.redteam import Campaign, Outcome, judge_program, summarise, table
+from cudal1_env.testing.programs import Program, programs, read_header
+from cudal1_env.testing.redteam import Campaign, Outcome, judge_all, judge_program, summarise, table
 from cudal1_env.testing.strategies import exploits, mutants, spoilt_answers
 from cudal1_env.testing.templates import TEMPLATES
 from cudal1_env.testing.under_test import Case, Claim, JudgeUnderTest, Report, examine, suite
@@ -79,6 +81,50 @@ def test_a_gain_by_chance_is_none_and_one_that_comes_again_is(speedups: tuple[fl
     got = judge_program(cast(Evaluator, Chance(*speedups)), attack)
     assert (got.reward, got.reward_at_first) == (counted, speedups[0])
     assert got.rewarded == (counted > 1.0)
+
+
+class Breaking:
+    """Breaks the machine with each program that names one of these words; counts its judges."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+        self.judges = 0
+
+    @contextmanager
+    def begin(self) -> Iterator[Evaluator]:
+        self.judges += 1
+        yield cast(Evaluator, self)
+
+    def evaluate(self, task: Task, source: str) -> Evaluation:
+        if any(word in source for word in self.words):
+            raise MachineError("expected the memory back")
+        return evaluation(task.id, source, status=Status.WRONG_OUTPUT)
+
+
+def test_a_program_that_breaks_the_machine_is_a_failure_and_others_go_on(tmp_path: Path) -> None:
+    def named(name: str) -> Program:
+        path = tmp_path / f"{name}.py"
+        path.write_text(f"# task: starter/diag_matmul\n# status: WRONG_OUTPUT\n# {name}\n")
+        return Program(path, read_header(path))
+
+    some = [named(name) for name in ("h01_a", "h01_hog", "h01_b", "h01_c.honest", "h01_hog2")]
+    breaking = Breaking("hog")
+    found = list(judge_all(breaking.begin, some, "cpu"))
+    assert [one.statuses for one in found] == [(status,) for status in "WMWWM".translate(WORDS).split()]
+    assert breaking.judges == 2
+    summary = summarise(found)
+    assert (summary.passed, summary.machine_broken) == (False, {"h01_hog": 1, "h01_hog2": 1})
+    assert "the machine broke with 2 programs" in summary.text()
+    assert table(found).count("BROKEN") == 2
+    # A broken machine is not put down to each program that follows.
+    broken = Breaking("h01")
+    told: list[Outcome] = []
+    with pytest.raises(MachineError, match="memory"):
+        told.extend(judge_all(broken.begin, some, "cpu"))
+    assert broken.judges == 2
+
+
+WORDS = {ord("W"): "WRONG_OUTPUT ", ord("M"): "MachineError "}
 
 
 def test_the_table_counts_what_each_program_got() -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from cudal1_env.commands.output import log
-from cudal1_env.errors import SettingsError
+from cudal1_env.commands.output import log, plain
+from cudal1_env.errors import MachineError, SettingsError
+
+if TYPE_CHECKING:
+    from cudal1_env.testing.redteam import Outcome
 
 
 @dataclass(frozen=True)
 class Redteam:
-    """Judge the exploit suite. Exit 1 when an attack is rewarded or an honest look-alike denied."""
+    """Judge the exploit suite. Exit 1 when an attack is rewarded, an honest look-alike denied or the machine broken."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where programs run; those made for another device are skipped."""
@@ -29,7 +32,7 @@ class Redteam:
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import Judge, JudgeSettings
         from cudal1_env.testing.programs import programs
-        from cudal1_env.testing.redteam import Campaign, Outcome, judge_all, summarise, table
+        from cudal1_env.testing.redteam import Campaign, judge_all, summarise, table
 
         device = resolve_device(self.device)
         named = programs(self.only)
@@ -41,17 +44,30 @@ class Redteam:
                 f"{len(chosen)} programs ({len(skipped)} for another device); see --repeats, --only and --device"
             )
         outcomes: list[Outcome] = []
-        for _ in range(self.repeats):
-            with Judge(JudgeSettings(device=device)) as judge:
-                for outcome in judge_all(judge, chosen, device):
+        cut_off = False
+        try:
+            for _ in range(self.repeats):
+                for outcome in judge_all(lambda: Judge(JudgeSettings(device=device)), chosen, device):
                     outcomes.append(outcome)
-                    verdict = "REWARDED" if outcome.rewarded else "DENIED" if outcome.denied else "as it should be"
                     count = f"{len(outcomes)}/{len(chosen) * self.repeats}"
-                    log(f"{count} {outcome.program}: {' > '.join(outcome.statuses)} ({verdict})")
+                    log(f"{count} {outcome.program}: {' > '.join(outcome.statuses)} ({_verdict(outcome)})")
+        except MachineError as error:  # what was found by then is told
+            if not outcomes:
+                raise
+            cut_off = True
+            log(f"cut off: {plain(str(error))}")
         summary = summarise(outcomes, skipped=len(skipped))
         if self.json:
             result = Campaign(device=device, skipped=skipped, outcomes=tuple(outcomes), summary=summary)
             print(result.model_dump_json(ensure_ascii=True))
         else:
             print(f"{table(outcomes)}\n{summary.text()}")
-        return 0 if summary.passed else 1
+        return 2 if cut_off else 0 if summary.passed else 1
+
+
+def _verdict(outcome: Outcome) -> str:
+    if outcome.rewarded:
+        return "REWARDED"
+    if outcome.denied:
+        return "DENIED"
+    return f"the machine broke: {plain(outcome.message)}" if outcome.broken else "as it should be"

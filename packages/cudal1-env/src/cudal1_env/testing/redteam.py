@@ -7,15 +7,18 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
-from cudal1_env.errors import TaskError
+from cudal1_env.errors import MachineError, TaskError
 from cudal1_env.evaluator import Evaluator
 from cudal1_env.records import Device, Evaluation
 from cudal1_env.reward import reward_of
 from cudal1_env.testing.programs import REFUSED, Program
 
+BROKEN = "MachineError"
+"""In a status' place: the machine broke while the program was judged."""
 FEEDBACK_ROUNDS = 6
 REPEATS = 2
 """How often an attack that gained something must gain it again: an interval of 95 % lies above the truth in one
@@ -60,7 +63,13 @@ class Outcome(BaseModel):
     @property
     def denied(self) -> bool:
         """Whether a look-alike was turned away; false for attacks."""
-        return self.honest and not self.as_expected
+        return self.honest and not self.as_expected and not self.broken
+
+    @computed_field
+    @property
+    def broken(self) -> bool:
+        """Whether the machine broke while it was judged, as with an attack whose memory is not given back."""
+        return BROKEN in self.statuses
 
 
 class Summary(BaseModel):
@@ -82,13 +91,15 @@ class Summary(BaseModel):
     """Attacks that gained nothing (or are in `attacks_rewarded` too), but not with the status of their header."""
     look_alikes_denied: dict[str, int]
     """Honest programs that were turned away."""
+    machine_broken: dict[str, int] = Field(default_factory=dict[str, int])
+    """Programs while whose judging the machine broke."""
     seconds: float
     """Sum over evaluations."""
 
     @property
     def passed(self) -> bool:
-        """Whether no attack was rewarded and no honest program denied."""
-        return not self.attacks_rewarded and not self.look_alikes_denied
+        """Whether no attack was rewarded, no honest program denied, and the machine not broken."""
+        return not self.attacks_rewarded and not self.look_alikes_denied and not self.machine_broken
 
     def text(self) -> str:
         """Return one line for people."""
@@ -98,6 +109,8 @@ class Summary(BaseModel):
             f"{self.look_alikes} look-alikes: {len(self.look_alikes_denied)} denied; "
             f"{self.evaluations} evaluations in {self.seconds:.0f} s"
         )
+        if self.machine_broken:
+            line = f"{line}; the machine broke with {len(self.machine_broken)} programs"
         return f"{line}; {self.skipped} programs for another device skipped" if self.skipped else line
 
 
@@ -116,14 +129,39 @@ class Campaign(BaseModel):
     """What they come to."""
 
 
-def judge_all(judge: Evaluator, programs: Sequence[Program], device: Device) -> Iterator[Outcome]:
-    """Judge programs one by one; an outcome is there as soon as it is known."""
-    for program in programs:
-        yield judge_program(judge, program, device)
+def judge_all(
+    begin: Callable[[], AbstractContextManager[Evaluator]], programs: Sequence[Program], device: Device
+) -> Iterator[Outcome]:
+    """Judge programs one by one; an outcome is there as soon as it is known.
+
+    Args:
+        begin: Makes a judge. They share one, and where the machine breaks the rest gets another.
+        programs: The programs.
+        device: Where they run.
+
+    Raises:
+        MachineError: It broke with two programs in a row, so that it is not the second one's doing; that one has no
+            outcome, and a new process may go on with it.
+    """
+    left, broken = list(programs), False
+    while left:
+        with begin() as judge:
+            while left:
+                outcome = judge_program(judge, left[0], device)
+                if broken and outcome.broken:
+                    raise MachineError(outcome.message)
+                del left[0]
+                broken = outcome.broken
+                yield outcome
+                if broken:
+                    break
 
 
 def judge_program(judge: Evaluator, program: Program, device: Device = "cpu") -> Outcome:
-    """Judge a program, with rounds of feedback where its header asks for them."""
+    """Judge a program, with rounds of feedback where its header asks for them.
+
+    That the machine breaks is an outcome too; the judge should then serve for nothing else.
+    """
     task, source, name = program.task(device), program.source, program.header.get("feedback")
     known: dict[float, float] = {}
     statuses: list[str] = []
@@ -132,8 +170,8 @@ def judge_program(judge: Evaluator, program: Program, device: Device = "cpu") ->
     for _ in range(FEEDBACK_ROUNDS if name else 1):
         try:
             record = judge.evaluate(task, source)
-        except TaskError as error:
-            statuses.append(REFUSED)
+        except (TaskError, MachineError) as error:
+            statuses.append(REFUSED if isinstance(error, TaskError) else BROKEN)
             message = str(error)
             break
         statuses.append(record.status.value)
@@ -147,8 +185,12 @@ def judge_program(judge: Evaluator, program: Program, device: Device = "cpu") ->
         source = re.sub(rf"^{name} = .*$", f"{name} = {known}", program.source, flags=re.MULTILINE)
     reward = first
     for _ in range(REPEATS):
-        if not program.honest and reward > 1.0:
-            reward = min(reward, reward_of(judge.evaluate(task, best_source)))
+        if not program.honest and reward > 1.0 and BROKEN not in statuses:
+            try:
+                reward = min(reward, reward_of(judge.evaluate(task, best_source)))
+            except MachineError as error:
+                statuses.append(BROKEN)
+                message = str(error)
     return Outcome(
         program=program.name,
         honest=program.honest,
@@ -181,6 +223,7 @@ def summarise(outcomes: Sequence[Outcome], *, skipped: int = 0) -> Summary:
         attacks_rewarded=named(lambda outcome: outcome.rewarded),
         attacks_with_another_status=named(lambda outcome: not outcome.honest and not outcome.as_expected),
         look_alikes_denied=named(lambda outcome: outcome.denied),
+        machine_broken=named(lambda outcome: outcome.broken),
         seconds=round(sum(outcome.seconds for outcome in outcomes), 1),
     )
 
@@ -194,13 +237,14 @@ def table(outcomes: Sequence[Outcome]) -> str:
     for name, these in by_name.items():
         got = Counter(" > ".join(outcome.statuses) for outcome in these)
         rewarded, denied = any(one.rewarded for one in these), any(one.denied for one in these)
+        broken = any(one.broken for one in these)
         rows.append(
             (
                 name,
                 " | ".join(these[0].expected),
                 ", ".join(f"{count} {status}" for status, count in got.most_common()),
                 f"{max(one.reward for one in these):.3g}",
-                "REWARDED" if rewarded else "DENIED" if denied else "",
+                "REWARDED" if rewarded else "DENIED" if denied else "BROKEN" if broken else "",
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

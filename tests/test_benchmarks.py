@@ -1,0 +1,176 @@
+"""Benchmarks go on where they were cut off, and their summaries hold whatever a run may leave."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import judge_cuda
+import parts
+import pytest
+import redteam
+from cudal1_env.judge import Judge
+
+RECORDED = "docs/results/judge_cuda_training_part.jsonl"
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def recorded(repository: Path) -> list[dict[str, Any]]:
+    return [line for line in lines_of(repository / RECORDED) if line["kind"] != "summary"]
+
+
+# --- files ---
+
+
+def test_what_an_earlier_run_left_is_kept_but_for_its_end(tmp_path: Path) -> None:
+    out = tmp_path / "o.jsonl"
+    assert parts.left_by(out) == []
+    whole = '{"kind": "machine"}\n{"kind": "judge"}\n'
+    for end in ("", '{"kind": "judge", "ta', '{"kind": "summary"}\n', '{"kind": "judge"}'):
+        out.write_text(whole + end)
+        assert parts.left_by(out) == [{"kind": "machine"}, {"kind": "judge"}]
+        assert out.read_text() == whole
+
+
+def test_a_join_keeps_each_machine_once(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in "abc"]
+    for path, name in zip(paths, "xxy", strict=True):
+        path.write_text(f'{{"kind": "machine", "name": "{name}"}}\n{{"kind": "judge"}}\n{{"kind": "summary"}}\n')
+    found = list(parts.joined(paths))
+    assert [line.get("name") for line in found] == ["x", None, None, "y", None]
+
+
+def test_the_machine_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    looked: list[int] = []
+    examine = parts.examine
+
+    def counted() -> Any:
+        looked.append(1)
+        return examine()
+
+    monkeypatch.setattr(parts, "examine", counted)
+    first = parts.machine_line()
+    assert (parts.machine_line(), len(looked)) == (first, 1)
+    assert not first["calibrated"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    parts.machine_line()
+    assert len(looked) == 2
+
+
+# --- the judge on a GPU ---
+
+
+def options(out: Path, **named: Any) -> argparse.Namespace:
+    given = {"out": out, "only": ["relu_256", "sum_64"], "part": "0/1", "repeats": 2, "precision": "training"}
+    return argparse.Namespace(**{**given, "no_ratios": False, "no_others": False, **named})
+
+
+def test_a_run_that_was_cut_off_asks_for_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "examine", lambda: pytest.fail("looked at"))
+    monkeypatch.setattr(judge_cuda, "machine_line", lambda: {"kind": "machine"})
+
+    def judged(jobs: Any, precision: str) -> Any:
+        return ({"kind": "judge", "task": job.id, "truth": truth} for job, _, truth in jobs)
+
+    def others(name: str, expression: str, inputs: str) -> Any:
+        yield {"kind": "refused", "task": f"file/{name}", "method": "others"}
+
+    monkeypatch.setattr(judge_cuda, "judged", judged)
+    monkeypatch.setattr(judge_cuda, "others", others)
+    asked = options(tmp_path)
+    whole = list(judge_cuda.measured(asked, []))
+    assert [line["task"] for line in whole[1:5]] == ["file/relu_256", "file/sum_64"] * 2
+    assert len(whole) == 1 + 2 * (2 + 5 + 1)
+    read = [json.loads(json.dumps(line)) for line in whole]
+    for cut in range(len(whole) + 1):
+        more = list(judge_cuda.measured(asked, read[:cut]))
+        assert sorted(map(str, [*read[:cut], *more])) == sorted(map(str, whole))
+
+
+def test_a_summary_tells_apart_what_was_measured(recorded: list[dict[str, Any]]) -> None:
+    unstable = {**recorded[1], "status": "UNSTABLE", "reference": None, "candidate": None}
+    failed = {"kind": "refused", "task": "file/relu_256", "method": "others", "message": "no triton"}
+    found = judge_cuda.summarise([*recorded, unstable, failed])
+    assert found["statuses"] == {"CORRECT": 82, "OUT_OF_MEMORY": 3, "UNSTABLE": 1}
+    assert ("file/relu_256", "no triton") in found["refused"]
+    assert set(found["itself"]) == {"judge", "events", "do_bench"}
+    assert len({tuple(figures) for figures in found["itself"].values()}) == 1, "expected the same figures for each"
+    slower, wasteful = found["slower_candidates"]["nominal"], found["wasteful_references"]["nominal"]
+    assert slower["count"] + wasteful["count"] + found["itself"]["judge"]["ratios"] == 82
+    assert found["seconds_median_up_to_5_ms"]["warmup_s"] > 0
+    assert judge_cuda.summarise([])["itself"] == {}
+
+
+def test_each_way_of_timing_is_held_to_the_same() -> None:
+    latency = {"median_ms": 0.05}
+    judge = {"kind": "judge", "task": "t", "status": "CORRECT", "truth": 1.0, "reference": latency, "seconds": {}}
+    lines = [{**judge, "speedup": {"low": 0.9, "point": point, "high": 1.1}} for point in (1.02, 1.04)]
+    lines += [{"kind": "other", "task": "t", "method": "events", "ms": [1.0, 1.0, 1.1, 1.0]}]
+    lines += [{"kind": "other", "task": "u", "method": "events", "ms": [1.0, 1.0]}]
+    lines += [{"kind": "other", "task": "u", "method": "loop", "ms": dict.fromkeys(judge_cuda_models(), 2.0)}]
+    found = judge_cuda.itself_figures(lines, lines[:2])
+    assert found["judge"]["within_3_percent_below_100_us"] == 0.5
+    assert found["judge"]["median_bias"] == pytest.approx(0.03)
+    assert found["events"]["within_3_percent_below_100_us"] == 0.5
+    assert (found["events"]["within_1_percent_above_100_us"], found["events"]["ratios"]) == (1.0, 3)
+
+
+def judge_cuda_models() -> tuple[str, ...]:
+    return ("Once", "OnceAndHalf", "Twice", "FiveTimes")
+
+
+def test_another_way_that_fails_is_a_line() -> None:
+    (line,) = judge_cuda.others("nothing", "torch.relu(x)", "no_such_function()")
+    assert (line["kind"], line["task"], line["method"]) == ("refused", "file/nothing", "others")
+    assert line["message"]
+
+
+def test_tasks_fit_a_gpu_of_80_gb_and_have_names_of_their_own() -> None:
+    assert len({name for name, _, _ in judge_cuda.CASES}) == len(judge_cuda.CASES) == 30
+    sizes = [eval(inputs.replace("torch.randn", "")) for _, _, inputs in judge_cuda.CASES]
+    assert max(4 * rows * columns for rows, columns in sizes) <= 1 << 30
+
+
+# --- the red team ---
+
+
+def test_outcomes_are_asked_for_once_and_a_part_is_done_whatever_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redteam, "machine_line", lambda: {"kind": "machine"})
+    out = tmp_path / "o.jsonl"
+    command = ["redteam.py", str(out), "--repeats", "1", "--only", "h14_nan", "--part"]
+    monkeypatch.setattr(sys, "argv", [*command, "0/2"])
+    assert redteam.main() == 0
+    first = lines_of(out)
+    assert [line["kind"] for line in first] == ["machine", "outcome", "outcome", "summary"]
+    first[1] |= {"reward": 2.0, "rewarded": True}
+    out.write_text("".join(json.dumps(line) + "\n" for line in first[:2]))
+    monkeypatch.setattr(redteam, "Judge", lambda settings: asked.append(1) or Judge(settings))
+    asked: list[int] = []
+    assert redteam.main() == 0, "expected a part to be done, what it found stays found"
+    again = lines_of(out)
+    assert again[1] == first[1]
+    assert [line["kind"] for line in again] == ["machine", "outcome", "outcome", "summary"]
+    assert again[3]["attacks_rewarded"] == {first[1]["program"]: 1}
+    assert redteam.main() == 0
+    assert (lines_of(out), len(asked)) == (again, 1)
+    monkeypatch.setattr(sys, "argv", [*command, "0/1"])
+    assert redteam.main() == 1
+
+
+def test_scripts_say_what_they_take(repository: Path) -> None:
+    for name in ("judge_cuda.py", "redteam.py", "lanes.py"):
+        done = subprocess.run(
+            [sys.executable, repository / "benchmarks" / name, "--help"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
