@@ -20,6 +20,7 @@ from cudal1_env.errors import TOO_LARGE, RecordError, SettingsError
 from cudal1_env.gate import AuditReport, TaskAudit, find_audit, reference_sha256
 from cudal1_env.judge.audit import AuditJudge
 from cudal1_env.judge.numerics import Expected
+from cudal1_env.judge.pool import Pool
 from cudal1_env.reward import LOG_FLOOR
 from env.doubles import RuleEvaluator, program, suite, task
 
@@ -191,22 +192,66 @@ def test_the_command_writes_what_the_environment_reads(tmp_path: Path) -> None:
 
 def test_an_audit_that_was_cut_off_goes_on(judge: AuditJudge, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = reference("x + y"), reference("x - y")
+
+    def begin() -> AuditJudge:
+        return judge
+
     kept: list[AuditReport] = []
     monkeypatch.setattr("cudal1_env.audit.run._KEPT_EVERY_S", 0.0)
-    whole = audit_tasks(judge, "s", [first], lambda text: None, keep=kept.append)
+    whole = audit_tasks(begin, "cpu", "s", [first], lambda text: None, keep=kept.append)
     assert kept == [whole]
     told: list[str] = []
-    more = audit_tasks(judge, "s", [first, second], told.append, known=[whole])
+    more = audit_tasks(begin, "cpu", "s", [first, second], told.append, known=[whole])
     assert [text.split()[0] for text in told] == ["[2/2]"]
     assert more.tasks[0] == whole.tasks[0]
     assert [one.sha256 for one in more.tasks] == [reference_sha256(first), reference_sha256(second)]
     for other in ({"device": "cuda"}, {"protocol": "0"}, {"most_sets": 1}):
         again: list[str] = []
-        audit_tasks(judge, "s", [first], again.append, known=[whole.model_copy(update=other)])
+        audit_tasks(begin, "cpu", "s", [first], again.append, known=[whole.model_copy(update=other)])
         assert len(again) == 1, f"expected an audit with {other} to be of no use"
     refused = {"verdict": "refused", "reason": f"the reference failed; {TOO_LARGE}: ..."}
     crowded = whole.model_copy(update={"tasks": (whole.tasks[0].model_copy(update=refused),)})
-    assert audit_tasks(judge, "s", [first], lambda text: None, known=[crowded]).tasks == whole.tasks
+    assert audit_tasks(begin, "cpu", "s", [first], lambda text: None, known=[crowded]).tasks == whole.tasks
+
+    def never() -> AuditJudge:
+        raise AssertionError("expected no judge where all is known")
+
+    assert audit_tasks(never, "cpu", "s", [second, first], lambda text: None, known=[more]).tasks == more.tasks[::-1]
+
+
+def test_what_is_known_of_later_tasks_is_kept_from_the_start(
+    judge: AuditJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, last = reference("x + y"), reference("x - y")
+    monkeypatch.setattr("cudal1_env.audit.run._KEPT_EVERY_S", 0.0)
+    whole = audit_tasks(lambda: judge, "cpu", "s", [last], lambda text: None)
+    kept: list[AuditReport] = []
+    audit_tasks(lambda: judge, "cpu", "s", [first, last], lambda text: None, known=[whole], keep=kept.append)
+    assert [len(report.tasks) for report in kept] == [2]
+
+
+def test_a_device_without_room_makes_a_task_too_large_and_is_asked_again(
+    judge: AuditJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(Exception):
+        """What a driver raises that has no memory to give."""
+
+    def full(*_: object) -> object:
+        raise Full("out of memory")
+
+    task = reference("x + y")
+    monkeypatch.setattr(judge.device, "faults", (Full,))
+    monkeypatch.setattr(judge.device, "out_of_room", lambda error: "memory" in str(error))
+    with monkeypatch.context() as patch:
+        patch.setattr(Pool, "sets", full)
+        one = audit_task(judge, task)
+        assert (one.verdict, TOO_LARGE in one.reason) == ("refused", True)
+    monkeypatch.setattr(judge.device, "name", "cuda")
+    with monkeypatch.context() as patch:
+        patch.setattr("cudal1_env.judge.audit._search", full)
+        one = audit_task(judge, task)
+        assert (one.verdict, one.inputs, TOO_LARGE in one.reason) == ("sound", (), True)
+        assert audit_task(judge, task, matter=False).reason == ""
 
 
 def test_parts_keep_a_tasks_items_together_and_lose_none() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -17,7 +16,7 @@ from cudal1_env.errors import TOO_LARGE, TaskError
 from cudal1_env.gate import AuditReport, InputShare, TaskAudit, reference_sha256
 from cudal1_env.judge.audit import AuditJudge, KnownSet, Values
 from cudal1_env.judge.numerics import Answer, compare
-from cudal1_env.records import PROTOCOL_VERSION
+from cudal1_env.records import PROTOCOL_VERSION, Device
 
 MOST_SETS = 12
 """Input sets on which a mutant must survive: nine of the task's own distribution and one of each other."""
@@ -65,8 +64,14 @@ def passes(left: Values, answer: Answer, subject: Subject) -> bool:
     return sample.right and compare(left, answer, subject.expected, whole=True).right
 
 
-def audit_task(judge: AuditJudge, task: Task) -> TaskAudit:
+def audit_task(judge: AuditJudge, task: Task, *, matter: bool = True) -> TaskAudit:
     """Try a task's checker. Input sets are made until every mutant is caught, at most `MOST_SETS`.
+
+    Args:
+        judge: Makes inputs and answers.
+        task: The task.
+        matter: On a GPU, find out how much of each input matters, too, for the floor; it takes three times as long as
+            all mutants. A task for which that takes too much memory is told with the reason.
 
     Raises:
         MachineError: The machine broke.
@@ -90,10 +95,12 @@ def audit_task(judge: AuditJudge, task: Task) -> TaskAudit:
         )
     left = survivors.alive or {}
     found: list[tuple[int, int, float]] = []
-    # For the floor, which a CPU has not; it takes three times as long as all mutants.
-    if judge.device.name == "cuda":
-        with contextlib.suppress(TaskError):  # say, no memory for one more set: nothing is known then
+    reason = ""
+    if matter and judge.device.name == "cuda":
+        try:
             found = judge.inputs_that_matter(task)
+        except TaskError as error:
+            reason = str(error).removeprefix(f"{task.id}: ")
     wrong = tuple(name for name, equivalent in left.items() if not equivalent)
     return TaskAudit(
         name=task.id,
@@ -104,6 +111,7 @@ def audit_task(judge: AuditJudge, task: Task) -> TaskAudit:
         sets=len(distributions),
         distributions=tuple(dict.fromkeys(distributions)),
         inputs=tuple(share_that_matters(*one) for one in found),
+        reason=reason,
     )
 
 
@@ -123,21 +131,25 @@ def share_that_matters(tested: int, mattered: int, most: float) -> InputShare:
 
 
 def audit_tasks(
-    judge: AuditJudge,
+    begin: Callable[[], AuditJudge],
+    device: Device,
     suite: str,
     tasks: Sequence[Task],
     log: Callable[[str], None],
     *,
+    matter: bool = True,
     known: Sequence[AuditReport] = (),
     keep: Callable[[AuditReport], None] = lambda report: None,
 ) -> AuditReport:
     """Audit tasks, except those that are known already.
 
     Args:
-        judge: Makes inputs and answers.
+        begin: Makes the judge, if one is needed.
+        device: Where it judges.
         suite: Name of their suite.
         tasks: The tasks.
         log: Told each task's verdict.
+        matter: As for `audit_task`.
         known: What was found before: what is of this device and protocol is taken over, by the reference's hash, but
             not that a task was too large, which others on the device may have made it.
         keep: Given what was found so far, every `_KEPT_EVERY_S` seconds.
@@ -148,28 +160,32 @@ def audit_tasks(
     before = {
         one.sha256: one
         for report in known
-        if (report.device, report.protocol, report.most_sets) == (judge.device.name, PROTOCOL_VERSION, MOST_SETS)
+        if (report.device, report.protocol, report.most_sets) == (device, PROTOCOL_VERSION, MOST_SETS)
         for one in report.tasks
         if TOO_LARGE not in one.reason
     }
-    audits: list[TaskAudit] = []
+    found = {
+        number: one for number, task in enumerate(tasks) if (one := before.get(reference_sha256(task))) is not None
+    }
 
     def so_far() -> AuditReport:
         return AuditReport(
             suite=suite,
-            device=judge.device.name,
+            device=device,
             protocol=PROTOCOL_VERSION,
             most_sets=MOST_SETS,
-            tasks=tuple(audits),
+            tasks=tuple(found[number].model_copy(update={"name": tasks[number].id}) for number in sorted(found)),
         )
 
+    judge: AuditJudge | None = None
     kept = time.monotonic()
-    for number, task in enumerate(tasks, start=1):
-        if (one := before.get(reference_sha256(task))) is None:
-            one = audit_task(judge, task)
-            found = ", ".join([*one.survivors, *(f"{name} (equivalent)" for name in one.equivalents)]) or one.reason
-            log(f"[{number}/{len(tasks)}] {task.id}: {one.verdict}" + (f": {found}" if found else ""))
-        audits.append(one.model_copy(update={"name": task.id}))
+    for number, task in enumerate(tasks):
+        if number in found:
+            continue
+        judge = judge or begin()
+        one = found[number] = audit_task(judge, task, matter=matter)
+        text = ", ".join([*one.survivors, *(f"{name} (equivalent)" for name in one.equivalents)]) or one.reason
+        log(f"[{number + 1}/{len(tasks)}] {task.id}: {one.verdict}" + (f": {text}" if text else ""))
         if time.monotonic() - kept > _KEPT_EVERY_S:
             keep(so_far())
             kept = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,6 +12,10 @@ import tyro
 from cudal1_env.commands.output import log, plain
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cudal1_data import Task
+
     from cudal1_env.gate import AuditReport
 
 
@@ -29,6 +34,8 @@ class Audit:
     holds already, from this device and version, are not audited again: an audit that was cut off goes on."""
     known: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...")] = ()
     """Other results to take tasks from, in the same way: the parts of a suite."""
+    matter: bool = True
+    """On a GPU, find out how much of each task's inputs matters, too, for the floor of its programs."""
     part: str = ""
     """K/N: only every N-th task, from the K-th on, for several GPUs or machines with an own `out` each."""
     json: bool = False
@@ -53,12 +60,19 @@ class Audit:
         own = (self.out,) if self.out is not None and self.out.exists() else ()
         known = [load_audit(path) for path in (*own, *self.known)]
         name = Path(suite.name).name
-        with AuditJudge(JudgeSettings(device=device)) as judge:
+        with ExitStack() as held:
             report = audit_tasks(
-                judge, name, tasks, lambda text: log(plain(text)), known=known, keep=lambda found: self._write(found)
+                lambda: held.enter_context(AuditJudge(JudgeSettings(device=device))),
+                device,
+                name,
+                tasks,
+                lambda text: log(plain(text)),
+                matter=self.matter,
+                known=known,
+                keep=self._write,
             )
         self._write(report)
-        print(report.model_dump_json() if self.json else _table(report))
+        print(report.model_dump_json() if self.json else _table(report, tasks))
         return 1 if any(one.verdict == "survivors" for one in report.tasks) else 0
 
     def _write(self, report: AuditReport) -> None:
@@ -70,7 +84,7 @@ class Audit:
             aside.rename(self.out)
 
 
-def _table(report: AuditReport) -> str:
+def _table(report: AuditReport, tasks: Sequence[Task]) -> str:
     from cudal1_env.stats import aligned
 
     rows = [
@@ -81,4 +95,7 @@ def _table(report: AuditReport) -> str:
     counts = ", ".join(f"{verdicts.count(name)} {name}" for name in ("sound", "survivors", "refused"))
     refused = [f"{one.name}: {plain(one.reason)}" for one in report.tasks if one.verdict == "refused"]
     head = ["task", "verdict", "sets", "survivors", "equivalents"]
-    return "\n".join([aligned([head, *rows]), f"{len(rows)} tasks: {counts}", *refused])
+    degenerate = {task.id for task in tasks if "degenerate" in task.tags}
+    noted = [f"{one.name} {one.verdict}" for one in report.tasks if one.name in degenerate]
+    known = [f"{len(noted)} known to be degenerate: {', '.join(noted)}"] if noted else []
+    return "\n".join([aligned([head, *rows]), f"{len(rows)} tasks: {counts}", *known, *refused])

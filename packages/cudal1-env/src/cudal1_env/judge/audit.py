@@ -6,6 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from cudal1_data import Task
 
+from cudal1_env.errors import NoRoomError, TooLargeError
 from cudal1_env.judge.judge import Judge
 from cudal1_env.judge.numerics import Answer, Expected, decode
 from cudal1_env.judge.pool import SEED_BYTES, InputSet, Pool
@@ -57,7 +59,18 @@ class AuditJudge(Judge):
     def _known_pool(self, task: Task) -> Pool:
         """The task's pool, whose seed is a hash of the reference: an audit gives the same answer each time."""
         seed = hashlib.sha256(f"audit/{task.source}".encode("utf-8", "replace")).digest()[:SEED_BYTES]
-        return self._pool(self._case(task, "", "training"), seed)
+        pool = self._pool(self._case(task, "", "training"), seed)
+        pool.most_bytes = 0  # each set is asked for once, and other audits may work on the same GPU
+        return pool
+
+    @contextmanager
+    def _with_room(self, task: Task) -> Generator[None]:
+        """Within, a device without room makes the task too large: nothing else is kept."""
+        try:
+            with self.faults_named():
+                yield
+        except NoRoomError as error:
+            raise TooLargeError(f"{task.id}: expected room for its inputs and answers ({error})") from error
 
     def known_sets(self, task: Task, count: int) -> Generator[KnownSet]:
         """Yield input sets as candidates meet them, weights loaded where the task has some; made when asked for.
@@ -72,7 +85,9 @@ class AuditJudge(Judge):
         """
         pool = self._known_pool(task)
         for number in range(count):
-            yield self._on_host(pool, pool.sets(pool.usual_mode, number, number + 1)[0])
+            with self._with_room(task):
+                one = self._on_host(pool, pool.sets(pool.usual_mode, number, number + 1)[0])
+            yield one
 
     def inputs_that_matter(self, task: Task) -> list[tuple[int, int, float]]:
         """Find out how much of each input tensor matters, by changing single elements.
@@ -88,7 +103,8 @@ class AuditJudge(Judge):
             TaskError: The reference fails.
             MachineError: The machine broke.
         """
-        return _search(self._known_pool(task))
+        with self._with_room(task):
+            return _search(self._known_pool(task))
 
     def _on_host(self, pool: Pool, one: InputSet) -> KnownSet:
         data = self.device.to_host(one.inputs)

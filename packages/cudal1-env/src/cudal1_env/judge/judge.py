@@ -7,7 +7,7 @@ import os
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from types import TracebackType
@@ -346,31 +346,47 @@ class Judge:
         try:
             if built.fault is not None:
                 return case.failed(built.fault)
-            leased = lease(core_name(self.core), *self.device.locks)
-            with leased as waited, away_from(self._seat.kept_free), case.watch.phase("lease"):
-                case.watch.add("wait", waited)
-                case.strangers = self.device.strangers(self._own_pids(built))
-                if built.arm is not None and not self.device.peaks_known():
-                    built.arm.close()  # nobody else may be on the GPU while they are measured; it is imported again
-                    built.arm = None
-                case.floor = self._launches.floor(case, pool)
-                before = self._held(pool)
-                try:
-                    evaluation = self._launches.measure(built, pool)
-                except Fault as fault:
-                    evaluation = case.failed(fault)
-                evaluation = self._extras.add(built, pool, evaluation)
-                self._builder.drop(built)
-                self._check_health(before, pool)
-            return evaluation.model_copy(update={"seconds": case.watch.seconds()})
+            with self.faults_named():
+                return self._under_lease(built, pool)
+        finally:
+            self._builder.drop(built)
+
+    @contextlib.contextmanager
+    def faults_named(self) -> Generator[None]:
+        """Within, what the device raises is told as what it is.
+
+        Raises:
+            NoRoomError: There is too little memory.
+            MachineError: Anything else.
+        """
+        try:
+            yield
         except self.device.faults as error:
             kind = NoRoomError if self.device.out_of_room(error) else MachineError
             raise kind(
                 f"expected the GPU to work for the judge, got {type(error).__name__}: {error}; start a new process, "
                 "on another GPU if it goes on"
             ) from error
-        finally:
+
+    def _under_lease(self, built: Built, pool: Pool) -> Evaluation:
+        case = built.case
+        leased = lease(core_name(self.core), *self.device.locks)
+        with leased as waited, away_from(self._seat.kept_free), case.watch.phase("lease"):
+            case.watch.add("wait", waited)
+            case.strangers = self.device.strangers(self._own_pids(built))
+            if built.arm is not None and not self.device.peaks_known():
+                built.arm.close()  # nobody else may be on the GPU while they are measured; it is imported again
+                built.arm = None
+            case.floor = self._launches.floor(case, pool)
+            before = self._held(pool)
+            try:
+                evaluation = self._launches.measure(built, pool)
+            except Fault as fault:
+                evaluation = case.failed(fault)
+            evaluation = self._extras.add(built, pool, evaluation)
             self._builder.drop(built)
+            self._check_health(before, pool)
+        return evaluation.model_copy(update={"seconds": case.watch.seconds()})
 
     def _held(self, pool: Pool) -> Held | None:
         held = self.device.held()
