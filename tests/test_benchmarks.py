@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -174,3 +175,20 @@ def test_scripts_say_what_they_take(repository: Path) -> None:
             [sys.executable, repository / "benchmarks" / name, "--help"], capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_plan_names_options_that_exist(repository: Path) -> None:
+    lines = [
+        line for line in (repository / "benchmarks/cuda.plan").read_text().splitlines() if line[:1] not in ("#", "")
+    ]
+    asked: dict[str, set[str]] = {}
+    for line in lines:
+        for head, rest in re.findall(r"(cudal1-\w+ (?:corpus )?\w+|python benchmarks/\w+\.py)([^&;]*)", line):
+            asked.setdefault(head, set()).update(re.findall(r"--[a-z][\w-]*", rest))
+    assert len(asked) >= 8
+    for head, options in asked.items():
+        done = subprocess.run([*head.split(), "--help"], cwd=repository, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        missing = options - set(re.findall(r"--[a-z][\w-]*", done.stdout))
+        assert not missing, f"{head} has no {missing}"

@@ -11,6 +11,7 @@ import pytest
 from cudal1_data import Task
 from cudal1_env import doctor
 from cudal1_env.calibration import load_spread
+from cudal1_env.cli import main
 from cudal1_env.doctor import Findings, GpuFindings
 from cudal1_env.errors import MachineError
 from cudal1_env.hardware import has_gpu
@@ -261,3 +262,17 @@ def test_a_calibration_is_kept_for_the_device_that_was_used(tmp_path: Path, monk
     assert load_spread("cpu") == spread
     assert load_spread("cuda", "00-aa") == DEFAULT_SPREAD
     assert "kept in" in told[-1]
+
+
+def test_a_fault_of_the_commands_own_is_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(self: object) -> int:
+        raise ZeroDivisionError("of our own")
+
+    monkeypatch.setattr("cudal1_env.cli.Doctor.run", broken)
+    monkeypatch.setattr(sys, "argv", ["cudal1-env", "doctor"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 70, "1 says that an attack was rewarded, or a wrong answer passed"
+    assert "ZeroDivisionError: of our own" in capsys.readouterr().err

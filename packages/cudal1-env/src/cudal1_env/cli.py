@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -112,6 +113,10 @@ class Doctor:
         return 1 if any(layer in findings.missing_layers for layer in self.require_sandbox) else 0
 
 
+_OWN_FAULT = 70
+"""Exit code of a fault of this program's own (EX_SOFTWARE of sysexits.h); 1 is a verdict of some commands."""
+
+
 def main() -> None:
     """Parse the command line and run one command; a user's error is one sentence and exit code 2."""
     command = tyro.extras.subcommand_cli_from_dict(
@@ -134,4 +139,7 @@ def main() -> None:
         if getattr(command, "json", False):
             print(json.dumps({"error": type(error).__name__, "message": str(error)}))
         code = 2
+    except Exception:  # noqa: BLE001 - Python would exit with 1
+        traceback.print_exc()
+        code = _OWN_FAULT
     sys.exit(code)
