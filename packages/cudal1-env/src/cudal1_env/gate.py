@@ -53,7 +53,7 @@ class TaskAudit(BaseModel):
     distributions: tuple[str, ...] = ()
     """Distributions of these sets."""
     reason: str = ""
-    """Why the judge refuses the task."""
+    """Why the judge refuses the task; where it does not, why nothing is known of its inputs."""
     inputs: tuple[InputShare, ...] = ()
     """How much of each input tensor matters, in their order; empty where it was not found out."""
 
