@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,12 +28,18 @@ class Full(Exception):
     """What a driver raises that has no memory to give."""
 
 
-@pytest.fixture
-def judge(monkeypatch: pytest.MonkeyPatch) -> Any:
+@pytest.fixture(scope="module")
+def one_judge() -> Iterator[BatchJudge]:
     with BatchJudge(JudgeSettings(device="cpu")) as one:
-        monkeypatch.setattr(one.device, "faults", (Full,))
-        monkeypatch.setattr(one.device, "out_of_room", lambda error: "memory" in str(error))
         yield one
+
+
+@pytest.fixture
+def judge(one_judge: BatchJudge, monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchJudge]:
+    monkeypatch.setattr(one_judge.device, "faults", (Full,))
+    monkeypatch.setattr(one_judge.device, "out_of_room", lambda error: "memory" in str(error))
+    yield one_judge
+    one_judge.retire()
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge, words: str, *, while_pools: int) -> None:
