@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import judge_cuda
+import lanes
 import parts
 import pytest
 import redteam
@@ -167,6 +168,19 @@ def test_outcomes_are_asked_for_once_and_a_part_is_done_whatever_they_are(
     assert (lines_of(out), len(asked)) == (again, 1)
     monkeypatch.setattr(sys, "argv", [*command, "0/1"])
     assert redteam.main() == 1
+
+
+def test_each_part_of_the_plan_has_a_name_of_its_own_and_runs_what_there_is(repository: Path) -> None:
+    jobs = list(lanes.parts((repository / "benchmarks/cuda.plan").read_text(), Path("OUT")))
+    assert len({name for name, _ in jobs}) == len(jobs)
+    for _, command in jobs:
+        text = " ".join(command)
+        for path in re.findall(r"(?:benchmarks|tests|packages|configs)/[\w/.-]+\.(?:py|json|toml)", text):
+            assert (repository / path).is_file(), path
+        if command[0] == "bash":
+            assert subprocess.run(["bash", "-n", *command[1:]], check=False).returncode == 0, text
+        else:
+            assert "$" not in text, f"no shell reads {text}"
 
 
 @pytest.mark.slow

@@ -111,12 +111,8 @@ class Mapping:
         return torch.as_tensor(_Bytes(self.address, self.size_bytes), device=f"cuda:{self.device}")
 
     def close(self) -> None:
-        """Unmap the memory; it is freed when no process holds it any more.
-
-        What this process still does with it ends first: unmapping does not wait for copies that are under way.
-        """
+        """Unmap the memory, with which this process must do nothing any more; it is freed when no process holds it."""
         if self.address:
-            check(driver.cuCtxSynchronize())
             check(driver.cuMemUnmap(self.address, self.size_bytes))
             check(driver.cuMemAddressFree(self.address, self.size_bytes))
             check(driver.cuMemRelease(self._handle))

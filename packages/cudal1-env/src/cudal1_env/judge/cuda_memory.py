@@ -90,8 +90,11 @@ class CudaBlock:
         self.fd = self._mapping.export()
 
     def close(self) -> None:
-        """Give it back."""
+        """Give it back. Copies from it that are under way end first: unmapping does not wait for them."""
         if self.fd >= 0:
+            import torch
+
+            torch.cuda.synchronize()  # in whichever thread this is
             os.close(self.fd)
             self.fd = -1
             del self.bytes

@@ -226,8 +226,7 @@ def _rows(lines: Sequence[SweepLine], baseline: str, names: Sequence[str]) -> li
             continue
         measured = summarize_speedups([_best(of_task, baseline) for of_task in tasks.values()])
         result.append(Row(tasks=name, baseline=baseline, figures="measured", summary=measured))
-        among = names if baseline == STRONGEST else [baseline]
-        published = [_published(of_task[0], among) for of_task in tasks.values()]
+        published = [_published(of_task[0], _compared(of_task, baseline, names)) for of_task in tasks.values()]
         if any(value is not None for value in published):
             summary = summarize_speedups(published)
             result.append(Row(tasks=name, baseline=baseline, figures="published", summary=summary))
@@ -251,6 +250,14 @@ def _apart(lines: Sequence[SweepLine], baseline: str) -> dict[str, str]:
         fault = next((one.baselines_failed[baseline] for one in right if baseline in one.baselines_failed), None)
         reasons[task] = "not measured" if fault is None else f"{fault.status}: {fault.message}"
     return reasons
+
+
+def _compared(lines: Sequence[SweepLine], baseline: str, names: Sequence[str]) -> list[str]:
+    """The baselines with which a task's programs were compared: for the strongest those that did not fail on it."""
+    if baseline != STRONGEST:
+        return [baseline]
+    failed = {name for line in lines if line.evaluation is not None for name in line.evaluation.baselines_failed}
+    return [name for name in names if name not in failed]
 
 
 def _published(line: SweepLine, baselines: Sequence[str] = ("eager",)) -> float | None:
