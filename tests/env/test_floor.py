@@ -76,7 +76,10 @@ def test_noise_does_not_make_a_latency_impossible() -> None:
     floor = Floor(1, 1.0)
     assert floor.forbids([0.7] * 8)
     assert not floor.forbids([0.85] * 8)
-    assert not floor.forbids([0.3, 1.2, 0.5, 1.1, 0.6, 1.3, 0.7, 1.0])
+    noisy = [0.3, 1.2, 0.5, 1.1, 0.6, 1.3, 0.7, 1.0, 0.4]
+    assert not floor.forbids(noisy), "a candidate is denied only where it is sure"
+    assert floor.is_broken_by([one - 0.1 for one in noisy]), "and the floor dropped where it is doubtful"
+    assert not floor.is_broken_by([0.85] * 8)
 
 
 HEAD = "import torch\nimport torch.nn as nn\n"
@@ -130,8 +133,8 @@ def test_a_candidate_below_the_floor_is_impossible_and_earns_nothing(monkeypatch
         assert fast.candidate is not None
         assert fast.floor_fraction == pytest.approx(fast.floor_ms / fast.candidate.median_ms)
 
-        # Half way between the two, which lie far apart: a busy machine moves neither of them across.
-        floor[0] = Floor(1000, math.sqrt(reference_ms * plain.candidate.median_ms))
+        # Between the two, which lie far apart: a busy machine moves neither of them across.
+        floor[0] = Floor(1000, reference_ms / 4)
         forbidden = judge.evaluate(SLOW, ONCE)
         assert forbidden.status is Status.IMPOSSIBLE, forbidden.message
         assert "single calls" in forbidden.message
@@ -140,7 +143,7 @@ def test_a_candidate_below_the_floor_is_impossible_and_earns_nothing(monkeypatch
         assert forbidden.floor_fraction > 1.25
         assert reward_of(forbidden) == 0.0
 
-        floor[0] = Floor(1000, reference_ms * 10)
+        floor[0] = Floor(1000, reference_ms * 100)
         nonsense = judge.evaluate(SLOW, ONCE)
         assert nonsense.status is Status.CORRECT, "a floor that the reference breaks is none"
         assert nonsense.floor_ms is None

@@ -40,6 +40,16 @@ class Floor:
         error = 1.2533 * deviation / math.sqrt(len(latencies_ms))
         return middle + 3.0 * error + resolution_ms < _IMPOSSIBLE_BELOW * self.floor_ms
 
+    def is_broken_by(self, reference_ms: Sequence[float]) -> bool:
+        """Whether the reference seems to do what the floor forbids, so that the floor must be wrong.
+
+        Its median decides, without any allowance: a doubtful floor denies nobody.
+
+        Args:
+            reference_ms: Mean latencies of the calls of the reference's turns.
+        """
+        return statistics.median(reference_ms) < _IMPOSSIBLE_BELOW * self.floor_ms
+
 
 def moved_bytes(input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float], *, level2_bytes: int) -> int:
     """Bytes that one call must move at least.

@@ -94,7 +94,7 @@ class Launches:
         if case.floor is None or not case.floor.forbids(candidate):
             return None
         case.floor = self.floor(case, pool, again=True)
-        if case.floor is not None and case.floor.forbids(reference):
+        if case.floor is not None and case.floor.is_broken_by(reference):
             case.floor = None
         if case.floor is None or not case.floor.forbids(candidate):
             return None
