@@ -132,8 +132,12 @@ def jobs_of(cases: Sequence[tuple[str, str, str]], repeats: int, *, ratios: bool
 
 
 def judged(jobs: Sequence[Job], precision: Precision) -> Iterator[dict[str, Any]]:
-    """Yield a line for each evaluation; where the machine breaks the rest gets a new judge."""
-    left = list(jobs)
+    """Yield a line for each evaluation; where the machine breaks the rest gets a new judge.
+
+    Raises:
+        MachineError: It broke twice in a row, so that it is not the second job's doing; that one has no line.
+    """
+    left, broken = list(jobs), False
     while left:
         with Judge(JudgeSettings(device="cuda", profile="never")) as judge:
             while left:
@@ -141,10 +145,14 @@ def judged(jobs: Sequence[Job], precision: Precision) -> Iterator[dict[str, Any]
                 try:
                     made = judge.evaluate(job, source, precision=precision)
                 except (TaskError, MachineError) as error:
+                    if broken and isinstance(error, MachineError):
+                        raise
+                    broken = isinstance(error, MachineError)
                     yield {"kind": "refused", "task": job.id, "truth": truth, "message": str(error)}
-                    if isinstance(error, MachineError):
+                    if broken:
                         break
                     continue
+                broken = False
                 yield {**record("judge", made), "truth": truth, "gpu_states": None, "clocks": clocks(made)}
                 print(f"{job.id} {truth}: {made.message} [{made.seconds.total_s:.1f} s]", file=sys.stderr, flush=True)
 

@@ -15,6 +15,7 @@ import lanes
 import parts
 import pytest
 import redteam
+from cudal1_env.errors import MachineError
 from cudal1_env.judge import Judge
 
 RECORDED = "docs/results/judge_cuda_training_part.jsonl"
@@ -128,6 +129,26 @@ def test_each_way_of_timing_is_held_to_the_same() -> None:
 
 def judge_cuda_models() -> tuple[str, ...]:
     return ("Once", "OnceAndHalf", "Twice", "FiveTimes")
+
+
+def test_a_broken_machine_costs_one_job_and_then_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def __init__(self, settings: object) -> None: ...
+
+        def __enter__(self) -> Broken:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def evaluate(self, *_: object, **__: object) -> None:
+            raise MachineError("the GPU fell off")
+
+    monkeypatch.setattr(judge_cuda, "Judge", Broken)
+    monkeypatch.setattr(judge_cuda, "JudgeSettings", lambda **_: None)
+    lines = judge_cuda.judged(list(judge_cuda.jobs_of(judge_cuda.CASES[:3], 1, ratios=False)), "report")
+    assert next(lines)["kind"] == "refused"
+    with pytest.raises(MachineError, match="fell off"):
+        next(lines)
 
 
 def test_another_way_that_fails_is_a_line() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import weakref
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -126,6 +127,33 @@ def test_a_faster_candidate_makes_more_calls_in_one_go(
     assert launch.candidate_ms == pytest.approx((candidate_ms,) * 8, rel=1e-3)
 
 
+def measured(
+    reference: StillArm,
+    candidate: StillArm,
+    *,
+    burst: int,
+    pairs: int = 8,
+    reference_s: float = 1e-3,
+    longer: Longer | None = None,
+    make: Callable[[int, int], list[InputSet]] = sets,
+    prepare: Callable[[int, int], None] = lambda first, last: None,
+) -> None:
+    """Measure one launch of turns of `burst` calls."""
+    Measurement(
+        cast(Arm, reference),
+        cast(Arm, candidate),
+        make,
+        prepare,
+        np.random.default_rng(0),
+        Tally(),
+        reference_s=reference_s,
+        most_pairs=pairs,
+        calls_per_turn=burst,
+        burst=burst,
+        longer=longer,
+    ).run(lambda launch: False)
+
+
 def run_logged(device: str) -> tuple[list[list[int]], list[list[int]], list[tuple[int, int]]]:
     """Return the sets of each turn of the reference and of the candidate, and the ranges that were prepared."""
 
@@ -142,18 +170,7 @@ def run_logged(device: str) -> tuple[list[list[int]], list[list[int]], list[tupl
 
     reference, candidate = Noting("R"), Noting("C")
     prepared: list[tuple[int, int]] = []
-    Measurement(
-        cast(Arm, reference),
-        cast(Arm, candidate),
-        sets,
-        lambda first, last: prepared.append((first, last)),
-        np.random.default_rng(3),
-        Tally(),
-        reference_s=1e-3,
-        most_pairs=20,
-        calls_per_turn=4,
-        burst=4,
-    ).run(lambda launch: False)
+    measured(reference, candidate, burst=4, pairs=20, prepare=lambda first, last: prepared.append((first, last)))
     return reference.turns, candidate.turns, prepared
 
 
@@ -203,24 +220,6 @@ class StrictArm(StillArm):
         if not empty:
             self.full.append(len(sets))
         return super().call(sets, empty=empty, watch=watch)
-
-
-def measured(
-    reference: StillArm, candidate: StillArm, *, burst: int, reference_s: float = 1e-3, longer: Longer | None = None
-) -> None:
-    Measurement(
-        cast(Arm, reference),
-        cast(Arm, candidate),
-        sets,
-        lambda first, last: None,
-        np.random.default_rng(0),
-        Tally(),
-        reference_s=reference_s,
-        most_pairs=8,
-        calls_per_turn=burst,
-        burst=burst,
-        longer=longer,
-    ).run(lambda launch: False)
 
 
 def test_no_arm_is_called_before_its_time_limit_is_set() -> None:
@@ -279,16 +278,5 @@ def test_a_pairs_sets_are_let_go_of_before_the_next_ones_are_made() -> None:
         most = max(most, len(alive))
         return cast(list[InputSet], made)
 
-    Measurement(
-        cast(Arm, StrictArm("R")),
-        cast(Arm, StrictArm("C")),
-        unkept,
-        lambda first, last: None,
-        np.random.default_rng(0),
-        Tally(),
-        reference_s=1e-3,
-        most_pairs=20,
-        calls_per_turn=50,
-        burst=50,
-    ).run(lambda launch: False)
+    measured(StrictArm("R"), StrictArm("C"), burst=50, pairs=20, make=unkept)
     assert most <= SOLO_TURNS * 50 + 1 + 2 * 50 + 2, "expected those for turns alone, a warm one, and a pair's"
