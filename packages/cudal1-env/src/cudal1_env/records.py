@@ -209,6 +209,21 @@ class GpuState(BaseModel):
     """What held the clocks back."""
 
 
+class Look(BaseModel):
+    """What one launch showed of work that goes on while a program stands still."""
+
+    model_config = ConfigDict(frozen=True)
+
+    itself: bool
+    """Whether the reference stood in the candidate's place, to tell whose fault it is that an earlier launch showed."""
+    candidate_only: int = Field(ge=0)
+    """Pairs in which something ran on the GPU before the candidate's watched calls only."""
+    reference_only: int = Field(ge=0)
+    """Pairs in which something ran before the reference's only."""
+    slowed: bool
+    """Whether the reference was slower beside the candidate than alone, beyond noise."""
+
+
 class Machine(BaseModel):
     """What the evaluation ran on."""
 
@@ -303,6 +318,9 @@ class Evaluation(BaseModel):
     """What it ran on; None when the candidate never got that far."""
     gpu_states: tuple[tuple[GpuState, ...], ...] = ()
     """For each launch what the driver told after each pair of turns; empty on a CPU."""
+    looks: tuple[Look, ...] = ()
+    """For each launch, those that were repeated and those of the reference beside itself too, what went on while the
+    program stood still."""
     strangers: int = Field(default=0, ge=0)
     """Processes of others that computed on the GPU when the evaluation began; figures beside them mean little."""
     sandbox: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ from cudal1_env.judge.rounds import (
     beyond_chance,
 )
 from cudal1_env.judge.verdict import Case, printable
-from cudal1_env.records import Evaluation, Precision, Status
+from cudal1_env.records import Evaluation, Look, Precision, Status
 from cudal1_env.stats import RULES, Launch, Spread, centre, conclude, decide
 
 _SLOWED_LAUNCHES = 5
@@ -111,16 +111,23 @@ class Launches:
         """Add one launch to the case, in new processes; repeat it while the candidate seems to work beside its turns.
 
         After each such launch, one of the reference beside itself tells whose fault that is. They take turns, because a
-        machine is busy for seconds at a time. All but the first are watched closely.
+        machine is busy for seconds at a time. All but the first are watched closely. What the evaluation's earlier
+        launches saw counts too where work is weighed against chance.
 
         Raises:
             Fault: The candidate fails, or slows the reference each time, or works while it stands still.
         """
-        case = built.case
-        message, mine, other = "", 0, 0
+        case, message = built.case, ""
         for number in range(_SLOWED_LAUNCHES):
             result = self._launch(built, pool, closely=number > 0)
-            if not result.suspect or self._beside_itself(case, pool, closely=number > 0).suspect:
+            case.looks.append(result.look(itself=False))
+            if result.suspect and ahead(case.looks):
+                message = suspect_text(result, number + 1)
+                break
+            twin = self._beside_itself(case, pool, closely=number > 0) if result.suspect else None
+            if twin is not None:
+                case.looks.append(twin.look(itself=True))
+            if twin is None or twin.excuses(result):
                 case.launches.append(result.launch)
                 case.overheads_ms.append(result.overhead_ms)
                 case.harnesses_ms.append(result.harness_ms)
@@ -128,9 +135,6 @@ class Launches:
                 case.states.append(result.states)
                 return
             message = suspect_text(result, number + 1)
-            mine, other = mine + result.worked[0], other + result.worked[1]
-            if number and beyond_chance(mine, other):
-                break
         raise Fault(Status.TAMPERING, message)
 
     def _beside_itself(self, case: Case, pool: Pool, *, closely: bool) -> LaunchResult:
@@ -399,13 +403,23 @@ class _Room:
             raise Fault(Status.OUT_OF_MEMORY, text)
 
 
+def ahead(looks: Sequence[Look]) -> bool:
+    """Whether work before the candidate's calls, over all of its launches, is more than chance explains.
+
+    No launch beside itself is asked: whoever else uses the device meets both arms alike. One launch is not enough.
+    """
+    own = [look for look in looks if not look.itself]
+    mine, other = sum(look.candidate_only for look in own), sum(look.reference_only for look in own)
+    return len(own) > 1 and beyond_chance(mine, other)
+
+
 def suspect_text(result: LaunchResult, launches: int) -> str:
     """Say what was seen in the last of several launches that were suspect."""
     if not result.slowed:
         return (
             f"expected nothing to run on the GPU while the program stands still, in {launches} launches something did "
-            f"more often than before the reference's calls, or slowed them; beside itself the reference caused no such "
-            f"thing (last: in {result.worked[0]} pairs before the program's calls only, in {result.worked[1]} before "
+            f"more often than before the reference's calls, or slowed them; beside itself the reference caused less of "
+            f"it (last: in {result.worked[0]} pairs before the program's calls only, in {result.worked[1]} before "
             f"the reference's only)"
         )
     beside = float(np.median(result.launch.reference_ms))

@@ -18,7 +18,7 @@ import numpy as np
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.arms import Arm, Call, Fault
 from cudal1_env.judge.pool import InputSet
-from cudal1_env.records import GpuState, OutputError, Status
+from cudal1_env.records import GpuState, Look, OutputError, Status
 from cudal1_env.stats import Launch
 
 WARM_SETS = 2
@@ -133,7 +133,27 @@ class LaunchResult:
     @property
     def suspect(self) -> bool:
         """Whether the candidate seems to do something while it stands still."""
-        return self.slowed or self.worked[0] > self.worked[1]
+        return self.slowed or self._excess > 0
+
+    @property
+    def _excess(self) -> int:
+        return self.worked[0] - self.worked[1]
+
+    def excuses(self, suspect: LaunchResult) -> bool:
+        """Whether this launch, of the reference beside itself, shows what a suspect one of the candidate shows.
+
+        A slowed reference excuses one that was slowed. Work in a pair or two is no excuse for work in most: it must be
+        seen at least half as often.
+        """
+        return (self.slowed or not suspect.slowed) and 2 * self._excess >= suspect._excess
+
+    def look(self, *, itself: bool) -> Look:
+        """For the record.
+
+        Args:
+            itself: Whether the reference stood in the candidate's place.
+        """
+        return Look(itself=itself, candidate_only=self.worked[0], reference_only=self.worked[1], slowed=self.slowed)
 
 
 class Measurement:

@@ -17,7 +17,7 @@ from cudal1_data import Task
 from cudal1_env.judge.arms import Fault
 from cudal1_env.judge.floor import Floor
 from cudal1_env.judge.rounds import Tally
-from cudal1_env.records import Evaluation, GpuState, Latency, Machine, Precision, Seconds, Speedup, Status
+from cudal1_env.records import Evaluation, GpuState, Latency, Look, Machine, Precision, Seconds, Speedup, Status
 from cudal1_env.stats import Launch, summarize_latency
 
 Role = Literal["candidate", "baseline", "profile"]
@@ -65,6 +65,7 @@ class Case:
     harnesses_ms: list[float] = field(default_factory=list[float])
     proven: list[float] = field(default_factory=list[float])
     states: list[tuple[GpuState, ...]] = field(default_factory=list[tuple[GpuState, ...]])
+    looks: list[Look] = field(default_factory=list[Look])
     strangers: int = 0
     shares: tuple[float, ...] = ()
     """How much of each input tensor matters at least; empty where nobody knows."""
@@ -168,6 +169,7 @@ class Case:
             seconds=self.watch.seconds(),
             machine=self.machine,
             gpu_states=tuple(self.states),
+            looks=tuple(self.looks),
             strangers=self.strangers,
             sandbox=self.layers,
             sandbox_missing=self.missing,
