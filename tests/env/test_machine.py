@@ -17,9 +17,11 @@ from cudal1_env.doctor import Findings, GpuFindings
 from cudal1_env.errors import MachineError
 from cudal1_env.hardware import has_gpu
 from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.arms import Fault
 from cudal1_env.judge.cpu import CpuDevice
 from cudal1_env.judge.gpu import GpuFacts, mps_runs
 from cudal1_env.judge.health import Held, await_memory, check_returned, room_missing
+from cudal1_env.judge.launches import _Room
 from cudal1_env.judge.trial import why_no_program_runs
 from cudal1_env.records import Evaluation, Status
 from cudal1_env.stats import DEFAULT_SPREAD
@@ -205,6 +207,21 @@ def test_a_candidate_that_takes_the_device_for_itself_is_out_of_memory(
     assert "to leave 4 GiB of the GPU's memory to the judge and the reference, 1 GiB are left of 100" in one.message
     monkeypatch.undo()
     assert evaluate_with_free(judge, monkeypatch, itertools.repeat(100 * GIB)).status is Status.CORRECT
+
+
+def test_memory_that_the_judge_takes_meanwhile_is_no_excuse_for_a_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge takes the candidate's arenas before its constructor runs: what is left then is what must be left."""
+    free = iter([80 * GIB, GIB, 20 * GIB, 2 * GIB])
+    own = iter([50 * GIB, 60 * GIB, 0, 17 * GIB])
+    device = CpuDevice(None)
+    monkeypatch.setattr(device, "free_bytes", lambda: next(free))
+    monkeypatch.setattr(device, "own_bytes", lambda: next(own))
+    hogged, filled = _Room(device), _Room(device)
+    hogged.begin()
+    with pytest.raises(Fault, match="to leave 4 GiB .* 1 GiB are left of 70"):
+        hogged.check()
+    filled.begin()
+    filled.check()  # one GiB is the candidate's, of the three that the judge left it
 
 
 def test_a_device_that_fails_for_want_of_memory_is_the_candidates_fault(

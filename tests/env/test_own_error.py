@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.numerics import compare
 from cudal1_env.judge.verdict import Case
 from cudal1_env.records import Status
+from cudal1_worker.oracle import Oracle
 
 HEADER = "import torch\nimport torch.nn as nn\n"
 ONE_HOT = (
@@ -75,3 +78,25 @@ def test_half_precision_is_held_to_its_last_places(dtype: str) -> None:
             source = f"{HEADER}class ModelNew(nn.Module):\n    def forward(self, x, w):\n        {body}\n"
             one = judge.evaluate(task(HALF.replace("DTYPE", dtype)), source)
             assert one.status is status, (body, one.message)
+
+
+class Stateful(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = torch.nn.GRU(4, 8)
+        self.h0 = torch.randn(1, 3, 8)
+        self.rest: Any = {"scales": [torch.ones(2), 3], "index": (torch.arange(2),)}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gru(x, self.h0)[1] * self.rest["scales"][0].sum()
+
+
+def test_tensors_in_plain_attributes_become_float64_with_the_module() -> None:
+    """A reference may keep its first hidden state there, as some of KernelBench's level 3 do."""
+    plain, wide = Oracle.pair(object.__new__(Oracle), Stateful(), Stateful())
+    assert plain.h0.dtype == torch.float32
+    assert wide.h0.dtype == torch.float64
+    assert wide.rest["scales"][0].dtype == torch.float64
+    assert wide.rest["scales"][1] == 3
+    assert wide.rest["index"][0].dtype == torch.int64
+    assert wide(torch.rand(5, 3, 4, dtype=torch.float64)).dtype == torch.float64

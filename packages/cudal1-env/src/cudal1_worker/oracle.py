@@ -152,8 +152,17 @@ class Oracle:
         return {"names": names, "entries": entries, "bytes": size}
 
     def pair(self, plain: Any, wide: Any) -> tuple[Any, Any]:
-        """Return the model and its float64 twin."""
-        return plain, wide.double() if isinstance(wide, torch.nn.Module) else wide
+        """Return the model and its float64 twin.
+
+        Tensors that a module holds beside its parameters and buffers, in plain attributes, become float64 with it.
+        """
+        if not isinstance(wide, torch.nn.Module):
+            return plain, wide
+        for module in wide.double().modules():
+            for name, value in vars(module).items():
+                if not name.startswith("_"):  # those are torch's own
+                    vars(module)[name] = widened(value)
+        return plain, wide
 
     def make(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make sets of inputs with their float64 answers, and write them into the judge's memory, one behind the other.
@@ -271,6 +280,17 @@ class Oracle:
         finally:
             torch.set_default_dtype(before)
         return [out.double() if out.is_floating_point() else out.to(torch.int64) for out in outputs]
+
+
+def widened(value: Any) -> Any:
+    """A floating-point tensor as float64, also in plain lists, tuples and dicts; anything else as it is."""
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.is_floating_point() else value
+    if type(value) in (list, tuple):
+        return type(value)(widened(one) for one in value)
+    if type(value) is dict:
+        return {key: widened(one) for key, one in value.items()}
+    return value
 
 
 REPORTED = ("scale", "own_error", "own_row_error", "masks_differ", "mismatches")

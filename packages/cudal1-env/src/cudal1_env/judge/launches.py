@@ -398,8 +398,10 @@ class _Room:
         now = None if self._before is None else self._device.free_bytes()
         if self._before is None or now is None:
             return
-        now += self._device.own_bytes() - self._own  # what the judge took meanwhile
-        if (text := room_missing(self._before, now)) is not None:
+        judges = (
+            self._device.own_bytes() - self._own
+        )  # what the judge took meanwhile, arenas of the candidate's among it
+        if (text := room_missing(self._before - judges, now)) is not None:
             raise Fault(Status.OUT_OF_MEMORY, text)
 
 
