@@ -7,7 +7,8 @@ events around each call (KernelBench's way) and triton's do_bench on the same ca
 process, as these ways do, so what one process differs from the next by is not in their figures), and the ratio that
 programs have in a plain loop, many calls between two synchronisations, in turns: where launches take longer than
 kernels, five times the work is not five times the time, and that loop tells what it is. One JSON line for the machine,
-one for each figure, then one with the summary, which is also printed. The same command goes on where it was cut off.
+one for each figure, then one with the summary, which is also printed. The same command goes on where it was cut off;
+`--known` leaves out what earlier files hold, and `--join` puts all into one.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def main() -> None:
             for line in lines:
                 write(file, line)
         else:
-            for line in measured(options, lines):
+            for line in measured(options, [*lines, *joined(options.known)]):
                 lines.append(write(file, line))
         summary = write(file, {"kind": "summary", **summarise(lines)})
     print(json.dumps(summary, indent=1))

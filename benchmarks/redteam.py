@@ -3,7 +3,8 @@
 What `cudal1-env redteam` does, for hours: in parts, and with every outcome in a file. Each program of
 tests/exploits is judged `repeats` times. One JSON line for the machine, one for each program and repeat, then one with
 the summary; the table is printed. The same command goes on where it was cut off: no outcome that is in OUT is asked for
-again, whatever it was. Exit status 1 when an attack was rewarded, an honest look-alike denied or the machine broken;
+again, whatever it was. `--known` leaves out what earlier files hold, and `--join` puts all
+into one. Exit status 1 when an attack was rewarded, an honest look-alike denied or the machine broken;
 a part of several (`--part`) ends with 0 when all its outcomes are in OUT.
 """
 
@@ -34,13 +35,14 @@ def main() -> int:
     named = programs(options.only)
     chosen = [program for program in named if program.runs_on(options.device)]
     lines = list(joined(options.join)) if options.join else left_by(options.out)
-    known = {(line["repeat"], line["program"]) for line in lines if line["kind"] == "outcome"}
+    before = [*lines, *joined(options.known)]
+    known = {(line["repeat"], line["program"]) for line in before if line["kind"] == "outcome"}
     with options.out.open("w" if options.join else "a") as file:
         if options.join:
             for line in lines:
                 write(file, line)
         else:
-            if (machine := machine_line()) not in lines:
+            if (machine := machine_line()) not in before:
                 lines.append(write(file, machine))
             for repeat, group in mine(jobs(chosen, options.repeats), options.part):
                 left = [program for program in group if (repeat, program.name) not in known]

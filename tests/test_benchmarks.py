@@ -99,6 +99,28 @@ def test_a_run_that_was_cut_off_asks_for_what_is_missing(tmp_path: Path, monkeyp
         assert sorted(map(str, [*read[:cut], *more])) == sorted(map(str, whole))
 
 
+def test_what_earlier_files_hold_is_not_measured_again(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge_cuda, "machine_line", lambda: {"kind": "machine"})
+    monkeypatch.setattr(judge_cuda, "judged", lambda jobs, precision: asked.extend(jobs) or ())
+    command = [
+        "judge_cuda.py",
+        str(tmp_path / "o.jsonl"),
+        "--repeats",
+        "3",
+        "--no-ratios",
+        "--no-others",
+        "--only",
+        "relu_256",
+    ]
+    for known, count in ([], 3), (["--known", str(repository / RECORDED)], 1):
+        asked: list[Any] = []
+        monkeypatch.setattr(sys, "argv", [*command, *known])
+        judge_cuda.main()
+        assert len(asked) == count
+
+
 def test_a_summary_tells_apart_what_was_measured(recorded: list[dict[str, Any]]) -> None:
     unstable = {**recorded[1], "status": "UNSTABLE", "reference": None, "candidate": None}
     failed = {"kind": "refused", "task": "file/relu_256", "method": "others", "message": "no triton"}
@@ -189,6 +211,9 @@ def test_outcomes_are_asked_for_once_and_a_part_is_done_whatever_they_are(
     assert (lines_of(out), len(asked)) == (again, 1)
     monkeypatch.setattr(sys, "argv", [*command, "0/1"])
     assert redteam.main() == 1
+    monkeypatch.setattr(sys, "argv", ["redteam.py", str(tmp_path / "rest"), *command[2:], "0/2", "--known", str(out)])
+    assert redteam.main() == 0
+    assert [line["kind"] for line in lines_of(tmp_path / "rest")] == ["summary"]
 
 
 def test_each_part_of_the_plan_has_a_name_of_its_own_and_runs_what_there_is(repository: Path) -> None:

@@ -335,6 +335,22 @@ def test_calibration_finds_the_spread_and_not_the_noise():
     assert Spread.model_validate_json(found.model_dump_json()) == found
 
 
+def test_calibration_on_tasks_of_unlike_noise_goes_by_those_that_tell():
+    """Six tasks of four launches, as `doctor --calibrate` has; in half of them launches tell little."""
+    rng, found = generator("unlike"), list[Spread]()
+    for _ in range(60):
+        shift = Lognormal(0.003 / math.sqrt(2.0))
+        launches = [
+            launch
+            for noise in (0.005, 0.2)
+            for launch in NoiseModel(arm=(Lognormal(noise),), process=(shift,)).launches(rng, 12, 20)
+        ]
+        found.append(calibrate_spread(launches))
+    assert statistics.median(one.sigma for one in found) == pytest.approx(0.003, rel=0.25)
+    assert sum(one.sigma > 0.009 for one in found) <= 3
+    assert statistics.median(one.degrees_of_freedom for one in found) > 5
+
+
 def test_the_centre_shrugs_off_spikes():
     calm = Launch((2.0,) * 20, tuple(1.0 + 0.001 * (i % 5) for i in range(20)))
     spiked = Launch(calm.reference_ms, (50.0, 50.0, *calm.candidate_ms[2:]))

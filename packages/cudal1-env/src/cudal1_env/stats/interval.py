@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
+from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
 from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
 from cudal1_env.records import Speedup
 from cudal1_env.stats.launch import Launch, centre
+
+_minimize: Any = optimize.minimize_scalar  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 ALPHA = 0.05
 """Chance that the interval that is reported misses the truth, over all looks together."""
@@ -135,9 +140,11 @@ def half_width(speedup: Speedup) -> float:
 def calibrate_spread(launches: Sequence[Launch]) -> Spread:
     """Return the machine's spread from launches of the same program against itself.
 
-    With centres m_l and squared errors v_l within the launch, sigma^2 = mean(m_l^2) - mean(v_l), at least
-    SMALLEST_SPREAD^2: the truth is a log ratio of 0, so a bias that all launches share counts as spread. Degrees of
-    freedom: L (sigma^2 / mean(m_l^2))^2 (Satterthwaite 1946), between 1 and L.
+    Launches of short calls are noisier within, so each counts as much as it can tell: with centres m_l and squared
+    errors v_l within the launch, sigma^2 is the likeliest for m_l ~ N(0, sigma^2 + v_l) (Hardy and Thompson 1996; the
+    truth is a log ratio of 0, so a bias that all launches share counts as spread), at least SMALLEST_SPREAD^2. Degrees
+    of freedom: sum of (sigma^2 / (sigma^2 + v_l))^2, from what the m_l tell of sigma^2 (Fisher's information), between
+    1 and L.
 
     Args:
         launches: At least five, of the same code in both arms, best from several tasks and of 20 pairs or more each.
@@ -153,11 +160,21 @@ def calibrate_spread(launches: Sequence[Launch]) -> Spread:
     if count < 5:
         raise ValueError(f"expected at least 5 launches to calibrate the spread, got {count}; measure more")
     centres = [centre(launch, caution=0.0) for launch in launches]
-    total = math.fsum(one.log_ratio**2 for one in centres) / count
-    within = math.fsum(one.variance for one in centres) / count
-    of_spread = max(total - within, SMALLEST_SPREAD**2)
-    share = min(of_spread / total, 1.0) if total > 0.0 else 1.0
-    return Spread(sigma=math.sqrt(of_spread), degrees_of_freedom=max(count * share**2, 1.0))
+    squares = np.array([one.log_ratio**2 for one in centres])
+    within = np.array([one.variance for one in centres])
+
+    def unlikeliness(log_squared: float) -> float:
+        total = np.exp(log_squared) + within
+        return float(np.sum(np.log(total) + squares / total))
+
+    least, most = SMALLEST_SPREAD**2, float(squares.max())
+    squared = least
+    if most > least:
+        bounds = (math.log(least), math.log(most))
+        found = _minimize(unlikeliness, bounds=bounds, method="bounded")
+        squared = math.exp(float(found.x))
+    freedom = float(np.sum((squared / (squared + within)) ** 2))
+    return Spread(sigma=math.sqrt(squared), degrees_of_freedom=max(freedom, 1.0))
 
 
 def agree(first: Speedup | float, second: Speedup | float, *, tolerance: float = 0.10) -> bool:
