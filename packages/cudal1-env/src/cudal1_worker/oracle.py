@@ -12,7 +12,7 @@ import os
 import random
 import socket
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,10 +22,9 @@ from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.arm import Failure, describe_error, execute, state_names
 from cudal1_worker.matter import Variation
+from cudal1_worker.own_error import in_parts, is_finite, most_of, read, report_of_any, report_of_finite
 
 REFERENCE = "Model"
-_PART = 1 << 24
-"""Elements of an output that are compared at a time."""
 
 
 class Oracle:
@@ -41,6 +40,8 @@ class Oracle:
         self.block: torch.Tensor = torch.empty(0)
         self.memory: Any = None
         self.variation: Variation | None = None
+        self.all_finite = True
+        """Whether all outputs and answers seen so far are finite."""
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
             "describe": self.describe,
@@ -168,15 +169,14 @@ class Oracle:
         """Make sets of inputs with their float64 answers, and write them into the judge's memory, one behind the other.
 
         Each set begins with its inputs; answers follow as float64 (integers as int64), in line. The answer says, for
-        each set and output, its scale (largest finite magnitude) and the largest error of the reference's
-        own arithmetic on the same inputs, both absolute.
+        each set and output, `own_error.REPORTED`.
         """
         plain, wide = self.models[message["weights"]]
         found: list[torch.Tensor] = []
+        largest: list[float] = []
         for number, one in enumerate(message["sets"]):
             values = self.fresh_inputs(one["seed"], one["distribution"])
             answers = self.exact(wide, values)
-            scales = [scale_of(answer) for answer in answers]
             entries, _ = layout.manifest(values)
             if entries != self.entries:
                 raise Failure("task", "expected get_inputs() to return the same shapes, layouts and values each time")
@@ -187,11 +187,13 @@ class Oracle:
             place = self.block[begin : begin + message["answers_at"] + size]
             self.store(place, entries, values, answers, message["answers_at"])
             # Behind the storing: a reference may write to its inputs.
-            for scale, answer, own in zip(scales, answers, self.run(plain, values), strict=True):
-                found.append(torch.stack([scale, *own_errors(own, answer)]))
-        # Asked for at once: on a GPU each number that is waited for takes longer than what it is computed from.
-        numbers = torch.stack(found).tolist()
-        reports = [dict(zip(REPORTED, one, strict=True)) for one in numbers]
+            for answer, own in zip(answers, self.run(plain, values), strict=True):
+                found.append(report_of_finite(own, answer) if self.all_finite else report_of_any(own, answer))
+                largest.append(most_of(own.dtype))
+        reports = read(found)
+        if self.all_finite and not all(is_finite(one, most) for one, most in zip(reports, largest, strict=True)):
+            self.all_finite = False  # from now on: others of this task will hardly be otherwise
+            return self.make(message, fds)
         width = len(reports) // len(message["sets"])
         return {"reports": [reports[k : k + width] for k in range(0, len(reports), width)]}
 
@@ -293,33 +295,6 @@ def widened(value: Any) -> Any:
     return value
 
 
-REPORTED = ("scale", "own_error", "own_row_error", "masks_differ", "mismatches")
-"""What `make` tells of each output: its largest finite magnitude; the largest error of the reference's own arithmetic,
-absolute, and over the largest magnitude of its row (last dimension; rows that are finite and not zero); how many
-elements are finite in one and not in the other; how many differ."""
-
-
-def scale_of(answer: torch.Tensor) -> torch.Tensor:
-    """Largest finite magnitude, shape ()."""
-    parts = [most(part.double().abs(), part.isfinite()) for (part,) in in_parts(answer)]
-    return torch.stack(parts).amax() if parts else answer.new_zeros((), dtype=torch.float64)
-
-
-def most(values: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
-    """Largest of the values at some places, at least 0, shape (); without waiting for a GPU."""
-    return torch.where(where, values, 0.0).max()
-
-
-def in_parts(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Rows (last dimension) of tensors of one shape, some at a time: float64 copies of large outputs are large."""
-    first = tensors[0]
-    if not first.numel():
-        return iter(())
-    width = first.shape[-1] if first.ndim else 1
-    count = max(1, _PART // width)
-    return zip(*(tensor.reshape(-1, width).split(count) for tensor in tensors), strict=True)
-
-
 def default_names(model: Any) -> list[str]:
     """Names of what a constructor fills with a constant, and of parameters that it makes partly zero (an identity)."""
     if not isinstance(model, torch.nn.Module):
@@ -333,34 +308,6 @@ def default_names(model: Any) -> list[str]:
         and value.numel()
         and bool((value == value.flatten()[0]).all() or (name in parameters and (value == 0).any()))
     ]
-
-
-def own_errors(own: torch.Tensor, answer: torch.Tensor) -> list[torch.Tensor]:
-    """How far the reference's own arithmetic is from the float64 answer: `REPORTED` but the scale, each shape ()."""
-    parts = [_errors_of_rows(*part) for part in in_parts(own, answer)]
-    if not parts:
-        return [answer.new_zeros((), dtype=torch.float64)] * 4
-    found = torch.stack(parts)
-    return [*found[:, :2].amax(0), *found[:, 2:].sum(0)]
-
-
-def _errors_of_rows(own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
-    """The same of some rows, both shape (n, width); shape (4,)."""
-    wide = own.double() if own.is_floating_point() else own.to(torch.int64).double()
-    rounded = answer.to(own.dtype).double() if own.is_floating_point() else answer.double()
-    answer = answer.double()
-    finite = wide.isfinite()
-    error = (wide - answer).abs()
-    scale, row_error = answer.abs().amax(1), error.amax(1)
-    usable = scale.isfinite() & row_error.isfinite() & (scale > 0)
-    return torch.stack(
-        [
-            most(error, finite & answer.isfinite()),
-            most(row_error / scale, usable),
-            (finite != rounded.isfinite()).sum().double(),
-            (wide != answer).sum().double(),
-        ]
-    )
 
 
 def alike(first: torch.Tensor, second: torch.Tensor) -> bool:

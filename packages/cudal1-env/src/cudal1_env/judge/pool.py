@@ -349,8 +349,7 @@ class Pool:
         answers: list[_DraftAnswer] = []
         for position, (out, values) in enumerate(zip(self.anatomy.outputs, raw.answers, strict=True)):
             errors = (worse.error[position], worse.row_error[position])
-            scale = raw.reports[position]["scale"]
-            answer = self._answer(out, values, scale, errors, share, random, whole=whole)
+            answer = self._answer(out, values, raw.reports[position], errors, share, random, whole=whole)
             answer.reference_error = probed.error[position]
             answers.append(answer)
         return _Draft(index, name, raw.inputs, answers)
@@ -368,7 +367,7 @@ class Pool:
         self,
         out: Expected,
         values: Array,
-        scale: float,
+        report: dict[str, float],
         own: tuple[float, float],
         share: int,
         random: np.random.Generator,
@@ -378,7 +377,7 @@ class Pool:
         count = min(share, out.size)
         positions = random.choice(out.size, size=count, replace=False) if count else np.empty(0)  # in random order
         positions = positions.astype(np.int64)
-        settings, (own_error, own_row_error) = self.settings, own
+        settings, (own_error, own_row_error), scale = self.settings, own, report["scale"]
         factor, floor_ulps = HALF.get(out.dtype, (settings.error_factor, settings.error_floor_ulps))
         kept = self.device.copy(values) if whole else None
         if not out.floating:
@@ -391,7 +390,7 @@ class Pool:
             floor_ulps=floor_ulps,
         )
         row_allowed = max(factor * own_row_error, floor_ulps * EPSILON[out.dtype])
-        scales = row_scales(values, out.shape) if out.size else None
+        scales = row_scales(values, out.shape, all_finite=report["all_finite"] == 1.0) if out.size else None
         row_tolerance = row_allowed if row_allowed < 1.0 and _width(out) >= _LEAST_WIDTH else float("inf")
         return _DraftAnswer(positions, values, kept, scale, allowed, row_tolerance, scales, _width(out))
 
