@@ -1,9 +1,10 @@
-"""Integer and boolean inputs stay what they are, whatever distribution the others move to and in float64 too."""
+"""Inputs come from their seed; integer and boolean ones stay what they are, whatever becomes of the others."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from cudal1_env.hardware import has_gpu
 from cudal1_worker.distributions import NAMES, transform
 from cudal1_worker.oracle import Oracle
 from hypothesis import given, settings
@@ -38,3 +39,21 @@ def test_the_float64_answer_gets_integers_as_they_are(dtype: torch.dtype) -> Non
     answers = Oracle.exact(object.__new__(Oracle), model, [labels, torch.rand(4, 3)])
     assert seen == [dtype, torch.float64]
     assert [answer.dtype for answer in answers] == [torch.float64, torch.int64]
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not has_gpu(), reason="needs an NVIDIA GPU")]),
+    ],
+)
+def test_seeds_are_those_of_torch(device: str) -> None:
+    oracle = object.__new__(Oracle)
+    oracle.device = torch.device(device)
+    drawn: list[torch.Tensor] = []
+    for seed in (torch.manual_seed, oracle.seed):
+        torch.rand(7, device=device)
+        seed(2**61 + 12345)
+        drawn.append(torch.cat([torch.rand(50), torch.rand(50, device=device).cpu()]))
+    assert torch.equal(*drawn)
