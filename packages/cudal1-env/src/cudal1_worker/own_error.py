@@ -77,10 +77,14 @@ def most_of(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).max if dtype.is_floating_point else math.inf
 
 
+def _row_maxima(values: torch.Tensor) -> torch.Tensor:
+    """Largest magnitude in each row, shape (n,) of (n, width), or NaN; one pass on a GPU, on a CPU two that are faster."""
+    return torch.linalg.vector_norm(values, math.inf, dim=1) if values.is_cuda else values.abs().amax(1)
+
+
 def _finite_rows(own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
     """Scale, error and row error of some rows, both shape (n, width); shape (3,). What is not finite shows in them."""
-    rows = torch.linalg.vector_norm(answer, math.inf, dim=1)
-    errors = torch.linalg.vector_norm(own - answer, math.inf, dim=1)  # in float64: the wider of both
+    rows, errors = _row_maxima(answer), _row_maxima(own - answer)  # in float64: the wider of both
     return torch.stack([rows.max(), errors.max(), torch.where(rows > 0, errors / rows, 0.0).max()])
 
 
