@@ -78,7 +78,7 @@ def most_of(dtype: torch.dtype) -> float:
 
 
 def _row_maxima(values: torch.Tensor) -> torch.Tensor:
-    """Largest magnitude in each row, shape (n,) of (n, width), or NaN; one pass on a GPU, on a CPU two that are faster."""
+    """Largest magnitude in each row, or NaN, shape (n,) of (n, width): in one pass on a GPU, in two on a CPU."""
     return torch.linalg.vector_norm(values, math.inf, dim=1) if values.is_cuda else values.abs().amax(1)
 
 

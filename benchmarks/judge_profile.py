@@ -1,0 +1,62 @@
+"""Where does the judge's own time go on a GPU? `python benchmarks/judge_profile.py OUT.txt [--only relu_256 ...]`.
+
+Each task of judge_cuda.py that is asked for is judged against itself, once so that its inputs are there, then again under
+Python's profiler: most of an evaluation is not the calls that it times. What its oracle takes for a set of inputs is
+measured beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import io
+import pstats
+import time
+from pathlib import Path
+
+from cudal1_env.judge import Judge, JudgeSettings
+from judge_cuda import CASES, HEAD, program, task
+
+_SETS = 200
+_LINES = 30
+
+
+def main() -> None:
+    """Profile, and write tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--precision", choices=("training", "report"), default="training")
+    parser.add_argument("--only", nargs="*", default=["relu_256", "relu_16384", "matmul_1024"], help="names")
+    options = parser.parse_args()
+    cases = [case for case in CASES if case[0] in options.only]
+    with options.out.open("w") as file, Judge(JudgeSettings(device=options.device, profile="never")) as judge:
+        for name, expression, inputs in cases:
+            one, source = task(name, expression, inputs), HEAD + program("ModelNew", expression, 1)
+            first = judge.evaluate(one, source, precision=options.precision)
+            profiler = cProfile.Profile()
+            again = profiler.runcall(judge.evaluate, one, source, precision=options.precision)
+            text = io.StringIO()
+            pstats.Stats(profiler, stream=text).strip_dirs().sort_stats("tottime").print_stats(_LINES)
+            print(f"=== {name}: {again.message}", file=file)
+            for evaluation in (first, again):
+                seconds = {key: round(value, 3) for key, value in evaluation.seconds.model_dump().items()}
+                print(
+                    f"{evaluation.launches} launches, {evaluation.rounds} pairs, {evaluation.calls} calls, {seconds}",
+                    file=file,
+                )
+            print(f"{set_ms(judge, one.id):.3f} ms for a set of inputs with its answers\n{text.getvalue()}", file=file)
+
+
+def set_ms(judge: Judge, task_id: str) -> float:
+    """Milliseconds in which a task's pool makes a set that it did not have."""
+    pool = next(pool for pool in judge._pools.values() if pool.task.id == task_id)
+    first = 1 << 20
+    began = time.perf_counter()
+    for start in range(first, first + _SETS, step := pool.oracle.most_at_once):
+        pool._make(pool.usual_mode, range(start, min(start + step, first + _SETS)))
+    return (time.perf_counter() - began) / _SETS * 1e3
+
+
+if __name__ == "__main__":
+    main()
