@@ -1,8 +1,8 @@
 """Where does the judge's own time go on a GPU? `python benchmarks/judge_profile.py OUT.txt [--only relu_256 ...]`.
 
-Each task of judge_cuda.py that is asked for is judged against itself, once so that its inputs are there, then again under
-Python's profiler: most of an evaluation is not the calls that it times. What its oracle takes for a set of inputs is
-measured beside it.
+Each task of judge_cuda.py that is asked for is judged against itself, once so that its inputs are there, then again
+under Python's profiler: most of an evaluation is not the calls that it times. What its oracle takes for a set of inputs
+is measured beside it.
 """
 
 from __future__ import annotations
