@@ -236,12 +236,11 @@ def test_two_processes_write_side_by_side(tmp_path: Path) -> None:
 
 def test_kill_9_loses_nothing_that_was_added(tmp_path: Path) -> None:
     path = tmp_path / "archive.sqlite"
-    process = writer(path, "a", 100_000)
-    assert process.stdout is not None
-    seen = [process.stdout.readline().strip() for _ in range(25)]
-    process.send_signal(signal.SIGKILL)
-    rest, _ = process.communicate(timeout=30)
-    seen += rest.split()
+    with writer(path, "a", 100_000) as process:
+        assert process.stdout is not None
+        seen = [process.stdout.readline().strip() for _ in range(25)]
+        process.send_signal(signal.SIGKILL)
+        seen += process.stdout.read().split()  # communicate() would leave out what was read ahead
     assert process.returncode == -signal.SIGKILL
     with Archive(path) as archive:
         ids = [found.id for found in archive.evaluations()]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import signal
@@ -27,6 +28,8 @@ from cudal1_worker import sandbox
 from cudal1_worker.arm import Arm
 from cudal1_worker.oracle import Oracle
 
+_GPUS = "/dev/nvidia"
+
 
 def main() -> None:
     """Serve fork requests until the judge closes the channel."""
@@ -34,10 +37,14 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are nobody's zombies
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c is the judge's to handle
     torch.set_num_threads(1)
+    for name in sys.argv[2:]:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     warnings.filterwarnings("ignore", message="The given buffer is not writable")  # inputs are read-only on purpose
     gc.collect()
     gc.freeze()
-    wire.send(channel, {"ready": True, "torch": torch.__version__, "cuda": torch.version.cuda})
+    ready = {"torch": torch.__version__, "cuda": torch.version.cuda, "touched": touched_gpu()}
+    wire.send(channel, {"ready": True, **ready})
     while True:
         try:
             message, fds = wire.receive(channel)
@@ -55,6 +62,16 @@ def main() -> None:
         with os.fdopen(read_end, "rb") as pipe:
             answer = pipe.read()
         wire.send(channel, {"supervisor": supervisor, **(json.loads(answer) if answer else {"worker": None})})
+
+
+def touched_gpu() -> bool:
+    """Whether something here has opened a GPU: no process that is forked from this one could use it then."""
+    folder = "/proc/self/fd"
+    for name in os.listdir(folder):
+        with contextlib.suppress(OSError):  # the folder's own, which is closed by now
+            if os.readlink(f"{folder}/{name}").startswith(_GPUS):
+                return True
+    return False
 
 
 def supervise(message: wire.Message, fds: list[int], pid_pipe: int) -> NoReturn:
@@ -119,10 +136,6 @@ def live(role: str, spec: sandbox.Spec, report: sandbox.Report, gate: sandbox.Ga
 
 def _point_caches(entered: sandbox.Report) -> None:
     """Let compilers keep their products in the build folder, of which the judge may keep a copy."""
-    # torch.compile: no processes of its own, which the gate would kill, on the one core that an arm has; and no header
-    # compiled beforehand, which costs 4 s and is used once.
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-    os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
     if entered.build is not None:
         os.environ["TORCH_EXTENSIONS_DIR"] = os.path.join(entered.build, "torch_extensions")
         os.environ["TRITON_CACHE_DIR"] = os.path.join(entered.build, "triton")

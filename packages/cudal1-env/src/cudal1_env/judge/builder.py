@@ -14,12 +14,15 @@ from cudal1_env.judge.keeper import CoreKeeper
 from cudal1_env.judge.oracle import Anatomy
 from cudal1_env.judge.place import answers
 from cudal1_env.judge.pool import Pool
-from cudal1_env.judge.rehearsal import Rehearsals
+from cudal1_env.judge.rehearsal import Rehearsals, compiles_by_torch
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.verdict import Case, Role
 from cudal1_env.judge.workers import Worker, Zygote
 from cudal1_env.records import Status
 from cudal1_env.sandbox import default_spec
+
+_COMPILER = ("torch._dynamo", "torch._inductor.compile_fx", "triton", "torch.utils.cpp_extension")
+"""What `torch.compile` imports when it is first used: 5 s in each worker, under the lease."""
 
 
 @dataclass
@@ -57,6 +60,7 @@ class Builder:
         self.device = device
         self.core = core
         self.zygote = Zygote(device.environment)
+        self._with_compiler = Zygote(device.environment, preload=_COMPILER)
         self._keeper = CoreKeeper(core)
         self.folders = BuildFolders()
         self.rehearsals = Rehearsals(self)
@@ -135,15 +139,20 @@ class Builder:
         private = "mount-namespace" in self.spec(None, core=None).layers
         begins_as, folder = self.folders.begin(snapshot, private=private)
         with case.watch.phase("start"):
-            worker = self.zygote.fork("arm", self.spec(begins_as, core=core))
+            worker = self._zygote_of(case).fork("arm", self.spec(begins_as, core=core))
         case.layers, case.missing = worker.layers, worker.missing
         return self.arm(worker, pool.anatomy, "ModelNew", case.role), folder
 
     def reference(self, case: Case, pool: Pool) -> Arm:
         """Fork a fresh worker for a task's reference, which is not imported yet."""
         with case.watch.phase("start"):
-            worker = self.zygote.fork("arm", self.spec(None, core=self.core))
+            worker = self._zygote_of(case).fork("arm", self.spec(None, core=self.core))
         return self.arm(worker, pool.anatomy, "Model")
+
+    def _zygote_of(self, case: Case) -> Zygote:
+        """Where both arms of a case are forked: from one process, so that they differ in nothing but their program."""
+        helps = compiles_by_torch(case.source) and self._with_compiler.usable()
+        return self._with_compiler if helps else self.zygote
 
     def arm(self, worker: Worker, anatomy: Anatomy, wanted: str, role: Role = "candidate") -> Arm:
         """Return the arm of a fresh worker; see `Arm`."""
@@ -174,5 +183,6 @@ class Builder:
     def close(self) -> None:
         """Stop every process and remove every file that was made here."""
         self.zygote.close()
+        self._with_compiler.close()
         self._keeper.close()
         self.folders.close()

@@ -26,10 +26,9 @@ from cudal1_env.records import Status
 if TYPE_CHECKING:
     from cudal1_env.judge.builder import Builder
 
-_COMPILES = re.compile(
-    r"load_inline|cpp_extension|triton|torch\.compile|(?<!\bre)\.compile\(|torch\._inductor|torch\._dynamo"
-)
+_BY_TORCH = re.compile(r"torch\.compile|(?<!\bre)\.compile\(|torch\._inductor|torch\._dynamo")
 """`.compile(` is a model's or a function's of torch; a regular expression's is none."""
+_BY_OTHERS = re.compile(r"load_inline|cpp_extension|triton")
 
 _LOST = (Status.CRASH, Status.TIMEOUT, Status.TAMPERING)
 """The worker is dead, or late: what its compiler was at may be half written, or locked."""
@@ -49,7 +48,12 @@ class Rehearsal:
 
 def compiles(source: str) -> bool:
     """Whether a program's text names a compiler that leaves files, so that it is worth a rehearsal."""
-    return _COMPILES.search(source) is not None
+    return compiles_by_torch(source) or _BY_OTHERS.search(source) is not None
+
+
+def compiles_by_torch(source: str) -> bool:
+    """Whether a program's text names torch's compiler, whose import alone takes seconds."""
+    return _BY_TORCH.search(source) is not None
 
 
 class Rehearsals:

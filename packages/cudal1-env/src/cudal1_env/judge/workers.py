@@ -262,10 +262,12 @@ class Zygote:
 
     Args:
         environment: Variables of the workers, beside those that they share with the judge.
+        preload: Modules that it imports beside torch, as far as there are such.
     """
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None, *, preload: Sequence[str] = ()) -> None:
         self._environment = dict(environment or {})
+        self._preload = tuple(preload)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
@@ -273,6 +275,16 @@ class Zygote:
         """Version of the workers' torch."""
         self.cuda: str | None = None
         """CUDA version of the workers' torch."""
+        self._touched = False
+
+    def usable(self) -> bool:
+        """Start it, and tell whether what it preloads left GPUs alone: else its workers could not use them."""
+        with self._lock:
+            if not self._touched:
+                self.start()
+                if self._touched:
+                    self.close()
+            return not self._touched
 
     def start(self) -> None:
         """Start the process, unless it runs.
@@ -292,11 +304,15 @@ class Zygote:
             MALLOC_MMAP_THRESHOLD_=str(1 << 40),
             MALLOC_TRIM_THRESHOLD_=str(1 << 40),
             MALLOC_TOP_PAD_=str(64 << 20),
+            # torch.compile: no processes of its own, which the gate would kill, on the one core that an arm has; and no
+            # header compiled beforehand, which costs 4 s and is used once.
+            TORCHINDUCTOR_COMPILE_THREADS="1",
+            TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS="0",
             PYTHONPATH=os.pathsep.join(path for path in sys.path if path),
         )
         environment |= self._environment
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-s", "-B", "-m", "cudal1_worker.zygote", str(theirs.fileno())],
+            [sys.executable, "-P", "-s", "-B", "-m", "cudal1_worker.zygote", str(theirs.fileno()), *self._preload],
             pass_fds=[theirs.fileno()],
             env=environment,
             cwd="/",
@@ -311,7 +327,7 @@ class Zygote:
         except (wire.ChannelClosed, wire.ChannelTimeout) as error:
             self.close()
             raise MachineError(f"expected the zygote to start within {_START_TIMEOUT_S:g} s: {error}") from error
-        self.torch, self.cuda = ready["torch"], ready["cuda"]
+        self.torch, self.cuda, self._touched = ready["torch"], ready["cuda"], ready["touched"]
 
     def fork(self, role: Literal["arm", "oracle"], spec: Spec) -> Worker:
         """Fork a worker and wait until it has entered its sandbox.

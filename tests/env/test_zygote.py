@@ -1,0 +1,76 @@
+"""What torch's compiler imports is there before workers are forked, where that does them no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cudal1_data import Task
+from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.rehearsal import compiles, compiles_by_torch
+from cudal1_env.judge.workers import Zygote
+from cudal1_env.records import Evaluation, Status
+
+HEAD = "import sys\nimport torch\nimport torch.nn as nn\n"
+DOUBLE = Task(
+    id="file/double",
+    name="double",
+    level=1,
+    origin="file",
+    source=f"{HEAD}class Model(nn.Module):\n    def forward(self, x):\n        return x + x\n"
+    "def get_inputs():\n    return [torch.randn(64, 64)]\ndef get_init_inputs():\n    return []\n",
+)
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    with Judge(JudgeSettings(device="cpu")) as one:
+        yield one
+
+
+def judged(judge: Judge, statement: str) -> Evaluation:
+    """A right program whose module runs a statement when it is imported."""
+    program = f"{HEAD}{statement}\nclass ModelNew(nn.Module):\n    def forward(self, x):\n        return 2 * x\n"
+    return judge.evaluate(DOUBLE, program)
+
+
+def test_what_the_compiler_needs_is_there_for_programs_that_name_it_only(judge: Judge) -> None:
+    there = "assert 'torch._inductor.compile_fx' in sys.modules  # which torch.compile imports"
+    assert judged(judge, there).status is Status.CORRECT
+    elsewhere = "assert not any(name.endswith('.compile_fx') for name in sys.modules)"
+    assert judged(judge, elsewhere).status is Status.CORRECT
+
+
+def test_a_zygote_that_opened_a_gpu_is_not_used(judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "opens_a_device.py"
+    module.write_text("import __main__\n__main__._GPUS = '/dev/zero'\nheld = open('/dev/zero')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    zygote = Zygote(preload=["no_such_module", "opens_a_device"])
+    assert [zygote.usable(), zygote.usable()] == [False, False]
+    assert zygote._process is None
+    monkeypatch.setattr(judge._builder, "_with_compiler", zygote)
+    assert judged(judge, "assert 'torch._inductor.compile_fx' not in sys.modules").status is Status.CORRECT
+
+
+def test_a_zygote_preloads_what_there_is() -> None:
+    zygote = Zygote(preload=["no_such_module", "this"])
+    try:
+        assert zygote.usable()
+    finally:
+        zygote.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "by_torch", "at_all"),
+    [
+        ("torch.compile(f)", True, True),
+        ("self.compile(mode='default')", True, True),
+        ("re.compile('x')", False, False),
+        ("import triton", False, True),
+        ("load_inline(name='x')", False, True),
+        ("torch.cuda._compile_kernel(text, 'f')", False, False),
+    ],
+)
+def test_compilers_are_known_by_name(text: str, by_torch: bool, at_all: bool) -> None:
+    assert (compiles_by_torch(text), compiles(text)) == (by_torch, at_all)
