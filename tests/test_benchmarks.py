@@ -188,6 +188,7 @@ def test_tasks_fit_a_gpu_of_80_gb_and_have_names_of_their_own() -> None:
 # --- the red team ---
 
 
+@pytest.mark.slow
 def test_outcomes_are_asked_for_once_and_a_part_is_done_whatever_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

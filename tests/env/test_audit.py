@@ -163,6 +163,7 @@ def test_a_task_that_the_judge_refuses_is_a_line(judge: AuditJudge) -> None:
     assert "random" in one.reason
 
 
+@pytest.mark.slow
 def test_the_command_writes_what_the_environment_reads(tmp_path: Path) -> None:
     folder = tmp_path / "level1"
     folder.mkdir()

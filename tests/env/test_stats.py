@@ -338,7 +338,7 @@ def test_calibration_finds_the_spread_and_not_the_noise():
 def test_calibration_on_tasks_of_unlike_noise_goes_by_those_that_tell():
     """Six tasks of four launches, as `doctor --calibrate` has; in half of them launches tell little."""
     rng, found = generator("unlike"), list[Spread]()
-    for _ in range(60):
+    for _ in range(25):
         shift = Lognormal(0.003 / math.sqrt(2.0))
         launches = [
             launch
@@ -347,7 +347,7 @@ def test_calibration_on_tasks_of_unlike_noise_goes_by_those_that_tell():
         ]
         found.append(calibrate_spread(launches))
     assert statistics.median(one.sigma for one in found) == pytest.approx(0.003, rel=0.25)
-    assert sum(one.sigma > 0.009 for one in found) <= 3
+    assert sum(one.sigma > 0.009 for one in found) <= 1
     assert statistics.median(one.degrees_of_freedom for one in found) > 5
 
 

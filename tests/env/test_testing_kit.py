@@ -179,6 +179,7 @@ def report() -> tuple[Report, dict[str, str]]:
     return found, dict(line.split(": ", 1) for line in lines)
 
 
+@pytest.mark.slow
 def test_our_judge_is_sound_under_mutants_and_templates(report: tuple[Report, dict[str, str]]) -> None:
     assert report[0].cases == 1 + len(MUTANTS) + len(TEMPLATES)
     assert report[0].sound, report[0].text()

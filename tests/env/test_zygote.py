@@ -35,6 +35,7 @@ def judged(judge: Judge, statement: str) -> Evaluation:
     return judge.evaluate(DOUBLE, program)
 
 
+@pytest.mark.slow
 def test_what_the_compiler_needs_is_there_for_programs_that_name_it_only(judge: Judge) -> None:
     there = "assert 'torch._inductor.compile_fx' in sys.modules  # which torch.compile imports"
     assert judged(judge, there).status is Status.CORRECT
