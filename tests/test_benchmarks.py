@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -241,8 +242,13 @@ def test_the_plan_names_options_that_exist(repository: Path) -> None:
             asked.setdefault(head, set()).update(re.findall(r"--[a-z][\w-]*", rest))
     assert len(asked) >= 8
     asked["python benchmarks/lanes.py"] = {"--limit-s", "--gpus"}
-    for head, options in asked.items():
-        done = subprocess.run([*head.split(), "--help"], cwd=repository, capture_output=True, text=True, check=False)
+
+    def helped(head: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*head.split(), "--help"], cwd=repository, capture_output=True, text=True, check=False)
+
+    with ThreadPoolExecutor(2) as executor:
+        answers = list(executor.map(helped, asked))
+    for (head, options), done in zip(asked.items(), answers, strict=True):
         assert done.returncode == 0, done.stderr
         missing = options - set(re.findall(r"--[a-z][\w-]*", done.stdout))
         assert not missing, f"{head} has no {missing}"
