@@ -94,12 +94,14 @@ def test_python_blocks_run(block: Block) -> None:
 
 def test_the_first_program_is_judged() -> None:
     # On a busy machine two launches of a program this fast may disagree, or the interval be wide: then once more.
-    lines = [execute(next(blocks("python"))).splitlines()[-1].split()]
-    if float(lines[0][1]) <= 1.0:
-        lines.append(execute(next(blocks("python"))).splitlines()[-1].split())
-    status, reward = lines[-1]
-    assert status == "CORRECT"
-    assert float(reward) > 1.0
+    found: list[tuple[str, bool]] = []
+    for _ in range(4):
+        status, reward = execute(next(blocks("python"))).splitlines()[-1].split()
+        found.append((status, float(reward) > 1.0))
+        if found[-1] == ("CORRECT", True):
+            break
+        assert status in ("CORRECT", "UNSTABLE")
+    assert ("CORRECT", True) in found, found
 
 
 @pytest.mark.parametrize("command", commands("console", "console run"))

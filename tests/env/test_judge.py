@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -224,11 +225,12 @@ def test_unknown_layers_are_refused() -> None:
 
 
 def test_nothing_is_left_behind() -> None:
+    gc.collect()  # what earlier tests left is closed now, or later: never is there more
     before = len(os.listdir("/proc/self/fd"))
     with Judge() as one:
         one.evaluate(ADD, candidate("return x[0]"))
         one.evaluate(ADD, "import os\nos._exit(0)")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_starter_variant_with_a_compiler(judge: Judge) -> None:
