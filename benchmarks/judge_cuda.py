@@ -30,7 +30,7 @@ from cudal1_env.errors import MachineError, TaskError
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.records import Evaluation, Precision
 from judge_cpu import record
-from parts import add_options, joined, left_by, machine_line, mine, write
+from parts import add_known, add_options, joined, left_by, machine_line, mine, write
 
 PAIRS = 5
 """How often each other way of timing measures a call against itself."""
@@ -82,6 +82,7 @@ def main() -> None:
     parser.add_argument("--no-ratios", action="store_true")
     parser.add_argument("--no-others", action="store_true")
     add_options(parser)
+    add_known(parser)
     options = parser.parse_args()
     lines = list(joined(options.join)) if options.join else left_by(options.out)
     with options.out.open("w" if options.join else "a") as file:

@@ -22,8 +22,12 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add `--part` and `--join` to a benchmark."""
     parser.add_argument("--part", default="0/1", help="K/N: only every N-th job, from the K-th on")
-    parser.add_argument("--known", type=Path, nargs="*", default=[], help="measure nothing again that these hold")
     parser.add_argument("--join", type=Path, nargs="+", help="measure nothing: join these files of parts into OUT")
+
+
+def add_known(parser: argparse.ArgumentParser) -> None:
+    """Add `--known` to a benchmark that goes on where it was cut off."""
+    parser.add_argument("--known", type=Path, nargs="*", default=[], help="measure nothing again that these hold")
 
 
 def mine(jobs: Iterable[_Job], part: str) -> list[_Job]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.testing.programs import Program, programs
 from cudal1_env.testing.redteam import Outcome, judge_all, summarise, table
-from parts import add_options, joined, left_by, machine_line, mine, write
+from parts import add_known, add_options, joined, left_by, machine_line, mine, write
 
 _TOGETHER = 24
 """Programs that share a judge: enough that its start does not matter, few enough for parts of equal length."""
@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--only", nargs="*", default=[], help="beginnings of names; by default every program")
     add_options(parser)
+    add_known(parser)
     options = parser.parse_args()
     named = programs(options.only)
     chosen = [program for program in named if program.runs_on(options.device)]

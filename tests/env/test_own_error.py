@@ -100,3 +100,21 @@ def test_tensors_in_plain_attributes_become_float64_with_the_module() -> None:
     assert wide.rest["scales"][1] == 3
     assert wide.rest["index"][0].dtype == torch.int64
     assert wide(torch.rand(5, 3, 4, dtype=torch.float64)).dtype == torch.float64
+
+
+def test_infinite_outputs_are_told_from_finite_ones() -> None:
+    """Everything is taken for finite until something is not; then it is looked at element by element."""
+    masked = "return torch.where(x < 0, -float('inf'), x * 3)"
+    source = (
+        f"{HEADER}class Model(nn.Module):\n    def forward(self, x):\n        {masked}\n"
+        "def get_inputs():\n    return [torch.randn(64, 64)]\ndef get_init_inputs():\n    return []\n"
+    )
+    with Judge(JudgeSettings(device="cpu")) as judge:
+        for body, status in {
+            masked: Status.CORRECT,
+            "return x * 3": Status.WRONG_OUTPUT,
+            "return torch.where(x < 0, -1e38, x * 3)": Status.WRONG_OUTPUT,
+            "return torch.full_like(x, -float('inf'))": Status.WRONG_OUTPUT,
+        }.items():
+            program = f"{HEADER}class ModelNew(nn.Module):\n    def forward(self, x):\n        {body}\n"
+            assert judge.evaluate(task(source), program).status is status, body

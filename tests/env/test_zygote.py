@@ -6,21 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cudal1_data import Task
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.rehearsal import compiles, compiles_by_torch
 from cudal1_env.judge.workers import Zygote
 from cudal1_env.records import Evaluation, Status
-
-HEAD = "import sys\nimport torch\nimport torch.nn as nn\n"
-DOUBLE = Task(
-    id="file/double",
-    name="double",
-    level=1,
-    origin="file",
-    source=f"{HEAD}class Model(nn.Module):\n    def forward(self, x):\n        return x + x\n"
-    "def get_inputs():\n    return [torch.randn(64, 64)]\ndef get_init_inputs():\n    return []\n",
-)
+from env import doubles
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +21,9 @@ def judge() -> Iterator[Judge]:
 
 def judged(judge: Judge, statement: str) -> Evaluation:
     """A right program whose module runs a statement when it is imported."""
-    program = f"{HEAD}{statement}\nclass ModelNew(nn.Module):\n    def forward(self, x):\n        return 2 * x\n"
-    return judge.evaluate(DOUBLE, program)
+    program = f"import sys\nimport torch\n{statement}\nclass ModelNew(torch.nn.Module):\n"
+    program += "    def forward(self, x):\n        return 1 + x\n"
+    return judge.evaluate(doubles.task(), program)
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ class Oracle:
         return model.to(self.device) if isinstance(model, torch.nn.Module) else model
 
     def seed(self, seed: int) -> None:
-        """Do what `torch.manual_seed` does, for the device in use: for others it formats a traceback, in 0.5 ms."""
+        """Do what `torch.manual_seed` does, for the device in use: for others it formats a traceback each time."""
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)

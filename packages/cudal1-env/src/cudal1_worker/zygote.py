@@ -29,6 +29,7 @@ from cudal1_worker.arm import Arm
 from cudal1_worker.oracle import Oracle
 
 _GPUS = "/dev/nvidia"
+"""How the names of GPUs and of their driver's controls begin."""
 
 
 def main() -> None:

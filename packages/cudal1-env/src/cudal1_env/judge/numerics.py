@@ -27,8 +27,8 @@ _TINY = float(np.finfo(np.float32).tiny)
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Distance from 1 to the next number, by dtype."""
 
-_LARGEST = {"float64": 2.0**1023 * (2 - 2.0**-52), "float32": 2.0**127 * (2 - 2.0**-23), "float16": 65504.0}
-_LARGEST["bfloat16"] = 2.0**127 * (2 - 2.0**-7)
+_LARGEST = {name: float(np.finfo(name).max) for name in ("float64", "float32", "float16")}
+_LARGEST["bfloat16"] = 2.0**127 * (2 - EPSILON["bfloat16"])
 
 HALF = {"float16": (3.0, 2.0), "bfloat16": (1.5, 1.0)}
 """Factor and floor (c and f, see `tolerance`) for outputs of half precision, where the last rounding is most of the
