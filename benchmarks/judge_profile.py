@@ -18,7 +18,7 @@ from cudal1_env.judge import Judge, JudgeSettings
 from judge_cuda import CASES, HEAD, program, task
 
 _SETS = 200
-_LINES = 30
+_LINES = 45
 
 
 def main() -> None:
@@ -37,7 +37,9 @@ def main() -> None:
             profiler = cProfile.Profile()
             again = profiler.runcall(judge.evaluate, one, source, precision=options.precision)
             text = io.StringIO()
-            pstats.Stats(profiler, stream=text).strip_dirs().sort_stats("tottime").print_stats(_LINES)
+            stats = pstats.Stats(profiler, stream=text).strip_dirs()
+            for order in ("tottime", "cumulative"):
+                stats.sort_stats(order).print_stats(_LINES)
             print(f"=== {name}: {again.message}", file=file)
             for evaluation in (first, again):
                 seconds = {key: round(value, 3) for key, value in evaluation.seconds.model_dump().items()}

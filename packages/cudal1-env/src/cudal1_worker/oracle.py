@@ -96,7 +96,8 @@ class Oracle:
         """Do what `torch.manual_seed` does, for the device in use: for others it formats a traceback each time."""
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
-            torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
+            index = torch.cuda.current_device()  # the first time, this makes the generators
+            torch.cuda.default_generators[index].manual_seed(seed)
 
     def fresh_inputs(self, seed: int, distribution: str) -> list[Any]:
         """Call the task's `get_inputs` under a seed, then move its values to another distribution."""
