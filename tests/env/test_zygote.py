@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.rehearsal import compiles, compiles_by_torch
 from cudal1_env.judge.workers import Zygote
 from cudal1_env.records import Evaluation, Status
+from cudal1_worker import preload
 from env import doubles
 
 
@@ -36,13 +39,32 @@ def test_what_the_compiler_needs_is_there_for_programs_that_name_it_only(judge: 
 
 def test_a_zygote_that_opened_a_gpu_is_not_used(judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = tmp_path / "opens_a_device.py"
-    module.write_text("import __main__\n__main__._GPUS = '/dev/zero'\nheld = open('/dev/zero')\n")
+    module.write_text("from cudal1_worker import preload\npreload._GPUS = '/dev/zero'\nheld = open('/dev/zero')\n")
     monkeypatch.syspath_prepend(tmp_path)
     zygote = Zygote(preload=["no_such_module", "opens_a_device"])
     assert [zygote.usable(), zygote.usable()] == [False, False]
     assert zygote._process is None
     monkeypatch.setattr(judge._builder, "_with_compiler", zygote)
     assert judged(judge, "assert 'torch._inductor.compile_fx' not in sys.modules").status is Status.CORRECT
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_what_is_preloaded_asks_for_a_gpu_without_starting_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, there: bool
+) -> None:
+    def starts_cuda() -> bool:
+        pytest.fail("expected nobody to ask the driver")
+
+    (tmp_path / "asks_for_a_gpu.py").write_text("import torch\nfound = torch.cuda.is_available()\n")
+    (tmp_path / "gpuctl").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(preload, "_GPUS", str(tmp_path / ("gpu" if there else "none")))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", starts_cuda)
+    monkeypatch.delitem(sys.modules, "asks_for_a_gpu", raising=False)
+    preload.preload(["no_such_module", "asks_for_a_gpu"])
+    assert sys.modules["asks_for_a_gpu"].found is there
+    assert torch.cuda.is_available is starts_cuda
 
 
 def test_a_zygote_preloads_what_there_is() -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import json
 import os
 import signal
@@ -27,9 +26,7 @@ from cudal1_worker import protocol as wire
 from cudal1_worker import sandbox
 from cudal1_worker.arm import Arm
 from cudal1_worker.oracle import Oracle
-
-_GPUS = "/dev/nvidia"
-"""How the names of GPUs and of their driver's controls begin."""
+from cudal1_worker.preload import preload, touched_gpu
 
 
 def main() -> None:
@@ -38,9 +35,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are nobody's zombies
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c is the judge's to handle
     torch.set_num_threads(1)
-    for name in sys.argv[2:]:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+    preload(sys.argv[2:])
     warnings.filterwarnings("ignore", message="The given buffer is not writable")  # inputs are read-only on purpose
     gc.collect()
     gc.freeze()
@@ -63,16 +58,6 @@ def main() -> None:
         with os.fdopen(read_end, "rb") as pipe:
             answer = pipe.read()
         wire.send(channel, {"supervisor": supervisor, **(json.loads(answer) if answer else {"worker": None})})
-
-
-def touched_gpu() -> bool:
-    """Whether something here has opened a GPU: no process that is forked from this one could use it then."""
-    folder = "/proc/self/fd"
-    for name in os.listdir(folder):
-        with contextlib.suppress(OSError):  # the folder's own, which is closed by now
-            if os.readlink(f"{folder}/{name}").startswith(_GPUS):
-                return True
-    return False
 
 
 def supervise(message: wire.Message, fds: list[int], pid_pipe: int) -> NoReturn:

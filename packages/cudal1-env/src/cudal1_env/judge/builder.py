@@ -21,7 +21,7 @@ from cudal1_env.judge.workers import Worker, Zygote
 from cudal1_env.records import Status
 from cudal1_env.sandbox import default_spec
 
-_COMPILER = ("torch._dynamo", "torch._inductor.compile_fx", "triton", "torch.utils.cpp_extension")
+_COMPILER = ("torch._dynamo", "torch._inductor.compile_fx", "triton")
 """What `torch.compile` imports when it is first used: seconds in each worker, under the lease."""
 
 

@@ -25,6 +25,9 @@ from cudal1_env.sandbox.cgroup import Cage
 _STOPPED = b"T"
 _DEAD = (b"Z", b"X")
 _STAT_BYTES = 512
+_DEATH_S = 30.0
+"""A GPU's driver ends what a worker left running there before the worker is dead. Where a million device threads print,
+that takes more than 5 s (tests/exploits/cuda/h36_printf_flood.py)."""
 
 
 class WorkerGone(Exception):
@@ -198,7 +201,7 @@ class Worker:
                         found.append(int(name))
         return found
 
-    def kill_all(self, timeout_s: float = 5.0) -> None:
+    def kill_all(self, timeout_s: float = _DEATH_S) -> None:
         """Kill the worker and everything that it made, and wait until all of it is dead.
 
         Raises:
