@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -83,6 +84,17 @@ def test_builds_of_a_batch_go_side_by_side(judge: Judge) -> None:
         assert one.status is Status.CORRECT, one.message
         assert 1.0 < one.seconds.build_s < 2.5
     assert not judge._builder.rehearsals._kept
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@pytest.mark.parametrize(("text", "cores"), [("# triton\n", len(os.sched_getaffinity(0))), ("", 1)])
+def test_compilers_use_all_cores_at_the_import_and_nothing_does_later(judge: Judge, text: str, cores: int) -> None:
+    at_import = f"{text}import os\nassert len(os.sched_getaffinity(0)) == {cores}\n"
+    later = BODY.format(
+        init="assert len(os.sched_getaffinity(0)) == 1", call="assert len(os.sched_getaffinity(0)) == 1"
+    )
+    one = judge.evaluate(TASK, f"{at_import}import torch\nimport torch.nn as nn\n{later}")
+    assert one.status is Status.CORRECT, one.message
 
 
 @pytest.mark.parametrize(

@@ -428,14 +428,16 @@ class Arm:
 
     # --- stopping ----------------------------------------------------------------------------------------------
 
-    def freeze(self) -> None:
-        """Stop the arm with everything that it made.
+    def freeze(self, core: int | None = None) -> None:
+        """Stop the arm with everything that it made, and hold it to a core if one is given.
 
         Raises:
             Fault: It is dead or does not stop.
         """
         with self._faults("being stopped"):
             self.worker.freeze()
+            if core is not None:
+                self.worker.pin(core)
 
     def thaw(self) -> None:
         """Let the arm run again.

@@ -14,7 +14,7 @@ from cudal1_env.judge.keeper import CoreKeeper
 from cudal1_env.judge.oracle import Anatomy
 from cudal1_env.judge.place import answers
 from cudal1_env.judge.pool import Pool
-from cudal1_env.judge.rehearsal import Rehearsals, compiles_by_torch
+from cudal1_env.judge.rehearsal import Rehearsals, compiles, compiles_by_torch
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.verdict import Case, Role
 from cudal1_env.judge.workers import Worker, Zygote
@@ -106,13 +106,16 @@ class Builder:
         return built
 
     def _imported(self, case: Case, pool: Pool, snapshot: Path | None) -> Built:
-        """Import a candidate, in a build folder that begins as a snapshot; that stays the caller's on a fault."""
-        arm, folder = self.fork(case, pool, snapshot, core=self.core)
+        """Import a candidate, in a build folder that begins as a snapshot; that stays the caller's on a fault.
+
+        Compilers may use all cores until then: a build that fails is begun anew by each import, in all arms of a batch.
+        """
+        arm, folder = self.fork(case, pool, snapshot, core=None if compiles(case.source) else self.core)
         worker = arm.worker
         try:
             with case.watch.phase("build"):
                 arm.build(case.source)
-            arm.freeze()
+            arm.freeze(self.core)
             kept = snapshot
             if kept is None and case.precision == "report":
                 kept = self.folders.keep(folder, worker.pid)

@@ -180,6 +180,17 @@ class Worker:
         except WorkerGone:
             raise Dead(self.end()) from None
 
+    def pin(self, core: int) -> None:
+        """Hold the worker, which is frozen, to one core; it cannot undo that.
+
+        Raises:
+            Dead: The worker ended.
+        """
+        try:
+            self.hold.pin(core)
+        except WorkerGone:
+            raise Dead(self.end()) from None
+
     def seal(self) -> None:
         """Take away the worker's right to make processes, for good, and kill those it made. It is frozen afterwards.
 
