@@ -88,13 +88,13 @@ def test_builds_of_a_batch_go_side_by_side(judge: Judge) -> None:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 @pytest.mark.parametrize(("text", "cores"), [("# triton\n", len(os.sched_getaffinity(0))), ("", 1)])
-def test_compilers_use_all_cores_at_the_import_and_nothing_does_later(judge: Judge, text: str, cores: int) -> None:
-    at_import = f"{text}import os\nassert len(os.sched_getaffinity(0)) == {cores}\n"
-    later = BODY.format(
-        init="assert len(os.sched_getaffinity(0)) == 1", call="assert len(os.sched_getaffinity(0)) == 1"
-    )
-    one = judge.evaluate(TASK, f"{at_import}import torch\nimport torch.nn as nn\n{later}")
+def test_a_program_that_compiles_is_held_to_a_core_when_it_is_timed(judge: Judge, text: str, cores: int) -> None:
+    text += f"import os\nimport torch\nimport torch.nn as nn\nassert len(os.sched_getaffinity(0)) == {cores}\n"
+    init = f"assert len(os.sched_getaffinity(0)) == {cores}; self.calls = 0"
+    call = "self.calls += 1; assert self.calls < 9 or len(os.sched_getaffinity(0)) == 1"
+    one = judge.evaluate(TASK, text + BODY.format(init=init, call=call))
     assert one.status is Status.CORRECT, one.message
+    assert one.calls > 9
 
 
 @pytest.mark.parametrize(

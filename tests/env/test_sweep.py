@@ -125,8 +125,10 @@ def go(
     judge: EachDouble | None = None,
     precision: Precision = "training",
     noted: list[str] | None = None,
+    *,
+    texts: bool = True,
 ) -> list[SweepLine]:
-    file = SweepFile(out, device="cpu", precision=precision)
+    file = SweepFile(out, device="cpu", precision=precision, texts=texts)
     told: list[SweepLine] = []
     lines = sweep(
         judge or EachDouble(),
@@ -231,6 +233,22 @@ def test_a_sweep_goes_on_where_it_was_cut_off(tmp_path: Path, release: Path) -> 
     judge = EachDouble()
     go(release, out, judge)
     assert judge.judged == []
+
+
+def test_a_file_without_texts_serves_as_one_with_them(tmp_path: Path, release: Path) -> None:
+    whole, bare = tmp_path / "whole.jsonl", tmp_path / "bare.jsonl"
+    lines = go(release, whole)
+    go(release, bare, texts=False)
+    assert "ModelNew" in whole.read_text()
+    assert "class" not in bare.read_text()
+    judge = EachDouble(baselines=True)
+    assert [one.key for one in go(release, bare, judge, texts=False)] == [one.key for one in lines]
+    assert (judge.judged, judge.compared) == ([], ["1", "2", "1"])
+    assert "class" not in bare.read_text()
+    read_back = go(release, bare, texts=False)
+    assert [one.evaluation and one.evaluation.source for one in read_back] == [
+        one.evaluation and one.evaluation.source for one in lines
+    ]
 
 
 def test_a_broken_machine_ends_the_sweep_and_keeps_what_was_finished(tmp_path: Path, release: Path) -> None:

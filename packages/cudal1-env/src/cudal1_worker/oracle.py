@@ -7,6 +7,7 @@ candidate and no clock.
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import random
@@ -25,6 +26,9 @@ from cudal1_worker.matter import Variation
 from cudal1_worker.own_error import in_parts, is_finite, most_of, read, report_of_any, report_of_finite
 
 REFERENCE = "Model"
+
+_CHANCE = 1e-5
+"""Zeros of a parameter are its constructor's doing where chance makes as many with less than this probability."""
 
 
 class Oracle:
@@ -313,8 +317,19 @@ def default_names(model: Any) -> list[str]:
         if isinstance(value, torch.Tensor)
         and value.is_floating_point()
         and value.numel()
-        and bool((value == value.flatten()[0]).all() or (name in parameters and (value == 0).any()))
+        and bool((value == value.flatten()[0]).all() or (name in parameters and partly_zero(value)))
     ]
+
+
+def partly_zero(value: torch.Tensor) -> bool:
+    """Whether more of a parameter is zero than chance would have it, an identity or a row of padding, say.
+
+    `uniform_` draws one of 2 / eps numbers, of which zero may be one, so of n elements k are zero with a probability of
+    at most (n eps / 2)^k / k! (Poisson).
+    """
+    zeros = int((value == 0).sum())
+    expected = value.numel() * torch.finfo(value.dtype).eps / 2
+    return zeros > 0 and zeros * math.log(expected) - math.lgamma(zeros + 1) < math.log(_CHANCE)
 
 
 def alike(first: torch.Tensor, second: torch.Tensor) -> bool:

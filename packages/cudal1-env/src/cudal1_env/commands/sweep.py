@@ -37,6 +37,9 @@ class Sweep:
     them."""
     out: Path | None = None
     """File of the verdicts, one line each; what is in it is not judged again (default: FILE's name, .sweep.jsonl)."""
+    texts: bool = True
+    """Write the texts of programs and tasks to `out`. Without them (they are not yours to pass on, say) its records
+    cannot be replayed; FILE has them."""
     audit: Path | None = None
     """What `cudal1-env audit FILE --out` wrote, for the floor (default: the one beside FILE, where there is one)."""
     part: str = ""
@@ -58,7 +61,8 @@ class Sweep:
         found = read_programs(self.file, column=self.column, only=self.only, device=device, scale=self.scale)
         for reason in found.broken:
             log(f"left out: {plain(reason)}")
-        file = SweepFile(self.out or Path(f"{self.file.stem}.sweep.jsonl"), device=device, precision=self.precision)
+        out = self.out or Path(f"{self.file.stem}.sweep.jsonl")
+        file = SweepFile(out, device=device, precision=self.precision, texts=self.texts)
         if file.lines:
             log(f"{file.path} holds {len(file.lines)} verdicts: they are not judged again")
         audit = find_audit(self.audit or "auto", str(self.file), device)

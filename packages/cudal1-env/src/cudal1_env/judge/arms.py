@@ -241,7 +241,7 @@ class Arm:
         return seconds if isinstance(seconds, float) and seconds > 0 else 1e-3
 
     def open(self, burst: int, warm: Array, *, cold: bool) -> None:
-        """Enter the timed loop, and take away the right to make processes. The arm is frozen afterwards.
+        """Enter the timed loop, held to one core, without the right to make processes. The arm is frozen afterwards.
 
         What the program says from here on is not kept: it sees inputs that the task's later candidates will see again,
         and its author reads the record.
@@ -266,6 +266,8 @@ class Arm:
         with self._faults("sealing"):
             wire.send(self.worker.channel, {"op": "timed"}, timeout_s=self.settings.warmup_timeout_s)
             self.worker.seal()
+            if self.keeper.core is not None:
+                self.worker.pin(self.keeper.core)
 
     def limit(self, reference_s: float) -> None:
         """Set the time limit of timed calls from the reference's latency."""
@@ -428,16 +430,14 @@ class Arm:
 
     # --- stopping ----------------------------------------------------------------------------------------------
 
-    def freeze(self, core: int | None = None) -> None:
-        """Stop the arm with everything that it made, and hold it to a core if one is given.
+    def freeze(self) -> None:
+        """Stop the arm with everything that it made.
 
         Raises:
             Fault: It is dead or does not stop.
         """
         with self._faults("being stopped"):
             self.worker.freeze()
-            if core is not None:
-                self.worker.pin(core)
 
     def thaw(self) -> None:
         """Let the arm run again.

@@ -108,14 +108,15 @@ class Builder:
     def _imported(self, case: Case, pool: Pool, snapshot: Path | None) -> Built:
         """Import a candidate, in a build folder that begins as a snapshot; that stays the caller's on a fault.
 
-        Compilers may use all cores until then: a build that fails is begun anew by each import, in all arms of a batch.
+        A program that compiles is held to the arms' core by `Arm.open` only: a build that fails is begun anew by each
+        import, in all arms of a batch, or by each constructor.
         """
         arm, folder = self.fork(case, pool, snapshot, core=None if compiles(case.source) else self.core)
         worker = arm.worker
         try:
             with case.watch.phase("build"):
                 arm.build(case.source)
-            arm.freeze(self.core)
+            arm.freeze()
             kept = snapshot
             if kept is None and case.precision == "report":
                 kept = self.folders.keep(folder, worker.pid)

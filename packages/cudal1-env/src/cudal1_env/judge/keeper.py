@@ -42,7 +42,7 @@ class CoreKeeper:
     """
 
     def __init__(self, core: int | None) -> None:
-        self._core = core
+        self.core = core
         self._process: subprocess.Popen[bytes] | None = None
         self._page: SharedBlock | None = None
         self._pipe = -1
@@ -63,9 +63,9 @@ class CoreKeeper:
 
     def hold(self) -> None:
         """Spin, and return when it does (or after a while: then only the wake-up is uneven)."""
-        if self._core is None:
+        if self.core is None:
             return
-        words = (self._page or self._start(self._core)).words
+        words = (self._page or self._start(self.core)).words
         words[_HELD] = 1
         os.write(self._pipe, b"x")
         limit = time.perf_counter() + _WAIT_S

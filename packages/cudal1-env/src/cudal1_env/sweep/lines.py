@@ -50,6 +50,20 @@ class SweepLine(BaseModel):
         """What tells the program from others."""
         return self.task, self.task_sha256, self.source_sha256
 
+    def with_texts(self, task_source: str, source: str) -> Self:
+        """Return this line with these texts in its record."""
+        return self._with(task_source=task_source, source=source)
+
+    def without_texts(self) -> Self:
+        """Return this line without the texts of others in its record: compilers quote them, too."""
+        return self._with(task_source="", source="", stderr="")
+
+    def _with(self, **texts: str) -> Self:
+        one = self.evaluation
+        if one is None or all(getattr(one, name) == text for name, text in texts.items()):
+            return self
+        return self.model_copy(update={"evaluation": one.model_copy(update=texts)})
+
 
 class SweepFile:
     """The lines of a sweep on the disk, by program.
@@ -58,13 +72,15 @@ class SweepFile:
         path: The file; made with its folder when the first line comes.
         device: Where this sweep judges.
         precision: How narrow its intervals are.
+        texts: Whether texts of programs and tasks are written; such lines read back hold empty ones.
 
     Raises:
         RecordError: The file holds something else, or a sweep on another device or at another precision.
     """
 
-    def __init__(self, path: Path, *, device: Device, precision: Precision) -> None:
+    def __init__(self, path: Path, *, device: Device, precision: Precision, texts: bool = True) -> None:
         self.path = path
+        self.texts = texts
         self.lines: dict[Key, SweepLine] = {}
         if not path.exists():
             return
@@ -87,7 +103,8 @@ class SweepFile:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
             # ASCII, because texts of the program's own may hold what some readers take for the end of a line.
-            file.write(line.model_dump_json(ensure_ascii=True).encode() + b"\n")
+            written = line if self.texts else line.without_texts()
+            file.write(written.model_dump_json(ensure_ascii=True).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
         self.lines[line.key] = line

@@ -88,7 +88,12 @@ def sweep(
     except MachineError as error:
         kept = f"{_finished(programs, file)} of {len(programs)} programs are kept in {file.path}"
         raise MachineError(f"{error}; {kept}, and the same command goes on with the rest") from error
-    return [file.lines[program.key] for program in programs]
+    return [_line(program, file) for program in programs]
+
+
+def _line(program: Program, file: SweepFile) -> SweepLine:
+    """What the file holds of a program, with its texts, which the file may lack."""
+    return file.lines[program.key].with_texts(program.task.source, program.source)
 
 
 def _wanted(line: SweepLine | None) -> bool:
@@ -100,7 +105,7 @@ def _compared(
     judge: EachEvaluator, program: Program, file: SweepFile, noted: Callable[[str], None]
 ) -> SweepLine | None:
     """Add what a line lacks of baselines; return the new line, which stands behind the old one and counts."""
-    line = file.lines[program.key]
+    line = _line(program, file)
     if line.evaluation is None:
         return None
     try:
