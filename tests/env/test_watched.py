@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from cudal1_env.judge import JudgeSettings
 from cudal1_env.judge.arms import Arm, Call, Fault
 from cudal1_env.judge.launches import Launches
 from cudal1_env.judge.pool import InputSet
@@ -177,7 +178,10 @@ class Script:
     def __init__(self, candidate: list[LaunchResult], itself: list[LaunchResult]) -> None:
         self.results = {False: iter(candidate), True: iter(itself)}
         self.launches: list[tuple[bool, bool]] = []
-        self.case = SimpleNamespace(launches=[], overheads_ms=[], harnesses_ms=[], proven=[], states=[], looks=[])
+        self.case = SimpleNamespace(
+            launches=[], overheads_ms=[], harnesses_ms=[], proven=[], states=[], looks=[], kept_s=0.0
+        )
+        self.case.watch = SimpleNamespace(phases={"measure": 0.5})
         settings = SimpleNamespace(settings=None, device=None)
         self.one: Any = Launches(cast(Any, settings), cast(Any, None))
         self.one._launch = lambda built, pool, *, closely: self.next(False, closely)
@@ -185,6 +189,8 @@ class Script:
 
     def next(self, itself: bool, closely: bool) -> LaunchResult:
         self.launches.append((itself, closely))
+        if not itself:
+            self.case.watch.phases["measure"] += 1.0
         return next(self.results[itself])
 
     def run(self) -> None:
@@ -203,6 +209,19 @@ def test_one_launch_is_not_enough_however_clear() -> None:
     script = Script([result((26, 0)), result()], [result()])
     script.run()
     assert len(script.case.launches) == 1
+
+
+def test_a_launch_that_is_repeated_takes_no_time_from_the_one_that_counts() -> None:
+    script = Script([result((8, 0)), result(), result()], [result()])
+    script.run()
+    assert (script.case.kept_s, script.case.watch.phases["measure"]) == (1.0, 2.5)
+    script.run()
+    assert script.case.kept_s == 2.0
+    budget_s = JudgeSettings().budget_training_s
+    for kept_s in (0.0, 2.0):
+        one = SimpleNamespace(kept_s=kept_s, measuring_s=lambda: 0.5 * budget_s, precision="training")
+        script.one._settings = JudgeSettings()
+        assert script.one._spent(one) == (kept_s > budget_s)
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,8 @@ class Case:
     missing: tuple[str, ...] = ()
     commitment: str | None = None
     stderr: str = ""
+    kept_s: float = 0.0
+    """Seconds of measurement that went into `launches`."""
     measuring: tuple[float, float] | None = None
     """When the launch that is being measured began, and the oracle's seconds by then."""
 

@@ -25,8 +25,9 @@ class StopRule:
     """A look stops when the interval's half-width on the log scale is at most this (0.03 is about 3 %)."""
     loses_below: float | None = None
     """A look stops when the interval's upper end is below this: it is plain that the candidate loses. None: never."""
-    min_pairs: int = 4
-    """Least pairs in each launch, however tight the budget."""
+    min_pairs: int = 8
+    """Least pairs in each launch, however tight the budget: four know their noise so badly that their interval is over
+    twice as wide as that of eight."""
 
     def __post_init__(self) -> None:
         if not self.looks or list(self.looks) != sorted(set(self.looks)) or self.min_pairs < 2:
