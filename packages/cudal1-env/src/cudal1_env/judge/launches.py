@@ -16,6 +16,7 @@ from cudal1_env.judge.builder import Builder, Built
 from cudal1_env.judge.device import Device
 from cudal1_env.judge.floor import Floor
 from cudal1_env.judge.health import room_missing
+from cudal1_env.judge.host_memory import check_host_memory
 from cudal1_env.judge.oracle import Anatomy
 from cudal1_env.judge.pool import InputSet, Pool, WeightsMode
 from cudal1_env.judge.rounds import (
@@ -169,10 +170,10 @@ class Launches:
             self._construct_reference(case, pool, reference)
             room.begin()
             mode = self._construct(case, pool, reference, candidate)
-            room.check()
+            self._check_room(room, candidate)
             reference_s = self._warm_reference(case, pool, mode, reference)
             candidate_s = self._warm_candidate(case, pool, mode, candidate)
-            room.check()
+            self._check_room(room, candidate)
             pairs, calls, burst, most = self._size(case.precision, reference_s, pool.anatomy, pool.room, bursts=bursts)
             if candidate_s > 2 * reference_s + _NOTICEABLE_S:  # plainly slower: no need to try more calls in one go
                 most = burst
@@ -212,6 +213,16 @@ class Launches:
             reference.close()
             candidate.close()
             built.arm = None
+
+    def _check_room(self, room: _Room, candidate: Arm) -> None:
+        """See whether a candidate left others the memory of the device, and of the host where no limit binds it.
+
+        Raises:
+            Fault: It did not.
+        """
+        room.check()
+        if self._device.name == "cuda":
+            check_host_memory(candidate.worker.pid, self._settings.memory_bytes)
 
     def _blame(self, case: Case, pool: Pool, reference: Arm, candidate: Arm) -> None:
         """Find out whether the reference fails because a candidate took the device's memory when it was imported.

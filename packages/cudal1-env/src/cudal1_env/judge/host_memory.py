@@ -1,0 +1,47 @@
+"""How much of the host's memory a worker on a GPU holds.
+
+On a CPU `RLIMIT_DATA` bounds what a worker allocates. CUDA cannot live under that limit, and pages that its driver pins
+are in no control group either. So the judge looks, after the constructor and after the first calls.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from cudal1_env.judge.arms import Fault
+from cudal1_env.records import Status
+
+_RESIDENT = re.compile(r"^Rss(?:Anon|Shmem):\s+(\d+) kB$", re.MULTILINE)
+"""Private memory, and shared memory without a file, which is what CUDA pins, as far as it is there."""
+_DRIVERS = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw.s \S+ \S+ \S+ +/dev/nvidia", re.MULTILINE)
+"""Memory that the driver made and mapped, of which the kernel counts nothing."""
+
+
+def check_host_memory(pid: int, most_bytes: int) -> None:
+    """Deny a program whose worker holds more of the host's memory than it may.
+
+    Raises:
+        Fault: It does.
+    """
+    if (held := held_bytes(pid)) > most_bytes:
+        raise Fault(
+            Status.OUT_OF_MEMORY,
+            f"expected at most {most_bytes / 2**30:.3g} GiB of the host's memory, pinned memory among it, the program "
+            f"holds {held / 2**30:.3g} GiB",
+        )
+
+
+def held_bytes(pid: int) -> int:
+    """Bytes of the host's memory that a process holds; 0 if it is dead."""
+    folder = Path(f"/proc/{pid}")
+    try:
+        status, maps = ((folder / name).read_text(errors="replace") for name in ("status", "maps"))
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return sum(int(size) << 10 for size in _RESIDENT.findall(status)) + drivers_bytes(maps)
+
+
+def drivers_bytes(maps: str) -> int:
+    """Sum of the shared writable mappings of NVIDIA's device nodes in the text of /proc/PID/maps."""
+    return sum(int(end, 16) - int(begin, 16) for begin, end in _DRIVERS.findall(maps))
