@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 EXPECTED = (Expected((3, 4), "float32", aliases=False), Expected((5,), "float16", aliases=False))
 STRIDES = ((4, 1), (2,))
+HOST = 1 << 44
 
 
 def page_of(addresses: list[int]) -> bytearray:
@@ -31,7 +32,7 @@ def page_of(addresses: list[int]) -> bytearray:
 def plan_of(positions: list[np.ndarray]) -> _Plan:
     outputs = [Output(0, STRIDES[k % 2], EXPECTED[k % 2]) for k in range(len(positions))]
     rows = _rows(bytes(page_of([0] * len(positions))), len(positions))
-    return _Plan(outputs, positions, rows[:, 1:])
+    return _Plan(outputs, positions, rows[:, 1:], HOST)
 
 
 @given(st.data(), st.integers(1, 6))
@@ -49,6 +50,8 @@ def test_each_element_is_read_where_its_output_says(data: st.DataObject, calls: 
     ]
     assert plan.sources(1000, np.array(starts, dtype=np.uint64)).tolist() == wanted
     assert plan.sizes.sum() == plan.size_bytes
+    ends = plan.targets + plan.sizes - np.uint64(HOST)
+    assert ends.tolist() == np.cumsum(plan.sizes).tolist()
     memory = np.arange(plan.size_bytes, dtype=np.uint8)
     assert [part.size for part in plan.split(memory)] == [one.size for one in positions]
 

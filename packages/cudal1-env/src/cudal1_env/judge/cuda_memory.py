@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -224,9 +224,9 @@ class CudaMemory:
         if all(form is not None for form in forms):
             outputs = [Output(0, form.strides, expected[k % width]) for k, form in enumerate(forms) if form is not None]
             words = np.array([form.words for form in forms if form is not None])
-            self._plan = _Plan(outputs, positions, words)
+            self._plan = _Plan(outputs, positions, words, self._host.data_ptr())
 
-    def samples_as_before(self, page: bytes) -> list[npt.NDArray[np.generic]] | None:
+    def samples_as_before(self, page: bytes) -> Callable[[], list[npt.NDArray[np.generic]]] | None:
         """Read what `expect` was told, if the outputs differ from those read before in their addresses only."""
         plan = self._plan
         if plan is None or (addresses := plan.addresses(page)) is None:
@@ -245,18 +245,19 @@ class CudaMemory:
             Contract: The memory that the worker named is not in the arena.
         """
         starts = _places([self._start(output) for output in outputs])
-        return self._read(_Plan(outputs, positions, np.empty((0, 0), dtype=np.uint64)), starts)
+        plan = _Plan(outputs, positions, np.empty((0, 0), dtype=np.uint64), self._host.data_ptr())
+        return self._read(plan, starts)()
 
     def learn(self, page: bytes, outputs: Sequence[Output]) -> None:
         """Remember the form of checked outputs of one call, for `samples_as_before`."""
         rows = _rows(page, len(outputs))
         self._forms = {k: _Form(output.strides, rows[k, 1:].copy()) for k, output in enumerate(outputs)}
 
-    def _read(self, plan: _Plan, starts: npt.NDArray[np.uint64]) -> list[npt.NDArray[np.generic]]:
-        host = self._host.data_ptr()
+    def _read(self, plan: _Plan, starts: npt.NDArray[np.uint64]) -> Callable[[], list[npt.NDArray[np.generic]]]:
+        """Copy samples to the host's memory; what is returned sorts them out, before the next are read."""
         assert plan.size_bytes <= _SAMPLE_BYTES, "more samples than there is room for"
-        self._copies.copy(plan.targets + np.uint64(host), plan.sources(self._arena.address, starts), plan.sizes)
-        return plan.split(self._host.numpy())
+        self._copies.copy(plan.targets, plan.sources(self._arena.address, starts), plan.sizes)
+        return lambda: plan.split(self._host.numpy())
 
     def whole(self, output: Output) -> Tensor:
         """Return a copy of a whole output, flat, in C order of its shape.
@@ -306,10 +307,15 @@ class _Plan:
         outputs: Their form; the addresses do not matter.
         positions: Flat positions of elements, for each output.
         words: The descriptors without the addresses, shape (outputs, words); for `addresses` only.
+        host: Address at which what is read will lie.
     """
 
     def __init__(
-        self, outputs: Sequence[Output], positions: Sequence[npt.NDArray[np.int64]], words: npt.NDArray[np.uint64]
+        self,
+        outputs: Sequence[Output],
+        positions: Sequence[npt.NDArray[np.int64]],
+        words: npt.NDArray[np.uint64],
+        host: int,
     ) -> None:
         counts = [one.size for one in positions]
         self._words = words
@@ -325,7 +331,7 @@ class _Plan:
             self._offsets[there] = Output(0, *form).offsets(flat[there]).astype(np.uint64)
         self.sizes = items[self._which]
         ends = np.cumsum(self.sizes)
-        self.targets = (ends - self.sizes).astype(np.uint64)
+        self.targets = (ends - self.sizes).astype(np.uint64) + np.uint64(host)
         self.size_bytes = int(ends[-1]) if ends.size else 0
         self._borders = np.cumsum(_places(counts) * items).astype(np.int64)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -118,14 +118,15 @@ class ArmMemory(Protocol):
         """Get ready to read these positions: what can be done before the clock runs."""
         ...
 
-    def samples_as_before(self, page: bytes) -> list[npt.NDArray[np.generic]] | None:
+    def samples_as_before(self, page: bytes) -> Callable[[], list[npt.NDArray[np.generic]]] | None:
         """Read what `expect` was told, if the outputs differ from those read before in their addresses only.
 
         Args:
             page: A copy of the reply page.
 
         Returns:
-            Elements for each output; None where the page says something else, which is for `samples` then.
+            What sorts out the elements for each output, which are read by now, so that this need not be on the clock;
+            it is called before anything else is read. None where the page says something else, which is for `samples`.
         """
         ...
 
