@@ -82,11 +82,19 @@ GIB = 1 << 30
     [
         (1 << 10, 1 << 20, GIB, GIB),
         (GIB, 0, 5 * GIB, 5 * GIB),
-        (3 * GIB, 0, 9 * GIB, 9 * GIB),
+        (3 * GIB, 0, 9 * GIB, 7 * GIB),
+        (5 * GIB, 0, 15 * GIB, 10 * GIB),
         (1 << 12, GIB, 2 * GIB, GIB),
         (1 << 12, 1 << 40, 8 * GIB, GIB),
     ],
-    ids=["small", "large outputs", "larger than a turn may have", "large work", "larger than its share"],
+    ids=[
+        "small",
+        "large outputs",
+        "two are more than a turn may have",
+        "one is",
+        "large work",
+        "larger than its share",
+    ],
 )
 def test_an_arena_holds_what_the_reference_needs(output: int, work: int, own: int, copies: int) -> None:
     sizes = ArenaSizes(Needs(4096, output, work, 128, 4 * GIB), 128 * GIB)

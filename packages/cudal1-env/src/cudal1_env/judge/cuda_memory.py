@@ -30,6 +30,8 @@ _SAMPLE_BYTES = 1 << 20
 """Room for the samples of all outputs of one turn."""
 _ARENA_BYTES = 1 << 30
 """Least size of an arena, and of its room for copies of outputs."""
+_ALIGNING_BYTES = 512 * wire.MAX_DESCRIPTORS
+"""What the copies of a turn need beside their sizes, since each begins at a multiple of 512 bytes."""
 _ARENA_SHARE = 1 / 16
 """Most of the GPU's memory that an arena takes for what a call needs beside its outputs."""
 STAGED_BYTES = 32 << 20
@@ -51,24 +53,25 @@ class ArenaSizes:
     total_bytes: int
 
     @property
-    def alive_bytes(self) -> int:
-        """Outputs of a turn, and those of the last untimed call."""
-        one, needs = self.needs.output_bytes, self.needs
-        return max(2 * one, min(needs.calls * one, needs.burst_bytes)) + one
-
-    @property
     def own_bytes(self) -> int:
         """What torch's allocator may have. Outputs that do not fit lie elsewhere, and are copied call by call.
 
-        Twice what a call needs, within a share of the GPU: the allocator keeps blocks of several sizes.
+        Outputs of a turn (of two calls at least, since one's are there until the next one's are), those of the last
+        untimed call, and twice what a call needs, within a share of the GPU: the allocator keeps blocks of several
+        sizes.
         """
         work = min(2 * self.needs.work_bytes, int(_ARENA_SHARE * self.total_bytes))
-        return vmm.rounded(max(_ARENA_BYTES, self.alive_bytes + work))
+        return vmm.rounded(max(_ARENA_BYTES, self._outputs_of(2) + work))
 
     @property
     def copies_bytes(self) -> int:
-        """Room for copies of outputs."""
-        return vmm.rounded(max(_ARENA_BYTES, self.alive_bytes))
+        """Room for copies of outputs: those of a turn, and those of the last untimed call."""
+        return vmm.rounded(max(_ARENA_BYTES, self._outputs_of(1) + _ALIGNING_BYTES))
+
+    def _outputs_of(self, least_calls: int) -> int:
+        """Outputs of a turn of so many calls or more, and of one call."""
+        one, needs = self.needs.output_bytes, self.needs
+        return max(least_calls * one, min(needs.calls * one, needs.burst_bytes)) + one
 
 
 class CudaBlock:
