@@ -11,7 +11,7 @@ from cudal1_env.judge import JudgeSettings
 from cudal1_env.judge.arms import Arm, Call, Fault
 from cudal1_env.judge.launches import Launches
 from cudal1_env.judge.pool import InputSet
-from cudal1_env.judge.rounds import WARM_SETS, LaunchResult, Measurement, Tally, beyond_chance
+from cudal1_env.judge.rounds import SOLO_TURNS, WARM_SETS, LaunchResult, Measurement, Tally, beyond_chance
 from cudal1_env.records import Status
 from cudal1_env.stats import Launch
 
@@ -116,6 +116,19 @@ def test_calls_alone_and_calls_in_one_go_are_both_watched() -> None:
     assert watched.count(1) + watched.count(4) == len(watched)
 
 
+def test_turns_of_a_pair_are_neighbours() -> None:
+    for seed in range(20):
+        gpu = Gpu()
+        gpu.measured(seed, burst=4)
+        goes = [(who, count, watch) for who, stay in gpu.stays for count, watch in stay]
+        begin = len(goes) - 2 * len(gpu.plans[1]) - SOLO_TURNS  # the reference alone comes before and behind
+        turns = [(k, who) for k, (who, count, watch) in enumerate(goes[begin:-SOLO_TURNS]) if count == 4 and not watch]
+        assert len(turns) == 16
+        for (first, one), (second, other) in zip(turns[::2], turns[1::2], strict=True):
+            assert {one, other} == {"R", "C"}
+            assert all(watch for _, _, watch in goes[begin:][first + 1 : second])
+
+
 def test_nothing_is_watched_on_a_cpu() -> None:
     gpu = Gpu(device="cpu")
     result = gpu.measured(0, burst=1, turn=3, closely=True)
@@ -129,6 +142,7 @@ TRAPS: dict[str, tuple[int, Any]] = {
     "calls in one go": (4, lambda count, place: count > 1),
     "the first after the other arm": (1, lambda count, place: place == 0),
     "all but the first after the other arm": (4, lambda count, place: place > 0),
+    "a call alone that is not the first": (4, lambda count, place: count == 1 and place > 0),
     "every call": (1, lambda count, place: True),
 }
 

@@ -56,6 +56,9 @@ _SLOWED = 1.05
 
 Kind = Literal["turn", "single", "watch"]
 """What calls in one go are for: a turn's latency, a call's alone, or to see what else runs on the device meanwhile."""
+Stays = Sequence[Sequence[tuple[int, Kind]]]
+"""What each arm does in a pair: for each of its stays on the device, how many calls it makes in one go, one such number
+after another, and what for. Both arms make the calls of a stay before either comes to those of the next."""
 
 
 @dataclass
@@ -226,7 +229,7 @@ class Measurement:
         for arm in arms:
             arm.at_most(self._longest)
         plans = [self._plan(pair) for pair in range(self.most_pairs)]
-        sizes = (sum(count for count, _ in plan) for plan in plans)
+        sizes = (sum(count for stay in plan for count, _ in stay) for plan in plans)
         begins = list(itertools.accumulate(sizes, initial=WARM_SETS))
         ready = min(_FIRST_PAIRS, self.most_pairs)
         self.prepare(0, begins[ready])  # made now, not between turns
@@ -308,36 +311,38 @@ class Measurement:
         """Most calls that are made in one go, those among them that tell the overhead."""
         return max(2, self.burst)
 
-    def _plan(self, pair: int) -> list[tuple[int, Kind]]:
-        """How many calls a pair makes in one go, one such number after another, and what for; the same for both arms.
+    def _plan(self, pair: int) -> Stays:
+        """What each arm does in a pair: the turn, then calls made alone; the same for both arms.
 
+        Turns of the two arms are neighbours in time: what changes within tens of milliseconds then falls on both alike.
         On a GPU calls of some pairs are watched. The number of calls is on the control page before the worker is
         stopped, so what is watched is as long as one of the others, and stands before or behind that one.
         """
-        single: tuple[int, Kind] = (1, "single")
-        plan: list[tuple[int, Kind]] = [(self.burst, "turn")] * (self.calls_per_turn // self.burst)
+        stays: list[list[tuple[int, Kind]]] = [[(self.burst, "turn")] * (self.calls_per_turn // self.burst)]
         if self.burst > 1:
-            plan += [single] * _SINGLES
+            stays.append([(1, "single")] * _SINGLES)
         watches = self.closely or pair < _WATCHED_FIRST or self.random.random() < _WATCHED
         if watches and self.reference.device.name != "cpu":
-            like = int(self.random.integers(len(plan)))
-            plan.insert(like + int(self.random.integers(2)), (plan[like][0], "watch"))
-        return plan
+            like = int(self.random.integers(sum(map(len, stays))))
+            stay = stays[0] if like < len(stays[0]) else stays[1]
+            place = like if stay is stays[0] else like - len(stays[0])
+            stay.insert(place + int(self.random.integers(2)), (stay[place][0], "watch"))
+        return stays
 
-    def _pair(self, sets: list[InputSet], plan: Sequence[tuple[int, Kind]], order: Sequence[bool]) -> dict[bool, float]:
-        """Make a plan's calls with each arm; return the mean latency of a call of its turn in milliseconds."""
-        times: dict[bool, float] = {}
-        for is_candidate in order:
-            total, unused = 0.0, iter(sets)
-            for count, kind in plan:
-                part = list(itertools.islice(unused, count))
-                elapsed_ms = self._elapsed_ms(part, is_candidate=is_candidate, watch=kind == "watch")
-                if kind == "turn":
-                    total += self._net_ms(elapsed_ms, count)
-                elif kind == "single":
-                    self._single_ms[is_candidate].append(elapsed_ms)
-            times[is_candidate] = total / self.calls_per_turn
-        return times
+    def _pair(self, sets: list[InputSet], plan: Stays, order: Sequence[bool]) -> dict[bool, float]:
+        """Make a plan's calls with both arms; return the mean latency of a call of their turns in milliseconds."""
+        total_ms = {False: 0.0, True: 0.0}
+        unused = iter(sets)
+        for stay in plan:
+            parts = [(list(itertools.islice(unused, count)), kind) for count, kind in stay]
+            for is_candidate in order:
+                for part, kind in parts:
+                    elapsed_ms = self._elapsed_ms(part, is_candidate=is_candidate, watch=kind == "watch")
+                    if kind == "turn":
+                        total_ms[is_candidate] += self._net_ms(elapsed_ms, len(part))
+                    elif kind == "single":
+                        self._single_ms[is_candidate].append(elapsed_ms)
+        return {is_candidate: total / self.calls_per_turn for is_candidate, total in total_ms.items()}
 
     def _worked(self) -> tuple[int, int]:
         """See `LaunchResult.worked`."""
