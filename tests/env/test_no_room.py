@@ -204,6 +204,17 @@ def test_sets_that_were_given_back_come_again_as_they_were(judge: BatchJudge) ->
     assert pool.size_bytes == 0, "nothing is kept where nothing is left for making others"
 
 
+def test_what_a_launch_holds_beside_is_left_free(judge: BatchJudge) -> None:
+    most_bytes: list[int] = []
+    for held in (0, 10):
+        pool = judge._pool(judge._case(TASKS[0], "", "training"), None)
+        pool.most_bytes = 1 << 40
+        pool.fit(1 << 30, held)
+        most_bytes.append(pool.most_bytes - pool.size_bytes)
+    one = judge._pool(judge._case(TASKS[0], "", "training"), None)
+    assert most_bytes[0] - most_bytes[1] >= 10 * one.anatomy.input_bytes
+
+
 def test_nobody_else_is_on_a_gpu_whose_peaks_are_measured(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge) -> None:
     alive: list[bool] = []
     build, built = judge._builder.build, list[Any]()

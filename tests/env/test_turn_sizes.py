@@ -38,7 +38,7 @@ def test_short_calls_fill_three_milliseconds() -> None:
 def test_memory_bounds_them() -> None:
     large = anatomy(256 * MIB, 256 * MIB)
     assert launches()._size("training", 0.13e-3, large, 10_000, bursts=True)[1:] == (16, 16, 16)
-    assert launches()._size("training", 0.13e-3, large, 128, bursts=True)[1:] == (8, 8, 8)
+    assert launches()._size("training", 0.13e-3, large, 72, bursts=True)[1:] == (8, 8, 8)
     assert launches(most_burst_bytes=GIB)._size("training", 0.13e-3, large, 10_000, bursts=True)[1:] == (4, 4, 4)
 
 

@@ -22,6 +22,7 @@ from cudal1_env.judge.pool import InputSet, Pool, WeightsMode
 from cudal1_env.judge.rounds import (
     SETS_BESIDE,
     SETS_BY_CALL,
+    SINGLES,
     WARM_SETS,
     LaunchResult,
     Longer,
@@ -182,7 +183,7 @@ class Launches:
                 with _of_reference(pool):
                     reference.open(most, warm, cold=not bursts)
                 candidate.open(most, warm, cold=not bursts)
-            pool.fit(self._device.free_bytes())
+            pool.fit(self._device.free_bytes(), 2 * max(most, calls) + SINGLES)
             measurement = Measurement(
                 reference,
                 candidate,

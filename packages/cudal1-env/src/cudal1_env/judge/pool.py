@@ -208,9 +208,13 @@ class Pool:
     @property
     def room(self) -> int:
         """How many input sets can be kept, with the whole answers of some."""
-        anatomy, share = self.anatomy, self.settings.full_check_share
-        whole = sum(8 * out.size for out in anatomy.outputs)
-        return int(self.most_bytes / (anatomy.input_bytes + share * whole + 1))
+        return int(self.most_bytes / self._kept_bytes)
+
+    @property
+    def _kept_bytes(self) -> float:
+        """Memory of a set that is kept, on average: not all have whole answers."""
+        whole = sum(8 * out.size for out in self.anatomy.outputs)
+        return self.anatomy.input_bytes + self.settings.full_check_share * whole + 1
 
     @property
     def usual_mode(self) -> WeightsMode:
@@ -265,15 +269,16 @@ class Pool:
         self.oracle.rest()
         self.device.trim()
 
-    def fit(self, free_bytes: int | None) -> None:
+    def fit(self, free_bytes: int | None, held: int = 0) -> None:
         """Keep no more sets from now on than leave room for making others.
 
         Args:
             free_bytes: Memory that nobody uses, once both arms have theirs; None where that is not counted.
+            held: How many sets a launch holds at a time that may not be kept.
         """
         if free_bytes is not None:
             making = _MAKING_SETS * self.oracle.set_bytes + _MAKING_INPUTS * self.anatomy.input_bytes
-            room = max(0, free_bytes - making)
+            room = max(0, free_bytes - making - int(held * self._kept_bytes))
             self.most_bytes = min(self.most_bytes, self.size_bytes + room)
 
     def forget(self) -> None:

@@ -29,10 +29,9 @@ _FIRST_PAIRS, _MORE_PAIRS = 8, 6
 """Pairs whose sets are made before the first turn, and when those are used up: the looks at the interval are there."""
 _SETTLING_TURNS = 2
 """Turns of each arm that are not timed, after sets were made: the oracle had the device meanwhile."""
-SETS_BY_CALL, SETS_BESIDE = 12, 32
-"""How many sets a launch's first pairs take, for each call of a turn, and beside that: eight pairs, in four of which a
-whole turn is watched, which chance exceeds in 3 of 100 launches (in 9 of those that are watched closely), and calls
-made alone."""
+SETS_BY_CALL, SETS_BESIDE = 7, 16
+"""How many sets a launch's first four pairs take, for each call of a turn, and beside that: in three of them a whole
+turn is watched, which chance exceeds in 1 of 81 launches, and calls are made alone. Later pairs' may not be kept."""
 _EMPTY_CALLS = 7
 _FIRST_CALL_MS = 0.1
 """The first call of a turn takes longer than the others by no more than this."""
@@ -41,7 +40,7 @@ _SLOPES = 6
 _LONG_S, _LONG_SLOPES = 10e-3, 2
 """Where calls are made one by one and take longer than this, so many of these turns are not empty: they would use up
 the time for the pairs, and what they tell is held to within `_FIRST_CALL_MS`."""
-_SINGLES = 2
+SINGLES = 2
 """Calls for each pair that are made alone, where turns consist of several calls in one go."""
 _WATCHED_FIRST, _WATCHED = 4, 0.5
 """Pairs in which somebody looks what else runs on a GPU: the first ones, which every launch has, and this share of the
@@ -320,7 +319,7 @@ class Measurement:
         """
         stays: list[list[tuple[int, Kind]]] = [[(self.burst, "turn")] * (self.calls_per_turn // self.burst)]
         if self.burst > 1:
-            stays.append([(1, "single")] * _SINGLES)
+            stays.append([(1, "single")] * SINGLES)
         watches = self.closely or pair < _WATCHED_FIRST or self.random.random() < _WATCHED
         if watches and self.reference.device.name != "cpu":
             like = int(self.random.integers(sum(map(len, stays))))
