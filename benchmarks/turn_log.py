@@ -1,8 +1,9 @@
 """What does each stretch of calls take, in the order of time? `python benchmarks/turn_log.py OUT.jsonl [--only NAMES]`.
 
 Each task of judge_cuda.py that is asked for is judged against itself. One JSON line for each stretch of calls between
-release and answer: the arm, how many calls, whether they were empty or watched, what the judge's clock saw, and
-how long it took with all that is not timed. What drifts, jumps, or goes with the call before shows here; records
+release and answer: the arm, how many calls, whether they were empty or watched, what the judge's clock saw, how
+much of it the reading of samples behind the worker's flag was (on a GPU), and how long it took with all that is not
+timed. What drifts, jumps, or goes with the call before shows here; records
 hold what is left after the overhead was taken off.
 """
 
@@ -11,15 +12,20 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.arms import Arm, Call
+from cudal1_env.judge.cuda_memory import CudaMemory
 from cudal1_env.judge.pool import InputSet
 from judge_cuda import CASES, HEAD, program, task
 from parts import machine_line, write
+
+Samples = Callable[[], list[npt.NDArray[np.generic]]]
 
 
 def main() -> None:
@@ -48,17 +54,27 @@ def main() -> None:
 def log_calls() -> list[dict[str, Any]]:
     """Have every timed call of this process written down; return the list to which it is added."""
     stretches: list[dict[str, Any]] = []
-    call = Arm.call
+    flagged_s, read_s = [0.0], [0.0]
+    call, wait, read = Arm.call, Arm._wait, CudaMemory.samples_as_before
 
-    def logged(self: Arm, sets: Sequence[InputSet], *, empty: bool = False, watch: bool = False) -> Call:
-        began = time.perf_counter()
-        result = call(self, sets, empty=empty, watch=watch)
-        stretch = {"arm": self.wanted, "pid": self.worker.pid, "calls": len(sets), "empty": empty, "watch": watch}
-        seen = {"elapsed_ms": result.elapsed_ns * 1e-6, "at_s": began, "took_s": time.perf_counter() - began}
-        stretches.append({**stretch, **seen})
+    def waited(self: Arm, words: memoryview, word: int, value: int, limit_ns: int) -> None:
+        wait(self, words, word, value, limit_ns)
+        flagged_s[0] = time.perf_counter()
+
+    def have_read(self: CudaMemory, page: bytes) -> Samples | None:
+        result = read(self, page)
+        read_s[0] = time.perf_counter()
         return result
 
-    Arm.call = logged
+    def logged(self: Arm, sets: Sequence[InputSet], *, empty: bool = False, watch: bool = False) -> Call:
+        began_s = time.perf_counter()
+        result = call(self, sets, empty=empty, watch=watch)
+        stretch = {"arm": self.wanted, "pid": self.worker.pid, "calls": len(sets), "empty": empty, "watch": watch}
+        seen = {"elapsed_ms": result.elapsed_ns * 1e-6, "read_ms": max(0.0, read_s[0] - flagged_s[0]) * 1e3}
+        stretches.append({**stretch, **seen, "at_s": began_s, "took_s": time.perf_counter() - began_s})
+        return result
+
+    Arm.call, Arm._wait, CudaMemory.samples_as_before = logged, waited, have_read
     return stretches
 
 
