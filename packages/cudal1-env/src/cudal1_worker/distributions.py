@@ -7,6 +7,8 @@ and tensors of few distinct values (labels, masks) are left alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
@@ -18,13 +20,44 @@ one element outweighs all others."""
 _CATEGORICAL = 16
 
 
-def transform(values: list[Any], name: str, seed: int) -> list[Any]:
+@dataclass(frozen=True)
+class Nature:
+    """What the draws of an input have in common, asked of a few: on a GPU each answer is waited for."""
+
+    movable: bool
+    """Whether they may become others."""
+    unit: bool
+    """Whether all lie in [0, 1]."""
+    positive: bool
+    """Whether none is below zero."""
+    symmetric: bool
+    """Whether they are symmetric matrices."""
+    simplex: bool
+    """Whether each row lies in [0, 1] and sums to one."""
+
+    def __and__(self, other: Nature) -> Nature:
+        """What holds for both."""
+        return Nature(*(mine and theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+
+def nature_of(value: Any) -> Nature:
+    """Look at one draw of an input."""
+    if not is_movable(value):
+        return Nature(False, False, False, False, False)
+    x = value.double()
+    low, high = torch.stack([x.min(), x.max()]).tolist()
+    unit = low >= 0.0 and high <= 1.0
+    return Nature(True, unit, low >= 0.0, is_symmetric(x), unit and rows_sum_to_one(x))
+
+
+def transform(values: list[Any], name: str, seed: int, natures: Sequence[Nature] | None = None) -> list[Any]:
     """Move input values to a distribution.
 
     Args:
         values: What `get_inputs` returned; only floating-point tensors change.
         name: One of `NAMES`.
         seed: Seed of the transformation.
+        natures: Of each value, from earlier draws; None to look at these.
 
     Raises:
         ValueError: The name is unknown.
@@ -33,9 +66,12 @@ def transform(values: list[Any], name: str, seed: int) -> list[Any]:
         raise ValueError(f"expected one of {NAMES}, got {name!r}")
     if name == "own":
         return values
+    if natures is None or len(natures) != len(values):
+        natures = [nature_of(value) for value in values]
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     generator = torch.Generator(tensors[0].device if tensors else "cpu").manual_seed(seed)
-    return [_moved(v, name, generator) if is_movable(v) else v for v in values]
+    pairs = zip(values, natures, strict=True)
+    return [_moved(value, nature, name, generator) if nature.movable else value for value, nature in pairs]
 
 
 def is_movable(value: Any) -> bool:
@@ -62,25 +98,21 @@ def rows_sum_to_one(x: torch.Tensor) -> bool:
     return x.ndim >= 1 and torch.allclose(x.sum(-1), torch.ones((), dtype=x.dtype, device=x.device), atol=1e-4)
 
 
-def _moved(value: torch.Tensor, name: str, generator: torch.Generator) -> torch.Tensor:
+def _moved(value: torch.Tensor, nature: Nature, name: str, generator: torch.Generator) -> torch.Tensor:
     x = value.double()
-    kept = x != 0
-    # Asked for at once: on a GPU each number that is waited for takes longer than what it is computed from.
-    low, high, spread = torch.stack([x.min(), x.max(), x.std()]).tolist()
-    unit = low >= 0.0 and high <= 1.0
     if name == "shifted":
-        y = x.sqrt() if unit else 1.5 * x + (0.25 if low >= 0.0 else 0.5) * spread
+        y = x.sqrt() if nature.unit else 1.5 * x + (0.25 if nature.positive else 0.5) * x.std()
     elif name == "heavy":
         factor = torch.randn(x.shape, generator=generator, dtype=torch.float64, device=x.device).mul_(1.2).exp_()
-        y = x.pow(4) if unit else x * factor
+        y = x.pow(4) if nature.unit else x * factor
     else:
         y = (0.25 * x).contiguous()
         place = torch.randint(x.numel(), (1,), generator=generator, device=x.device)
-        y.view(-1).index_fill_(0, place, 1.0 if unit else 40.0 * spread)
-    y = torch.where(kept, y, x)
-    if is_symmetric(x):
+        y.view(-1).index_copy_(0, place, x.new_ones(1) if nature.unit else (40.0 * x.std()).reshape(1))
+    y = torch.where(x != 0, y, x)
+    if nature.symmetric:
         y = (y + y.mT) / 2
-    if unit and rows_sum_to_one(x):
+    if nature.simplex:
         y = y / y.sum(-1, keepdim=True)
     out = torch.empty_like(value)
     return out.copy_(y)

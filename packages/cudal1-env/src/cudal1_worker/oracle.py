@@ -44,6 +44,8 @@ class Oracle:
         self.block: torch.Tensor = torch.empty(0)
         self.memory: Any = None
         self.variation: Variation | None = None
+        self.natures: list[distributions.Nature] | None = None
+        """Of the inputs, once `describe` has seen some."""
         self.all_finite = True
         """Whether all outputs and answers seen so far are finite."""
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
@@ -111,7 +113,14 @@ class Oracle:
         with contextlib.nullcontext() if self.device.type == "cpu" else self.device:  # drawn where they are needed
             values = list(self.module.get_inputs())
         values = [value.detach().to(self.device) if isinstance(value, torch.Tensor) else value for value in values]
-        return distributions.transform(values, distribution, seed)
+        return distributions.transform(values, distribution, seed, self.natures)
+
+    def natures_of(self, seed: int) -> list[distributions.Nature]:
+        """What two draws of the inputs have in common; of a tensor of two elements one draw tells little."""
+        first, second = (
+            [distributions.nature_of(value) for value in self.fresh_inputs(one, "own")] for one in (seed, seed ^ 1)
+        )
+        return [a & b for a, b in zip(first, second, strict=False)]
 
     def describe(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Tell what the task's inputs, arguments, state and outputs look like, and whether it is random."""
@@ -121,6 +130,7 @@ class Oracle:
         self.models = {"seeded": self.pair(self.fresh_model(seed), self.fresh_model(seed))}
         plain = self.models["seeded"][0]
         self.entries, size = layout.manifest(self.fresh_inputs(seed, "own"))
+        self.natures = self.natures_of(seed)
         values = self.fresh_inputs(seed, "own")
         before = self.most_allocated(again=True)
         first = self.run(plain, values)
