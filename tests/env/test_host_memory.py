@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from cudal1_env.errors import MachineError
 from cudal1_env.judge.arms import Fault
 from cudal1_env.judge.host_memory import check_host_memory, drivers_bytes, held_bytes
 from cudal1_env.records import Status
@@ -44,6 +46,15 @@ def test_what_a_process_holds_counts_shared_or_not(kind: str) -> None:
         process.kill()
         process.wait()
     assert held_bytes(process.pid) == 0
+
+
+def test_a_process_that_may_not_be_looked_at_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(MachineError, match="judge as root"):
+        held_bytes(1)
 
 
 def test_what_the_driver_maps_writable_counts() -> None:

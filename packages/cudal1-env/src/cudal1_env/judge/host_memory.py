@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from cudal1_env.errors import MachineError
 from cudal1_env.judge.arms import Fault
 from cudal1_env.records import Status
 
@@ -33,12 +34,18 @@ def check_host_memory(pid: int, most_bytes: int) -> None:
 
 
 def held_bytes(pid: int) -> int:
-    """Bytes of the host's memory that a process holds; 0 if it is dead."""
+    """Bytes of the host's memory that a process holds; 0 if it is dead.
+
+    Raises:
+        MachineError: This user may not look at it.
+    """
     folder = Path(f"/proc/{pid}")
     try:
         status, maps = ((folder / name).read_text(errors="replace") for name in ("status", "maps"))
     except (FileNotFoundError, ProcessLookupError):
         return 0
+    except PermissionError as error:
+        raise MachineError(f"expected to see what memory worker {pid} maps, got: {error}; judge as root") from error
     return sum(int(size) << 10 for size in _RESIDENT.findall(status)) + drivers_bytes(maps)
 
 
