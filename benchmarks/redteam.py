@@ -30,11 +30,12 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--only", nargs="*", default=[], help="beginnings of names; by default every program")
+    parser.add_argument("--every", type=int, default=1, help="only every N-th attack, with its look-alike")
     add_options(parser)
     add_known(parser)
     options = parser.parse_args()
     named = programs(options.only)
-    chosen = [program for program in named if program.runs_on(options.device)]
+    chosen = every([program for program in named if program.runs_on(options.device)], options.every)
     lines = list(joined(options.join)) if options.join else left_by(options.out)
     before = [*lines, *joined(options.known)]
     known = {(line["repeat"], line["program"]) for line in before if line["kind"] == "outcome"}
@@ -56,6 +57,12 @@ def main() -> int:
         write(file, {"kind": "summary", **summary.model_dump()})
     print(f"{table(outcomes)}\n{summary.text()}")
     return 0 if summary.passed or options.part != "0/1" else 1
+
+
+def every(programs: list[Program], number: int) -> list[Program]:
+    """Every so-many-th attack with its look-alike, in the order of names."""
+    names = sorted({program.name.removesuffix(".honest") for program in programs})[::number]
+    return [program for program in programs if program.name.removesuffix(".honest") in names]
 
 
 def jobs(chosen: list[Program], repeats: int) -> list[tuple[int, list[Program]]]:

@@ -18,6 +18,7 @@ import pytest
 import redteam
 from cudal1_env.errors import MachineError
 from cudal1_env.judge import Judge
+from cudal1_env.testing.programs import programs
 
 RECORDED = "docs/results/judge_cuda_training_part.jsonl"
 
@@ -187,6 +188,16 @@ def test_tasks_fit_a_gpu_of_80_gb_and_have_names_of_their_own() -> None:
 
 
 # --- the red team ---
+
+
+def test_every_second_attack_comes_with_its_look_alike() -> None:
+    all_ = [program for program in programs([]) if program.runs_on("cuda")]
+    half = redteam.every(all_, 2)
+    assert abs(2 * len(half) - len(all_)) <= 2
+    names = {program.name for program in half}
+    attacks = {name for name in names if not name.endswith(".honest")}
+    assert names == attacks | {f"{name}.honest" for name in attacks}
+    assert redteam.every(all_, 1) == all_
 
 
 @pytest.mark.slow
