@@ -3,8 +3,8 @@
 Each task of judge_cuda.py that is asked for is judged against itself. One JSON line for each stretch of calls between
 release and answer: the arm, how many calls, whether they were empty or watched, what the judge's clock saw, how
 much of it the reading of samples behind the worker's flag was (on a GPU), and how long it took with all that is not
-timed. What drifts, jumps, or goes with the call before shows here; records
-hold what is left after the overhead was taken off.
+timed. What drifts, jumps, or goes with the call before shows here; records hold what is left after the overhead was
+taken off.
 """
 
 from __future__ import annotations

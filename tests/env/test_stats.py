@@ -357,6 +357,16 @@ def test_the_centre_shrugs_off_spikes():
     assert centre(spiked).log_ratio == pytest.approx(centre(calm).log_ratio, abs=0.001)
 
 
+def test_four_pairs_know_their_noise_badly():
+    rng = np.random.default_rng(0)
+
+    def width(pairs: int) -> float:
+        arms = np.exp(rng.normal(0, 0.05, (400, 2, pairs)))
+        return float(np.median([half_width(estimate([Launch(tuple(one[0]), tuple(one[1]))])) for one in arms]))
+
+    assert width(4) > 2 * width(TRAINING.min_pairs)
+
+
 def test_the_centre_doubts_turns_that_remember():
     rng = generator("memory")
     independent = NoiseModel(arm=(Lognormal(0.01),)).launches(rng, 100, 40)

@@ -12,7 +12,7 @@ from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.rehearsal import compiles, compiles_by_torch
 from cudal1_env.judge.workers import Zygote
 from cudal1_env.records import Evaluation, Status
-from cudal1_worker import preload
+from cudal1_worker import gpus, preload
 from env import doubles
 
 
@@ -39,7 +39,7 @@ def test_what_the_compiler_needs_is_there_for_programs_that_name_it_only(judge: 
 
 def test_a_zygote_that_opened_a_gpu_is_not_used(judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = tmp_path / "opens_a_device.py"
-    module.write_text("from cudal1_worker import preload\npreload._GPUS = '/dev/zero'\nheld = open('/dev/zero')\n")
+    module.write_text("from cudal1_worker import gpus\ngpus.NODES = '/dev/zero'\nheld = open('/dev/zero')\n")
     monkeypatch.syspath_prepend(tmp_path)
     zygote = Zygote(preload=["no_such_module", "opens_a_device"])
     assert [zygote.usable(), zygote.usable()] == [False, False]
@@ -58,7 +58,8 @@ def test_what_is_preloaded_asks_for_a_gpu_without_starting_it(
     (tmp_path / "asks_for_a_gpu.py").write_text("import torch\nfound = torch.cuda.is_available()\n")
     (tmp_path / "gpuctl").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(preload, "_GPUS", str(tmp_path / ("gpu" if there else "none")))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(gpus, "NODES", str(tmp_path / ("gpu" if there else "none")))
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", starts_cuda)
     monkeypatch.delitem(sys.modules, "asks_for_a_gpu", raising=False)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Literal
 
+from cudal1_worker.gpus import has_gpu as has_gpu
+
 from cudal1_env.records import Device
-
-
-def has_gpu() -> bool:
-    """Whether this machine shows an NVIDIA GPU, and its user has not hidden it (`CUDA_VISIBLE_DEVICES=`, or -1)."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
-    return os.path.exists("/dev/nvidiactl") and visible != "" and not visible.startswith("-")
 
 
 def resolve_device(device: Literal["auto", "cpu", "cuda"]) -> Device:

@@ -45,9 +45,8 @@ def nature_of(value: Any) -> Nature:
     if not is_movable(value):
         return Nature(False, False, False, False, False)
     x = value.double()
-    low, high = torch.stack([x.min(), x.max()]).tolist()
-    unit = low >= 0.0 and high <= 1.0
-    return Nature(True, unit, low >= 0.0, is_symmetric(x), unit and rows_sum_to_one(x))
+    unit = is_unit(x)
+    return Nature(True, unit, bool(x.min() >= 0.0), is_symmetric(x), unit and rows_sum_to_one(x))
 
 
 def transform(values: list[Any], name: str, seed: int, natures: Sequence[Nature] | None = None) -> list[Any]:

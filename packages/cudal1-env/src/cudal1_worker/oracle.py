@@ -115,13 +115,6 @@ class Oracle:
         values = [value.detach().to(self.device) if isinstance(value, torch.Tensor) else value for value in values]
         return distributions.transform(values, distribution, seed, self.natures)
 
-    def natures_of(self, seed: int) -> list[distributions.Nature]:
-        """What two draws of the inputs have in common; of a tensor of two elements one draw tells little."""
-        first, second = (
-            [distributions.nature_of(value) for value in self.fresh_inputs(one, "own")] for one in (seed, seed ^ 1)
-        )
-        return [a & b for a, b in zip(first, second, strict=False)]
-
     def describe(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Tell what the task's inputs, arguments, state and outputs look like, and whether it is random."""
         assert self.module is not None
@@ -129,9 +122,12 @@ class Oracle:
         seed = message["seed"]
         self.models = {"seeded": self.pair(self.fresh_model(seed), self.fresh_model(seed))}
         plain = self.models["seeded"][0]
-        self.entries, size = layout.manifest(self.fresh_inputs(seed, "own"))
-        self.natures = self.natures_of(seed)
         values = self.fresh_inputs(seed, "own")
+        self.entries, size = layout.manifest(values)
+        # What two draws have in common: of a tensor of two elements one tells little.
+        one = [distributions.nature_of(value) for value in values]
+        other = [distributions.nature_of(value) for value in self.fresh_inputs(seed ^ 1, "own")]
+        self.natures = [a & b for a, b in zip(one, other, strict=False)]
         before = self.most_allocated(again=True)
         first = self.run(plain, values)
         work = self.most_allocated() - before

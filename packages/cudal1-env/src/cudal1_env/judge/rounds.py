@@ -322,9 +322,8 @@ class Measurement:
             stays.append([(1, "single")] * SINGLES)
         watches = self.closely or pair < _WATCHED_FIRST or self.random.random() < _WATCHED
         if watches and self.reference.device.name != "cpu":
-            like = int(self.random.integers(sum(map(len, stays))))
-            stay = stays[0] if like < len(stays[0]) else stays[1]
-            place = like if stay is stays[0] else like - len(stays[0])
+            places = [(stay, place) for stay in stays for place in range(len(stay))]
+            stay, place = places[int(self.random.integers(len(places)))]
             stay.insert(place + int(self.random.integers(2)), (stay[place][0], "watch"))
         return stays
 

@@ -1,0 +1,25 @@
+"""Whether there are NVIDIA GPUs, and whether this process has opened one, told without starting any library."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+NODES = "/dev/nvidia"
+"""How the names of GPUs and of their driver's controls begin."""
+
+
+def has_gpu() -> bool:
+    """Whether this machine shows an NVIDIA GPU, and its user has not hidden it (`CUDA_VISIBLE_DEVICES=`, or -1)."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+    return os.path.exists(f"{NODES}ctl") and visible != "" and not visible.startswith("-")
+
+
+def touched_gpu() -> bool:
+    """Whether something here has opened a GPU: no process that is forked from this one could use it then."""
+    folder = "/proc/self/fd"
+    for name in os.listdir(folder):
+        with contextlib.suppress(OSError):  # the folder's own, which is closed by now
+            if os.readlink(f"{folder}/{name}").startswith(NODES):
+                return True
+    return False
