@@ -364,7 +364,19 @@ def test_four_pairs_know_their_noise_badly():
         arms = np.exp(rng.normal(0, 0.05, (400, 2, pairs)))
         return float(np.median([half_width(estimate([Launch(tuple(one[0]), tuple(one[1]))])) for one in arms]))
 
-    assert width(4) > 2 * width(TRAINING.min_pairs)
+    assert width(4) > 1.8 * width(TRAINING.min_pairs)
+
+
+@pytest.mark.parametrize("name", ["typical", "strong memory", "slow memory"])
+def test_the_shortest_evaluation_is_covered_and_never_absurdly_wide(name):
+    """Eight pairs, and no time for more: chance makes them look as if they remembered each other."""
+    rng, model = generator(name), MODELS[name]
+    results = []
+    for _ in range(EVALUATIONS // 10):
+        spread = calibrated(model, rng)
+        results += [follow(model, rng, TRAINING, spread, budget=TRAINING.min_pairs) for _ in range(10)]
+    assert misses(results) <= most_misses(EVALUATIONS)
+    assert max(half_width(speedup) for _, speedup in results) < 0.12
 
 
 def test_the_centre_doubts_turns_that_remember():
@@ -372,7 +384,7 @@ def test_the_centre_doubts_turns_that_remember():
     independent = NoiseModel(arm=(Lognormal(0.01),)).launches(rng, 100, 40)
     remembering = NoiseModel(arm=(HeavyTails(0.0, 3.0), *MODELS["strong memory"].arm)).launches(rng, 100, 40)
     ratio = np.mean([centre(a).variance for a in remembering]) / np.mean([centre(a).variance for a in independent])
-    assert ratio > 2.0
+    assert ratio > 1.8
 
 
 @given(st.floats(0.01, 100.0), st.floats(0.5, 2.0))

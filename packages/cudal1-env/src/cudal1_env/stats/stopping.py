@@ -26,7 +26,7 @@ class StopRule:
     loses_below: float | None = None
     """A look stops when the interval's upper end is below this: it is plain that the candidate loses. None: never."""
     min_pairs: int = 8
-    """Least pairs in each launch, however tight the budget: four know their noise so badly that their interval is over
+    """Least pairs in each launch, however tight the budget: four know their noise so badly that their interval is
     twice as wide as that of eight."""
 
     def __post_init__(self) -> None:
