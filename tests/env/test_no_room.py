@@ -61,6 +61,27 @@ def test_other_tasks_inputs_go_and_come_again(monkeypatch: pytest.MonkeyPatch, j
     assert {one.task for one in found} == {"file/a", "file/b"}
 
 
+@pytest.mark.parametrize("while_pools", [1, 2])
+def test_a_program_is_denied_for_its_memory_only_where_no_other_task_held_some(
+    monkeypatch: pytest.MonkeyPatch, judge: BatchJudge, while_pools: int
+) -> None:
+    measure, asked = Launches.measure, list[int]()
+
+    def crowded(self: Launches, built: Any, pool: Any) -> Evaluation:
+        asked.append(len(judge._pools))
+        if len(judge._pools) >= while_pools:
+            raise Fault(Status.OUT_OF_MEMORY, "too little")
+        return measure(self, built, pool)
+
+    monkeypatch.setattr(Launches, "measure", crowded)
+    monkeypatch.setattr(judge.device, "free_bytes", lambda: 1 << 40)
+    monkeypatch.setattr(judge.device, "pool_bytes", lambda wanted: 1 << 40)
+    found = judge.evaluate_many([(task, ANSWER) for task in TASKS])
+    wanted = Status.CORRECT if while_pools == 2 else Status.OUT_OF_MEMORY
+    assert [one.status for one in found] == [wanted] * 2, [one.message for one in found]
+    assert asked[:2] == [2, 1], "with the other task's inputs, then without"
+
+
 def test_each_program_of_a_sweep_is_told(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge) -> None:
     failing(monkeypatch, judge, "out of memory", while_pools=2)
     told: dict[int, object] = {}

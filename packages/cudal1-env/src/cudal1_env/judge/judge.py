@@ -30,7 +30,7 @@ from cudal1_env.judge.pool import SEED_BYTES, Pool
 from cudal1_env.judge.rehearsal import compiles
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.verdict import Case, printable
-from cudal1_env.records import Evaluation, Precision
+from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.sandbox import default_spec
 
 Begun = dict[tuple[str, str], Future[None]]
@@ -310,7 +310,7 @@ class Judge:
     # --- measuring ---------------------------------------------------------------------------------------------
 
     def _measured(self, built: Built, pool: Pool, seed: bytes | None) -> Evaluation:
-        """Measure; where a GPU has too little room, once more without the inputs of other tasks.
+        """Measure; where a GPU has too little room, for program or judge, once more without the inputs of other tasks.
 
         Args:
             built: The candidate.
@@ -325,14 +325,16 @@ class Judge:
         if pool.closed:
             pool = self._pool(case, seed)
         self._allot(pool)  # the others have grown since
+        others = [key for key, one in self._pools.items() if one is not pool]
         try:
-            return self._measure(built, pool)
+            evaluation = self._measure(built, pool)
+            if evaluation.status is not Status.OUT_OF_MEMORY or not others or self.device.free_bytes() is None:
+                return evaluation
         except (NoRoomError, TooLargeError) as error:
-            others = [key for key, one in self._pools.items() if one is not pool]
             if not others:
                 raise _too_large(case, error) from error
-            for key in others:
-                self._retire(key)
+        for key in others:
+            self._retire(key)
         self._allot(pool)
         again = self._case(case.task, case.source, case.precision)
         again.commitment = pool.secrets.commitment
