@@ -11,7 +11,8 @@ from cudal1_env.judge import JudgeSettings
 from cudal1_env.judge.arms import Arm, Call, Fault
 from cudal1_env.judge.launches import Launches
 from cudal1_env.judge.pool import InputSet
-from cudal1_env.judge.rounds import SOLO_TURNS, WARM_SETS, LaunchResult, Measurement, Tally, beyond_chance
+from cudal1_env.judge.rounds import SOLO_TURNS, WARM_SETS, LaunchResult, Measurement, Tally
+from cudal1_env.judge.suspicion import beyond_chance
 from cudal1_env.records import Status
 from cudal1_env.stats import Launch
 

@@ -27,8 +27,8 @@ from cudal1_env.judge.rounds import (
     LaunchResult,
     Longer,
     Measurement,
-    beyond_chance,
 )
+from cudal1_env.judge.suspicion import beyond_chance
 from cudal1_env.judge.verdict import Case, printable
 from cudal1_env.records import Evaluation, Look, Precision, Status
 from cudal1_env.stats import RULES, Launch, Spread, centre, conclude, decide

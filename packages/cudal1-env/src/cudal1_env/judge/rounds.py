@@ -18,6 +18,7 @@ import numpy as np
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.arms import Arm, Call, Fault
 from cudal1_env.judge.pool import InputSet
+from cudal1_env.judge.suspicion import median_and_error, slowed
 from cudal1_env.records import GpuState, Look, OutputError, Status
 from cudal1_env.stats import Launch
 
@@ -45,13 +46,8 @@ SINGLES = 2
 _WATCHED_FIRST, _WATCHED = 4, 0.5
 """Pairs in which somebody looks what else runs on a GPU: the first ones, which every launch has, and this share of the
 others."""
-_CHANCE = 1e-4
-"""What is seen before the candidate's calls only is no chance if chance does as much with less than this probability.
-It is asked after each of several launches, and by chance less than one evaluation of 1024 should be blamed."""
 _RESOLUTION = 0.02
 """Latencies below this share of the overhead, or below its spread, cannot be told from it: taken as that long."""
-_SLOWED = 1.05
-"""The reference may be this much slower beside the candidate than alone (DESIGN.md, protocol 7)."""
 
 Kind = Literal["turn", "single", "watch"]
 """What calls in one go are for: a turn's latency, a call's alone, or to see what else runs on the device meanwhile."""
@@ -375,7 +371,7 @@ class Measurement:
                         full[count].append(self._trusted(sets[:count]).elapsed_ns * 1e-6)
             harness = max(0.0, (statistics.median(empty[n]) - statistics.median(empty[m])) / (n - m))
             least = statistics.median(empty[n]) - n * harness
-            (some, some_error), (all_, all_error) = _median_and_error(full[m]), _median_and_error(full[n])
+            (some, some_error), (all_, all_error) = median_and_error(full[m]), median_and_error(full[n])
             beside = (n * some - m * all_) / (n - m)
             self.overhead_ms = min(max(beside, least), least + _FIRST_CALL_MS) + self.burst * harness
             spread = min(math.hypot(n * some_error, m * all_error) / (n - m), _FIRST_CALL_MS)
@@ -450,49 +446,9 @@ def believed(launch: Launch, reference_ms: Sequence[float], candidate_ms: Sequen
         reference_ms: Calls made alone, with all that a turn takes beside its call.
         candidate_ms: The same of the candidate.
     """
-    reference, candidate = _median_and_error(reference_ms), _median_and_error(candidate_ms)
+    reference, candidate = median_and_error(reference_ms), median_and_error(candidate_ms)
     most = reference[0] - candidate[0] + 3.0 * math.hypot(reference[1], candidate[1])
     result = Launch()
     for mine, other in zip(launch.reference_ms, launch.candidate_ms, strict=True):
         result = result.add(mine, max(other, mine - max(most, 0.0)))
     return result
-
-
-def slowed(beside_ms: Sequence[float], before_ms: Sequence[float], after_ms: Sequence[float]) -> bool:
-    """Whether the reference was slower beside the candidate than alone.
-
-    The median beside must exceed the smaller of the two medians alone by 5 % (DESIGN.md, protocol 7), and by three
-    standard errors of either, so that noise is not called tampering.
-
-    Args:
-        beside_ms: Latencies of the reference's turns in pairs.
-        before_ms: Latencies alone, before the candidate's turns.
-        after_ms: The same after its death.
-    """
-    beside, beside_error = _median_and_error(beside_ms)
-    alone, alone_error = min(_median_and_error(before_ms), _median_and_error(after_ms))
-    return beside - 3.0 * beside_error > _SLOWED * (alone + 3.0 * alone_error)
-
-
-def beyond_chance(mine: int, other: int) -> bool:
-    """Whether something ran before the candidate's calls too often for a chance that favours neither arm.
-
-    The sign test, one-sided: sum over k >= mine of C(n, k) / 2^n < `_CHANCE`, with n = mine + other. Both arms' calls
-    of a pair follow each other closely and in random order, so whoever else uses the device meets either alike.
-
-    Args:
-        mine: Pairs in which something ran before the candidate's watched calls only.
-        other: The same for the reference's.
-
-    >>> beyond_chance(13, 0), beyond_chance(14, 0), beyond_chance(14, 1), beyond_chance(40, 30)
-    (False, True, False, False)
-    """
-    n = mine + other
-    return sum(math.comb(n, k) for k in range(mine, n + 1)) < _CHANCE * 2**n
-
-
-def _median_and_error(times_ms: Sequence[float]) -> tuple[float, float]:
-    """Median and its standard error from the median absolute deviation, as for normal noise."""
-    middle = statistics.median(times_ms)
-    deviation = 1.4826 * statistics.median(abs(time - middle) for time in times_ms)
-    return middle, 1.2533 * deviation / math.sqrt(len(times_ms))

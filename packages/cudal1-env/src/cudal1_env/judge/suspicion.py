@@ -1,0 +1,62 @@
+"""What in one launch makes a candidate suspect: a slowed reference, work where nobody asked for any."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+_SLOWED = 1.05
+"""The reference may be this much slower beside the candidate than alone (DESIGN.md, protocol 7)."""
+_FAR, _OFTEN = 1.2, 0.25
+"""Or this much slower than its longest turn alone, in this share of its turns: what only some turns meet moves their
+centre before it moves their median."""
+_CHANCE = 1e-4
+"""What is seen before the candidate's calls only is no chance if chance does as much with less than this probability.
+It is asked after each of several launches, and by chance less than one evaluation of 1024 should be blamed."""
+
+
+def slowed(beside_ms: Sequence[float], before_ms: Sequence[float], after_ms: Sequence[float]) -> bool:
+    """Whether the reference was slower beside the candidate than alone.
+
+    Either the median beside exceeds the smaller of the two medians alone by 5 % (DESIGN.md, protocol 7), and by three
+    standard errors of either, so that noise is not called tampering. Or more than a quarter of the turns beside took
+    1.2 times the longest turn alone, before or after, whichever was shorter. Where half of the turns take three times
+    as long, the first sees it in four of ten launches, the second in nine; both see it in less than one of a hundred
+    where turns scatter by 5 % and nobody is to blame (`tests/env/test_suspicion.py`).
+
+    Args:
+        beside_ms: Latencies of the reference's turns in pairs.
+        before_ms: Latencies alone, before the candidate's turns.
+        after_ms: The same after its death.
+    """
+    beside, beside_error = median_and_error(beside_ms)
+    alone, alone_error = min(median_and_error(before_ms), median_and_error(after_ms))
+    if beside - 3.0 * beside_error > _SLOWED * (alone + 3.0 * alone_error):
+        return True
+    far = _FAR * min(max(before_ms), max(after_ms))
+    return sum(time > far for time in beside_ms) > _OFTEN * len(beside_ms)
+
+
+def beyond_chance(mine: int, other: int) -> bool:
+    """Whether something ran before the candidate's calls too often for a chance that favours neither arm.
+
+    The sign test, one-sided: sum over k >= mine of C(n, k) / 2^n < `_CHANCE`, with n = mine + other. Both arms' calls
+    of a pair follow each other closely and in random order, so whoever else uses the device meets either alike.
+
+    Args:
+        mine: Pairs in which something ran before the candidate's watched calls only.
+        other: The same for the reference's.
+
+    >>> beyond_chance(13, 0), beyond_chance(14, 0), beyond_chance(14, 1), beyond_chance(40, 30)
+    (False, True, False, False)
+    """
+    n = mine + other
+    return sum(math.comb(n, k) for k in range(mine, n + 1)) < _CHANCE * 2**n
+
+
+def median_and_error(times_ms: Sequence[float]) -> tuple[float, float]:
+    """Median and its standard error from the median absolute deviation, as for normal noise."""
+    middle = statistics.median(times_ms)
+    deviation = 1.4826 * statistics.median(abs(time - middle) for time in times_ms)
+    return middle, 1.2533 * deviation / math.sqrt(len(times_ms))
