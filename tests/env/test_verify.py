@@ -33,6 +33,14 @@ def test_ways_that_build_quickly_are_chosen_more_often(pairs: list[Pair]) -> Non
     assert [pair.task for pair in chosen] == sorted(pair.task for pair in chosen)
 
 
+def test_what_somebody_wrote_comes_before_what_templates_made() -> None:
+    tasks = [task for task in load_suite("starter", device="cuda") if task.id == "starter/cumsum_matmul"]
+    made = [pair for pair in build(tasks, failures=0) if pair.writing == "pytorch"]
+    written = {pair.key for pair in made if pair.template.startswith("starter:")}
+    assert 1 < len(written) < len(made)
+    assert {pair.key for pair in choose(made, len(written), device="cuda")} == written
+
+
 def test_a_larger_limit_keeps_what_was_chosen(pairs: list[Pair]) -> None:
     few, many = (choose(pairs, limit, device="cuda") for limit in (20, 60))
     assert {pair.key for pair in few} < {pair.key for pair in many}

@@ -24,7 +24,8 @@ def choose(pairs: Iterable[Pair], limit: int | None, *, device: Device, again: b
     """Return pairs to judge, a task's programs together.
 
     Every task and way of writing gets its first program before any gets its second, but for those that are dear to
-    build. Within a way the order follows from the programs' hashes, so the same call chooses the same pairs.
+    build. Within a way those that somebody wrote come before those that a template made, and else the order follows from
+    the programs' hashes, so the same call chooses the same pairs.
 
     Args:
         pairs: The corpus.
@@ -33,7 +34,7 @@ def choose(pairs: Iterable[Pair], limit: int | None, *, device: Device, again: b
         again: Whether pairs that have an evaluation from such a device are judged again.
     """
     lines: dict[tuple[str, str, bool], list[Pair]] = {}
-    for pair in sorted(pairs, key=lambda pair: pair.source_sha256):
+    for pair in sorted(pairs, key=lambda pair: (not by_hand(pair), pair.source_sha256)):
         if again or not any(one.device == device for one in pair.evaluations):
             lines.setdefault((pair.reference_sha256, pair.writing, pair.label == "right"), []).append(pair)
     ranked = [
@@ -44,6 +45,11 @@ def choose(pairs: Iterable[Pair], limit: int | None, *, device: Device, again: b
     ranked.sort(key=lambda item: (item[0], item[1].source_sha256))
     chosen = [pair for _, pair in ranked[:limit]]
     return sorted(chosen, key=lambda pair: (pair.task, pair.reference_sha256, pair.source_sha256))
+
+
+def by_hand(pair: Pair) -> bool:
+    """Whether somebody wrote the program, and no template made it."""
+    return not pair.template or pair.template.startswith("starter:")
 
 
 def program_of(pair: Pair) -> Program:
