@@ -24,8 +24,8 @@ def choose(pairs: Iterable[Pair], limit: int | None, *, device: Device, again: b
     """Return pairs to judge, a task's programs together.
 
     Every task and way of writing gets its first program before any gets its second, but for those that are dear to
-    build. Within a way those that somebody wrote come before those that a template made, and else the order follows from
-    the programs' hashes, so the same call chooses the same pairs.
+    build. Within a way those that somebody wrote come before those that a template made, and else the order follows
+    from the programs' hashes, so the same call chooses the same pairs.
 
     Args:
         pairs: The corpus.
