@@ -109,6 +109,13 @@ class Bench:
                     continue
         return found
 
+    def dying(self, wanted: int, patience_s: float = 5.0) -> set[int]:
+        """Return the living processes, given a moment until no more than so many are left."""
+        deadline = time.monotonic() + patience_s
+        while len(alive := self.processes()) > wanted and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return alive
+
     def settled(self, before: Traces, patience_s: float = 5.0) -> Traces:
         """Return the traces, given a moment to those that are dying (a supervisor outlives its worker by a little)."""
         deadline = time.monotonic() + patience_s
@@ -126,15 +133,15 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     judge = Judge(SETTINGS)
     patch.setattr(tempfile, "tempdir", None)  # the leases of all judges lie in one place
     bench = Bench(judge, mark, folder)
-    assert judge.evaluate(task(), HONEST).status is Status.CORRECT
-    assert len(bench.processes()) == 4, "expected a zygote, the oracle with its supervisor, and the keeper of the core"
-    yield bench
-    judge.close()
-    patch.undo()
-    deadline = time.monotonic() + 5.0
-    while bench.processes() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert bench.processes() == set()
+    try:
+        assert judge.evaluate(task(), HONEST).status is Status.CORRECT
+        alive = bench.dying(4)
+        assert len(alive) == 4, "expected a zygote, the oracle with its supervisor, and the keeper of the core"
+        yield bench
+    finally:
+        judge.close()
+        patch.undo()
+    assert bench.dying(0) == set()
     assert list(folder.iterdir()) == []
 
 

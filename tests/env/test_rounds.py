@@ -14,7 +14,7 @@ from cudal1_env.judge.arms import Arm, Call
 from cudal1_env.judge.cuda_memory import STAGED_BYTES, CudaMemory
 from cudal1_env.judge.launches import confirmed
 from cudal1_env.judge.pool import InputSet
-from cudal1_env.judge.rounds import SOLO_TURNS, WARM_SETS, Longer, Measurement, Tally
+from cudal1_env.judge.rounds import SOLO_AFTER, SOLO_TURNS, WARM_SETS, Longer, Measurement, Tally
 from cudal1_env.stats import Launch
 
 
@@ -71,7 +71,7 @@ def test_each_arm_comes_first_equally_often(seed: int) -> None:
     )
     launch = measurement.run(lambda launch: False).launch
     assert launch.pairs == 20
-    begin = len(log) - SOLO_TURNS - 40
+    begin = len(log) - SOLO_AFTER - 40
     pairs = [log[begin + 2 * pair : begin + 2 * pair + 2] for pair in range(20)]
     assert all(sorted(pair) == ["C", "R"] for pair in pairs)
     first = "".join(pair[0] for pair in pairs)

@@ -6,6 +6,7 @@ truth in 5 % of evaluations would exceed it once in a thousand simulations.
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import zlib
@@ -377,6 +378,20 @@ def test_the_shortest_evaluation_is_covered_and_never_absurdly_wide(name):
         results += [follow(model, rng, TRAINING, spread, budget=TRAINING.min_pairs) for _ in range(10)]
     assert misses(results) <= most_misses(EVALUATIONS)
     assert max(half_width(speedup) for _, speedup in results) < 0.12
+
+
+@pytest.mark.parametrize("name", ["judge_cpu.jsonl", "judge_cpu_2_cores.jsonl", "judge_cuda.jsonl"])
+def test_pairs_that_were_measured_do_not_remember(repository, name):
+    """Why little autocorrelation is allowed for: the mean over launches, less its bias of -1 / n for few values."""
+    found = []
+    for line in (repository / "docs/results" / name).read_text().splitlines():
+        for reference, candidate in json.loads(line).get("turns_ms") or ():
+            ratios = np.log(reference) - np.log(candidate)
+            deviation = np.clip(ratios, *np.quantile(ratios, [0.2, 0.8])) - np.median(ratios)
+            if len(ratios) >= 20:
+                found.append(deviation[1:] @ deviation[:-1] / (deviation @ deviation) + 1 / len(ratios))
+    assert len(found) > 200
+    assert abs(np.mean(found)) < 0.1
 
 
 def test_the_centre_doubts_turns_that_remember():

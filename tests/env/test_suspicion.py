@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
+from cudal1_env.judge.rounds import SOLO_AFTER, SOLO_TURNS
 from cudal1_env.judge.suspicion import slowed
 from cudal1_env.testing.noise import MODELS, Autoregressive, NoiseModel
 
-ALONE = 4
 LAUNCHES = 500
 
 
@@ -37,10 +39,10 @@ def test_noise_is_rarely_called_a_slowdown() -> None:
 
 def launch(model: NoiseModel, rng: np.random.Generator, pairs: int, *, share: float = 0.0) -> bool:
     """Whether a simulated launch looks slowed; a share of the turns beside take three times as long."""
-    one = model.launch(rng, pairs + 2 * ALONE)
+    one = model.launch(rng, SOLO_TURNS + pairs + SOLO_AFTER)
     times = np.array(one.reference_ms)
-    beside = times[ALONE:-ALONE] * np.where(rng.random(pairs) < share, 3.0, 1.0)
-    return slowed(beside.tolist(), times[:ALONE].tolist(), times[-ALONE:].tolist())
+    beside = times[SOLO_TURNS:-SOLO_AFTER] * np.where(rng.random(pairs) < share, 3.0, 1.0)
+    return slowed(beside.tolist(), times[:SOLO_TURNS].tolist(), times[-SOLO_AFTER:].tolist())
 
 
 @pytest.mark.parametrize("pairs", [8, 26])
@@ -56,3 +58,15 @@ def test_what_slows_some_turns_is_seen_too(share: float, pairs: int, least: floa
     rng, model = np.random.default_rng(zlib.crc32(b"queue")), NoiseModel(arm=(Autoregressive(0.05, 0.3),))
     assert sum(launch(model, rng, pairs, share=share) for _ in range(LAUNCHES)) >= least * LAUNCHES
     assert sum(launch(model, rng, pairs) for _ in range(LAUNCHES)) <= 0.01 * LAUNCHES
+
+
+def test_turns_of_an_honest_program_on_a_gpu_are_rarely_suspect(repository: Path) -> None:
+    """The reference beside its own program, its last turns taken for those that would come after it."""
+    suspect: list[bool] = []
+    for line in (repository / "docs/results/judge_cuda.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        for times, _ in record.get("turns_ms") or ():
+            if len(times) > 2 * SOLO_AFTER:
+                suspect.append(slowed(times[:-SOLO_AFTER], times[:SOLO_TURNS], times[-SOLO_AFTER:]))
+    assert len(suspect) > 500
+    assert sum(suspect) < 0.03 * len(suspect)

@@ -11,7 +11,7 @@ from cudal1_env.judge import JudgeSettings
 from cudal1_env.judge.arms import Arm, Call, Fault
 from cudal1_env.judge.launches import Launches
 from cudal1_env.judge.pool import InputSet
-from cudal1_env.judge.rounds import SOLO_TURNS, WARM_SETS, LaunchResult, Measurement, Tally
+from cudal1_env.judge.rounds import SOLO_AFTER, WARM_SETS, LaunchResult, Measurement, Tally
 from cudal1_env.judge.suspicion import beyond_chance
 from cudal1_env.records import Status
 from cudal1_env.stats import Launch
@@ -122,8 +122,8 @@ def test_turns_of_a_pair_are_neighbours() -> None:
         gpu = Gpu()
         gpu.measured(seed, burst=4)
         goes = [(who, count, watch) for who, stay in gpu.stays for count, watch in stay]
-        begin = len(goes) - 2 * len(gpu.plans[1]) - SOLO_TURNS  # the reference alone comes before and behind
-        turns = [(k, who) for k, (who, count, watch) in enumerate(goes[begin:-SOLO_TURNS]) if count == 4 and not watch]
+        begin = len(goes) - 2 * len(gpu.plans[1]) - SOLO_AFTER  # the reference alone comes before and behind
+        turns = [(k, who) for k, (who, count, watch) in enumerate(goes[begin:-SOLO_AFTER]) if count == 4 and not watch]
         assert len(turns) == 16
         for (first, one), (second, other) in zip(turns[::2], turns[1::2], strict=True):
             assert {one, other} == {"R", "C"}

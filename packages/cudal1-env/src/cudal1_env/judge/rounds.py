@@ -24,8 +24,8 @@ from cudal1_env.stats import Launch
 
 WARM_SETS = 2
 """Sets for untimed calls."""
-SOLO_TURNS = 4
-"""Turns of the reference alone, before and again after. It can be trusted with the sets of the pairs."""
+SOLO_TURNS, SOLO_AFTER = 4, 8
+"""Turns of the reference alone, before and after. It can be trusted with the sets of the pairs, and with one twice."""
 _FIRST_PAIRS, _MORE_PAIRS = 8, 6
 """Pairs whose sets are made before the first turn, and when those are used up: the looks at the interval are there."""
 _SETTLING_TURNS = 2
@@ -259,7 +259,8 @@ class Measurement:
             launch = believed(launch, self._single_ms[False], self._single_ms[True])
             most = proven(launch, self._single_ms[False], self._single_ms[True])
         self.candidate.close()
-        after = self._alone(solo)
+        again = SOLO_AFTER // SOLO_TURNS if self.reference_s <= _LONG_S else 1
+        after = self._alone(solo * again)
         alone_ms = (statistics.median(before), statistics.median(after))
         return LaunchResult(
             launch,

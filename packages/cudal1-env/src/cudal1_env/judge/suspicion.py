@@ -9,8 +9,8 @@ from collections.abc import Sequence
 _SLOWED = 1.05
 """The reference may be this much slower beside the candidate than alone (DESIGN.md, protocol 7)."""
 _FAR, _OFTEN = 1.2, 0.25
-"""Or this much slower than its longest turn alone, in this share of its turns: what only some turns meet moves their
-centre before it moves their median."""
+"""Or this much slower than its longest turn once the candidate is dead, in this share of its turns: what only some
+turns meet moves their centre before it moves their median."""
 _CHANCE = 1e-4
 """What is seen before the candidate's calls only is no chance if chance does as much with less than this probability.
 It is asked after each of several launches, and by chance less than one evaluation of 1024 should be blamed."""
@@ -21,9 +21,9 @@ def slowed(beside_ms: Sequence[float], before_ms: Sequence[float], after_ms: Seq
 
     Either the median beside exceeds the smaller of the two medians alone by 5 % (DESIGN.md, protocol 7), and by three
     standard errors of either, so that noise is not called tampering. Or more than a quarter of the turns beside took
-    1.2 times the longest turn alone, before or after, whichever was shorter. Where half of the turns take three times
-    as long, the first sees it in four of ten launches, the second in nine; both see it in less than one of a hundred
-    where turns scatter by 5 % and nobody is to blame (`tests/env/test_suspicion.py`).
+    1.2 times the longest of those after it. Where half of the turns take three times as long, the first sees it in four
+    of ten launches, the second in nine. Of honest turns as a GPU made them it suspects less than 3 %
+    (`tests/env/test_suspicion.py`).
 
     Args:
         beside_ms: Latencies of the reference's turns in pairs.
@@ -34,7 +34,7 @@ def slowed(beside_ms: Sequence[float], before_ms: Sequence[float], after_ms: Seq
     alone, alone_error = min(median_and_error(before_ms), median_and_error(after_ms))
     if beside - 3.0 * beside_error > _SLOWED * (alone + 3.0 * alone_error):
         return True
-    far = _FAR * min(max(before_ms), max(after_ms))
+    far = _FAR * max(after_ms)
     return sum(time > far for time in beside_ms) > _OFTEN * len(beside_ms)
 
 
