@@ -183,8 +183,9 @@ def test_others_on_the_gpu_are_rarely_beyond_chance() -> None:
     assert not beyond_chance(0, 0)
 
 
-def result(worked: tuple[int, int] = (0, 0), *, slowed: bool = False) -> LaunchResult:
-    return LaunchResult(Launch((1.0,) * 4, (0.5,) * 4), (1.0, 1.0), slowed, worked, 0.1, 0.01)
+def result(worked: tuple[int, int] = (0, 0), *, slowed: bool = False, kept_share: float = 1.0) -> LaunchResult:
+    launch = Launch((1.0,) * 4, (0.5,) * 4)
+    return LaunchResult(launch, (1.0, 1.0), slowed, worked, 0.1, 0.01, kept_share=kept_share)
 
 
 class Script:
@@ -194,10 +195,10 @@ class Script:
         self.results = {False: iter(candidate), True: iter(itself)}
         self.launches: list[tuple[bool, bool]] = []
         self.case = SimpleNamespace(
-            launches=[], overheads_ms=[], harnesses_ms=[], proven=[], states=[], looks=[], kept_s=0.0
+            launches=[], overheads_ms=[], harnesses_ms=[], proven=[], kept_shares=[], states=[], looks=[], kept_s=0.0
         )
         self.case.watch = SimpleNamespace(phases={"measure": 0.5})
-        settings = SimpleNamespace(settings=None, device=None)
+        settings = SimpleNamespace(settings=None, device=SimpleNamespace(name="cuda"))
         self.one: Any = Launches(cast(Any, settings), cast(Any, None))
         self.one._launch = lambda built, pool, *, closely: self.next(False, closely)
         self.one._beside_itself = lambda case, pool, *, closely: self.next(True, closely)
@@ -261,6 +262,17 @@ def test_a_slowed_reference_is_not_excused_by_work() -> None:
     script = Script([result(slowed=True)] * 5, [result((2, 0))] * 5)
     with pytest.raises(Fault, match="in 5 launches it was slowed"):
         script.run()
+
+
+def test_a_reference_slowed_a_little_beside_itself_does_not_excuse_one_slowed_much() -> None:
+    much, little = result(slowed=True, kept_share=0.7), result(slowed=True, kept_share=0.93)
+    script = Script([much] * 5, [little] * 5)
+    with pytest.raises(Fault, match="in 5 launches it was slowed"):
+        script.run()
+    half = result(slowed=True, kept_share=0.7**0.5)
+    script = Script([much], [half])
+    script.run()
+    assert script.case.kept_shares == [0.7]
 
 
 def test_what_earlier_launches_of_an_evaluation_saw_counts() -> None:

@@ -222,6 +222,9 @@ class Look(BaseModel):
     """Pairs in which something ran before the reference's only."""
     slowed: bool
     """Whether the reference was slower beside the candidate than alone, beyond noise."""
+    kept_share: float = Field(default=1.0, gt=0, le=1)
+    """How much of the reference's time beside the candidate it takes alone, too. On a GPU the rest of it does not
+    count; on a CPU, where nothing of a stopped program runs, turns alone are shorter because they see inputs again."""
 
 
 class Machine(BaseModel):

@@ -137,6 +137,8 @@ class Launches:
                 case.overheads_ms.append(result.overhead_ms)
                 case.harnesses_ms.append(result.harness_ms)
                 case.proven.append(result.proven)
+                if self._device.name != "cpu":
+                    case.kept_shares.append(result.kept_share)
                 case.states.append(result.states)
                 return
             message = suspect_text(result, number + 1)

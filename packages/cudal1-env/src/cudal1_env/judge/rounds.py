@@ -10,15 +10,16 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.arms import Arm, Call, Fault
+from cudal1_env.judge.overhead import Overhead, of_cpu, of_gpu, overstated_ms
 from cudal1_env.judge.pool import InputSet
-from cudal1_env.judge.suspicion import median_and_error, slowed
+from cudal1_env.judge.suspicion import kept_share, median_and_error, slowed
 from cudal1_env.records import GpuState, Look, OutputError, Status
 from cudal1_env.stats import Launch
 
@@ -34,13 +35,11 @@ SETS_BY_CALL, SETS_BESIDE = 7, 16
 """How many sets a launch's first four pairs take, for each call of a turn, and beside that: in three of them a whole
 turn is watched, which chance exceeds in 1 of 81 launches, and calls are made alone. Later pairs' may not be kept."""
 _EMPTY_CALLS = 7
-_FIRST_CALL_MS = 0.1
-"""The first call of a turn takes longer than the others by no more than this."""
 _SLOPES = 6
 """Turns of some calls, and of twice as many, that tell a GPU's overhead."""
 _LONG_S, _LONG_SLOPES = 10e-3, 2
 """Where calls are made one by one and take longer than this, so many of these turns are not empty: they would use up
-the time for the pairs, and what they tell is held to within `_FIRST_CALL_MS`."""
+the time for the pairs, and what they tell is held to within `FIRST_CALL_MS`."""
 SINGLES = 2
 """Calls for each pair that are made alone, where turns consist of several calls in one go."""
 _WATCHED_FIRST, _WATCHED = 4, 0.5
@@ -127,6 +126,8 @@ class LaunchResult:
     """Latencies that differ by less cannot be told apart."""
     proven: float = math.inf
     """Largest speedup that calls made alone bear out, where turns consist of several calls in one go."""
+    kept_share: float = 1.0
+    """How much of the reference's time beside the candidate it takes alone, too; at most 1."""
 
     @property
     def suspect(self) -> bool:
@@ -140,10 +141,11 @@ class LaunchResult:
     def excuses(self, suspect: LaunchResult) -> bool:
         """Whether this launch, of the reference beside itself, shows what a suspect one of the candidate shows.
 
-        A slowed reference excuses one that was slowed. Work in a pair or two is no excuse for work in most: it must be
-        seen at least half as often.
+        A slowed reference excuses one that was slowed at most twice as much. Work in a pair or two is no excuse for
+        work in most: it must be seen at least half as often.
         """
-        return (self.slowed or not suspect.slowed) and 2 * self._excess >= suspect._excess
+        as_slow = self.slowed and self.kept_share**2 <= suspect.kept_share
+        return (as_slow or not suspect.slowed) and 2 * self._excess >= suspect._excess
 
     def look(self, *, itself: bool) -> Look:
         """For the record.
@@ -151,7 +153,13 @@ class LaunchResult:
         Args:
             itself: Whether the reference stood in the candidate's place.
         """
-        return Look(itself=itself, candidate_only=self.worked[0], reference_only=self.worked[1], slowed=self.slowed)
+        return Look(
+            itself=itself,
+            candidate_only=self.worked[0],
+            reference_only=self.worked[1],
+            slowed=self.slowed,
+            kept_share=self.kept_share,
+        )
 
 
 class Measurement:
@@ -202,8 +210,8 @@ class Measurement:
         self.closely = closely
         self._taken_s: dict[bool, list[float]] = {False: [], True: []}
         self._single_ms: dict[bool, list[float]] = {False: [], True: []}
-        self.overhead_ms = 0.0
-        self.harness_ms = 0.0
+        self._overhead = Overhead(0.0, 0.0, 0.0)
+        self._empty_ms: list[float] = []
         self._resolution_ms = 1e-3
 
     def run(self, enough: Callable[[Launch], bool]) -> LaunchResult:
@@ -254,11 +262,13 @@ class Measurement:
                 states.append(state)
             if enough(launch):
                 break
+        self.candidate.close()
+        if over_ms := self._overstated_ms(warm):
+            launch, before = launch.longer(over_ms), [time + over_ms for time in before]
         most = math.inf
         if burst > 1:
             launch = believed(launch, self._single_ms[False], self._single_ms[True])
             most = proven(launch, self._single_ms[False], self._single_ms[True])
-        self.candidate.close()
         again = SOLO_AFTER // SOLO_TURNS if self.reference_s <= _LONG_S else 1
         after = self._alone(solo * again)
         alone_ms = (statistics.median(before), statistics.median(after))
@@ -267,11 +277,12 @@ class Measurement:
             alone_ms,
             slowed(launch.reference_ms, before, after),
             self._worked(),
-            self.overhead_ms,
-            self.harness_ms / burst,
+            self._overhead.of_turn(burst),
+            self._overhead.harness_ms,
             tuple(states),
             self._resolution_ms,
             most,
+            kept_share(launch.reference_ms, before, after),
         )
 
     def _settle(self, warm: InputSet) -> None:
@@ -345,20 +356,10 @@ class Measurement:
         return both.count((True, False)), both.count((False, True))
 
     def _measure_overhead(self, sets: list[InputSet], warm: InputSet) -> None:
-        """Learn from the reference what a turn takes beside its calls.
-
-        On a CPU that is an empty call: its outputs are those of the reference's last untimed call, made on `warm`. On a
-        GPU turns of m and of n = 2 m calls are made, empty (with the smallest kernel in place of the calls) and not.
-        T(n) = a + n (h + t), E(n) = e + n h, with h the harness's own work on each call and t the call: so
-        a = (n T(m) - m T(n)) / (n - m), h = (E(n) - E(m)) / (n - m), and what a turn takes beside n t is a + n h.
-        a exceeds e by what the first call of a turn takes longer than the others, some 10 us; where calls are long the
-        difference of two long times tells it badly, so it is held to that range. Few of the long ones will do then.
-        """
+        """Learn from the reference what a turn takes beside its calls; outputs of empty calls are those on `warm`."""
         if self.reference.device.name == "cpu":
-            empties = [self._trusted([warm], empty=True).elapsed_ns * 1e-6 for _ in range(_EMPTY_CALLS)]
-            self.overhead_ms = statistics.median(empties)
-            spread = statistics.median(abs(time - self.overhead_ms) for time in empties)
-            self.harness_ms = self.reference.describing_ns * 1e-6
+            self._empty_ms = self._empty_turns(warm, _EMPTY_CALLS)
+            self._overhead = of_cpu(self._empty_ms, self.reference.describing_ns * 1e-6)
         else:
             n = self._longest
             m = n // 2
@@ -370,14 +371,21 @@ class Measurement:
                     empty[count].append(self._trusted([warm] * count, empty=True).elapsed_ns * 1e-6)
                     if number < slopes:
                         full[count].append(self._trusted(sets[:count]).elapsed_ns * 1e-6)
-            harness = max(0.0, (statistics.median(empty[n]) - statistics.median(empty[m])) / (n - m))
-            least = statistics.median(empty[n]) - n * harness
-            (some, some_error), (all_, all_error) = median_and_error(full[m]), median_and_error(full[n])
-            beside = (n * some - m * all_) / (n - m)
-            self.overhead_ms = min(max(beside, least), least + _FIRST_CALL_MS) + self.burst * harness
-            spread = min(math.hypot(n * some_error, m * all_error) / (n - m), _FIRST_CALL_MS)
-            self.harness_ms = self.burst * harness
-        self._resolution_ms = max(spread, _RESOLUTION * self.overhead_ms) / self.burst
+            self._empty_ms = empty[n]
+            self._overhead = of_gpu(empty, full)
+        turn_ms = self._overhead.of_turn(self.burst)
+        self._resolution_ms = max(self._overhead.spread_ms, _RESOLUTION * turn_ms) / self.burst
+
+    def _empty_turns(self, warm: InputSet, number: int) -> list[float]:
+        """Times of as many empty turns of the reference, on a GPU of the length that its overhead is learnt from."""
+        count = 1 if self.reference.device.name == "cpu" else self._longest
+        return [self._trusted([warm] * count, empty=True).elapsed_ns * 1e-6 for _ in range(number)]
+
+    def _overstated_ms(self, warm: InputSet) -> float:
+        """By how much a call's overhead was learnt too large, now that the candidate is dead; 0 within noise."""
+        over = overstated_ms(self._empty_ms, self._empty_turns(warm, len(self._empty_ms)))
+        self._overhead = replace(self._overhead, fixed_ms=self._overhead.fixed_ms - over)
+        return over / self.burst
 
     def _alone(self, sets: list[InputSet]) -> list[float]:
         return [self._turn(part, is_candidate=False) for part in _groups(sets, self.burst)]
@@ -391,7 +399,7 @@ class Measurement:
 
     def _net_ms(self, elapsed_ms: float, count: int) -> float:
         """What so many calls in one go took, without the overhead."""
-        return max(elapsed_ms - self.overhead_ms, self._resolution_ms * count)
+        return max(elapsed_ms - self._overhead.of_turn(self.burst), self._resolution_ms * count)
 
     def _elapsed_ms(self, part: list[InputSet], *, is_candidate: bool, watch: bool = False) -> float:
         """Make calls in one go, compare their outputs, and return the milliseconds that the judge's clock saw."""

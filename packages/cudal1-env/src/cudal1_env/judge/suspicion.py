@@ -1,10 +1,12 @@
-"""What in one launch makes a candidate suspect: a slowed reference, work where nobody asked for any."""
+"""What in one launch speaks against a candidate: a slowed reference, work where nobody asked for any."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
+
+from cudal1_env.stats.launch import TRIM
 
 _SLOWED = 1.05
 """The reference may be this much slower beside the candidate than alone (DESIGN.md, protocol 7)."""
@@ -36,6 +38,33 @@ def slowed(beside_ms: Sequence[float], before_ms: Sequence[float], after_ms: Seq
         return True
     far = _FAR * max(after_ms)
     return sum(time > far for time in beside_ms) > _OFTEN * len(beside_ms)
+
+
+def kept_share(beside_ms: Sequence[float], before_ms: Sequence[float], after_ms: Sequence[float]) -> float:
+    """How much of the reference's time beside the candidate it takes alone, too; at most 1.
+
+    "The smaller reference time counts" (DESIGN.md, protocol 7): exp(alone - beside), with the trimmed mean of the
+    logarithms beside, as speedups have it, and alone the smaller of those before and after, each with its standard
+    error on top, so that noise takes little from an honest program.
+
+    Args:
+        beside_ms: Latencies of the reference's turns in pairs.
+        before_ms: Latencies alone, before the candidate's turns.
+        after_ms: The same after its death.
+    """
+    beside, _ = _trimmed(beside_ms)
+    alone = min(sum(_trimmed(times)) for times in (before_ms, after_ms))
+    return math.exp(min(0.0, alone - beside))
+
+
+def _trimmed(times_ms: Sequence[float]) -> tuple[float, float]:
+    """Trimmed mean of the logarithms, and its standard error."""
+    logs = sorted(math.log(time) for time in times_ms)
+    cut = int(TRIM * len(logs))
+    kept = logs[cut : len(logs) - cut]
+    pulled_in = [min(max(log, kept[0]), kept[-1]) for log in logs]
+    spread = statistics.stdev(pulled_in) if len(logs) > 1 else 0.0
+    return statistics.fmean(kept), spread / math.sqrt(len(logs)) / (1.0 - 2.0 * cut / len(logs))
 
 
 def beyond_chance(mine: int, other: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import statistics
 import time
 import uuid
@@ -64,6 +65,7 @@ class Case:
     overheads_ms: list[float] = field(default_factory=list[float])
     harnesses_ms: list[float] = field(default_factory=list[float])
     proven: list[float] = field(default_factory=list[float])
+    kept_shares: list[float] = field(default_factory=list[float])
     states: list[tuple[GpuState, ...]] = field(default_factory=list[tuple[GpuState, ...]])
     looks: list[Look] = field(default_factory=list[Look])
     strangers: int = 0
@@ -98,12 +100,15 @@ class Case:
 
         The low end allows for the harness's share of a call, which is subtracted from both arms, and which a program
         that puts less in its place does not have: 1 / low grows by that share of the reference's latency. Nor is it
-        above what calls made alone bear out, where turns consist of several calls (`rounds.proven`).
+        above what calls made alone bear out, where turns consist of several calls (`rounds.proven`). And on a GPU,
+        where work outlives a stopped process, only that of the reference's time counts which it takes alone, too
+        (`suspicion.kept_share`).
         """
         reference = summarize_latency([ms for launch in self.launches for ms in launch.reference_ms])
         candidate = summarize_latency([ms for launch in self.launches for ms in launch.candidate_ms])
         share = statistics.median(self.harnesses_ms) / reference.median_ms
-        low = 1 / (1 / speedup.low + share)
+        kept = math.exp(statistics.fmean(math.log(one) for one in self.kept_shares)) if self.kept_shares else 1.0
+        low = 1 / (1 / (kept * speedup.low) + share)
         speedup = speedup.model_copy(update={"low": min(low, statistics.median(self.proven))})
         verb = "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "not told apart"
         text = f"right; {speedup.point:.3g} x the reference's speed ({speedup.low:.3g} to {speedup.high:.3g}): {verb}"

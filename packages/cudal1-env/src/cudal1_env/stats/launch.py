@@ -69,6 +69,12 @@ class Launch:
         """Return this launch with the arms exchanged."""
         return Launch(self.candidate_ms, self.reference_ms)
 
+    def longer(self, more_ms: float) -> Launch:
+        """Return this launch with so much added to each latency of both arms."""
+        return Launch(
+            tuple(time + more_ms for time in self.reference_ms), tuple(time + more_ms for time in self.candidate_ms)
+        )
+
     def log_ratios(self) -> FloatArray:
         """Return log(reference / candidate) of each pair, shape (pairs,)."""
         return np.log(np.array(self.reference_ms)) - np.log(np.array(self.candidate_ms))
