@@ -269,7 +269,7 @@ def test_a_reference_slowed_a_little_beside_itself_does_not_excuse_one_slowed_mu
     script = Script([much] * 5, [little] * 5)
     with pytest.raises(Fault, match="in 5 launches it was slowed"):
         script.run()
-    half = result(slowed=True, kept_share=0.7**0.5)
+    half = result(slowed=True, kept_share=0.8)
     script = Script([much], [half])
     script.run()
     assert script.case.kept_shares == [0.7]
