@@ -6,11 +6,12 @@ import math
 
 import numpy as np
 from cudal1_env.judge.checks import chosen_samples, whole_samples
-from cudal1_env.judge.numerics import Answer, Expected, compare
+from cudal1_env.judge.numerics import Answer, Expected, compare, most_differing
 from cudal1_env.judge.rounds import proven
 from cudal1_env.stats import Launch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binom
 
 NUMBERS = st.one_of(
     st.floats(-4, 4, width=32), st.sampled_from([0.0, math.inf, -math.inf, math.nan, 1e30, 1e-30, 70000.0])
@@ -83,3 +84,10 @@ def test_calls_in_one_go_prove_no_more_than_calls_alone() -> None:
     assert proven(launch, [0.4] * 5, [0.45] * 5) == 1.0
     assert math.isclose(proven(launch, [0.4] * 5, [0.35] * 5), 2.0)
     assert proven(launch, [0.4] * 5, [0.31] * 5) > 9.9
+
+
+@given(st.integers(1, 100_000), st.floats(1e-4, 0.5))
+def test_integers_that_differ_as_often_as_they_may_are_rarely_denied(count: int, share: float) -> None:
+    most = most_differing(count, share)
+    assert binom.sf(most, count, share) < 1e-6
+    assert most <= count * share + 6 * math.sqrt(count * share) + 10, "and a program that errs more is not let through"

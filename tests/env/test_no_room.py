@@ -14,6 +14,7 @@ from cudal1_env.judge.batch import BatchJudge
 from cudal1_env.judge.launches import Launches
 from cudal1_env.judge.pool import Pool
 from cudal1_env.records import Evaluation, Status
+from cudal1_worker import gpus
 from cudal1_worker import protocol as wire
 from task_programs import program
 
@@ -129,6 +130,32 @@ def test_candidates_are_imported_again_one_by_one_where_memory_is_short(
     assert [one.status for one in found] == [Status.CORRECT] * 2, [one.message for one in found]
     assert alive[0] == 0
     assert len(built) >= 4, "each is imported again, and once more in each further launch"
+
+
+def test_what_opened_a_gpu_when_it_was_imported_is_not_there_while_others_are_measured(
+    monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
+) -> None:
+    monkeypatch.setattr(gpus, "NODES", "/dev/zero")
+    monkeypatch.setattr(judge.device, "free_bytes", lambda: 1 << 40)
+    monkeypatch.setattr(judge.device, "pool_bytes", lambda wanted: 1 << 40)
+    build, measure = judge._builder.build, Launches.measure
+    built: list[Any] = []
+    alive: list[list[bool]] = []
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        built.append(build(*arguments, **named))
+        return built[-1]
+
+    def counted(self: Launches, one: Any, pool: Any) -> Evaluation:
+        alive.append(["opens" in other.case.source for other in built if other.arm is not None])
+        return measure(self, one, pool)
+
+    monkeypatch.setattr(judge._builder, "build", noted)
+    monkeypatch.setattr(Launches, "measure", counted)
+    opens = "opens = open('/dev/zero')\n" + ANSWER
+    found = judge.evaluate_many([(TASKS[0], opens), (TASKS[0], ANSWER)])
+    assert [one.status for one in found] == [Status.CORRECT] * 2, [one.message for one in found]
+    assert alive[0] == [False], "expected the other one, as it was imported"
 
 
 def test_a_task_that_is_refused_is_asked_about_once_in_a_batch(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from cudal1_env.errors import WorkerLostError
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.rehearsal import compiles, compiles_by_torch
 from cudal1_env.judge.workers import Zygote
 from cudal1_env.records import Evaluation, Status
 from cudal1_worker import gpus, preload
+from cudal1_worker import protocol as wire
 from env import doubles
 
 
@@ -46,6 +50,28 @@ def test_a_zygote_that_opened_a_gpu_is_not_used(judge: Judge, tmp_path: Path, mo
     assert zygote._process is None
     monkeypatch.setattr(judge._builder, "_with_compiler", zygote)
     assert judged(judge, "assert 'torch._inductor.compile_fx' not in sys.modules").status is Status.CORRECT
+
+
+def test_a_zygote_that_is_late_does_not_answer_the_next_question(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    zygote, spec = Zygote(), judge._builder.spec(None, core=None)
+    receive, late = wire.receive, [True]
+
+    def slow(channel: socket.socket, **named: Any) -> Any:
+        if late and channel is zygote._channel and zygote.torch:
+            late.clear()
+            raise wire.ChannelTimeout("nothing came")
+        return receive(channel, **named)
+
+    zygote.start()
+    monkeypatch.setattr(wire, "receive", slow)
+    with pytest.raises(WorkerLostError, match="nothing came"):
+        zygote.fork("oracle", spec)
+    worker = zygote.fork("oracle", spec)
+    try:
+        assert worker.alive
+    finally:
+        worker.close()
+        zygote.close()
 
 
 @pytest.mark.parametrize("there", [False, True])

@@ -15,11 +15,16 @@ def has_gpu() -> bool:
     return os.path.exists(f"{NODES}ctl") and visible != "" and not visible.startswith("-")
 
 
-def touched_gpu() -> bool:
-    """Whether something here has opened a GPU: no process that is forked from this one could use it then."""
-    folder = "/proc/self/fd"
-    for name in os.listdir(folder):
-        with contextlib.suppress(OSError):  # the folder's own, which is closed by now
-            if os.readlink(f"{folder}/{name}").startswith(NODES):
-                return True
+def touched_gpu(pid: int | None = None) -> bool:
+    """Whether a process has opened a GPU: no process that is forked from it could use it then.
+
+    Args:
+        pid: Of the process; by default this one. One that is dead has opened nothing.
+    """
+    folder = f"/proc/{pid or 'self'}/fd"
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):  # the folder's own, which is closed by now
+                if os.readlink(f"{folder}/{name}").startswith(NODES):
+                    return True
     return False

@@ -27,7 +27,7 @@ from cudal1_env.records import Status
 
 _SPINS = 0x3FFF
 """Polls of the flag between two looks at the clock (about a millisecond)."""
-_AWAKE_TIMEOUT_S = 2.0
+_STALL_S, _AWAKE_TIMEOUT_S = 1.0, 2.0  # a host may hold up a short call for a moment
 
 _BUILD_ERRORS = {
     "syntax": Status.SYNTAX_ERROR,
@@ -273,7 +273,7 @@ class Arm:
         """Set the time limit of timed calls from the reference's latency."""
         settings = self.settings
         self._deadline_s = min(
-            settings.call_timeout_factor * reference_s + 0.05, max(settings.call_timeout_s, 4 * reference_s)
+            settings.call_timeout_factor * reference_s + _STALL_S, max(settings.call_timeout_s, 4 * reference_s)
         )
 
     def at_most(self, calls: int) -> None:

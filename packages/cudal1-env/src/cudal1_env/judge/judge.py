@@ -295,15 +295,18 @@ class Judge:
         return case
 
     def _thin_out(self, built: Sequence[Built]) -> None:
-        """Where a GPU's memory is short after imports, kill all candidates: each is imported again for its launches.
+        """Kill candidates that could disturb others on a GPU; each is imported again for its launches.
 
-        Else one that takes memory when it is imported would be the others' undoing.
+        Those that opened it when they were imported, or started a process, may have work queued there, which goes on
+        though they stand still. Where memory is short, all are killed: one that takes some would be the others'
+        undoing.
         """
         free = self.device.free_bytes()
-        if free is None or free >= self.device.pool_bytes(self.settings.pool_bytes):
+        if free is None:
             return
+        short = free < self.device.pool_bytes(self.settings.pool_bytes)
         for one in built:
-            if one.arm is not None:
+            if one.arm is not None and (short or (len(built) > 1 and one.arm.worker.uses_gpu())):
                 one.arm.close()
                 one.arm = None
 

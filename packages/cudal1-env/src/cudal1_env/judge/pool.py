@@ -386,7 +386,7 @@ class Pool:
         factor, floor_ulps = HALF.get(out.dtype, (settings.error_factor, settings.error_floor_ulps))
         kept = self.device.copy(values) if whole else None
         if not out.floating:
-            return _DraftAnswer(positions, values, kept, scale, own_error * settings.error_factor)
+            return _DraftAnswer(positions, values, kept, 1.0, own_error * settings.error_factor)  # shares have no scale
         allowed = tolerance(
             scale=scale,
             own_relative_error=own_error,

@@ -14,9 +14,11 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from cudal1_worker import protocol as wire
+from cudal1_worker.gpus import touched_gpu
 from cudal1_worker.sandbox import Spec
 
 from cudal1_env.errors import MachineError, WorkerLostError
@@ -238,6 +240,17 @@ class Worker:
                 self._how = {"closed": True}
         return dict(self._how or {})
 
+    def uses_gpu(self) -> bool:
+        """Whether the worker may be at work on a GPU: it has opened one, or has a child that might have."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        with contextlib.suppress(OSError):
+            if children.read_text().strip():
+                return True
+        try:
+            return touched_gpu(self.pid)
+        except PermissionError:  # nobody knows
+            return True
+
     def close(self) -> None:
         """Kill the worker and give every descriptor back."""
         if not self._open:
@@ -346,36 +359,41 @@ class Zygote:
         Raises:
             WorkerLostError: The zygote or the new worker died on the way.
         """
-        ours, theirs = socket.socketpair()
-        log_read, log_write = os.pipe2(os.O_CLOEXEC)
-        with contextlib.suppress(PermissionError):
-            fcntl.fcntl(log_write, _F_SETPIPE_SZ, 1 << 20)
-        os.set_blocking(log_read, False)
-        report_read, report_write = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(report_read, False)
-        orders, taken = socket.socketpair()
-        pages: list[SharedBlock] = []
-        if role == "arm":
-            pages = [SharedBlock(wire.PAGE_BYTES, sealed=True), SharedBlock(wire.PAGE_BYTES, sealed=False)]
-        fds = [theirs.fileno(), log_write, report_write, taken.fileno(), *(page.fd for page in pages)]
-        try:
-            with self._lock:
-                self.start()
-                assert self._channel is not None
-                wire.send(self._channel, {"role": role, "spec": spec.to_json()}, fds)
-                answer, _ = wire.receive(self._channel, timeout_s=_FORK_TIMEOUT_S)
-        except (wire.ChannelClosed, wire.ChannelTimeout) as error:
-            raise WorkerLostError(f"expected the zygote to fork a worker: {error}") from error
-        finally:
-            theirs.close()
-            taken.close()
-            os.close(log_write)
-            os.close(report_write)
-        if answer["worker"] is None:
-            fault = os.read(report_read, 4096).decode("utf-8", "replace")
-            raise WorkerLostError(f"expected a worker, the supervisor failed: {fault}")
-        hold = Hold(answer["worker"], caged(spec))
-        worker = Worker(hold, ours, log_read, report_read, orders, *(pages or (None, None)))
+        with contextlib.ExitStack() as ours_to_close:
+            ours, theirs = socket.socketpair()
+            log_read, log_write = os.pipe2(os.O_CLOEXEC)
+            with contextlib.suppress(PermissionError):
+                fcntl.fcntl(log_write, _F_SETPIPE_SZ, 1 << 20)
+            report_read, report_write = os.pipe2(os.O_CLOEXEC)
+            for end in (log_read, report_read):
+                os.set_blocking(end, False)
+                ours_to_close.callback(os.close, end)
+            orders, taken = socket.socketpair()
+            ours_to_close.callback(ours.close)
+            ours_to_close.callback(orders.close)
+            pages: list[SharedBlock] = []
+            if role == "arm":
+                pages = [SharedBlock(wire.PAGE_BYTES, sealed=True), SharedBlock(wire.PAGE_BYTES, sealed=False)]
+            for page in pages:
+                ours_to_close.callback(page.close)
+            fds = [theirs.fileno(), log_write, report_write, taken.fileno(), *(page.fd for page in pages)]
+            try:
+                with self._lock:
+                    answer = self._ask_to_fork(role, spec, fds)
+            finally:
+                theirs.close()
+                taken.close()
+                os.close(log_write)
+                os.close(report_write)
+            if answer["worker"] is None:
+                fault = os.read(report_read, 4096).decode("utf-8", "replace")
+                raise WorkerLostError(f"expected a worker, the supervisor failed: {fault}")
+            try:
+                hold = Hold(answer["worker"], caged(spec))
+            except WorkerGone as error:
+                raise WorkerLostError(f"expected a worker to live until it is held, {error}") from error
+            worker = Worker(hold, ours, log_read, report_read, orders, *(pages or (None, None)))
+            ours_to_close.pop_all()  # the worker closes them from now on
         try:
             ready = worker.answer(timeout_s=_FORK_TIMEOUT_S)
         except (Dead, Late) as error:
@@ -389,6 +407,22 @@ class Zygote:
         else:
             worker.missing += ("cgroup",)
         return worker
+
+    def _ask_to_fork(self, role: str, spec: Spec, fds: list[int]) -> wire.Message:
+        """Ask for a worker; a zygote that is late is stopped, because its answer would be taken for the next one's.
+
+        Raises:
+            WorkerLostError: It is dead or late.
+        """
+        self.start()
+        assert self._channel is not None
+        try:
+            wire.send(self._channel, {"role": role, "spec": spec.to_json()}, fds)
+            answer, _ = wire.receive(self._channel, timeout_s=_FORK_TIMEOUT_S)
+        except (wire.ChannelClosed, wire.ChannelTimeout) as error:
+            self.close()
+            raise WorkerLostError(f"expected the zygote to fork a worker: {error}") from error
+        return answer
 
     def close(self) -> None:
         """Stop the zygote; its workers die with it."""
