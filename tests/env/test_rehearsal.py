@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from cudal1_data import Task
 from cudal1_env.baselines.programs import BASELINES, program
-from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge import Judge, JudgeSettings, rehearsal
 from cudal1_env.judge.rehearsal import compiles
 from cudal1_env.records import Status
 
@@ -84,6 +84,19 @@ def test_builds_of_a_batch_go_side_by_side(judge: Judge) -> None:
         assert one.status is Status.CORRECT, one.message
         assert 1.0 < one.seconds.build_s < 2.5
     assert not judge._builder.rehearsals._kept
+
+
+def test_what_nobody_takes_does_not_pile_up(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "_MOST_KEPT", 2)
+    quick = COMPILER.replace("time.sleep(1.0)", "pass") + BODY.format(init="compiled()", call="pass")
+    judge.rehearse([(TASK, f"{quick}# {k}\n") for k in range(4)])
+    rehearsals = judge._builder.rehearsals
+    assert len(rehearsals._kept) == 2
+    root = judge._builder.folders._root
+    assert len([path for path in root.iterdir() if path.name.startswith("kept-")]) == 2
+    for one in rehearsals._kept.values():
+        judge._builder.folders.drop(one.snapshot)
+    rehearsals._kept.clear()
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")

@@ -30,6 +30,8 @@ _BY_TORCH = re.compile(r"torch\.compile|(?<!\bre)\.compile\(|torch\._inductor|to
 """`.compile(` is a model's or a function's of torch; a regular expression's is none."""
 _BY_OTHERS = re.compile(r"load_inline|cpp_extension|triton")
 
+_MOST_KEPT = 64
+"""Rehearsals that wait for their program; nobody takes those of baselines whose programs are wrong."""
 _LOST = (Status.CRASH, Status.TIMEOUT, Status.TAMPERING)
 """The worker is dead, or late: what its compiler was at may be half written, or locked."""
 
@@ -81,6 +83,9 @@ class Rehearsals:
             rehearsal = self._made(case, pool, leased=leased)
             with self._lock:
                 self._kept[key] = rehearsal
+                old = [self._kept.pop(next(iter(self._kept))) for _ in range(len(self._kept) - _MOST_KEPT)]
+            for one in old:
+                self._builder.folders.drop(one.snapshot)
 
     def take(self, case: Case, pool: Pool, *, leased: bool) -> Rehearsal | None:
         """Return a program's rehearsal, which is the caller's then; None if it is not worth one.
