@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,52 @@ def test_a_new_program_has_its_tasks_split_where_that_is_known(pairs: list[Pair]
     merge(corpus, written(tmp_path / "r.jsonl", new))
     added = corpus[known.reference_sha256, digest(source)]
     assert (added.split, added.level, added.family, added.overlaps) == ("train", 2, "norm", "level1/1")
+
+
+def test_pairs_may_be_built_after_their_records_are_merged(tmp_path: Path) -> None:
+    spec = "generated:norm+elementwise?n=6&seed=3"
+    built = list(build(load_suite(spec, device="cuda"), per_task=3, failures=1))
+    strange = record(built[0], 98) | {"source": "import torch\n", "source_sha256": digest("import torch\n")}
+    records = [*(record(pair, place) for place, pair in enumerate(built)), strange]
+    path = written(tmp_path / "r.jsonl", *(one | {"task": f"x/{one['task']}"} for one in records[:-1]), strange)
+    first, last = tmp_path / "first.jsonl", tmp_path / "last.jsonl"
+    build_it = [spec, "--per-task", "3", "--failures", "1"]
+    assert main(["corpus", "merge", str(first), str(path)]) == 0
+    assert main(["corpus", "build", str(first), *build_it]) == 0
+    assert main(["corpus", "build", str(last), *build_it]) == 0
+    assert main(["corpus", "merge", str(last), str(path)]) == 0
+    assert first.read_bytes() == last.read_bytes()
+    corpus = load_corpus(first)
+    assert {pair.split for pair in corpus} == {pair.split for pair in built} > {"train"}
+    assert [pair.source for pair in corpus if not pair.template] == ["import torch\n"]
+    assert all(pair.evaluations for pair in corpus)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "label"),
+    [
+        (("WRONG_OUTPUT", "CORRECT"), "right"),
+        (("TIMEOUT", "CRASH"), "timeout"),
+        (("RUNTIME_ERROR", "UNSTABLE", "WRONG_OUTPUT"), "runtime"),
+        (("UNSTABLE", "BUILD_ERROR"), "build"),
+        (("UNSTABLE",), "right"),
+    ],
+)
+def test_the_label_of_a_merged_program_follows_from_all_its_records(
+    pairs: list[Pair], tmp_path: Path, statuses: tuple[str, ...], label: str
+) -> None:
+    for order in permutations(enumerate(statuses, 1)):
+        corpus = Corpus()
+        for number, status in order:
+            merge(corpus, written(tmp_path / "r.jsonl", record(pairs[0], number, status=status)))
+        assert next(iter(corpus)).label == label
+
+
+def test_timing_noise_refutes_nothing(pairs: list[Pair], tmp_path: Path) -> None:
+    corpus = Corpus([pairs[0]])
+    merge(corpus, written(tmp_path / "r.jsonl", record(pairs[0], 1, status="UNSTABLE"), record(pairs[0], 2)))
+    assert corpus[pairs[0].key].verified
+    assert not corpus[pairs[0].key].refuted
 
 
 def test_a_record_that_was_changed_is_refused(pairs: list[Pair], tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ class Build(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     out: Positional[Path]
-    """A .parquet or .jsonl file. One that exists gets what it lacks; its evaluations stay."""
+    """A .parquet or .jsonl file. One that exists gets what it lacks; its evaluations stay. What records brought in is
+    found to be of the tasks that are built."""
     suites: Positional[tuple[str, ...]] = ("starter", "generated?n=160")
     """Suites, as for `list`."""
     device: Device = "cuda"
@@ -43,8 +44,8 @@ class Build(BaseModel):
         before, start = len(corpus), time.monotonic()
         for spec in self.suites:
             for pair in build(load_suite(spec, device=self.device), per_task=self.per_task, failures=self.failures):
-                if pair.key not in corpus:
-                    corpus.add(pair)
+                corpus.add(pair)
+        corpus.settle()
         elapsed_s = time.monotonic() - start
         corpus.save(self.out)
         made = len(corpus) - before

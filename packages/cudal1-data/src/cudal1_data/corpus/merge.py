@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from cudal1_data.corpus.model import LABEL_STATUS, Figures, Label, Pair, Speedup, digest
+from cudal1_data.corpus.model import Figures, Pair, Speedup, digest, label_of
 from cudal1_data.corpus.store import Corpus
 from cudal1_data.errors import DataError
 from cudal1_data.techniques import classify
@@ -75,8 +75,8 @@ def merge(corpus: Corpus, path: Path) -> Merged:
 
     Args:
         corpus: Gets the figures; programs that it lacks become pairs without a template. They have their task's
-            family, split and overlap where another pair has the same reference; else nothing is known of their
-            task, and it counts as test data.
+            family, split and overlap where a template's pair has the same reference; else nothing is known of their
+            task, and it counts as test data until such a pair is built.
         path: A record, or a line of a sweep, in each line.
 
     Raises:
@@ -93,9 +93,9 @@ def merge(corpus: Corpus, path: Path) -> Merged:
                 done.left_out.append(f"{path}:{number}: the program never reached a machine")
             else:
                 found.append(record)
-    tasks = {pair.reference_sha256: pair for pair in corpus}
     for record in found:
-        _merge_one(corpus, record, done, tasks.get(record.task_sha256))
+        _merge_one(corpus, record, done)
+    corpus.settle()
     return done
 
 
@@ -115,7 +115,7 @@ def _read(line: str, path: Path, number: int) -> _Record | None:
     return record
 
 
-def _merge_one(corpus: Corpus, record: _Record, done: Merged, sibling: Pair | None) -> None:
+def _merge_one(corpus: Corpus, record: _Record, done: Merged) -> None:
     key = record.task_sha256, record.source_sha256
     if key in corpus:
         pair = corpus[key].model_copy(update={"evaluations": (_figures(record),)})
@@ -128,29 +128,20 @@ def _merge_one(corpus: Corpus, record: _Record, done: Merged, sibling: Pair | No
     corpus.add(
         Pair(
             task=record.task,
-            family=sibling.family if sibling else record.task.rpartition("/")[2].partition("-")[0],
-            level=sibling.level if sibling else 1,
-            split=sibling.split if sibling else "test",
-            overlaps=sibling.overlaps if sibling else None,
+            family=record.task.rpartition("/")[2].partition("-")[0],
+            level=1,
+            split="test",
             reference=record.task_source,
             reference_sha256=record.task_sha256,
             source=record.source,
             source_sha256=record.source_sha256,
             writing="other" if tags is None else WRITING.get(tags.way, "other"),
             techniques=() if tags is None else tags.techniques,
-            label=_label(record.status),
+            label=label_of([record.status]),
             evaluations=(_figures(record),),
         )
     )
     done.new_pairs += 1
-
-
-def _label(status: str) -> Label:
-    """Return what a program without a template is from now on expected to be."""
-    for label, expected in LABEL_STATUS.items():
-        if status in expected:
-            return label
-    return "runtime"
 
 
 def _figures(record: _Record) -> Figures:
