@@ -39,6 +39,8 @@ class Audit:
     """On a GPU, find out how much of each task's inputs matters, too, for the floor of its programs."""
     part: str = ""
     """K/N: only every N-th task, from the K-th on, for several GPUs or machines with an own `out` each."""
+    require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
+    """Refuse to work unless these sandbox layers are active."""
     json: bool = False
     """Print the result as JSON."""
 
@@ -53,6 +55,7 @@ class Audit:
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import JudgeSettings
         from cudal1_env.judge.audit import AuditJudge
+        from cudal1_env.sandbox import available_layers, require_layers
 
         device = resolve_device(self.device)
         suite = load_suite(self.suite, device=device, scale=self.scale)
@@ -65,9 +68,11 @@ class Audit:
             check_same(own, device, self.out)
         known = [*([] if own is None else [own]), *map(load_audit, self.known)]
         name = Path(suite.name).name
+        require_layers(self.require_sandbox, available_layers(device))
+        settings = JudgeSettings(device=device, require_sandbox=self.require_sandbox)
         with ExitStack() as held:
             report = audit_tasks(
-                lambda: held.enter_context(AuditJudge(JudgeSettings(device=device))),
+                lambda: held.enter_context(AuditJudge(settings)),
                 device,
                 name,
                 tasks,

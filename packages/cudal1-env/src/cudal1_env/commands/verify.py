@@ -38,6 +38,8 @@ class Verify:
     """Judge pairs that have an evaluation from such a device too."""
     part: str = ""
     """K/N: only every N-th task, from the K-th on, for several GPUs or machines with an own `out` each."""
+    require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
+    """Refuse to work unless these sandbox layers are active."""
     json: bool = False
     """Print the counts as one JSON object."""
 
@@ -60,7 +62,9 @@ class Verify:
         file = SweepFile(self.out, device=device, precision=self.precision)
         if file.lines:
             log(f"{file.path} holds {len(file.lines)} verdicts: they are not judged again")
-        with PooledJudge(JudgeSettings(device=device, baselines=resolve(self.baselines, device))) as judge:
+        baselines = resolve(self.baselines, device)
+        settings = JudgeSettings(device=device, require_sandbox=self.require_sandbox, baselines=baselines)
+        with PooledJudge(settings) as judge:
             lines = sweep(
                 judge,
                 [program_of(pair) for pair in part_of(chosen, self.part, lambda pair: pair.task)],
