@@ -213,6 +213,11 @@ def test_a_record_that_was_changed_is_refused(pairs: list[Pair], tmp_path: Path)
     assert not any(pair.evaluations for pair in corpus)
     with pytest.raises(DataError, match=r"r\.jsonl:1: expected a record"):
         merge(corpus, written(tmp_path / "r.jsonl", {"nothing": 1}))
+    path.write_bytes(b'{"task": "\xff"}\n')
+    with pytest.raises(DataError, match=r"r\.jsonl:1: expected a record"):
+        merge(corpus, path)
+    with pytest.raises(DataError, match="line 1"):
+        load_corpus(path)
 
 
 def test_broken_corpora_name_the_line(tmp_path: Path) -> None:

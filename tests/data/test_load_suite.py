@@ -12,6 +12,10 @@ from cudal1_data import BrokenTaskError, UnknownSuiteError, UnknownTaskError, lo
 from task_programs import program
 
 
+def row_with(code: str) -> bytes:
+    return json.dumps({"code": code, "level": 1, "name": "1_Row", "problem_id": 1}).encode()
+
+
 @pytest.mark.parametrize("inner", ["", "KernelBench"])
 def test_checkout(checkout: Path, inner: str) -> None:
     suite = load_suite(checkout / inner)
@@ -141,6 +145,35 @@ def test_bad_rows_are_listed_and_the_rest_is_usable(tmp_path: Path, release_file
     assert "line 2" in reasons[1]
     assert "problem_id" in reasons[2]
     assert "level_id" in reasons[3]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"code": "\xff"}', "line 1: expected a JSON object"),
+        (b'{"a":' * 100_000, "line 1: expected a JSON object"),
+        (row_with("x = " + "-" * 100_000 + "1"), "nested too deeply"),
+        (row_with("(" * 5000), "too many nested parentheses"),
+        (row_with(program(1) + "x = " + " + ".join(["1"] * 3000)), "nested too deeply"),
+    ],
+)
+def test_one_row_that_cannot_be_read_leaves_the_rest(
+    tmp_path: Path, kernelbench_rows: list[dict[str, object]], line: bytes, reason: str
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"\n".join([line, *(json.dumps(row).encode() for row in kernelbench_rows)]))
+    suite = load_suite(path)
+    [(_, error)] = suite.broken
+    assert reason in str(error)
+    assert len(suite) == 4
+
+
+def test_a_task_file_that_is_nested_too_deeply_leaves_the_rest(checkout: Path) -> None:
+    deep = program(1) + "x = " + " + ".join(["1"] * 3000)
+    (checkout / "KernelBench" / "level1" / "1_Deep.py").write_text(deep)
+    suite = load_suite(checkout)
+    assert len(suite) == 3
+    assert any("1_Deep.py" in str(error) and "nested too deeply" in str(error) for _, error in suite.broken)
 
 
 @pytest.mark.parametrize(("name", "content"), [("empty.jsonl", b""), ("bad.parquet", b"PAR1 not really")])

@@ -447,6 +447,23 @@ def test_verdicts_get_the_baselines_that_they_lack(tmp_path: Path, release: Path
     assert "all, strongest" in text
 
 
+def test_one_program_with_a_long_sum_leaves_the_report_of_all() -> None:
+    long = f"# speedup 2.0\nclass ModelNew:\n    def forward(self, x):\n        return {' + '.join(['x'] * 400)}\n"
+    lines = [
+        SweepLine(
+            task="toy/add",
+            level=1,
+            task_sha256=one.task_sha256,
+            source_sha256=one.source_sha256,
+            device="cpu",
+            precision="training",
+            evaluation=one,
+        )
+        for one in (evaluation(source=long, speedup=2.0), evaluation())
+    ]
+    assert summarise(lines, without=0).programs == 2
+
+
 def test_the_report_tells_whose_code_ran() -> None:
     def line(name: str, *kernels: tuple[str, float]) -> SweepLine:
         parts = [Kernel(name="k", origin=origin, share=share, call_us=1.0, launches=1.0) for origin, share in kernels]  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ import tyro
 from pydantic import BaseModel, ConfigDict
 from tyro.conf import Positional
 
+from cudal1_data.commands.broken import report_broken
 from cudal1_data.corpus.build import build
 from cudal1_data.corpus.card import card
 from cudal1_data.corpus.merge import merge
@@ -43,7 +44,9 @@ class Build(BaseModel):
         corpus = load_corpus(self.out) if self.out.exists() else Corpus()
         before, start = len(corpus), time.monotonic()
         for spec in self.suites:
-            for pair in build(load_suite(spec, device=self.device), per_task=self.per_task, failures=self.failures):
+            suite = load_suite(spec, device=self.device)
+            report_broken(suite)
+            for pair in build(suite, per_task=self.per_task, failures=self.failures):
                 corpus.add(pair)
         corpus.settle()
         elapsed_s = time.monotonic() - start

@@ -86,7 +86,7 @@ def merge(corpus: Corpus, path: Path) -> Merged:
     """
     done = Merged()
     found: list[_Record] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         if line.strip():
             record = _read(line, path, number)
             if record is None or record.machine is None:
@@ -99,7 +99,7 @@ def merge(corpus: Corpus, path: Path) -> Merged:
     return done
 
 
-def _read(line: str, path: Path, number: int) -> _Record | None:
+def _read(line: bytes, path: Path, number: int) -> _Record | None:
     try:
         values = _ROW.validate_json(line)
         values = values.get("evaluation", values)

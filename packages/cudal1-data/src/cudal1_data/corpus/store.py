@@ -125,8 +125,8 @@ def load_corpus(path: Path) -> Corpus:
     if file.suffix == ".parquet":
         return Corpus(_pair(_from_row(row), file, number) for number, row in enumerate(each_row(file), 1))
     if file.suffix == ".jsonl":
-        with file.open(encoding="utf-8", newline="\n") as lines:
-            return Corpus(_line(line, file, number) for number, line in enumerate(lines, 1) if line != "\n")
+        with file.open("rb") as lines:
+            return Corpus(_line(line, file, number) for number, line in enumerate(lines, 1) if line != b"\n")
     raise DataError(f"expected a corpus as .parquet or .jsonl, or a folder with {PAIRS}, got {path}")
 
 
@@ -134,7 +134,7 @@ def _place(pair: Pair) -> tuple[str, ...]:
     return tuple(getattr(pair, name) for name in _ORDER)
 
 
-def _line(text: str, path: Path, number: int) -> Pair:
+def _line(text: bytes, path: Path, number: int) -> Pair:
     try:
         return Pair.model_validate_json(text)
     except ValidationError as error:
