@@ -17,6 +17,7 @@ from cudal1_data.corpus.model import digest
 from cudal1_data.corpus.spoil import SPOILS
 from cudal1_data.corpus.stats import stats
 from cudal1_data.errors import DataError
+from cudal1_data.templates.rewrites import plain_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,6 +69,26 @@ def test_pairs_of_every_way_and_every_failure(pairs: list[Pair]) -> None:
                 compile(pair.source, "program", "exec")
         else:
             compile(pair.source, "program", "exec")
+
+
+def test_slow_programs_are_made_of_the_plain_one(pairs: list[Pair]) -> None:
+    slow = [pair for pair in pairs if pair.label == "slow"]
+    assert len(slow) == len({pair.task for pair in slow}) == 2
+    for pair in slow:
+        assert pair.source.startswith(plain_program(pair.reference).rstrip())
+        assert pair.writing == "pytorch"
+
+
+def test_outputs_a_hundredth_too_large_are_wrong_in_their_own_dtype() -> None:
+    torch = pytest.importorskip("torch", reason="needs torch")
+    spoil = next(spoil for name, _, spoil in SPOILS if name == "a hundredth too large")
+    program = spoil("class ModelNew:\n    def forward(self, *given):\n        return given\n")
+    namespace: dict[str, Any] = {}
+    exec(program, namespace)
+    given = (torch.ones(3), torch.tensor([0, 3, -1]), torch.tensor([True, False]), torch.ones(2, dtype=torch.half))
+    for before, after in zip(given, namespace["ModelNew"]().forward(*given), strict=True):
+        assert after.dtype == before.dtype
+        assert not torch.equal(after, before)
 
 
 @pytest.mark.parametrize("ending", ["parquet", "jsonl"])
@@ -218,6 +239,24 @@ def test_a_record_that_was_changed_is_refused(pairs: list[Pair], tmp_path: Path)
         merge(corpus, path)
     with pytest.raises(DataError, match="line 1"):
         load_corpus(path)
+
+
+def test_records_without_texts_go_to_programs_that_the_corpus_has(pairs: list[Pair], tmp_path: Path) -> None:
+    bare = [record(pair, number) | {"source": "", "task_source": ""} for number, pair in enumerate(pairs[:2])]
+    corpus = Corpus(pairs[:1])
+    done = merge(corpus, written(tmp_path / "r.jsonl", *({"evaluation": one} for one in bare)))
+    assert (done.added, done.new_pairs) == (1, 0)
+    assert corpus[pairs[0].key].verified
+    [reason] = done.left_out
+    assert "r.jsonl:2: it holds no texts" in reason
+
+
+def test_an_export_of_nothing_is_refused(pairs: list[Pair], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, folder = tmp_path / "c.jsonl", tmp_path / "dataset"
+    Corpus(pairs).save(source)
+    assert main(["corpus", "export", str(source), str(folder), "--verified"]) == 2
+    assert f"found none among its {len(Corpus(pairs))}" in capsys.readouterr().err
+    assert not folder.exists()
 
 
 def test_broken_corpora_name_the_line(tmp_path: Path) -> None:

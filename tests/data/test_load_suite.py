@@ -74,6 +74,27 @@ def test_selection(checkout: Path) -> None:
         load_suite(checkout, levels=[4], ids=[])
 
 
+@pytest.mark.parametrize(
+    ("spec", "whole"),
+    [
+        ("generated?n=20:level1", "generated?n=20"),
+        ("generated:softmax:level1,level2", "generated:softmax"),
+        ("generated:softmax+scan?n=20&seed=7:level1", "generated:softmax+scan?n=20&seed=7"),
+        ("generated:level1", "generated"),
+    ],
+)
+def test_a_selection_of_generated_tasks(spec: str, whole: str) -> None:
+    levels = {int(item.removeprefix("level")) for item in spec.rpartition(":")[2].split(",")}
+    chosen = load_suite(spec)
+    assert chosen.ids == load_suite(whole).where(lambda task: task.level in levels).ids
+    assert 0 < len(chosen) < len(load_suite(whole))
+
+
+def test_single_generated_tasks_behind_a_colon() -> None:
+    assert load_suite("generated:softmax-7-12").ids == ("generated/softmax-7-12",)
+    assert load_suite("generated:softmax?n=4:softmax-0-2").ids == ("generated/softmax-0-2",)
+
+
 def test_one_file(checkout: Path, tmp_path: Path) -> None:
     assert load_task(checkout / "KernelBench" / "level1" / "2_Second_task_.py").id == "kernelbench/level1/2"
     path = tmp_path / "mine.py"

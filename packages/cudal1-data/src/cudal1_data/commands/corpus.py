@@ -112,6 +112,12 @@ class ExportCorpus(BaseModel):
         """Write it."""
         whole = load_corpus(self.corpus)
         kept = Corpus(pair for pair in whole if pair.verified or not self.verified)
+        if not len(kept):
+            wanted = "pairs that a judge on a GPU found right" if self.verified else "pairs"
+            raise DataError(
+                f"expected {wanted} in {self.corpus}, found none among its {len(whole)}; "
+                "cudal1-env verify judges them, and cudal1-data corpus merge takes its records"
+            )
         if self.out.suffix in (".parquet", ".jsonl"):
             kept.save(self.out)
         else:

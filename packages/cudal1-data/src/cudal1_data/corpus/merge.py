@@ -20,7 +20,8 @@ WRITING = {
     "nvrtc": "cuda-nvrtc",
     "compile": "torch-compile",
 }
-"""By way of the classifier, the corpus's name; `other` for the rest."""
+"""By way of the classifier, the corpus's name; `OTHER` for the rest."""
+OTHER = "other"
 
 _ROW: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
@@ -55,6 +56,11 @@ class _Record(BaseModel):
     precision: str
     machine: _Machine | None = None
 
+    @property
+    def without_texts(self) -> bool:
+        """Whether the texts were left out, as `sweep --no-texts` does."""
+        return not self.source and not self.task_source and digest("") != self.task_sha256
+
 
 @dataclass
 class Merged:
@@ -77,7 +83,7 @@ def merge(corpus: Corpus, path: Path) -> Merged:
         corpus: Gets the figures; programs that it lacks become pairs without a template. They have their task's
             family, split and overlap where a template's pair has the same reference; else nothing is known of their
             task, and it counts as test data until such a pair is built.
-        path: A record, or a line of a sweep, in each line.
+        path: A record, or a line of a sweep, in each line. Those without texts go to programs that the corpus has.
 
     Raises:
         DataError: A line is no record, or its hashes are not those of its programs; the message names it. Nothing
@@ -91,6 +97,10 @@ def merge(corpus: Corpus, path: Path) -> Merged:
             record = _read(line, path, number)
             if record is None or record.machine is None:
                 done.left_out.append(f"{path}:{number}: the program never reached a machine")
+            elif record.without_texts and (record.task_sha256, record.source_sha256) not in corpus:
+                done.left_out.append(
+                    f"{path}:{number}: it holds no texts (sweep --no-texts), and the corpus has no such program"
+                )
             else:
                 found.append(record)
     for record in found:
@@ -110,7 +120,8 @@ def _read(line: bytes, path: Path, number: int) -> _Record | None:
         raise DataError(
             f"{path}:{number}: expected a record of cudal1-env evaluate, sweep or verify: {str(error)[:200]}"
         ) from error
-    if digest(record.source) != record.source_sha256 or digest(record.task_source) != record.task_sha256:
+    unlike = digest(record.source) != record.source_sha256 or digest(record.task_source) != record.task_sha256
+    if unlike and not record.without_texts:
         raise DataError(f"{path}:{number}: expected a record whose hashes are those of its programs; it was changed")
     return record
 
@@ -135,7 +146,7 @@ def _merge_one(corpus: Corpus, record: _Record, done: Merged) -> None:
             reference_sha256=record.task_sha256,
             source=record.source,
             source_sha256=record.source_sha256,
-            writing="other" if tags is None else WRITING.get(tags.way, "other"),
+            writing=OTHER if tags is None else WRITING.get(tags.way, OTHER),
             techniques=() if tags is None else tags.techniques,
             label=label_of([record.status]),
             evaluations=(_figures(record),),
