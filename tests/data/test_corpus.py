@@ -244,8 +244,8 @@ def test_a_record_that_was_changed_is_refused(pairs: list[Pair], tmp_path: Path)
 def test_records_without_texts_go_to_programs_that_the_corpus_has(pairs: list[Pair], tmp_path: Path) -> None:
     bare = [record(pair, number) | {"source": "", "task_source": ""} for number, pair in enumerate(pairs[:2])]
     corpus = Corpus(pairs[:1])
-    done = merge(corpus, written(tmp_path / "r.jsonl", *({"evaluation": one} for one in bare)))
-    assert (done.added, done.new_pairs) == (1, 0)
+    done = merge(corpus, written(tmp_path / "r.jsonl", *({"evaluation": one} for one in bare), record(pairs[2], 3)))
+    assert (done.added, done.new_pairs) == (1, 1)
     assert corpus[pairs[0].key].verified
     [reason] = done.left_out
     assert "r.jsonl:2: it holds no texts" in reason

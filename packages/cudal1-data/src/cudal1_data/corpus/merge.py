@@ -91,25 +91,31 @@ def merge(corpus: Corpus, path: Path) -> Merged:
         OSError: The file cannot be read.
     """
     done = Merged()
-    found: list[_Record] = []
+    whole: list[_Record] = []
+    bare: list[tuple[str, _Record]] = []
     for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         if line.strip():
-            record = _read(line, path, number)
+            where = f"{path}:{number}"
+            record = _read(line, where)
             if record is None or record.machine is None:
-                done.left_out.append(f"{path}:{number}: the program never reached a machine")
-            elif record.without_texts and (record.task_sha256, record.source_sha256) not in corpus:
-                done.left_out.append(
-                    f"{path}:{number}: it holds no texts (sweep --no-texts), and the corpus has no such program"
-                )
+                done.left_out.append(f"{where}: the program never reached a machine")
+            elif record.without_texts:
+                bare.append((where, record))
             else:
-                found.append(record)
-    for record in found:
+                whole.append(record)
+    for record in whole:
         _merge_one(corpus, record, done)
+    for where, record in bare:
+        if (record.task_sha256, record.source_sha256) in corpus:
+            _merge_one(corpus, record, done)
+        else:
+            reason = "it holds no texts (sweep --no-texts), and the corpus has no such program"
+            done.left_out.append(f"{where}: {reason}")
     corpus.settle()
     return done
 
 
-def _read(line: bytes, path: Path, number: int) -> _Record | None:
+def _read(line: bytes, where: str) -> _Record | None:
     try:
         values = _ROW.validate_json(line)
         values = values.get("evaluation", values)
@@ -118,11 +124,11 @@ def _read(line: bytes, path: Path, number: int) -> _Record | None:
         record = _Record.model_validate(values)
     except (ValueError, ValidationError) as error:
         raise DataError(
-            f"{path}:{number}: expected a record of cudal1-env evaluate, sweep or verify: {str(error)[:200]}"
+            f"{where}: expected a record of cudal1-env evaluate, sweep or verify: {str(error)[:200]}"
         ) from error
     unlike = digest(record.source) != record.source_sha256 or digest(record.task_source) != record.task_sha256
     if unlike and not record.without_texts:
-        raise DataError(f"{path}:{number}: expected a record whose hashes are those of its programs; it was changed")
+        raise DataError(f"{where}: expected a record whose hashes are those of its programs; it was changed")
     return record
 
 
