@@ -81,6 +81,14 @@ def test_verified_means_on_the_device_that_the_run_trains_for(pairs: list[Pair],
     assert sources(load_lessons(path, ALL, "cuda")) == {first.source}
 
 
+def test_timing_noise_neither_proves_nor_refutes(pairs: list[Pair], tmp_path: Path) -> None:
+    first, second, *_ = right(pairs)
+    verdicts = [(first, Status.UNSTABLE), (first, 2.0), (second, Status.UNSTABLE)]
+    lessons = load_lessons(saved(judged([first, second], verdicts, tmp_path), tmp_path), SftSettings(), "cuda")
+    assert sources(lessons) == {first.source}
+    assert lessons.left_out == {Why.UNVERIFIED: 1}
+
+
 def test_ways_of_writing_take_turns_the_fastest_first(pairs: list[Pair], tmp_path: Path) -> None:
     mine = [pair for pair in right(pairs) if pair.task == right(pairs)[0].task]
     speedups = {pair.key: 1.0 + number / 8 for number, pair in enumerate(mine)}

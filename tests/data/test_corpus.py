@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from cudal1_data.corpus.model import digest
 from cudal1_data.corpus.spoil import SPOILS
 from cudal1_data.corpus.stats import stats
 from cudal1_data.errors import DataError
+from cudal1_data.templates.rewrites import plain_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,6 +69,26 @@ def test_pairs_of_every_way_and_every_failure(pairs: list[Pair]) -> None:
                 compile(pair.source, "program", "exec")
         else:
             compile(pair.source, "program", "exec")
+
+
+def test_slow_programs_are_made_of_the_plain_one(pairs: list[Pair]) -> None:
+    slow = [pair for pair in pairs if pair.label == "slow"]
+    assert len(slow) == len({pair.task for pair in slow}) == 2
+    for pair in slow:
+        assert pair.source.startswith(plain_program(pair.reference).rstrip())
+        assert pair.writing == "pytorch"
+
+
+def test_outputs_a_hundredth_too_large_are_wrong_in_their_own_dtype() -> None:
+    torch = pytest.importorskip("torch", reason="needs torch")
+    spoil = next(spoil for name, _, spoil in SPOILS if name == "a hundredth too large")
+    program = spoil("class ModelNew:\n    def forward(self, *given):\n        return given\n")
+    namespace: dict[str, Any] = {}
+    exec(program, namespace)
+    given = (torch.ones(3), torch.tensor([0, 3, -1]), torch.tensor([True, False]), torch.ones(2, dtype=torch.half))
+    for before, after in zip(given, namespace["ModelNew"]().forward(*given), strict=True):
+        assert after.dtype == before.dtype
+        assert not torch.equal(after, before)
 
 
 @pytest.mark.parametrize("ending", ["parquet", "jsonl"])
@@ -157,6 +179,52 @@ def test_a_new_program_has_its_tasks_split_where_that_is_known(pairs: list[Pair]
     assert (added.split, added.level, added.family, added.overlaps) == ("train", 2, "norm", "level1/1")
 
 
+def test_pairs_may_be_built_after_their_records_are_merged(tmp_path: Path) -> None:
+    spec = "generated:norm+elementwise?n=6&seed=3"
+    built = list(build(load_suite(spec, device="cuda"), per_task=3, failures=1))
+    strange = record(built[0], 98) | {"source": "import torch\n", "source_sha256": digest("import torch\n")}
+    records = [*(record(pair, place) for place, pair in enumerate(built)), strange]
+    path = written(tmp_path / "r.jsonl", *(one | {"task": f"x/{one['task']}"} for one in records[:-1]), strange)
+    first, last = tmp_path / "first.jsonl", tmp_path / "last.jsonl"
+    build_it = [spec, "--per-task", "3", "--failures", "1"]
+    assert main(["corpus", "merge", str(first), str(path)]) == 0
+    assert main(["corpus", "build", str(first), *build_it]) == 0
+    assert main(["corpus", "build", str(last), *build_it]) == 0
+    assert main(["corpus", "merge", str(last), str(path)]) == 0
+    assert first.read_bytes() == last.read_bytes()
+    corpus = load_corpus(first)
+    assert {pair.split for pair in corpus} == {pair.split for pair in built} > {"train"}
+    assert [pair.source for pair in corpus if not pair.template] == ["import torch\n"]
+    assert all(pair.evaluations for pair in corpus)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "label"),
+    [
+        (("WRONG_OUTPUT", "CORRECT"), "right"),
+        (("TIMEOUT", "CRASH"), "timeout"),
+        (("RUNTIME_ERROR", "UNSTABLE", "WRONG_OUTPUT"), "runtime"),
+        (("UNSTABLE", "BUILD_ERROR"), "build"),
+        (("UNSTABLE",), "right"),
+    ],
+)
+def test_the_label_of_a_merged_program_follows_from_all_its_records(
+    pairs: list[Pair], tmp_path: Path, statuses: tuple[str, ...], label: str
+) -> None:
+    for order in permutations(enumerate(statuses, 1)):
+        corpus = Corpus()
+        for number, status in order:
+            merge(corpus, written(tmp_path / "r.jsonl", record(pairs[0], number, status=status)))
+        assert next(iter(corpus)).label == label
+
+
+def test_timing_noise_refutes_nothing(pairs: list[Pair], tmp_path: Path) -> None:
+    corpus = Corpus([pairs[0]])
+    merge(corpus, written(tmp_path / "r.jsonl", record(pairs[0], 1, status="UNSTABLE"), record(pairs[0], 2)))
+    assert corpus[pairs[0].key].verified
+    assert not corpus[pairs[0].key].refuted
+
+
 def test_a_record_that_was_changed_is_refused(pairs: list[Pair], tmp_path: Path) -> None:
     corpus = Corpus(pairs)
     changed = record(pairs[0]) | {"source": "print()"}
@@ -166,6 +234,29 @@ def test_a_record_that_was_changed_is_refused(pairs: list[Pair], tmp_path: Path)
     assert not any(pair.evaluations for pair in corpus)
     with pytest.raises(DataError, match=r"r\.jsonl:1: expected a record"):
         merge(corpus, written(tmp_path / "r.jsonl", {"nothing": 1}))
+    path.write_bytes(b'{"task": "\xff"}\n')
+    with pytest.raises(DataError, match=r"r\.jsonl:1: expected a record"):
+        merge(corpus, path)
+    with pytest.raises(DataError, match="line 1"):
+        load_corpus(path)
+
+
+def test_records_without_texts_go_to_programs_that_the_corpus_has(pairs: list[Pair], tmp_path: Path) -> None:
+    bare = [record(pair, number) | {"source": "", "task_source": ""} for number, pair in enumerate(pairs[:2])]
+    corpus = Corpus(pairs[:1])
+    done = merge(corpus, written(tmp_path / "r.jsonl", *({"evaluation": one} for one in bare), record(pairs[2], 3)))
+    assert (done.added, done.new_pairs) == (1, 1)
+    assert corpus[pairs[0].key].verified
+    [reason] = done.left_out
+    assert "r.jsonl:2: it holds no texts" in reason
+
+
+def test_an_export_of_nothing_is_refused(pairs: list[Pair], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, folder = tmp_path / "c.jsonl", tmp_path / "dataset"
+    Corpus(pairs).save(source)
+    assert main(["corpus", "export", str(source), str(folder), "--verified"]) == 2
+    assert f"found none among its {len(Corpus(pairs))}" in capsys.readouterr().err
+    assert not folder.exists()
 
 
 def test_broken_corpora_name_the_line(tmp_path: Path) -> None:

@@ -68,6 +68,11 @@ def test_export_folder_is_a_checkout(tmp_path: Path, checkout: Path) -> None:
         (["list", "no/such/folder"], "there is none by that name"),
         (["export", "starter", "tasks.txt"], "ends in .jsonl or .parquet"),
         (["export", "starter", "/proc/tasks.jsonl"], "/proc/tasks.jsonl"),
+        (["list", "--scale", "0"], "expected a scale of 1 or more"),
+        (["list", "--scale", "-1"], "expected a scale of 1 or more"),
+        (["list", "--memory-gib", "nan"], "expected a memory above 0 GiB"),
+        (["list", "--memory-gib", "inf"], "expected a memory above 0 GiB"),
+        (["export", "starter", "tasks.jsonl", "--memory-gib", "0"], "expected a memory above 0 GiB"),
     ],
 )
 def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str) -> None:
@@ -116,6 +121,21 @@ def test_trace(capsys: pytest.CaptureFixture[str]) -> None:
     [found] = json.loads(capsys.readouterr().out)
     assert found["operators"][0] == "pow 2"
     assert found["memory"]["outputs_bytes"] > 0
+
+
+@pytest.mark.parametrize("command", ["trace", "build", "tags"])
+def test_commands_tell_what_they_leave_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], release_file: Path, command: str
+) -> None:
+    first = release_file.read_text().splitlines()[0]
+    release_file.write_text(f"{first}\n{first}\nno JSON\n")
+    out = str(tmp_path / "corpus.jsonl")
+    arguments = {"trace": ["trace"], "build": ["corpus", "build", out], "tags": ["tags"]}[command]
+    assert main([*arguments, str(release_file)]) == 0
+    told = capsys.readouterr().err
+    assert "left out: " in told
+    assert "expected each task id once" in told
+    assert "expected a JSON object" in told
 
 
 def test_tags_of_a_program_a_table_and_records(

@@ -12,6 +12,10 @@ from cudal1_data import BrokenTaskError, UnknownSuiteError, UnknownTaskError, lo
 from task_programs import program
 
 
+def row_with(code: str) -> bytes:
+    return json.dumps({"code": code, "level": 1, "name": "1_Row", "problem_id": 1}).encode()
+
+
 @pytest.mark.parametrize("inner", ["", "KernelBench"])
 def test_checkout(checkout: Path, inner: str) -> None:
     suite = load_suite(checkout / inner)
@@ -68,6 +72,27 @@ def test_selection(checkout: Path) -> None:
     assert load_task(f"{checkout}:level1/12").source == program(12)
     with pytest.raises(UnknownTaskError, match="leaves none"):
         load_suite(checkout, levels=[4], ids=[])
+
+
+@pytest.mark.parametrize(
+    ("spec", "whole"),
+    [
+        ("generated?n=20:level1", "generated?n=20"),
+        ("generated:softmax:level1,level2", "generated:softmax"),
+        ("generated:softmax+scan?n=20&seed=7:level1", "generated:softmax+scan?n=20&seed=7"),
+        ("generated:level1", "generated"),
+    ],
+)
+def test_a_selection_of_generated_tasks(spec: str, whole: str) -> None:
+    levels = {int(item.removeprefix("level")) for item in spec.rpartition(":")[2].split(",")}
+    chosen = load_suite(spec)
+    assert chosen.ids == load_suite(whole).where(lambda task: task.level in levels).ids
+    assert 0 < len(chosen) < len(load_suite(whole))
+
+
+def test_single_generated_tasks_behind_a_colon() -> None:
+    assert load_suite("generated:softmax-7-12").ids == ("generated/softmax-7-12",)
+    assert load_suite("generated:softmax?n=4:softmax-0-2").ids == ("generated/softmax-0-2",)
 
 
 def test_one_file(checkout: Path, tmp_path: Path) -> None:
@@ -141,6 +166,35 @@ def test_bad_rows_are_listed_and_the_rest_is_usable(tmp_path: Path, release_file
     assert "line 2" in reasons[1]
     assert "problem_id" in reasons[2]
     assert "level_id" in reasons[3]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"code": "\xff"}', "line 1: expected a JSON object"),
+        (b'{"a":' * 100_000, "line 1: expected a JSON object"),
+        (row_with("x = " + "-" * 100_000 + "1"), "nested too deeply"),
+        (row_with("(" * 5000), "too many nested parentheses"),
+        (row_with(program(1) + "x = " + " + ".join(["1"] * 3000)), "nested too deeply"),
+    ],
+)
+def test_one_row_that_cannot_be_read_leaves_the_rest(
+    tmp_path: Path, kernelbench_rows: list[dict[str, object]], line: bytes, reason: str
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"\n".join([line, *(json.dumps(row).encode() for row in kernelbench_rows)]))
+    suite = load_suite(path)
+    [(_, error)] = suite.broken
+    assert reason in str(error)
+    assert len(suite) == 4
+
+
+def test_a_task_file_that_is_nested_too_deeply_leaves_the_rest(checkout: Path) -> None:
+    deep = program(1) + "x = " + " + ".join(["1"] * 3000)
+    (checkout / "KernelBench" / "level1" / "1_Deep.py").write_text(deep)
+    suite = load_suite(checkout)
+    assert len(suite) == 3
+    assert any("1_Deep.py" in str(error) and "nested too deeply" in str(error) for _, error in suite.broken)
 
 
 @pytest.mark.parametrize(("name", "content"), [("empty.jsonl", b""), ("bad.parquet", b"PAR1 not really")])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from cudal1_data import BrokenTaskError, Task, load_suite, load_task
+from cudal1_data.errors import DataError
 from cudal1_data.graphs import Tracer
 from cudal1_data.scale import batch_constant, fitted, scaled, scaled_suite
 from cudal1_data.suite import Suite
@@ -71,7 +72,7 @@ def test_a_scaled_task_says_so(batch: int, divisor: int) -> None:
 
 
 def test_a_scale_below_one() -> None:
-    with pytest.raises(ValueError, match="1 or more"):
+    with pytest.raises(DataError, match="1 or more"):
         scaled(task(BATCHED), 0)
 
 

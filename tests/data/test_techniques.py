@@ -176,6 +176,12 @@ def test_no_program_has_no_tags(text: str) -> None:
     assert classify(text) is None
 
 
+def test_a_sum_of_hundreds_of_terms_has_no_tags_and_stops_nothing() -> None:
+    long = module("return " + " + ".join(["x"] * 400))
+    assert classify(long) is None
+    assert classify(module("return x"), long) is None
+
+
 @settings(deadline=None, max_examples=50)
 @given(st.text(max_size=60))
 def test_comments_and_texts_of_a_program_show_nothing(text: str) -> None:

@@ -14,13 +14,15 @@ from cudal1_data import Suite, Task, load_suite
 from cudal1_env import CudaOptEnv, CudaOptVectorEnv
 from cudal1_env.audit import audit_task, audit_tasks
 from cudal1_env.audit.mutants import Subject, is_equivalent, left_by_worker, makers, rounded
-from cudal1_env.audit.run import MOST_SETS
+from cudal1_env.audit.run import MOST_SETS, check_same, with_others
+from cudal1_env.commands.audit import Audit
 from cudal1_env.commands.parts import part_of
 from cudal1_env.errors import TOO_LARGE, RecordError, SettingsError
-from cudal1_env.gate import AuditReport, TaskAudit, find_audit, reference_sha256
+from cudal1_env.gate import AuditReport, TaskAudit, find_audit, load_audit, reference_sha256
 from cudal1_env.judge.audit import AuditJudge
 from cudal1_env.judge.numerics import Expected
 from cudal1_env.judge.pool import Pool
+from cudal1_env.records import PROTOCOL_VERSION
 from cudal1_env.reward import LOG_FLOOR
 from env.doubles import RuleEvaluator, program, suite, task
 
@@ -229,6 +231,46 @@ def test_what_is_known_of_later_tasks_is_kept_from_the_start(
     kept: list[AuditReport] = []
     audit_tasks(lambda: judge, "cpu", "s", [first, last], lambda text: None, known=[whole], keep=kept.append)
     assert [len(report.tasks) for report in kept] == [2]
+
+
+def test_a_file_keeps_what_it_holds_of_other_tasks() -> None:
+    def report(**texts: str) -> AuditReport:
+        found = [TaskAudit(name=name, sha256=text, verdict="sound", sets=1) for name, text in texts.items()]
+        return AuditReport(suite="s", device="cpu", protocol=PROTOCOL_VERSION, most_sets=MOST_SETS, tasks=tuple(found))
+
+    before = report(a="1", b="2", c="2")
+    assert with_others(report(b="3", d="4"), before) == report(a="1", b="3", c="2", d="4")
+    assert with_others(report(d="4"), None) == report(d="4")
+    check_same(before, "cpu", Path("audit.json"))
+    for other in ({"device": "cuda"}, {"protocol": "0"}, {"most_sets": 1}):
+        with pytest.raises(RecordError, match=r"audit\.json.*give another --out"):
+            check_same(before.model_copy(update=other), "cpu", Path("audit.json"))
+
+
+def test_the_command_keeps_other_tasks_in_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> object:
+        raise AssertionError("expected no judge where all is known")
+
+    monkeypatch.setattr("cudal1_env.judge.audit.AuditJudge", never)
+    folder, out = tmp_path / "level1", tmp_path / "audit.json"
+    folder.mkdir()
+    for number, forward in ((1, "x + y"), (2, "x - y")):
+        (folder / f"{number}_Task.py").write_text(reference(forward).source)
+    found = [
+        TaskAudit(name=one.id, sha256=reference_sha256(one), verdict="survivors", survivors=("zeros",), sets=1)
+        for one in load_suite(tmp_path)
+    ]
+    whole = AuditReport(
+        suite=tmp_path.name, device="cpu", protocol=PROTOCOL_VERSION, most_sets=MOST_SETS, tasks=tuple(found)
+    )
+    out.write_text(whole.model_dump_json())
+    assert Audit(suite=f"{tmp_path}:level1/2", device="cpu", out=out).run() == 1
+    assert load_audit(out) == whole
+    other = whole.model_copy(update={"device": "cuda"}).model_dump_json()
+    out.write_text(other)
+    with pytest.raises(RecordError, match="give another --out"):
+        Audit(suite=str(tmp_path), device="cpu", out=out).run()
+    assert out.read_text() == other
 
 
 def test_a_device_without_room_makes_a_task_too_large_and_is_asked_again(

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 from cudal1_data import BrokenTaskError, Task, load_task
+from cudal1_data.corpus import Corpus
+from cudal1_env.cli import main
 from cudal1_env.errors import TaskError
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.records import Evaluation, Status
@@ -325,3 +327,32 @@ def test_the_command_names_what_it_cannot_use(tmp_path: Path) -> None:
         assert (code, last["error"]) == (2, kind)
         assert words in str(last["message"])
         assert words in errors
+
+
+@pytest.mark.parametrize("name", ["audit", "doctor", "redteam", "sweep", "verify"])
+def test_commands_refuse_to_work_without_the_layers_that_are_demanded(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "toy.py").write_text(TASK_FILE)
+    row = {"code": TASK_FILE, "level": 1, "name": "toy", "problem_id": 1, "custom_code": HONEST}
+    (tmp_path / "toy.jsonl").write_text(json.dumps(row) + "\n")
+    Corpus().save(tmp_path / "corpus.jsonl")
+    given = {
+        "audit": ("toy.py", "--device", "cpu"),
+        "doctor": (),
+        "redteam": ("--device", "cpu", "--only", "h02"),
+        "sweep": ("toy.jsonl", "--device", "cpu"),
+        "verify": ("corpus.jsonl", "--device", "cpu", "--out", "out.jsonl"),
+    }
+    monkeypatch.chdir(tmp_path)
+    for layer, words in (("secomp", "expected names of sandbox layers, got secomp"), ("seccomp", "lacks seccomp")):
+        if (name, layer) == ("doctor", "seccomp"):
+            continue  # it says what there is
+        lacking = dict.fromkeys(available_layers()) | {"seccomp": "a double"}
+        for place in ("cudal1_env.sandbox", "cudal1_env.sandbox.layers"):
+            monkeypatch.setattr(f"{place}.available_layers", lambda *_, found=lacking: dict(found))
+        monkeypatch.setattr(sys, "argv", ["cudal1-env", name, *given[name], "--require-sandbox", layer])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        assert words in capsys.readouterr().err

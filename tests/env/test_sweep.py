@@ -273,6 +273,47 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path, rele
     assert release.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("precious.json", b'{"precious":1}'),
+        ("record.json", evaluation().model_dump_json().encode()),
+        ("old.jsonl", b'{"protocol":"0","task":"a task of an old sweep'),
+        ("corpus.parquet", b"PAR1 a page\nanother page PAR1"),
+    ],
+)
+def test_no_byte_of_a_file_of_something_else_is_lost(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(RecordError, match="give another --out"):
+        SweepFile(path, device="cpu", precision="training")
+    assert path.read_bytes() == content
+
+
+def test_something_behind_the_lines_of_a_sweep_is_not_taken_for_one_that_was_cut_off(
+    tmp_path: Path, release: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    go(release, out)
+    out.write_bytes(out.read_bytes() + b"notes of mine")
+    before = out.read_bytes()
+    with pytest.raises(RecordError, match="line 6 is not one"):
+        SweepFile(out, device="cpu", precision="training")
+    assert out.read_bytes() == before
+
+
+def test_a_last_line_without_an_end_counts(tmp_path: Path, release: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    go(release, out)
+    whole = out.read_bytes()
+    out.write_bytes(whole[:-1])
+    with pytest.raises(RecordError, match="give another --out"):
+        SweepFile(out, device="cuda", precision="training")
+    assert out.read_bytes() == whole[:-1]
+    assert len(SweepFile(out, device="cpu", precision="training").lines) == 5
+    assert out.read_bytes() == whole
+
+
 def test_a_line_keeps_what_json_cannot_say(tmp_path: Path) -> None:
     nan = OutputError(output=0, error=float("nan"), tolerance=1e-6, reference_error=0.0)
     one = evaluation(source="print('\u2028')", status=Status.WRONG_OUTPUT, errors=(nan,))
@@ -404,6 +445,23 @@ def test_verdicts_get_the_baselines_that_they_lack(tmp_path: Path, release: Path
     text = report.text()
     assert "2 tasks with a right program are in no row against compile:\ncuda-l1/level1/2: TIMEOUT" in text
     assert "all, strongest" in text
+
+
+def test_one_program_with_a_long_sum_leaves_the_report_of_all() -> None:
+    long = f"# speedup 2.0\nclass ModelNew:\n    def forward(self, x):\n        return {' + '.join(['x'] * 400)}\n"
+    lines = [
+        SweepLine(
+            task="toy/add",
+            level=1,
+            task_sha256=one.task_sha256,
+            source_sha256=one.source_sha256,
+            device="cpu",
+            precision="training",
+            evaluation=one,
+        )
+        for one in (evaluation(source=long, speedup=2.0), evaluation())
+    ]
+    assert summarise(lines, without=0).programs == 2
 
 
 def test_the_report_tells_whose_code_ran() -> None:

@@ -71,6 +71,31 @@ def test_one_refusal_concerns_one_program(monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(told[1], TaskError)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--limit", "-1"), "expected a limit of at least one pair"),
+        (("--limit", "0"), "expected a limit of at least one pair"),
+        (("--writing", "triton", "foo"), "got foo"),
+    ],
+)
+def test_a_choice_that_is_none_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    reason: str,
+) -> None:
+    path = tmp_path / "c.jsonl"
+    Corpus().save(path)
+    command = ["cudal1-env", "verify", str(path), "--out", str(tmp_path / "r.jsonl"), "--device", "cpu", *arguments]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert reason in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_verify_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     tasks = [task for task in load_suite("starter", device="cpu") if task.id == "starter/swish_chain"]

@@ -57,5 +57,5 @@ def _names(task_id: str) -> set[str]:
 def _program(source: str) -> str:
     try:
         return program_hash(source)
-    except BrokenTaskError:  # no judge ever called a program right for it; as good a name as any
+    except (BrokenTaskError, RecursionError):  # no judge ever called a program right for it; as good a name as any
         return digest(source)

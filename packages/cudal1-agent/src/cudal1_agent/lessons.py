@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from cudal1_data import Device, Task
 from cudal1_data.corpus import Pair, Speedup, corpus_file, load_corpus
-from cudal1_data.corpus.model import digest
+from cudal1_data.corpus.model import NOISE, digest
 from cudal1_env.records import PROTOCOL_VERSION, Status
 
 from cudal1_agent.corpus import Program
@@ -187,7 +187,7 @@ def _unproven(pair: Pair, device: Device, settings: SftSettings) -> Why | None:
     """Return why a pair does not count as right on a device."""
     if pair.label != "right":
         return Why.FAILURE
-    here = {one.status for one in pair.evaluations if one.device == device}
+    here = {one.status for one in pair.evaluations if one.device == device} - {NOISE}
     if here:
         return None if here == {Status.CORRECT} else Why.REFUTED
     if pair.refuted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import tyro
 from pydantic import BaseModel, ConfigDict
 from tyro.conf import Positional
 
+from cudal1_data.commands.broken import report_broken
 from cudal1_data.commands.corpus import CorpusCommand
 from cudal1_data.commands.overlaps import Overlaps, Trace
 from cudal1_data.commands.tags import TagCommand
@@ -45,7 +47,7 @@ class List(BaseModel):
     def run(self) -> None:
         """Print the list."""
         suite = load_suite(self.spec, scale=self.scale, memory_bytes=_bytes(self.memory_gib))
-        _report_broken(suite)
+        report_broken(suite)
         if self.json_:
             print(json.dumps([_summary(suite, task_id) for task_id in suite.ids], indent=1))
             return
@@ -101,7 +103,7 @@ class Export(BaseModel):
     def run(self) -> None:
         """Write it and say where."""
         suite = load_suite(self.spec, device=self.device, scale=self.scale, memory_bytes=_bytes(self.memory_gib))
-        _report_broken(suite)
+        report_broken(suite)
         export(suite, self.out)
         print(f"{len(suite)} tasks written to {self.out}", file=sys.stderr)
 
@@ -143,9 +145,8 @@ def _summary(suite: Suite, task_id: str) -> dict[str, Any]:
 
 
 def _bytes(gibibytes: float | None) -> int | None:
-    return None if gibibytes is None else int(gibibytes * 2**30)
-
-
-def _report_broken(suite: Suite) -> None:
-    for entry in suite.broken:
-        print(f"left out: {entry.error}", file=sys.stderr)
+    if gibibytes is None:
+        return None
+    if not 0 < gibibytes < math.inf:
+        raise DataError(f"expected a memory above 0 GiB in --memory-gib (80 for a large GPU), got {gibibytes}")
+    return int(gibibytes * 2**30)

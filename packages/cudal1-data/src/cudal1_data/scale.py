@@ -10,7 +10,7 @@ import ast
 from collections.abc import Mapping
 from pathlib import Path
 
-from cudal1_data.errors import BrokenTaskError
+from cudal1_data.errors import BrokenTaskError, DataError
 from cudal1_data.graphs.process import Tracer
 from cudal1_data.suite import Broken, Suite
 from cudal1_data.task import Memory, Task, parse
@@ -33,10 +33,12 @@ def scaled(task: Task, divisor: int) -> Task:
 
     Raises:
         BrokenTaskError: No batch can be found, or it is one already.
-        ValueError: The divisor is smaller than 1.
+        DataError: The divisor is smaller than 1.
     """
     if divisor < 1:
-        raise ValueError(f"expected a scale of 1 or more (it divides the batch), got {divisor}")
+        raise DataError(
+            f"expected a scale of 1 or more (it divides the batch), got {divisor}; 1 leaves tasks as they are"
+        )
     if divisor == 1:
         return task
     name, value = batch_constant(task)

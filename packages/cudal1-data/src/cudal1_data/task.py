@@ -172,6 +172,8 @@ def parse(source: str, *, where: str) -> ast.Module:
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         raise BrokenTaskError(f"{where}: expected Python, came to a syntax error in line {line}: {error}") from error
+    except (MemoryError, RecursionError) as error:  # what Python's parser raises of text that is nested too deeply
+        raise BrokenTaskError(f"{where}: expected Python, got a text that is nested too deeply to be parsed") from error
 
 
 def check_reference(source: str, *, where: str) -> None:

@@ -105,7 +105,9 @@ class Doctor:
     def run(self) -> int:
         """Print the findings."""
         from cudal1_env.doctor import calibrate, examine
+        from cudal1_env.sandbox import require_layers
 
+        require_layers(self.require_sandbox, {})  # a name that is none is an error, whatever the machine has
         findings = examine()
         if self.calibrate:
             findings = findings.model_copy(update={"spread": calibrate(log=log), "calibrated": True})

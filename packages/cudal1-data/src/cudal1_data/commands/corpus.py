@@ -11,6 +11,7 @@ import tyro
 from pydantic import BaseModel, ConfigDict
 from tyro.conf import Positional
 
+from cudal1_data.commands.broken import report_broken
 from cudal1_data.corpus.build import build
 from cudal1_data.corpus.card import card
 from cudal1_data.corpus.merge import merge
@@ -27,7 +28,8 @@ class Build(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     out: Positional[Path]
-    """A .parquet or .jsonl file. One that exists gets what it lacks; its evaluations stay."""
+    """A .parquet or .jsonl file. One that exists gets what it lacks; its evaluations stay. What records brought in is
+    found to be of the tasks that are built."""
     suites: Positional[tuple[str, ...]] = ("starter", "generated?n=160")
     """Suites, as for `list`."""
     device: Device = "cuda"
@@ -42,9 +44,11 @@ class Build(BaseModel):
         corpus = load_corpus(self.out) if self.out.exists() else Corpus()
         before, start = len(corpus), time.monotonic()
         for spec in self.suites:
-            for pair in build(load_suite(spec, device=self.device), per_task=self.per_task, failures=self.failures):
-                if pair.key not in corpus:
-                    corpus.add(pair)
+            suite = load_suite(spec, device=self.device)
+            report_broken(suite)
+            for pair in build(suite, per_task=self.per_task, failures=self.failures):
+                corpus.add(pair)
+        corpus.settle()
         elapsed_s = time.monotonic() - start
         corpus.save(self.out)
         made = len(corpus) - before
@@ -108,6 +112,12 @@ class ExportCorpus(BaseModel):
         """Write it."""
         whole = load_corpus(self.corpus)
         kept = Corpus(pair for pair in whole if pair.verified or not self.verified)
+        if not len(kept):
+            wanted = "pairs that a judge on a GPU found right" if self.verified else "pairs"
+            raise DataError(
+                f"expected {wanted} in {self.corpus}, found none among its {len(whole)}; "
+                "cudal1-env verify judges them, and cudal1-data corpus merge takes its records"
+            )
         if self.out.suffix in (".parquet", ".jsonl"):
             kept.save(self.out)
         else:

@@ -10,6 +10,7 @@ import tyro
 from pydantic import BaseModel, ConfigDict
 from tyro.conf import Positional
 
+from cudal1_data.commands.broken import report_broken
 from cudal1_data.graphs import TaskGraph, Tracer, find_overlaps, trace_tasks
 from cudal1_data.graphs.process import TIMEOUT_S
 from cudal1_data.kernelbench import known_graphs, load_notes, release
@@ -60,8 +61,7 @@ class Overlaps(BaseModel):
 def _traced(tracer: Tracer, spec: str, device: Device) -> list[TaskGraph]:
     """Return the graphs of a suite's tasks, telling how far it has come."""
     suite = load_suite(spec, device=device)
-    for entry in suite.broken:
-        print(f"left out: {entry.error}", file=sys.stderr)
+    report_broken(suite)
     found: list[TaskGraph] = []
     for task in suite:
         found.append(tracer.trace(task))
@@ -87,7 +87,9 @@ class Trace(BaseModel):
 
     def run(self) -> None:
         """Trace and print."""
-        found = trace_tasks(load_suite(self.spec, device=self.device))
+        suite = load_suite(self.spec, device=self.device)
+        report_broken(suite)
+        found = trace_tasks(suite)
         if self.json_:
             print(json.dumps([one.model_dump(mode="json") for one in found], indent=1))
             return

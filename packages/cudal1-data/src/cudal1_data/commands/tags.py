@@ -10,6 +10,7 @@ import tyro
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from tyro.conf import Positional
 
+from cudal1_data.commands.broken import report_broken
 from cudal1_data.errors import BrokenTaskError
 from cudal1_data.suites import load_suite
 from cudal1_data.techniques import Tags, TechniqueRow, classify, top_techniques
@@ -65,6 +66,7 @@ class TagCommand(BaseModel):
         if records is not None:
             return records
         suite = load_suite(self.file)
+        report_broken(suite)
         found = [
             (task.id, classify(programs[self.column], task.source), suite.scores.get(task.id, {}).get(PUBLISHED))
             for task in suite
@@ -94,7 +96,7 @@ def _records(path: Path) -> list[tuple[str, Tags | None, float | None]] | None:
     if path.suffix != ".jsonl":
         return None
     found: list[tuple[str, Tags | None, float | None]] = []
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from cudal1_data.corpus.model import LABEL_STATUS, Figures, Label, Pair, Speedup, digest
+from cudal1_data.corpus.model import Figures, Pair, Speedup, digest, label_of
 from cudal1_data.corpus.store import Corpus
 from cudal1_data.errors import DataError
 from cudal1_data.techniques import classify
@@ -20,7 +20,8 @@ WRITING = {
     "nvrtc": "cuda-nvrtc",
     "compile": "torch-compile",
 }
-"""By way of the classifier, the corpus's name; `other` for the rest."""
+"""By way of the classifier, the corpus's name; `OTHER` for the rest."""
+OTHER = "other"
 
 _ROW: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
@@ -55,6 +56,11 @@ class _Record(BaseModel):
     precision: str
     machine: _Machine | None = None
 
+    @property
+    def without_texts(self) -> bool:
+        """Whether the texts were left out, as `sweep --no-texts` does."""
+        return not self.source and not self.task_source and digest("") != self.task_sha256
+
 
 @dataclass
 class Merged:
@@ -75,9 +81,9 @@ def merge(corpus: Corpus, path: Path) -> Merged:
 
     Args:
         corpus: Gets the figures; programs that it lacks become pairs without a template. They have their task's
-            family, split and overlap where another pair has the same reference; else nothing is known of their
-            task, and it counts as test data.
-        path: A record, or a line of a sweep, in each line.
+            family, split and overlap where a template's pair has the same reference; else nothing is known of their
+            task, and it counts as test data until such a pair is built.
+        path: A record, or a line of a sweep, in each line. Those without texts go to programs that the corpus has.
 
     Raises:
         DataError: A line is no record, or its hashes are not those of its programs; the message names it. Nothing
@@ -85,21 +91,31 @@ def merge(corpus: Corpus, path: Path) -> Merged:
         OSError: The file cannot be read.
     """
     done = Merged()
-    found: list[_Record] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+    whole: list[_Record] = []
+    bare: list[tuple[str, _Record]] = []
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         if line.strip():
-            record = _read(line, path, number)
+            where = f"{path}:{number}"
+            record = _read(line, where)
             if record is None or record.machine is None:
-                done.left_out.append(f"{path}:{number}: the program never reached a machine")
+                done.left_out.append(f"{where}: the program never reached a machine")
+            elif record.without_texts:
+                bare.append((where, record))
             else:
-                found.append(record)
-    tasks = {pair.reference_sha256: pair for pair in corpus}
-    for record in found:
-        _merge_one(corpus, record, done, tasks.get(record.task_sha256))
+                whole.append(record)
+    for record in whole:
+        _merge_one(corpus, record, done)
+    for where, record in bare:
+        if (record.task_sha256, record.source_sha256) in corpus:
+            _merge_one(corpus, record, done)
+        else:
+            reason = "it holds no texts (sweep --no-texts), and the corpus has no such program"
+            done.left_out.append(f"{where}: {reason}")
+    corpus.settle()
     return done
 
 
-def _read(line: str, path: Path, number: int) -> _Record | None:
+def _read(line: bytes, where: str) -> _Record | None:
     try:
         values = _ROW.validate_json(line)
         values = values.get("evaluation", values)
@@ -108,14 +124,15 @@ def _read(line: str, path: Path, number: int) -> _Record | None:
         record = _Record.model_validate(values)
     except (ValueError, ValidationError) as error:
         raise DataError(
-            f"{path}:{number}: expected a record of cudal1-env evaluate, sweep or verify: {str(error)[:200]}"
+            f"{where}: expected a record of cudal1-env evaluate, sweep or verify: {str(error)[:200]}"
         ) from error
-    if digest(record.source) != record.source_sha256 or digest(record.task_source) != record.task_sha256:
-        raise DataError(f"{path}:{number}: expected a record whose hashes are those of its programs; it was changed")
+    unlike = digest(record.source) != record.source_sha256 or digest(record.task_source) != record.task_sha256
+    if unlike and not record.without_texts:
+        raise DataError(f"{where}: expected a record whose hashes are those of its programs; it was changed")
     return record
 
 
-def _merge_one(corpus: Corpus, record: _Record, done: Merged, sibling: Pair | None) -> None:
+def _merge_one(corpus: Corpus, record: _Record, done: Merged) -> None:
     key = record.task_sha256, record.source_sha256
     if key in corpus:
         pair = corpus[key].model_copy(update={"evaluations": (_figures(record),)})
@@ -128,29 +145,20 @@ def _merge_one(corpus: Corpus, record: _Record, done: Merged, sibling: Pair | No
     corpus.add(
         Pair(
             task=record.task,
-            family=sibling.family if sibling else record.task.rpartition("/")[2].partition("-")[0],
-            level=sibling.level if sibling else 1,
-            split=sibling.split if sibling else "test",
-            overlaps=sibling.overlaps if sibling else None,
+            family=record.task.rpartition("/")[2].partition("-")[0],
+            level=1,
+            split="test",
             reference=record.task_source,
             reference_sha256=record.task_sha256,
             source=record.source,
             source_sha256=record.source_sha256,
-            writing="other" if tags is None else WRITING.get(tags.way, "other"),
+            writing=OTHER if tags is None else WRITING.get(tags.way, OTHER),
             techniques=() if tags is None else tags.techniques,
-            label=_label(record.status),
+            label=label_of([record.status]),
             evaluations=(_figures(record),),
         )
     )
     done.new_pairs += 1
-
-
-def _label(status: str) -> Label:
-    """Return what a program without a template is from now on expected to be."""
-    for label, expected in LABEL_STATUS.items():
-        if status in expected:
-            return label
-    return "runtime"
 
 
 def _figures(record: _Record) -> Figures:

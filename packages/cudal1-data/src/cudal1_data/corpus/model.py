@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,6 +22,9 @@ LABEL_STATUS: dict[Label, tuple[str, ...]] = {
     "slow": ("CORRECT",),
 }
 """The verdicts that a label expects."""
+
+NOISE = "UNSTABLE"
+"""The verdict that says nothing of a program: every output was right, and its timing was too uneven for a figure."""
 
 Key = tuple[str, str]
 """Hash of the reference, hash of the program: what tells a pair from others."""
@@ -116,13 +120,26 @@ class Pair(BaseModel):
 
     @property
     def refuted(self) -> bool:
-        """Whether a judge found something else than its label says."""
-        return any(one.status not in LABEL_STATUS[self.label] for one in self.evaluations)
+        """Whether a judge found something else than its label says; timing noise does not count."""
+        return any(one.status not in (*LABEL_STATUS[self.label], NOISE) for one in self.evaluations)
 
     def best(self, baseline: str = "eager", device: str = "cuda") -> Speedup | None:
         """Return the speedup of the latest evaluation that has one on a device."""
         found = [one.against(baseline) for one in self.evaluations if one.status == "CORRECT" and one.device == device]
         return next((one for one in reversed(found) if one is not None), None)
+
+
+def label_of(statuses: Iterable[str]) -> Label:
+    """Return what a program without a template is expected to be, by all its verdicts: right if any says so.
+
+    >>> label_of(["WRONG_OUTPUT", "CORRECT"]), label_of(["CRASH"]), label_of(["UNSTABLE"])
+    ('right', 'runtime', 'right')
+    """
+    told = set(statuses) - {NOISE}
+    if not told:
+        return "right"
+    labels: list[Label] = [label for label, expected in LABEL_STATUS.items() if told & set(expected)]
+    return labels[0] if labels else "runtime"
 
 
 def digest(text: str) -> str:

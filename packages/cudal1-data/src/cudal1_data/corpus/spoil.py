@@ -28,12 +28,14 @@ def _wrapped(*lines: str) -> Callable[[str], str]:
 
 _ALL = "whole = [result] if isinstance(result, torch.Tensor) else list(result)"
 _BACK = "return whole[0] if isinstance(result, torch.Tensor) else tuple(whole)"
+_LARGER = "one * 1.01 if one.is_floating_point() else (one * 1.01 + 1).to(one.dtype)"
+"""A hundredth of a small integer is lost in its dtype, and another dtype is another fault."""
 
 SPOILS: tuple[tuple[str, Label, Callable[[str], str]], ...] = (
     ("open bracket", "syntax", lambda source: source.replace("class ModelNew(", "class ModelNew((", 1)),
     ("missing import", "build", lambda source: "import torch_kernels_that_nobody_has\n" + source),
     ("unknown attribute", "runtime", _wrapped("return self.scales_that_nobody_made * result")),
-    ("a hundredth too large", "wrong-output", _wrapped(_ALL, "whole = [one * 1.01 for one in whole]", _BACK)),
+    ("a hundredth too large", "wrong-output", _wrapped(_ALL, f"whole = [{_LARGER} for one in whole]", _BACK)),
     ("zeros", "wrong-output", _wrapped(_ALL, "whole = [torch.zeros_like(one) for one in whole]", _BACK)),
     ("one dimension more", "contract", _wrapped(_ALL, "whole = [one.unsqueeze(0) for one in whole]", _BACK)),
     ("double precision", "contract", _wrapped(_ALL, "whole = [one.double() for one in whole]", _BACK)),

@@ -10,12 +10,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cudal1_data.corpus.model import Key, Pair
+from cudal1_data.corpus.model import Key, Pair, label_of
 from cudal1_data.errors import DataError
 from cudal1_data.parquet import each_row
 
 PAIRS = "pairs.parquet"
 """The corpus in a folder that `cudal1-data corpus export` writes."""
+
+OF_TASK = ("family", "level", "split", "overlaps")
+"""What a pair says of its task beside its name; records do not."""
 
 _ORDER = ("task", "label", "writing", "template", "source_sha256")
 
@@ -24,7 +27,7 @@ class Corpus:
     """Pairs by key, in an order that does not depend on how they came in.
 
     Args:
-        pairs: A later one of the same key takes the place of an earlier, with the evaluations of both.
+        pairs: Of one key, the first from a template stands, else the first; with the evaluations of all.
     """
 
     def __init__(self, pairs: Iterable[Pair] = ()) -> None:
@@ -50,7 +53,10 @@ class Corpus:
         return self._pairs[key]
 
     def add(self, pair: Pair) -> bool:
-        """Add a pair, or the evaluations that it has more than the one of its key.
+        """Add a pair, or what it has more than the one of its key: evaluations, and the template that made it.
+
+        A pair without a template came with a record, which says little of its task; its label follows from all its
+        evaluations.
 
         Returns:
             Whether that changed anything.
@@ -63,11 +69,23 @@ class Corpus:
             return True
         had = {one.record for one in known.evaluations}
         new = [one for one in pair.evaluations if one.record not in had]
-        if not new:
+        built = bool(pair.template) and not known.template
+        if not new and not built:
             return False
-        whole = sorted((*known.evaluations, *new), key=lambda one: (one.created_at, one.record))
-        self._pairs[pair.key] = known.model_copy(update={"evaluations": tuple(whole)})
+        whole = tuple(sorted((*known.evaluations, *new), key=lambda one: (one.created_at, one.record)))
+        changes: dict[str, object] = {"reference": shared, "evaluations": whole}
+        if not built and not known.template:
+            changes["label"] = label_of(one.status for one in whole)
+        self._pairs[pair.key] = (pair if built else known).model_copy(update=changes)
         return True
+
+    def settle(self) -> None:
+        """Give each pair without a template what pairs from templates know of its reference: family, level, split."""
+        built = {pair.reference_sha256: pair for pair in self._pairs.values() if pair.template}
+        for key, pair in self._pairs.items():
+            known = built.get(pair.reference_sha256)
+            if not pair.template and known is not None:
+                self._pairs[key] = pair.model_copy(update={name: getattr(known, name) for name in OF_TASK})
 
     def save(self, path: Path) -> None:
         """Write the corpus, by the file's ending as Parquet or JSON lines; an interrupted write leaves the old file.
@@ -107,8 +125,8 @@ def load_corpus(path: Path) -> Corpus:
     if file.suffix == ".parquet":
         return Corpus(_pair(_from_row(row), file, number) for number, row in enumerate(each_row(file), 1))
     if file.suffix == ".jsonl":
-        with file.open(encoding="utf-8", newline="\n") as lines:
-            return Corpus(_line(line, file, number) for number, line in enumerate(lines, 1) if line != "\n")
+        with file.open("rb") as lines:
+            return Corpus(_line(line, file, number) for number, line in enumerate(lines, 1) if line != b"\n")
     raise DataError(f"expected a corpus as .parquet or .jsonl, or a folder with {PAIRS}, got {path}")
 
 
@@ -116,7 +134,7 @@ def _place(pair: Pair) -> tuple[str, ...]:
     return tuple(getattr(pair, name) for name in _ORDER)
 
 
-def _line(text: str, path: Path, number: int) -> Pair:
+def _line(text: bytes, path: Path, number: int) -> Pair:
     try:
         return Pair.model_validate_json(text)
     except ValidationError as error:

@@ -75,16 +75,34 @@ def load_file(path: Path) -> Task:
     problem = PROBLEM_FILE.fullmatch(path.stem)
     if parent and problem:
         number = int(problem["number"])
-        return noted(
-            Task(
-                id=f"kernelbench/level{level}/{number}",
-                source=source,
-                name=human_name(path.stem),
-                level=level,
-                origin="kernelbench",
-            )
+        task = Task(
+            id=f"kernelbench/level{level}/{number}",
+            source=source,
+            name=human_name(path.stem),
+            level=level,
+            origin="kernelbench",
         )
+        return with_notes(task, where=str(path))
     return Task(id=f"file/{path.stem}", source=source, name=human_name(path.stem), level=level, origin="file")
+
+
+def with_notes(task: Task, *, where: str) -> Task:
+    """Return a task with what is known of it.
+
+    Args:
+        task: The task.
+        where: File or row to name in the error.
+
+    Raises:
+        BrokenTaskError: Its text is nested too deeply to be compared with KernelBench's.
+    """
+    try:
+        return noted(task)
+    except (MemoryError, RecursionError) as error:
+        raise BrokenTaskError(
+            f"{where}: expected a task whose text can be compared with KernelBench's, got one that is nested too "
+            "deeply (a sum of hundreds of terms, say); write it in several statements"
+        ) from error
 
 
 def human_name(stem: str) -> str:

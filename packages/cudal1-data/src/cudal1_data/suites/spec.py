@@ -6,6 +6,7 @@
 | `kernelbench` | KernelBench from the Hugging Face hub |
 | `generated` | generated tasks of all families (`cudal1_data.generated`) |
 | `generated:softmax+scan?n=200&seed=7` | of some families, with options |
+| `generated?n=200:level1` | those of them that are of a level |
 | `generated/softmax-7-12` | one of them, by its id |
 | `path/to/folder` | a KernelBench checkout |
 | `path/to/file.jsonl`, `.parquet` | a table with KernelBench's or CUDA-L1's columns |
@@ -35,7 +36,8 @@ from cudal1_data.task import Device, Size, Task
 
 NAMED_SUITES = ("starter", "kernelbench", "generated")
 TABLE_SUFFIXES = (".jsonl", ".parquet")
-GENERATED = re.compile(r"generated[:?]")
+GENERATED = re.compile(r"(?P<request>generated(?:(?=\?)|:(?!level\d|\w+-\d)[^:?]*)(?:\?[^:]*)?)(?::(?P<selection>.*))?")
+"""Families and options, with a selection behind them; `generated:level1` has a selection only."""
 LEVEL = re.compile(r"level([1-9]\d*)")
 SIZE = re.compile(r"@(?P<size>[A-Za-z_]\w*=\d+(,[A-Za-z_]\w*=\d+)*)$")
 
@@ -138,8 +140,8 @@ def parse_size(text: str) -> Size:
 
 def _divide(text: str) -> tuple[str, tuple[str, ...]]:
     """Split a form into what to load and which of it: `starter:level1` into `starter` and `level1`."""
-    if GENERATED.match(text):
-        return text, ()
+    if request := GENERATED.fullmatch(text):
+        return request["request"], _items(request["selection"] or "")
     named = text.partition(":")[0].partition("/")[0] in NAMED_SUITES
     if not named and Path(text).exists():
         return text, ()
@@ -150,13 +152,19 @@ def _divide(text: str) -> tuple[str, tuple[str, ...]]:
         source, _, selection = slash
     if sized:
         return source, (f"{selection}@{sized}",)
-    return source, tuple(item.strip() for item in selection.split(",") if item.strip())
+    return source, _items(selection)
+
+
+def _items(selection: str) -> tuple[str, ...]:
+    if SIZE.search(selection):  # its commas divide sizes
+        return (selection,)
+    return tuple(item.strip() for item in selection.split(",") if item.strip())
 
 
 def _load(source: str, device: Device, levels: set[int] | None, cache_dir: Path | None) -> Suite:
     if source == "starter":
         return _starter(device)
-    if source == "generated" or GENERATED.match(source):
+    if source == "generated" or GENERATED.fullmatch(source):
         return load_generated(source, device)
     if source == "kernelbench":
         return load_hub(levels, cache_dir=cache_dir)

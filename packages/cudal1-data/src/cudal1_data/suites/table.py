@@ -11,10 +11,10 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from cudal1_data.errors import BrokenTaskError
-from cudal1_data.kernelbench import described, noted
+from cudal1_data.kernelbench import described
 from cudal1_data.parquet import read_rows
 from cudal1_data.suite import Broken, Suite
-from cudal1_data.suites.folder import human_name
+from cudal1_data.suites.folder import human_name, with_notes
 from cudal1_data.task import Split, Task, check_reference
 
 PROGRAM_SUFFIX = "_code"
@@ -109,7 +109,7 @@ def rows_of(path: Path) -> Rows:
     """
     try:
         rows: Rows = read_rows(path) if path.suffix == ".parquet" else list(_jsonl(path))
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise BrokenTaskError(f"{path}: expected a readable table: {error}") from error
     if not rows:
         raise BrokenTaskError(f"{path}: expected at least one row, found none")
@@ -163,7 +163,7 @@ def _task(row: dict[str, Any], *, where: str) -> Task:
             f"or {', '.join(_required(ReleaseRow))} (CUDA-L1): {details}"
         ) from error
     check_reference(task.source, where=f"{where} ({task.id})")
-    return noted(task)
+    return with_notes(task, where=where)
 
 
 def _required(form: type[BaseModel]) -> list[str]:
@@ -187,13 +187,13 @@ def _scores(row: dict[str, Any]) -> dict[str, float]:
 
 
 def _jsonl(path: Path) -> Iterator[dict[str, Any] | BrokenTaskError]:
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
-                row: object = json.loads(line)
-            except ValueError as error:
+                row: object = json.loads(line.decode())
+            except (ValueError, RecursionError) as error:
                 yield BrokenTaskError(f"{path}, line {number}: expected a JSON object: {error}")
                 continue
             if isinstance(row, dict):

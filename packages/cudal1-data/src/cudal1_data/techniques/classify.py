@@ -33,16 +33,18 @@ def classify(source: str, reference: str | None = None) -> Tags | None:
         reference: The reference that it replaces: with it, work that was left out can be seen.
 
     Returns:
-        Its tags; None where the text is no program that defines `ModelNew`.
+        Its tags; None where the text is no program that defines `ModelNew`, or too deep to be taken apart.
     """
-    try:
-        tree = parse(source, where="program")
-        known = parse(reference, where="reference") if reference is not None else None
-    except (BrokenTaskError, RecursionError, MemoryError):
-        return None
     if "class ModelNew" not in source:
         return None
-    parts = Parts(tree, known)
+    try:
+        known = parse(reference, where="reference") if reference is not None else None
+        return _tags(Parts(parse(source, where="program"), known))
+    except (BrokenTaskError, RecursionError, MemoryError):  # a long sum is a deep tree, whoever wrote it
+        return None
+
+
+def _tags(parts: Parts) -> Tags:
     signs: dict[str, tuple[str, ...]] = {}
     for pattern in PATTERNS:
         if pattern.seen(parts):

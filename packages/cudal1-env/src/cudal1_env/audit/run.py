@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from cudal1_data import Task
 from scipy.special import betaincinv  # pyright: ignore[reportMissingTypeStubs]
 
 from cudal1_env.audit.mutants import Subject, is_equivalent, left_by_worker, makers, subjects
-from cudal1_env.errors import TOO_LARGE, TaskError
+from cudal1_env.errors import TOO_LARGE, RecordError, TaskError
 from cudal1_env.gate import AuditReport, InputShare, TaskAudit, reference_sha256
 from cudal1_env.judge.audit import AuditJudge, KnownSet, Values
 from cudal1_env.judge.numerics import Answer, compare
@@ -190,3 +191,34 @@ def audit_tasks(
             keep(so_far())
             kept = time.monotonic()
     return so_far()
+
+
+def check_same(report: AuditReport, device: Device, path: Path) -> None:
+    """Check that a file of verdicts can take in those of an audit on a device.
+
+    Raises:
+        RecordError: It is of another device or version, whose verdicts do not stand beside these.
+    """
+    found, asked = (report.device, report.protocol, report.most_sets), (device, PROTOCOL_VERSION, MOST_SETS)
+    if found != asked:
+        raise RecordError(
+            f"expected verdicts of {device}, protocol {PROTOCOL_VERSION}, {MOST_SETS} input sets in {path}, got "
+            f"{report.device}, protocol {report.protocol or 'unknown'}, {report.most_sets} input sets; give another "
+            "--out, or remove the file"
+        )
+
+
+def with_others(report: AuditReport, before: AuditReport | None) -> AuditReport:
+    """Return an audit with what a file held of other tasks: those come where they were, new ones behind them.
+
+    Args:
+        report: What was found of some tasks: takes the place of what the file held under these names.
+        before: What the file held; None where there was none.
+    """
+    if before is None:
+        return report
+    found = {one.name: one for one in report.tasks}
+    held = {one.name for one in before.tasks}
+    tasks = [found.get(one.name, one) for one in before.tasks]
+    tasks += [one for one in report.tasks if one.name not in held]
+    return report.model_copy(update={"suite": before.suite, "tasks": tuple(tasks)})

@@ -31,13 +31,16 @@ class Audit:
     """Divide batch sizes by this, for a smaller GPU; an audit says nothing of a task at another size."""
     out: Path | None = None
     """File for the result; the environment reads it (`audit=`, or audit.json in the suite's folder). Tasks that it
-    holds already, from this device and version, are not audited again: an audit that was cut off goes on."""
+    holds already are not audited again, so an audit that was cut off goes on; tasks that are not asked for stay in it.
+    A file from another device or version is refused."""
     known: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...")] = ()
     """Other results to take tasks from, in the same way: the parts of a suite."""
     matter: bool = True
     """On a GPU, find out how much of each task's inputs matters, too, for the floor of its programs."""
     part: str = ""
     """K/N: only every N-th task, from the K-th on, for several GPUs or machines with an own `out` each."""
+    require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
+    """Refuse to work unless these sandbox layers are active."""
     json: bool = False
     """Print the result as JSON."""
 
@@ -46,32 +49,39 @@ class Audit:
         from cudal1_data import load_suite
 
         from cudal1_env.audit import audit_tasks
+        from cudal1_env.audit.run import check_same, with_others
         from cudal1_env.commands.parts import part_of
         from cudal1_env.gate import load_audit
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import JudgeSettings
         from cudal1_env.judge.audit import AuditJudge
+        from cudal1_env.sandbox import available_layers, require_layers
 
         device = resolve_device(self.device)
         suite = load_suite(self.suite, device=device, scale=self.scale)
         for broken in suite.broken:
             log(f"left out: {plain(str(broken.error))}")
         tasks = part_of(suite, self.part, lambda task: task.id)
-        own = (self.out,) if self.out is not None and self.out.exists() else ()
-        known = [load_audit(path) for path in (*own, *self.known)]
+        own: AuditReport | None = None
+        if self.out is not None and self.out.exists():
+            own = load_audit(self.out)
+            check_same(own, device, self.out)
+        known = [*([] if own is None else [own]), *map(load_audit, self.known)]
         name = Path(suite.name).name
+        require_layers(self.require_sandbox, available_layers(device))
+        settings = JudgeSettings(device=device, require_sandbox=self.require_sandbox)
         with ExitStack() as held:
             report = audit_tasks(
-                lambda: held.enter_context(AuditJudge(JudgeSettings(device=device))),
+                lambda: held.enter_context(AuditJudge(settings)),
                 device,
                 name,
                 tasks,
                 lambda text: log(plain(text)),
                 matter=self.matter,
                 known=known,
-                keep=self._write,
+                keep=lambda found: self._write(with_others(found, own)),
             )
-        self._write(report)
+        self._write(with_others(report, own))
         print(report.model_dump_json() if self.json else _table(report, tasks))
         return 1 if any(one.verdict == "survivors" for one in report.tasks) else 0
 

@@ -24,6 +24,8 @@ class Redteam:
     """How often each program is judged, each time by a new judge with new secrets."""
     only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="PREFIX ...")] = ()
     """Beginnings of program names; by default every program."""
+    require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
+    """Refuse to work unless these sandbox layers are active."""
     json: bool = False
     """Print one JSON object in place of the table."""
 
@@ -31,6 +33,7 @@ class Redteam:
         """Judge, tell about each program on standard error, print what came of them."""
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import Judge, JudgeSettings
+        from cudal1_env.sandbox import available_layers, require_layers
         from cudal1_env.testing.programs import programs
         from cudal1_env.testing.redteam import Campaign, judge_all, summarise, table
 
@@ -43,11 +46,13 @@ class Redteam:
                 f"expected at least one repeat and one program for {device}, got {self.repeats} repeats and "
                 f"{len(chosen)} programs ({len(skipped)} for another device); see --repeats, --only and --device"
             )
+        require_layers(self.require_sandbox, available_layers(device))
+        settings = JudgeSettings(device=device, require_sandbox=self.require_sandbox)
         outcomes: list[Outcome] = []
         cut_off = False
         try:
             for _ in range(self.repeats):
-                for outcome in judge_all(lambda: Judge(JudgeSettings(device=device)), chosen, device):
+                for outcome in judge_all(lambda: Judge(settings), chosen, device):
                     outcomes.append(outcome)
                     count = f"{len(outcomes)}/{len(chosen) * self.repeats}"
                     log(f"{count} {outcome.program}: {' > '.join(outcome.statuses)} ({_verdict(outcome)})")

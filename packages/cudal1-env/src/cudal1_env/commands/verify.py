@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from cudal1_env.commands.output import describe, log, plain
+from cudal1_env.errors import SettingsError
 from cudal1_env.records import Precision
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Verify:
     limit: int | None = None
     """Judge so many pairs, at most: tasks and ways of writing take turns, those that build quickly more often."""
     writing: Annotated[tuple[str, ...], tyro.conf.arg(metavar="WAY ...")] = ()
-    """Only these ways of writing (pytorch, triton, cuda-nvrtc, cuda-load-inline, torch-compile)."""
+    """Only these ways of writing (pytorch, triton, cuda-nvrtc, cuda-load-inline, torch-compile, other)."""
     precision: Precision = "training"
     """`training`: one pair of processes, about a second; `report`: at least three."""
     baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
@@ -38,6 +39,8 @@ class Verify:
     """Judge pairs that have an evaluation from such a device too."""
     part: str = ""
     """K/N: only every N-th task, from the K-th on, for several GPUs or machines with an own `out` each."""
+    require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
+    """Refuse to work unless these sandbox layers are active."""
     json: bool = False
     """Print the counts as one JSON object."""
 
@@ -46,6 +49,7 @@ class Verify:
         import json
 
         from cudal1_data.corpus import load_corpus
+        from cudal1_data.corpus.merge import OTHER, WRITING
 
         from cudal1_env.baselines import resolve
         from cudal1_env.commands.parts import part_of
@@ -54,13 +58,22 @@ class Verify:
         from cudal1_env.sweep import SweepFile, sweep
         from cudal1_env.verify import PooledJudge, choose, program_of
 
+        if self.limit is not None and self.limit < 1:
+            raise SettingsError(f"expected a limit of at least one pair, got --limit {self.limit}")
+        if unknown := sorted({*self.writing} - {*WRITING.values(), OTHER}):
+            raise SettingsError(
+                f"expected ways of writing in --writing ({', '.join([*WRITING.values(), OTHER])}), got "
+                f"{', '.join(unknown)}"
+            )
         device = resolve_device(self.device)
         whole = [pair for pair in load_corpus(self.corpus) if not self.writing or pair.writing in self.writing]
         chosen = choose(whole, self.limit, device=device, again=self.again)
         file = SweepFile(self.out, device=device, precision=self.precision)
         if file.lines:
             log(f"{file.path} holds {len(file.lines)} verdicts: they are not judged again")
-        with PooledJudge(JudgeSettings(device=device, baselines=resolve(self.baselines, device))) as judge:
+        baselines = resolve(self.baselines, device)
+        settings = JudgeSettings(device=device, require_sandbox=self.require_sandbox, baselines=baselines)
+        with PooledJudge(settings) as judge:
             lines = sweep(
                 judge,
                 [program_of(pair) for pair in part_of(chosen, self.part, lambda pair: pair.task)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Self
@@ -86,9 +87,12 @@ class SweepFile:
             return
         data = path.read_bytes()
         whole = data.rfind(b"\n") + 1
-        if whole < len(data):  # a kill cut the last line off: that program is judged again
-            os.truncate(path, whole)
-        for number, text in enumerate(data[:whole].split(b"\n")[:-1], start=1):
+        found = data[:whole].split(b"\n")[:-1]
+        rest = data[whole:]
+        cut_off = rest != b"" and _is_beginning(rest)
+        if rest and not cut_off:  # a last line that lacks nothing but its end, or something else
+            found.append(rest)
+        for number, text in enumerate(found, start=1):
             line = self._read(text, number)
             asked = (PROTOCOL_VERSION, device, precision)
             if (line.protocol, line.device, line.precision) != asked:
@@ -97,6 +101,12 @@ class SweepFile:
                     f"{line.protocol}, {line.device}, {line.precision} in line {number}; give another --out"
                 )
             self.lines[line.key] = line
+        # Nothing is changed before every line is known to be ours.
+        if cut_off:  # a kill did that: the program is judged again
+            os.truncate(path, whole)
+        elif rest:
+            with path.open("ab") as file:
+                file.write(b"\n")
 
     def add(self, line: SweepLine) -> None:
         """Append a line; it is on the disk when this returns."""
@@ -117,3 +127,18 @@ class SweepFile:
                 f"expected {self.path} to be new or the file of a sweep, line {number} is not one of its lines; "
                 f"give another --out ({error.error_count()} faults, the first: {error.errors()[0]['msg']})"
             ) from error
+
+
+_HEAD = f'{{"protocol":"{PROTOCOL_VERSION}","task":"'.encode()
+"""How every line of this protocol begins."""
+
+
+def _is_beginning(text: bytes) -> bool:
+    """Whether a text begins like a line and lacks its end."""
+    if not text.startswith(_HEAD[: len(text)]):
+        return False
+    try:
+        json.loads(text)
+    except ValueError:
+        return True
+    return False
