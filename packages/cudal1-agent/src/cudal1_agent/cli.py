@@ -152,12 +152,12 @@ class Model:
         from cudal1_env.hardware import resolve_device
 
         from cudal1_agent.model import make_embedded
-        from cudal1_agent.progress import quiet_libraries
+        from cudal1_agent.progress import Progress, quiet_libraries
         from cudal1_agent.session import tasks_of
 
         quiet_libraries()
         device = resolve_device(settings.device)
-        tasks = tasks_of(settings, device)
+        tasks = tasks_of(settings, device, told=Progress().line)
         make_embedded(self.out, tasks.train, settings.embedded, seed=settings.seed, device=device)
         print(self.out)
         return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudal1_data import Task
-from cudal1_data.kernelbench import overlapping
+from cudal1_data.duplicates import near_duplicates
 from cudal1_env import Archive, Evaluator
 from cudal1_env.hardware import resolve_device
 from cudal1_env.stats import SpeedupSummary, paired_change
@@ -137,14 +137,16 @@ def evaluate_model(
 
     progress = Progress()
     device = resolve_device(settings.device)
-    tasks = tasks_of(settings, device, training=False)
+    tasks = tasks_of(settings, device, training=False, told=progress.line)
     model: str | Path = target
     if (Path(target) / CONFIG).is_file():
         model = last_model(Path(target))
-        trained = tasks_of(read_settings(Path(target)), device).train
-        seen = overlapping((*trained, *learnt_tasks(Path(target))), tasks.groups[HELD_OUT_TASKS])
+        trained = tasks_of(read_settings(Path(target)), device, told=progress.line).train
+        learnt = (*trained, *learnt_tasks(Path(target)))
+        seen = near_duplicates(learnt, tasks.groups[HELD_OUT_TASKS], told=progress.line)
         if seen:
-            progress.line(f"the run was trained on near-duplicates of these tasks: {', '.join(set(seen.values()))}")
+            named = ", ".join(dict.fromkeys(same.test for same in seen.values()))
+            progress.line(f"the run was trained on near-duplicates of these tasks: {named}")
     quiet_libraries()
     kept = archive or Archive()
     judge = None

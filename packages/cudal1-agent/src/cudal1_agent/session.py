@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cudal1_data import Device, Suite, Task, load_suite
-from cudal1_data.kernelbench import overlapping
+from cudal1_data.duplicates import near_duplicates
 from cudal1_env.exemplars import Exemplar
 
 from cudal1_agent.errors import CorpusError
@@ -43,6 +44,8 @@ class TaskSets:
     """Training tasks at the sizes that are never trained on, evaluated or not."""
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     """Tasks that are not trained on because they overlap the test, with the test's task."""
+    overlaps: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many tasks overlap the test, by what shows it (`cudal1_data.kernelbench.Why`), trained on or left out."""
     broken: tuple[str, ...] = ()
     """Why tasks of the suites could not be used."""
     trained_on_test: bool = False
@@ -57,11 +60,13 @@ def choose_tasks(
     test: Suite | None = None,
     train_on_test: bool = False,
     training: bool = True,
+    told: Callable[[str], None] = lambda _: None,
 ) -> TaskSets:
     """Sort the tasks of a suite into training and evaluation.
 
     Tasks tagged `random` are left out: they have no right answer. A suite that marks nothing for training is test
-    data, as KernelBench is; so are tasks that overlap the suite `test`.
+    data, as KernelBench is; so are tasks that overlap the suite `test`. Both are traced for that, unless all
+    training tasks are starter or generated ones (`cudal1_data.duplicates`).
 
     Args:
         suite: Where training tasks come from, and held-out ones where no other suite is given for these.
@@ -70,9 +75,11 @@ def choose_tasks(
         test: Suite whose tasks are held out instead.
         train_on_test: Train on test data all the same.
         training: Whether anything is to be trained on at all.
+        told: Told what takes time, and which tasks cannot be compared with the test.
 
     Raises:
         CorpusError: No task is left, or what is left is test data.
+        DataError: Tasks must be traced, and torch does not work.
     """
     usable = suite.where(_has_an_answer)
     train = tuple(usable.train)
@@ -85,7 +92,7 @@ def choose_tasks(
         never = held_out
     if not train:
         raise CorpusError(_nothing_to_train_on(suite, usable))
-    overlaps = {} if test is None else overlapping(train, held_out)
+    overlaps = {} if test is None else near_duplicates(train, held_out, told=told)
     if overlaps and not train_on_test:
         train = tuple(task for task in train if task.id not in overlaps)
     if not train:
@@ -106,7 +113,8 @@ def choose_tasks(
         groups=groups,
         held_out=never,
         held_out_sizes=sizes,
-        left_out={} if train_on_test else overlaps,
+        left_out={} if train_on_test else {name: same.test for name, same in overlaps.items()},
+        overlaps=Counter(same.why.value for same in overlaps.values()),
         broken=tuple(str(one.error) for one in (*suite.broken, *(test.broken if test is not None else ()))),
         trained_on_test=train_on_test and (marked or bool(overlaps)),
     )
@@ -133,7 +141,14 @@ def _other_sizes(train: tuple[Task, ...], device: Device) -> tuple[Task, ...]:
     return tuple(found[index] for index in range(most) for found in by_size if index < len(found))
 
 
-def tasks_of(settings: Settings, device: Device, *, suite: Suite | None = None, training: bool = True) -> TaskSets:
+def tasks_of(
+    settings: Settings,
+    device: Device,
+    *,
+    suite: Suite | None = None,
+    training: bool = True,
+    told: Callable[[str], None] = lambda _: None,
+) -> TaskSets:
     """Load the suites that settings name, and sort their tasks.
 
     Args:
@@ -141,6 +156,7 @@ def tasks_of(settings: Settings, device: Device, *, suite: Suite | None = None, 
         device: Where programs run.
         suite: The tasks, where they are not those of the suite that the settings name.
         training: Whether anything is to be trained on.
+        told: Told what takes time, and which tasks cannot be compared with the test.
 
     Raises:
         CorpusError: No task is left, or what is left is test data.
@@ -154,6 +170,7 @@ def tasks_of(settings: Settings, device: Device, *, suite: Suite | None = None, 
         test=test,
         train_on_test=settings.train_on_test,
         training=training,
+        told=told,
     )
 
 

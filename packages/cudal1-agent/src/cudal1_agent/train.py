@@ -81,11 +81,11 @@ def train(
         settings = folder.settings
         progress.line(f"{'resuming' if resume else 'beginning'} the run in {run_dir}")
         device = resolve_device(settings.device)
-        tasks = tasks_of(settings, device, suite=suite)
+        tasks = tasks_of(settings, device, suite=suite, told=progress.line)
         for reason in tasks.broken:
             progress.line(f"left out: {reason}")
-        if tasks.left_out:
-            progress.line(f"left out of training, because the test has them too: {', '.join(tasks.left_out)}")
+        if tasks.overlaps:
+            progress.line(overlap_text(tasks))
         lessons, on_test = take_lessons(folder, tasks, device)
         tasks = replace(tasks, trained_on_test=tasks.trained_on_test or on_test)
         quiet_libraries()
@@ -108,6 +108,14 @@ def train(
             if judge is not None:
                 close_judge(judge, folder.archive)
     return run_dir
+
+
+def overlap_text(tasks: TaskSets) -> str:
+    """Return how many tasks overlap the test, by what shows it, and what became of them."""
+    counts = ", ".join(f"{count} by {why}" for why, count in tasks.overlaps.items())
+    if not tasks.left_out:
+        return f"trained on although the test has them too ({counts}); everything is marked trained_on_test"
+    return f"left out of training, because the test has them too ({counts}): {', '.join(tasks.left_out)}"
 
 
 def take_lessons(folder: RunFolder, tasks: TaskSets, device: Device) -> tuple[Lessons | None, bool]:

@@ -11,7 +11,9 @@ import functools
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -110,35 +112,94 @@ def noted(task: Task) -> Task:
     return task.model_copy(update=facts)
 
 
+class Why(StrEnum):
+    """What shows that a task asks for what a task of the test asks for; the first that holds counts."""
+
+    ID = "id"
+    """It is in the test itself, in whatever form it was loaded."""
+    DECLARED = "overlaps"
+    """Its `overlaps` names a task of the test, or that one's names it."""
+    TEXT = "text"
+    """Its reference is the program of a task of the test, up to sizes, texts and comments."""
+    GRAPH = "graph"
+    """Its reference has the operator graph of a task of the test."""
+
+
+class Same(NamedTuple):
+    """What a task has in common with the test."""
+
+    test: str
+    """Id of the test's task."""
+    why: Why
+    """What shows it."""
+
+
 def overlapping(tasks: Iterable[Task], test: Iterable[Task]) -> dict[str, str]:
     """Return which tasks ask for what a task of a test suite asks for, with that one's id.
 
-    A task does so when it is in the test itself (in whatever form it was loaded), when its `overlaps` names a task of
-    the test, or when that one has the operator graph of a task of the test.
+    See `same_tasks`.
 
     Args:
         tasks: Tasks that may be trained on.
         test: Tasks that results are reported on.
     """
-    known = notes()
-    ids: dict[str, str] = {}
+    return {name: same.test for name, same in same_tasks(tasks, test).items()}
+
+
+def same_tasks(tasks: Iterable[Task], test: Iterable[Task]) -> dict[str, Same]:
+    """Return which tasks ask for what a task of a test suite asks for, as far as that is known without tracing.
+
+    A task does so when it is in the test itself (in whatever form it was loaded), when its `overlaps` names a task of
+    the test, when its reference is one program with that of a task of the test (`text_hash`), or when the task of
+    KernelBench that it is, names or has the text of has the operator graph of one of the test's.
+
+    Args:
+        tasks: Tasks that may be trained on.
+        test: Tasks that results are reported on.
+    """
+    places = places_by_text(notes())
+    known: dict[str, str] = {}
     for task in test:
-        for place in (place_of(task.id), place_of(task.overlaps or "")):
-            if place is not None:
-                ids.setdefault(place, task.id)
-                if place in known and known[place].graph is not None:
-                    ids.setdefault(known[place].graph or "", task.id)
-        ids.setdefault(task.id, task.id)
-    found: dict[str, str] = {}
+        for _, name in _signs(task, places):
+            known.setdefault(name, task.id)
+    found: dict[str, Same] = {}
     for task in tasks:
-        for place in (place_of(task.id), place_of(task.overlaps or "")):
-            note = known.get(place or "")
-            same = ids.get(place or "") or ids.get((note.graph if note is not None else None) or "")
-            if same is not None:
-                found.setdefault(task.id, same)
-        if task.id in ids:
-            found.setdefault(task.id, task.id)
+        same = next((Same(known[name], why) for why, name in _signs(task, places) if name in known), None)
+        if same is not None:
+            found.setdefault(task.id, same)
     return found
+
+
+def _signs(task: Task, by_text: Mapping[str, tuple[str, ...]]) -> list[tuple[Why, str]]:
+    """Return what a task shares with others that ask for the same, the surest first."""
+    by_id, named = place_of(task.id), place_of(task.overlaps or "")
+    text = text_hash(task.source) if task.source else ""
+    places = {Why.ID: [by_id], Why.DECLARED: [named], Why.TEXT: by_text.get(text, ())}
+    signs = [(Why.ID, task.id)]
+    signs += [(why, place) for why, some in places.items() for place in some if place is not None]
+    if text:
+        signs.append((Why.TEXT, text))
+    graphs = [note.graph for _, place in signs if (note := notes().get(place)) is not None]
+    return [*signs, *((Why.GRAPH, graph) for graph in graphs if graph is not None)]
+
+
+def text_hash(source: str) -> str:
+    """Return what two references share that are one program up to sizes, texts and comments: their `program_hash`.
+
+    What is no Python is compared to the letter.
+    """
+    try:
+        return program_hash(source)
+    except (BrokenTaskError, MemoryError, RecursionError):
+        return hashlib.sha256(source.encode("utf-8", "replace")).hexdigest()
+
+
+def places_by_text(known: Mapping[str, Note]) -> dict[str, tuple[str, ...]]:
+    """Return the places in KernelBench of each program in the notes, by its `text_hash`: most have one, copies two."""
+    places: dict[str, tuple[str, ...]] = {}
+    for place, note in known.items():
+        places[note.program] = (*places.get(note.program, ()), place)
+    return places
 
 
 def program_hash(source: str) -> str:

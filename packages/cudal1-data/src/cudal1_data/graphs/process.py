@@ -101,6 +101,16 @@ class Tracer:
         self.close()
         return TaskGraph(id=task.id, error=f"ended the process that traced it (exit status {code})")
 
+    def version(self) -> str:
+        """Return torch's version in the child, starting that if need be.
+
+        Raises:
+            DataError: torch is not installed beside this package.
+        """
+        if not self.torch:
+            self._start()
+        return self.torch
+
     def close(self) -> None:
         """End the child, if there is one."""
         child, self._child = self._child, None
