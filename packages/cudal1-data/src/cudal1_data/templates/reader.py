@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import math
+import re
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from cudal1_data.errors import BrokenTaskError
 from cudal1_data.task import parse
-from cudal1_data.templates import calls, loops, shapes
+from cudal1_data.templates import calls, copied, loops, shapes
 from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.graph import Node, Reference
 from cudal1_data.templates.table import BINARY
@@ -21,6 +23,16 @@ _ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
     ast.Div: ("div", "/"),
 }
 _MOST_STEPS = 5000
+_NOT_FOLLOWED = (
+    *(BrokenTaskError, LookupError, TypeError, AttributeError, ValueError, AssertionError),
+    *(ArithmeticError, RecursionError, StopIteration),
+)
+"""What a reference that is made otherwise than expected leads to, whatever part of it is followed."""
+_FILLS = re.compile(
+    r"(torch\.)?nn\.init\.\w+|init\.\w+_|self\.register_buffer|torch\.manual_seed"
+    r"|self\.[\w.]+\.(normal|uniform|fill|zero|copy|mul|add|sub|div|clamp|abs|requires_grad)_|self(\.\w+)*\.eval"
+)
+"""Calls in a constructor after which every tensor has the shape and dtype that it had before."""
 
 
 def read(source: str) -> Reference:
@@ -34,7 +46,9 @@ def read(source: str) -> Reference:
     """
     try:
         return _Reader(source).reference()
-    except (BrokenTaskError, LookupError, TypeError, AttributeError, ZeroDivisionError, RecursionError) as error:
+    except UnsuitableError:
+        raise
+    except _NOT_FOLLOWED as error:
         raise UnsuitableError(f"expected a program that can be followed without running it: {error}") from error
 
 
@@ -57,14 +71,18 @@ class _Reader:
         for statement in self.tree.body:
             if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
                 self.constants[statement.targets[0].id] = self.value(statement.value, {})
+        head = copied.head(self.tree)
+        if [ast.unparse(one) for one in self.model.bases] not in (["nn.Module"], ["torch.nn.Module"]):
+            raise UnsuitableError("expected a model that is an nn.Module and nothing else")
         given = self._tuple(self._returned(self.functions["get_init_inputs"], {}))
+        text = copied.constructor(self.tree, self.source, self.model)
         if (constructor := self.methods.get("__init__")) is not None:
-            names = [one.arg for one in constructor.args.args[1:]]
-            self._construct(constructor, dict(zip(names, given, strict=True)))
+            self._construct(constructor, self._bind(constructor, given, {}))
         inputs = self._tuple(self._returned(self.functions["get_inputs"], {}))
         forward = self.methods["forward"]
-        names = [one.arg for one in forward.args.args[1:]]
-        scope: dict[str, Value] = {}
+        scope = self._bind(forward, inputs, {})
+        names = tuple(scope)[: len(inputs)]
+        copied.refuse_taken(set(names))
         for name, value in zip(names, inputs, strict=True):
             if not isinstance(value, Node):
                 raise UnsuitableError(f"expected tensors as inputs, {name} is none")
@@ -75,12 +93,28 @@ class _Reader:
         roots = tuple(root for root in returned if isinstance(root, Node) and not root.leaf)
         if len(roots) != len(returned):
             raise UnsuitableError("expected tensors that forward computes")
-        text = ast.get_source_segment(self.source, constructor, padded=True) if constructor else ""
-        return Reference(self._head(), text or "", tuple(names), roots, several)
+        return Reference(head, text, names, roots, several)
 
-    def _head(self) -> str:
-        kept = [one for one in self.tree.body if isinstance(one, ast.Import | ast.ImportFrom | ast.Assign)]
-        return "\n".join(ast.unparse(one) for one in kept)
+    def _bind(self, method: ast.FunctionDef, args: Sequence[Value], named: Mapping[str, Value]) -> dict[str, Value]:
+        """Return what each parameter of a method stands for, those given by position first."""
+        given = method.args
+        if given.vararg or given.kwarg or method.decorator_list:
+            raise UnsuitableError(f"expected plain parameters of {method.name}")
+        names = [one.arg for one in (*given.posonlyargs, *given.args)][1:]
+        if len(args) > len(names):
+            raise UnsuitableError(f"expected {len(names)} arguments of {method.name} at most, got {len(args)}")
+        bound = dict(zip(names, args, strict=False))
+        if twice := bound.keys() & named.keys():
+            raise UnsuitableError(f"expected each argument of {method.name} once, got {sorted(twice)}")
+        defaults = dict(zip(reversed(names), reversed(given.defaults), strict=False))
+        alone = [one.arg for one in given.kwonlyargs]
+        defaults |= {name: one for name, one in zip(alone, given.kw_defaults, strict=True) if one is not None}
+        for name in (*names, *alone):
+            if name not in bound:
+                bound[name] = named[name] if name in named else self.value(defaults[name], {})
+        if unknown := named.keys() - bound.keys():
+            raise UnsuitableError(f"expected arguments that {method.name} has, got {sorted(unknown)}")
+        return bound
 
     def _tuple(self, value: Value) -> tuple[Value, ...]:
         if not isinstance(value, tuple):
@@ -92,7 +126,11 @@ class _Reader:
             match statement:
                 case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=right):
                     self.attributes[name] = self._member(name, right, scope)
-                case ast.Expr():
+                case ast.Expr(value=ast.Constant()):
+                    pass
+                case ast.Expr(value=ast.Call(func=called)) if _FILLS.fullmatch(ast.unparse(called)):
+                    pass
+                case ast.Expr(value=one) if ast.unparse(one) in ("super().__init__()", "super(Model, self).__init__()"):
                     pass
                 case _:
                     raise UnsuitableError(f"expected plain assignments in __init__, got {ast.unparse(statement)}")
@@ -276,9 +314,7 @@ class _Reader:
             case ast.Name(id="float"):
                 return float(cast("str", args[0]))
             case ast.Attribute(value=ast.Name(id="self"), attr=name) if name in self.methods:
-                method = self.methods[name]
-                names = [one.arg for one in method.args.args[1:]]
-                return self._returned(method, dict(zip(names, args, strict=True)))
+                return self._returned(self.methods[name], self._bind(self.methods[name], args, named))
             case ast.Attribute(value=ast.Name(id="math"), attr=name):
                 return cast("float", getattr(math, name)(*args))
             case ast.Attribute(value=ast.Name(id="torch" | "F" | "nn"), attr=name):
