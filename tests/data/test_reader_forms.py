@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from cuda_double import Gpu, doubled
 from cudal1_data import Task, load_task
 from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.fusion import plan
@@ -173,3 +176,128 @@ def test_a_reference_that_cannot_be_followed_keeps_the_others_pairs(forward: str
     with pytest.raises(UnsuitableError):
         read(source)
     assert {one.template for one in variants(task_of(source), ("pytorch",))} == {"plain"}
+
+
+# --- what is read rightly, and what is refused -----------------------------------------------------------------
+
+LAYERS = "self.up = nn.ConvTranspose2d(4, 3, 3, stride=2, padding=1, output_padding=1, dilation=2)"
+MAPS = "torch.randn(2, 4, 5, 5)"
+HALF = "torch.randn(6, 8, dtype=torch.bfloat16)"
+WHOLE = "torch.randn(2, 3, 4, 8)"
+RIGHT: dict[str, dict[str, str]] = {
+    "a dilated transposed convolution": {"forward": "torch.tanh(self.up(x))", "init": LAYERS, "inputs": MAPS},
+    "a biased variance by position": {"forward": "torch.tanh(x.var(-1, False))"},
+    "an unbiased deviation by position": {"forward": "torch.tanh(x.std(-1, True))"},
+    "a variance with another correction": {"forward": "torch.tanh(x.var(-1, correction=2))"},
+    "a variance over columns by position": {"forward": "torch.tanh(x.var(0, False, True))"},
+    "a mean over columns that keeps its axis": {"forward": "torch.tanh(x.mean(0, True))"},
+    "a norm without weights by position": {
+        "forward": "torch.relu(self.norm(x)) + x",
+        "init": "self.norm = nn.LayerNorm(8, 1e-5, False)",
+    },
+    "a norm without bias by position": {
+        "forward": "torch.relu(self.norm(x)) + x",
+        "init": "self.norm = nn.LayerNorm(8, 1e-5, True, False)",
+    },
+    "a transposed parameter": {
+        "forward": "torch.relu(x * self.gain) + x",
+        "init": "self.gain = nn.Parameter(torch.randn(8, 6).t())",
+    },
+    "a parameter in half precision": {
+        "forward": "torch.tanh(x.float() * self.gain.float()) + x.float()",
+        "init": "self.gain = nn.Parameter(torch.randn(8).bfloat16())",
+        "inputs": HALF,
+    },
+    "a cast to what the inputs are": {"forward": "(torch.abs(x.float()) * 2.0).to(x.dtype)", "inputs": HALF},
+    "half precision turned round": {"forward": "torch.abs(x.float()), -x", "inputs": HALF},
+    "a product in half precision": {"forward": "torch.tanh((x @ x.T).float())", "inputs": HALF},
+    "integers times a number": {"forward": "torch.tanh(x), torch.arange(8) * 0.5"},
+    "integers over integers": {"forward": "torch.tanh(x), torch.arange(8) / 4"},
+    "a flattened middle": {"forward": "torch.tanh(torch.flatten(x, 1, 2)) * 2.0", "inputs": WHOLE},
+    "a flattened end by name": {"forward": "torch.tanh(x.flatten(start_dim=2)) * 2.0", "inputs": WHOLE},
+    "an angle with an edge": {"forward": "torch.exp(F.cosine_similarity(x, x * 0.5, -1, 4.0))"},
+    "a mask times a number": {"forward": "torch.tanh(x) * ((x > 0) * 0.5 + 0.5)"},
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_form_is_read_rightly(name: str, tmp_path: Path) -> None:
+    source = source_of(**RIGHT[name])
+    assert is_right(source, tmp_path)
+    module = imported(source, tmp_path)
+    with torch.no_grad():
+        outputs = module.Model()(*module.get_inputs())
+    found = [(one.shape, one.dtype) for one in (outputs if isinstance(outputs, tuple) else (outputs,))]
+    assert [(root.dims, getattr(torch, root.dtype)) for root in read(source).roots] == found
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"forward": "((x > 0) + (x < 1)) * x"},
+        {"forward": "(x > 0) * 2 + x"},
+        {"forward": "torch.tanh((x > 0).sum(-1, keepdim=True) + x)"},
+        {"forward": "torch.where(x > 0, 1, 0) + x"},
+        {"forward": "torch.relu(x)", "inputs": "torch.randn(6, 8, dtype=torch.float64)"},
+        {"forward": "torch.relu(x.to(torch.float64))"},
+        {"forward": "torch.relu(y) * x.to(x.device)", "inputs": "torch.randint(0, 9, (6, 8)), torch.randn(6, 8)"},
+        {"forward": "torch.tanh(x.sum(axis=0) + x)"},
+        {"forward": "torch.tanh(x.sum(-1, dtype=torch.float64))"},
+        {"forward": "torch.tanh(x.var(False) + x)"},
+        {"forward": "torch.lerp(x, x * 2, weight=0.5)"},
+        {"forward": "F.leaky_relu(x, inplace=True) + x"},
+        {"forward": "torch.diag(torch.tanh(x).sum(-1), 1)"},
+        {"forward": "self.low(x.float())", "init": "self.low = nn.Linear(8, 8, dtype=torch.bfloat16)"},
+        {"forward": "torch.tanh(x + self.noise)", "init": "self.noise = torch.randn(8)"},
+        {
+            "forward": "torch.tanh(self.mapped(x))",
+            "init": "self.mapped = nn.Conv2d(4, 4, 3)",
+            "inputs": WHOLE[:-4] + ")",
+        },
+    ],
+)
+def test_a_form_that_is_not_followed_is_refused(changes: dict[str, str]) -> None:
+    with pytest.raises(UnsuitableError):
+        plan(read(source_of(**changes)).roots)
+
+
+NAMES = """
+import torch
+import torch.nn as nn
+
+t2 = 3.0
+
+
+class Model(nn.Module):
+    def forward(self, t0, t1):
+        sums = torch.abs(t1 + torch.softmax(t0 * t2, dim=0)) * 2.0
+        return sums, torch.relu(torch.cumprod(sums, 0) + t1)
+
+
+def get_inputs():
+    return [torch.randn(6, 8), torch.randn(6, 8)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_program_takes_no_name_that_the_reference_has(tmp_path: Path) -> None:
+    assert is_right(NAMES, tmp_path)
+    steps = plan(read(NAMES).roots)
+    for program in (torch_program(read(NAMES), steps), nvrtc_program(read(NAMES), steps, Choice())):
+        lines = program.partition("def forward(self, t0, t1)")[2].splitlines()
+        made = [line.partition(" = ")[0].strip() for line in lines if " = " in line]
+        assert made
+        assert not {"t0", "t1", "t2"}.intersection(made)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("name", ["a transposed parameter", "a parameter in half precision"])
+def test_parameters_in_kernels_are_read_as_they_are_stored(name: str, tmp_path: Path) -> None:
+    source = source_of(**RIGHT[name])
+    reference = read(source)
+    with doubled(Gpu(tmp_path)):
+        program = nvrtc_program(reference, plan(reference.roots), Choice(threads=32))
+        assert error_of(task_of(source), program, tmp_path) < TOLERANCE

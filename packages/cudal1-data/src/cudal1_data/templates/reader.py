@@ -10,9 +10,9 @@ from typing import cast
 
 from cudal1_data.errors import BrokenTaskError
 from cudal1_data.task import parse
-from cudal1_data.templates import calls, copied, loops, shapes
+from cudal1_data.templates import calls, copied, dtypes, loops, shapes
 from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.graph import Node, Reference
+from cudal1_data.templates.graph import Node, Reference, walk
 from cudal1_data.templates.table import BINARY
 from cudal1_data.templates.values import Layer, Listed, Symbol, Value, opaque, pointwise, shape, written
 
@@ -21,6 +21,14 @@ _ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
     ast.Sub: ("sub", "-"),
     ast.Mult: ("mul", "*"),
     ast.Div: ("div", "/"),
+}
+_COMPARED: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
 }
 _MOST_STEPS = 5000
 _NOT_FOLLOWED = (
@@ -33,6 +41,8 @@ _FILLS = re.compile(
     r"|self\.[\w.]+\.(normal|uniform|fill|zero|copy|mul|add|sub|div|clamp|abs|requires_grad)_|self(\.\w+)*\.eval"
 )
 """Calls in a constructor after which every tensor has the shape and dtype that it had before."""
+_MADE = re.compile(r"torch\.(randn|rand|randint|ones|zeros|empty|eye|arange)\(")
+"""How tensors that are contiguous begin."""
 
 
 def read(source: str) -> Reference:
@@ -142,12 +152,18 @@ class _Reader:
                 value = self.value(right.args[0], scope)
                 if not isinstance(value, Node):
                     raise UnsuitableError(f"expected a tensor in self.{name}")
-                return Node("parameter", value.dims, text=f"self.{name}")
+                leaf = Node("parameter", value.dims, text=f"self.{name}", dtype=value.dtype)
+                return leaf if _laid_out(value) else opaque("{0}.contiguous()", leaf.dims, leaf, dtype=leaf.dtype)
             if ast.unparse(right.func).startswith("nn."):
                 args = tuple(self.value(one, scope) for one in right.args)
                 named = {str(one.arg): self.value(one.value, scope) for one in right.keywords}
+                if any(isinstance(one, Symbol) for one in (*args, *named.values())):
+                    raise UnsuitableError(f"expected a layer in float32, got {ast.unparse(right)}")
                 return Layer(f"self.{name}", kind, args, named)
-        return self.value(right, scope)
+        value = self.value(right, scope)
+        if isinstance(value, Node) and any("rand" in one.text or "empty" in one.text for one in walk(value)):
+            raise UnsuitableError(f"expected parameters only to be drawn, got {ast.unparse(right)}")
+        return value
 
     def _returned(self, function: ast.FunctionDef, scope: dict[str, Value]) -> Value:
         for statement in function.body:
@@ -196,7 +212,7 @@ class _Reader:
                 return tuple(self.value(inner, scope) for _ in range(*shapes.ints(count)))
             case ast.UnaryOp(op=ast.USub(), operand=inner):
                 value = self.value(inner, scope)
-                return pointwise("-a", value) if isinstance(value, Node) else -cast("float", value)
+                return _negative(value) if isinstance(value, Node) else -cast("float", value)
             case ast.BinOp():
                 return self._arithmetic(node, scope)
             case ast.Compare():
@@ -222,15 +238,16 @@ class _Reader:
         if isinstance(node.op, ast.MatMult):
             assert isinstance(left, Node)
             assert isinstance(right, Node)
-            return opaque("({0} @ {1})", shapes.product(left.dims, right.dims), left, right)
+            dims = shapes.product(left.dims, right.dims)
+            return opaque("({0} @ {1})", dims, left, right, dtype=dtypes.common((left, right)))
         if isinstance(node.op, ast.Pow):
             return calls.call("pow", "torch.pow", (left, right), {})
         name, sign = _ARITHMETIC[type(node.op)]
         tensors = [one for one in (left, right) if isinstance(one, Node)]
-        if any(one.dtype != "float32" for one in tensors) and not _masks(tensors):
+        kind = dtypes.divided(left, right) if sign == "/" else dtypes.promoted(left, right)
+        if kind != "float32" or not _masks(tensors):
             operands: list[Node] = []
             text = f"({written(left, operands)} {sign} {written(right, operands)})"
-            kind = "float32" if any(one.dtype == "float32" for one in tensors) else tensors[0].dtype
             return opaque(text, shape(*tensors), *operands, dtype=kind)
         return pointwise(BINARY[name], left, right)
 
@@ -245,8 +262,8 @@ class _Reader:
         if floats and isinstance(node.ops[0], ast.Gt):
             return pointwise("less(b, a)", left, right, dtype="bool")
         operands: list[Node] = []
-        sign = ast.unparse(node).removeprefix(ast.unparse(node.left)).removesuffix(ast.unparse(node.comparators[0]))
-        text = f"({written(left, operands)} {sign.strip()} {written(right, operands)})"
+        sign = _COMPARED[type(node.ops[0])]
+        text = f"({written(left, operands)} {sign} {written(right, operands)})"
         return opaque(text, shape(*tensors), *operands, dtype="bool")
 
     def _attribute(self, node: ast.Attribute, scope: dict[str, Value]) -> Value:
@@ -254,7 +271,7 @@ class _Reader:
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 return self.attributes[name]
             case ast.Attribute(value=ast.Name(id="torch"), attr=name):
-                return Symbol(f"torch.{name}", dtype=name)
+                return Symbol(f"torch.{name}", dtype=dtypes.named(name))
             case ast.Attribute(value=ast.Name(id="math"), attr=name):
                 return cast("float", getattr(math, name))
             case _:
@@ -263,7 +280,7 @@ class _Reader:
         if isinstance(value, tuple) and node.attr == "values":
             return value[0]
         if isinstance(value, Layer):
-            if node.attr == "eps":
+            if node.attr == "eps" and value.kind.startswith(("LayerNorm", "BatchNorm", "InstanceNorm")):
                 return cast("float", value.argument(1, "eps", 1e-5))
             text = f"{value.name}.{node.attr}"
             return self.leaves.setdefault(text, Node("parameter", shapes.attribute_dims(value, node.attr), text=text))
@@ -275,9 +292,9 @@ class _Reader:
             case "T":
                 return opaque("{0}.T", value.dims[::-1], value, dtype=value.dtype)
             case "values":
-                return opaque("{0}.values", value.dims, value)
+                return opaque("{0}.values", value.dims, value, dtype=value.dtype)
             case "device" | "dtype":
-                return Symbol(f"{{0}}.{node.attr}".replace("{0}", "{}"), of=value, dtype="default")
+                return Symbol(f"{{}}.{node.attr}", of=value, dtype=value.dtype if node.attr == "dtype" else "device")
             case _:
                 raise UnsuitableError(f"expected shape, T, device or dtype, got .{node.attr}")
 
@@ -339,6 +356,17 @@ def _is_member(node: ast.Attribute) -> bool:
 def _masks(tensors: list[Node]) -> bool:
     """Whether all are floats or truth values that a kernel made itself."""
     return all(one.dtype == "float32" or (one.dtype == "bool" and one.kind == "pointwise") for one in tensors)
+
+
+def _negative(node: Node) -> Node:
+    return pointwise("-a", node) if node.dtype == "float32" else opaque("(-{0})", node.dims, node, dtype=node.dtype)
+
+
+def _laid_out(node: Node) -> bool:
+    """Whether a tensor that a constructor makes is contiguous for certain."""
+    if node.kind == "pointwise":
+        return all(map(_laid_out, node.operands))
+    return bool(_MADE.match(node.text)) and "memory_format" not in node.text
 
 
 def _number(op: ast.operator, left: Value, right: Value) -> Value:
