@@ -301,3 +301,50 @@ def test_parameters_in_kernels_are_read_as_they_are_stored(name: str, tmp_path: 
     with doubled(Gpu(tmp_path)):
         program = nvrtc_program(reference, plan(reference.roots), Choice(threads=32))
         assert error_of(task_of(source), program, tmp_path) < TOLERANCE
+
+
+# --- places beyond 32 bits -------------------------------------------------------------------------------------
+
+STEPS = """
+class Model(nn.Module):
+    def forward(self, x, state):
+        states = []
+        for step in range({steps}):
+            state = torch.tanh(state + x)
+            states.append(state)
+        return torch.stack(states, dim=0)
+"""
+
+
+def large(body: str, inputs: str) -> Task:
+    """Return a task with inputs that nobody makes."""
+    return task_of(
+        f"import torch\nimport torch.nn as nn\n\n{body}\n"
+        f"def get_inputs():\n    return [{inputs}]\n\ndef get_init_inputs():\n    return []\n"
+    )
+
+
+def forward_of(arguments: str, result: str) -> str:
+    return f"class Model(nn.Module):\n    def forward(self, {arguments}):\n        return {result}\n"
+
+
+LARGE = {
+    "elements": (forward_of("x", "torch.relu(x * 2.0) + x"), "torch.rand({n}, 65536)"),
+    "rows": (forward_of("x", "torch.softmax(x, dim=-1)"), "torch.rand({n}, 65536)"),
+    "a part": (forward_of("x, y", "torch.tanh(x.sum(-1) * y)"), "torch.rand({n}, 65536), torch.rand({n})"),
+    "a grown domain": (forward_of("x, y", "torch.tanh(x * y)"), "torch.rand({n}, 1), torch.rand(65536)"),
+    "a product": (forward_of("x, y", "torch.tanh(x @ y)"), "torch.rand({n}, 65536), torch.rand(65536, 8)"),
+    "a loop": (STEPS.replace("{steps}", "{n}"), "torch.rand(256, 256), torch.rand(256, 256)"),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_no_kernel_counts_beyond_32_bits(name: str) -> None:
+    body, inputs = LARGE[name]
+    templates = [
+        {one.template for one in variants(large(body.replace("{n}", str(n)), inputs.replace("{n}", str(n))))}
+        for n in (32768, 16384)
+    ]
+    kernels = [{one for one in found if one.startswith(("triton-", "cuda-"))} for found in templates]
+    assert kernels[1]
+    assert kernels[0] == ({one for one in kernels[1] if "product" not in one} if name == "a product" else set())
