@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from cudal1_data.templates import shapes
+from cudal1_data.templates import dtypes, shapes
 from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.graph import Dims, Node, broadcast
-from cudal1_data.templates.operators import Unfused, fused, layer_norm
+from cudal1_data.templates.operators import Unfused, fused, layer_norm, reduction
 from cudal1_data.templates.values import Layer, Symbol, Value, opaque, pointwise, shape, written
 
 _MAKES = ("randn", "rand", "randint", "ones", "zeros", "arange", "eye", "empty")
@@ -34,6 +34,7 @@ _SAME = (
     "group_norm",
     "layer_norm",
 )
+_PRODUCTS = ("linear", "matmul", "bmm", "mm", "mv", "outer", "kron")
 _PAIRS = ("cummax", "cummin")
 """Calls that return values and their indices."""
 
@@ -52,6 +53,8 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
     """
     if name == "get_default_dtype":
         return Symbol("torch.get_default_dtype()", dtype="float32")
+    if "out" in named or named.get("inplace"):
+        raise UnsuitableError(f"expected no changes in place, got one by {name}")
     if name in ("to", *_STORED) and isinstance(args[0], Node):
         return _stored(name, args, named)
     result = fused(name, args, named)
@@ -68,7 +71,7 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
     if name in _PAIRS and nodes:
         values = opaque(f"{whole}[0]", nodes[0].dims, *operands, dtype=nodes[0].dtype)
         return values, opaque(f"{whole}[1]", nodes[0].dims, *operands, dtype="int64")
-    return opaque(whole, _dims(name, args, named), *operands, dtype=_dtype(name, nodes, named))
+    return opaque(whole, _dims(name, args, named), *operands, dtype=_dtype(name, nodes, args, named))
 
 
 def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Node:
@@ -80,12 +83,14 @@ def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Node
     if len(args) != 1 or not isinstance(args[0], Node):
         raise UnsuitableError(f"expected one tensor in {module.name}(...)")
     dims = shapes.layer_dims(module, args[0].dims)
-    if module.kind == "LayerNorm" and not module.kwargs and args[0].dtype == "float32":
+    if args[0].dtype != "float32":
+        raise UnsuitableError(f"expected float32 in {module.name}(...), got {args[0].dtype}")
+    if module.kind == "LayerNorm" and not module.kwargs and all(one is True for one in module.args[2:]):
         weight, bias = (_parameter(module, name, leaves) for name in ("weight", "bias"))
         return layer_norm(module, args[0], weight, bias)
     if module.kind == "Linear":
         weight = _parameter(module, "weight", leaves)
-        if module.argument(2, "bias", True) is False:
+        if not module.argument(2, "bias", True):
             return opaque("F.linear({0}, {1})", dims, args[0], weight)
         return opaque("F.linear({0}, {1}, {2})", dims, args[0], weight, _parameter(module, "bias", leaves))
     return opaque(f"{module.name}({{0}})", dims, args[0])
@@ -102,7 +107,8 @@ def _stored(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Nod
     if name in _STORED:
         dtype = _STORED[name]
     elif len(args) == 2 and isinstance(args[1], Symbol) and not named:
-        dtype = "float32" if args[1].dtype == "default" else args[1].dtype
+        same = args[1].dtype == "device" and node.dtype == "float32"
+        dtype = "float32" if same else dtypes.asked(args[1])
     else:
         raise UnsuitableError("expected x.to(dtype)")
     if dtype == "float32" and node.dtype in ("float32", "float16", "bfloat16"):
@@ -111,15 +117,33 @@ def _stored(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Nod
     return opaque(f"{{0}}.to({target})", node.dims, node, dtype=dtype)
 
 
-def _dtype(name: str, nodes: Sequence[Node], named: Mapping[str, Value]) -> str:
-    asked = named.get("dtype")
-    if isinstance(asked, Symbol):
-        return "float32" if asked.dtype == "default" else asked.dtype
+def _dtype(name: str, nodes: Sequence[Node], args: Sequence[Value], named: Mapping[str, Value]) -> str:
+    if named.get("dtype") is not None:
+        return dtypes.asked(named["dtype"])
     if name in ("randint", "arange", "argmax", "argmin", "one_hot"):
         return "int64"
-    if name in ("embedding", "where", "randn", "rand"):
+    if name == "where":
+        if len(args) != 3 or not isinstance(args[0], Node) or args[0].dtype != "bool":
+            raise UnsuitableError("expected where with a condition and two choices")
+        return dtypes.promoted(*args[1:])
+    if name in _MAKES and not nodes:
         return "float32"
-    return nodes[0].dtype if nodes else "float32"
+    if name in _SEVERAL or name in _PRODUCTS:
+        return dtypes.common(_tensors(args))
+    return nodes[1 if name == "embedding" else 0].dtype
+
+
+def _tensors(values: Sequence[Value]) -> list[Node]:
+    """Return all tensors among values, those in lists too."""
+    found: list[Node] = []
+    for one in values:
+        if isinstance(one, tuple):
+            found += _tensors(one)
+        elif isinstance(one, Symbol) and one.of is not None:
+            found.append(one.of)
+        elif isinstance(one, Node):
+            found.append(one)
+    return found
 
 
 def _dims(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
@@ -179,7 +203,7 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
         case "gather":
             assert isinstance(rest[1], Node)
             return rest[1].dims
-        case "diag" if len(x.dims) == 1:
+        case "diag" if len(x.dims) == 1 and not rest and not named:
             return (x.dims[0], x.dims[0])
         case "contiguous":
             return x.dims
@@ -195,20 +219,18 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
             assert isinstance(rest[0], Node)
             return tuple(one * other for one, other in zip(x.dims, rest[0].dims, strict=True))
         case "flatten":
-            (first,) = shapes.ints(next(iter(rest), 0))
-            first %= len(x.dims)
-            return (*x.dims[:first], math.prod(x.dims[first:]))
+            given: dict[str, Value] = {**dict(zip(("start_dim", "end_dim"), rest, strict=False)), **named}
+            start, end = (shapes.axis(x, given.get(key, place)) for key, place in (("start_dim", 0), ("end_dim", -1)))
+            return (*x.dims[:start], math.prod(x.dims[start : end + 1]), *x.dims[end + 1 :])
         case "interpolate" if not rest and set(named) == {"scale_factor"}:
             (scale,) = shapes.ints(named["scale_factor"])
             return (*x.dims[:2], *(size * scale for size in x.dims[2:]))
         case _ if "_pool" in name and "adaptive" not in name and "ceil_mode" not in named:
             return _pooled(name, x, rest, named)
         case "mean" | "sum" | "amax" | "amin" | "var" | "std" | "argmax" | "argmin":
-            where = rest[0] if rest else named.get("dim")
-            if where is None:
-                return ()
-            axes = [place % len(x.dims) for place in shapes.ints(where)]
-            return shapes.reduced(x.dims, axes, keepdim=bool(named.get("keepdim", False)))
+            asked = reduction(name, rest, named)
+            axes = range(len(x.dims)) if asked.dim is None else [shapes.axis(x, one) for one in shapes.ints(asked.dim)]
+            return shapes.reduced(x.dims, axes, keepdim=asked.keepdim)
         case _:
             raise UnsuitableError(f"expected a call whose result's shape is known, got {name}")
 
@@ -263,7 +285,8 @@ def _pooled(name: str, x: Node, rest: tuple[Value, ...], named: Mapping[str, Val
     """Return the shape after windows were pooled."""
     rank = len(x.dims) - 2
     given = rest[1:] if name.startswith("lp_") else rest
-    if rank < 1 or len(given) > 3 or "dilation" in named:
+    most = 2 if name.startswith("lp_") else 3
+    if rank < 1 or len(given) > most or "dilation" in named or "return_indices" in named:
         raise UnsuitableError(f"expected plain windows in {name}")
     kernel, stride, padding = (
         (shapes.ints(value) * rank)[:rank]

@@ -56,10 +56,11 @@ def pointwise_kernel(kernel: Kernel, name: str, *, threads: int, vector: int) ->
         vector: Elements of a thread; float32 tensors of the whole shape are read and written so many at once.
 
     Raises:
-        UnsuitableError: The vector does not divide the number of elements.
+        UnsuitableError: The vector does not divide the number of elements, or a tensor is too large.
     """
     if kernel.trailing or kernel.size % vector:
         raise UnsuitableError(f"expected elements without rows that {vector} divides, got {kernel.domain}")
+    kernel.check_places()
     writer = _Writer(kernel)
     wide = vector > 1
     before: list[str] = []
@@ -102,10 +103,11 @@ def row_kernel(kernel: Kernel, name: str, *, threads: int, per_block: int, unrol
         unroll: Steps of a row's loops that are unrolled.
 
     Raises:
-        UnsuitableError: The kernel has no rows.
+        UnsuitableError: The kernel has no rows, or a tensor is too large.
     """
     if not kernel.trailing or (per_block > 1 and threads != 32):
         raise UnsuitableError("expected rows, and several of them in a block for warps only")
+    kernel.check_places()
     lines = _RowWriter(kernel, threads, unroll).write()
     begin = [
         f"const unsigned int lane = threadIdx.x, row = blockIdx.x * {per_block}u + threadIdx.y;",
@@ -127,11 +129,12 @@ def loop_kernel(step: LoopStep, name: str, *, threads: int, unroll: int) -> Cuda
         unroll: Steps that are unrolled.
 
     Raises:
-        UnsuitableError: A step needs more of the one before than the element at its own place.
+        UnsuitableError: A step needs more of the one before than the element at its own place, or has too many of them.
     """
     if step.whole is None:
         raise UnsuitableError("expected a loop whose elements do not need each other")
     loop, kernel = step.loop, step.whole
+    kernel.check_places(*step.kept_dims)
     writer = _Writer(kernel)
     for number, state in enumerate(loop.states):
         writer.vectors[id(state)] = f"state{number}"

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.graph import Dims, Loop, Node, broadcast, contiguous, walk
 
+MOST_PLACES = 2**31 - 2**16
+"""Elements of a tensor that kernels reach. They count places in 32 bits, and in the last tile beyond its end."""
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -46,6 +49,17 @@ class Kernel:
     def scans(self) -> bool:
         """Whether it has a scan."""
         return any(node.kind == "scan" for node in self.members)
+
+    def check_places(self, *others: Dims) -> None:
+        """Check that 32 bits hold every place in its domain, in what it reads, and in other tensors.
+
+        Raises:
+            UnsuitableError: They do not.
+        """
+        read = [one.operands[0] if one.strides else one for one in self.leaves]
+        for dims in (self.domain, *(one.dims for one in read), *others):
+            if math.prod(dims) > MOST_PLACES:
+                raise UnsuitableError(f"expected tensors of up to {MOST_PLACES} elements in a kernel, got {dims}")
 
     def by_row(self, node: Node, aligned: bool) -> bool:
         """Whether a value is one for each row."""

@@ -111,7 +111,7 @@ def _all(task: Task, writings: Sequence[Writing]) -> Iterator[Made]:
     try:
         reference = read(task.source)
         steps = plan(reference.roots)
-    except UnsuitableError:
+    except (UnsuitableError, RecursionError):
         return
     if "pytorch" in writings and units(steps):
         yield Made(torch_program(reference, steps), "pytorch", "operators", ())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from cudal1_data.templates import shapes
+from cudal1_data.templates import dtypes, shapes
 from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.graph import How, Node
 from cudal1_data.templates.table import BINARY, GELU, GELU_TANH, UNARY
@@ -28,11 +29,14 @@ def fused(name: str, args: Arguments, named: Named) -> Value | Unfused:
     """
     first = args[0] if args else None
     if not isinstance(first, Node):
-        return _where(args) if name == "where" and not named else Unfused()
-    if name == "where":
-        return _where(args)
-    if any(isinstance(one, Node) and one.dtype in ("int64", "float16", "bfloat16") for one in args):
         return Unfused()
+    if name == "where":
+        return _where(args) if not named else Unfused()
+    kinds = {one.dtype for one in args if isinstance(one, Node)}
+    if kinds - {"float32", "bool"}:
+        return Unfused()
+    if kinds == {"bool"} and (name in UNARY or name in BINARY or name in _POINTWISE or name in _ROWS):
+        raise UnsuitableError(f"expected numbers in {name}, got truth values")
     if name in UNARY and len(args) == 1 and not named:
         return pointwise(UNARY[name], first)
     if name in BINARY and len(args) == 2 and not named:
@@ -47,19 +51,34 @@ def fused(name: str, args: Arguments, named: Named) -> Value | Unfused:
 def _where(args: Arguments) -> Value | Unfused:
     if len(args) != 3 or not (isinstance(args[0], Node) and args[0].dtype == "bool"):
         return Unfused()
+    if any(isinstance(one, Node) and one.dtype != "float32" for one in args[1:]) or _whole(args[1:]):
+        return Unfused()
     return pointwise("where(a, b, c)", *args)
 
 
+def _whole(values: Arguments) -> bool:
+    return all(isinstance(one, int) for one in values)
+
+
+def _only(args: Arguments, named: Named, most: int, *names: str) -> None:
+    """Raise an error where a call has more than `most` arguments by position, or others by name."""
+    if len(args) > most or set(named) - set(names):
+        raise UnsuitableError(f"expected {most} arguments and {names} by name, got {len(args)} and {sorted(named)}")
+
+
 def _gelu(args: Arguments, named: Named) -> Node:
+    _only(args, named, 1, "approximate")
     return pointwise(GELU_TANH if named.get("approximate") == "tanh" else GELU, args[0])
 
 
 def _leaky(args: Arguments, named: Named) -> Node:
+    _only(args, named, 2, "negative_slope")
     slope = args[1] if len(args) > 1 else named.get("negative_slope", 0.01)
     return pointwise("max(a, 0.0) + b * min(a, 0.0)", args[0], slope)
 
 
 def _clamp(args: Arguments, named: Named) -> Node:
+    _only(args, named, 3, "min", "max")
     low = args[1] if len(args) > 1 else named.get("min")
     high = args[2] if len(args) > 2 else named.get("max")
     result = args[0]
@@ -73,6 +92,7 @@ def _clamp(args: Arguments, named: Named) -> Node:
 
 def _softshrink(args: Arguments, named: Named) -> Node:
     # As a ratio it has no jump: a - clamp(a, -c, c).
+    _only(args, named, 2, "lambd")
     edge = args[1] if len(args) > 1 else named.get("lambd", 0.5)
     if not isinstance(edge, int | float):
         raise UnsuitableError("expected a number as softshrink's edge")
@@ -86,6 +106,9 @@ def _pow(args: Arguments, named: Named) -> Value | Unfused:
 
 
 def _lerp(args: Arguments, named: Named) -> Node:
+    _only(args, named, 3)
+    if len(args) < 3:
+        raise UnsuitableError("expected lerp with a weight")
     return pointwise("a + c * (b - a)", *args)
 
 
@@ -152,21 +175,73 @@ def _rows(name: str, node: Node, args: Arguments, named: Named) -> Value | Unfus
     if name == "vector_norm" and (len(args) > 1 or set(named) - {"dim", "keepdim"}):
         return Unfused()  # another order than 2
     given = args[2:] if name == "cosine_similarity" else args[1:]
-    where = given[0] if given else named.get("dim")
-    if where is None or isinstance(where, Node):
+    if given and isinstance(given[0], Node):
+        return Unfused()
+    asked = reduction(name, given, named)
+    where = asked.dim
+    if where is None or asked.dtype != "float32":
         return Unfused()
     axes = {place % len(node.dims) for place in shapes.ints(where)}
     trailing = len(axes)
     if axes != set(range(len(node.dims) - trailing, len(node.dims))) or trailing == len(node.dims):
         return Unfused()
-    keepdim = bool(given[1] if len(given) > 1 else named.get("keepdim", False))
     if name == "cosine_similarity":
-        return _cosine(args, trailing)
-    unbiased = bool(named.get("unbiased", named.get("correction", 1)))
-    return _lowered(name, node, trailing, keepdim=keepdim, unbiased=unbiased)
+        return _cosine(args, trailing, asked.eps)
+    return _lowered(name, node, trailing, keepdim=asked.keepdim, correction=asked.correction)
 
 
-def _lowered(name: str, x: Node, k: int, *, keepdim: bool, unbiased: bool) -> Value:
+@dataclass(frozen=True)
+class Reduction:
+    """What a call asks of a reduction."""
+
+    dim: Value
+    """Axes; None for all."""
+    keepdim: bool
+    """Whether they stay, with size 1."""
+    correction: float
+    """Of a variance: what is taken from the number of elements."""
+    eps: float
+    """Of an angle: the least length."""
+    dtype: str
+    """Of the sums."""
+
+
+_PLACES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("softmax", "softmin", "log_softmax", "cumsum"), ("dim",)),
+    **dict.fromkeys(("var", "std"), ("dim", "unbiased", "keepdim")),
+    "cosine_similarity": ("dim", "eps"),
+    "vector_norm": (),
+}
+"""Arguments by position behind the tensors, where they are not `dim, keepdim`."""
+
+
+def reduction(name: str, given: Arguments, named: Named) -> Reduction:
+    """Return what a call asks of a reduction.
+
+    Args:
+        name: Last part of the function's name.
+        given: Arguments by position behind the tensors.
+        named: Arguments by name.
+
+    Raises:
+        UnsuitableError: It asks something that is not known.
+    """
+    places = _PLACES.get(name, ("dim", "keepdim"))
+    also = {"correction", "unbiased", "keepdim"} if name in ("var", "std") else {"dim", "keepdim", "dtype"}
+    if len(given) > len(places) or set(named) - {*places, *also}:
+        raise UnsuitableError(f"expected {places} by position in {name}, got {given} and {sorted(named)} by name")
+    asked: dict[str, Value] = {**dict(zip(places, given, strict=False)), **named}
+    correction = asked.get("correction", 1)
+    if asked.get("unbiased") is not None:
+        correction = int(bool(asked["unbiased"]))
+    eps, keepdim = asked.get("eps", 1e-8), asked.get("keepdim", False)
+    if not isinstance(correction, int | float) or not isinstance(eps, int | float) or not isinstance(keepdim, bool):
+        raise UnsuitableError(f"expected numbers that are known in {name}")
+    dtype = dtypes.asked(asked["dtype"]) if asked.get("dtype") is not None else "float32"
+    return Reduction(asked.get("dim"), keepdim, correction, eps, dtype)
+
+
+def _lowered(name: str, x: Node, k: int, *, keepdim: bool, correction: float) -> Value:
     """Write a row operator in reductions and pointwise operators. `k`: how many trailing axes it goes over."""
     length = _length(x, k)
     match name:
@@ -181,14 +256,16 @@ def _lowered(name: str, x: Node, k: int, *, keepdim: bool, unbiased: bool) -> Va
         case "var" | "std":
             middle = pointwise("a * b", reduce("sum", x, k), 1.0 / length)
             total = reduce("sum", pointwise("(a - b) * (a - b)", x, middle), k, keepdim=keepdim)
-            spread = pointwise("a * b", total, 1.0 / (length - unbiased))
+            if length <= correction:
+                raise UnsuitableError(f"expected rows of more than {correction} elements in {name}")
+            spread = pointwise("a * b", total, 1.0 / (length - correction))
             return spread if name == "var" else pointwise("sqrt(a)", spread)
         case "vector_norm":
             return pointwise("sqrt(a)", reduce("sum", pointwise("a * a", x), k, keepdim=keepdim))
         case "cumsum":
             return Node("scan", x.dims, operands=(x,), how="sum", trailing=1)
         case "softmin":
-            return _lowered("softmax", pointwise("-a", x), k, keepdim=keepdim, unbiased=unbiased)
+            return _lowered("softmax", pointwise("-a", x), k, keepdim=keepdim, correction=correction)
         case _:
             return _exponential(name, x, k, keepdim=keepdim)
 
@@ -204,14 +281,14 @@ def _exponential(name: str, x: Node, k: int, *, keepdim: bool) -> Node:
     return pointwise("a / b", powers, total) if name == "softmax" else pointwise("a - log(b)", shifted, total)
 
 
-def _cosine(args: Arguments, k: int) -> Node:
+def _cosine(args: Arguments, k: int, eps: float) -> Node:
     left, right = args[0], args[1]
     assert isinstance(left, Node)
     if not isinstance(right, Node) or left.dims != right.dims:
         raise UnsuitableError("expected two tensors of one shape in cosine_similarity")
     dot = reduce("sum", pointwise("a * b", left, right), k, keepdim=False)
     ones = [reduce("sum", pointwise("a * a", one), k, keepdim=False) for one in (left, right)]
-    lengths = [pointwise("max(sqrt(a), 1e-08)", one) for one in ones]
+    lengths = [pointwise("max(sqrt(a), b)", one, eps) for one in ones]
     return pointwise("a / (b * c)", dot, *lengths)
 
 

@@ -40,7 +40,7 @@ def product_program(reference: Reference, steps: Sequence[Step], tiles: Tiles) -
     Factors are multiplied in float32 (`input_precision="ieee"`), as the reference does.
 
     Raises:
-        UnsuitableError: No product is followed by pointwise operators of its own shape.
+        UnsuitableError: No product is followed by pointwise operators of its own shape, or a tensor is too large.
     """
     pairs = {id(kernel): product for kernel, product in _pairs(reference, steps)}
     if not pairs:
@@ -103,6 +103,7 @@ def _is_product(node: Node) -> bool:
 
 
 def _kernel(kernel: Kernel, product: Node, name: str, tiles: Tiles) -> str:
+    kernel.check_places(*(one.dims for one in product.operands))
     n, k = product.dims[-1], product.operands[0].dims[-1]
     m = math.prod(product.dims[:-1])
     across = product.text == _MATMUL

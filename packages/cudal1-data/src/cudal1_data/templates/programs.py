@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -181,6 +182,12 @@ class Writer:
     """By `id` the calls into PyTorch that kernels make themselves."""
     number: int = 0
     """Kernels so far."""
+    taken: set[str] = field(default_factory=set[str])
+    """Names that the reference has given, and this program so far."""
+
+    def __post_init__(self) -> None:
+        self.taken |= set(re.findall(r"[^\W\d]\w*", self.reference.head))
+        self.taken |= {one.partition("_")[0] for one in self.reference.methods} | set(self.reference.methods)
 
     def text(self, head: str, run: Run) -> str:
         """Return the program without definitions of its own."""
@@ -226,7 +233,7 @@ class Writer:
     def _loop(self, step: LoopStep, run: Run) -> None:
         """Write a loop: as one kernel, or step by step with what its body is made of."""
         loop = step.loop
-        name = self.names[id(step.node)] = f"loop{len(self.names)}"
+        name = self.names[id(step.node)] = self._fresh("loop")
         starts = step.node.operands[: len(loop.states)]
         for leaf, node in zip(loop.outside, step.node.operands[len(starts) :], strict=True):
             self.names[id(leaf)] = self._name(node)
@@ -270,8 +277,15 @@ class Writer:
             self.lines.append(f"{name}_kept{number} = {made[number]}.unbind({step.axes[number]})")
 
     def _assign(self, node: Node, text: str) -> None:
-        self.names[id(node)] = f"t{len(self.names)}"
+        self.names[id(node)] = self._fresh("t")
         self.lines.append(f"{self.names[id(node)]} = {text}")
+
+    def _fresh(self, stem: str) -> str:
+        number = len(self.names)
+        while f"{stem}{number}" in self.taken:
+            number += 1
+        self.taken.add(f"{stem}{number}")
+        return f"{stem}{number}"
 
     def _name(self, node: Node) -> str:
         return self.names.get(id(node), node.text)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import math
+import re
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from cudal1_data.errors import BrokenTaskError
 from cudal1_data.task import parse
-from cudal1_data.templates import calls, loops, shapes
+from cudal1_data.templates import calls, copied, dtypes, loops, shapes
 from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.graph import Node, Reference
+from cudal1_data.templates.graph import Node, Reference, walk
 from cudal1_data.templates.table import BINARY
 from cudal1_data.templates.values import Layer, Listed, Symbol, Value, opaque, pointwise, shape, written
 
@@ -20,7 +22,27 @@ _ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
     ast.Mult: ("mul", "*"),
     ast.Div: ("div", "/"),
 }
+_COMPARED: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
 _MOST_STEPS = 5000
+_NOT_FOLLOWED = (
+    *(BrokenTaskError, LookupError, TypeError, AttributeError, ValueError, AssertionError),
+    *(ArithmeticError, RecursionError, StopIteration),
+)
+"""What a reference that is made otherwise than expected leads to, whatever part of it is followed."""
+_FILLS = re.compile(
+    r"(torch\.)?nn\.init\.\w+|init\.\w+_|self\.register_buffer|torch\.manual_seed"
+    r"|self\.[\w.]+\.(normal|uniform|fill|zero|copy|mul|add|sub|div|clamp|abs|requires_grad)_|self(\.\w+)*\.eval"
+)
+"""Calls in a constructor after which every tensor has the shape and dtype that it had before."""
+_MADE = re.compile(r"torch\.(randn|rand|randint|ones|zeros|empty|eye|arange)\(")
+"""How tensors that are contiguous begin."""
 
 
 def read(source: str) -> Reference:
@@ -34,7 +56,9 @@ def read(source: str) -> Reference:
     """
     try:
         return _Reader(source).reference()
-    except (BrokenTaskError, LookupError, TypeError, AttributeError, ZeroDivisionError, RecursionError) as error:
+    except UnsuitableError:
+        raise
+    except _NOT_FOLLOWED as error:
         raise UnsuitableError(f"expected a program that can be followed without running it: {error}") from error
 
 
@@ -57,14 +81,18 @@ class _Reader:
         for statement in self.tree.body:
             if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
                 self.constants[statement.targets[0].id] = self.value(statement.value, {})
+        head = copied.head(self.tree)
+        if [ast.unparse(one) for one in self.model.bases] not in (["nn.Module"], ["torch.nn.Module"]):
+            raise UnsuitableError("expected a model that is an nn.Module and nothing else")
         given = self._tuple(self._returned(self.functions["get_init_inputs"], {}))
+        text = copied.constructor(self.tree, self.source, self.model)
         if (constructor := self.methods.get("__init__")) is not None:
-            names = [one.arg for one in constructor.args.args[1:]]
-            self._construct(constructor, dict(zip(names, given, strict=True)))
+            self._construct(constructor, self._bind(constructor, given, {}))
         inputs = self._tuple(self._returned(self.functions["get_inputs"], {}))
         forward = self.methods["forward"]
-        names = [one.arg for one in forward.args.args[1:]]
-        scope: dict[str, Value] = {}
+        scope = self._bind(forward, inputs, {})
+        names = tuple(scope)[: len(inputs)]
+        copied.refuse_taken(set(names))
         for name, value in zip(names, inputs, strict=True):
             if not isinstance(value, Node):
                 raise UnsuitableError(f"expected tensors as inputs, {name} is none")
@@ -75,12 +103,28 @@ class _Reader:
         roots = tuple(root for root in returned if isinstance(root, Node) and not root.leaf)
         if len(roots) != len(returned):
             raise UnsuitableError("expected tensors that forward computes")
-        text = ast.get_source_segment(self.source, constructor, padded=True) if constructor else ""
-        return Reference(self._head(), text or "", tuple(names), roots, several)
+        return Reference(head, text, names, roots, several)
 
-    def _head(self) -> str:
-        kept = [one for one in self.tree.body if isinstance(one, ast.Import | ast.ImportFrom | ast.Assign)]
-        return "\n".join(ast.unparse(one) for one in kept)
+    def _bind(self, method: ast.FunctionDef, args: Sequence[Value], named: Mapping[str, Value]) -> dict[str, Value]:
+        """Return what each parameter of a method stands for, those given by position first."""
+        given = method.args
+        if given.vararg or given.kwarg or method.decorator_list:
+            raise UnsuitableError(f"expected plain parameters of {method.name}")
+        names = [one.arg for one in (*given.posonlyargs, *given.args)][1:]
+        if len(args) > len(names):
+            raise UnsuitableError(f"expected {len(names)} arguments of {method.name} at most, got {len(args)}")
+        bound = dict(zip(names, args, strict=False))
+        if twice := bound.keys() & named.keys():
+            raise UnsuitableError(f"expected each argument of {method.name} once, got {sorted(twice)}")
+        defaults = dict(zip(reversed(names), reversed(given.defaults), strict=False))
+        alone = [one.arg for one in given.kwonlyargs]
+        defaults |= {name: one for name, one in zip(alone, given.kw_defaults, strict=True) if one is not None}
+        for name in (*names, *alone):
+            if name not in bound:
+                bound[name] = named[name] if name in named else self.value(defaults[name], {})
+        if unknown := named.keys() - bound.keys():
+            raise UnsuitableError(f"expected arguments that {method.name} has, got {sorted(unknown)}")
+        return bound
 
     def _tuple(self, value: Value) -> tuple[Value, ...]:
         if not isinstance(value, tuple):
@@ -92,7 +136,11 @@ class _Reader:
             match statement:
                 case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=right):
                     self.attributes[name] = self._member(name, right, scope)
-                case ast.Expr():
+                case ast.Expr(value=ast.Constant()):
+                    pass
+                case ast.Expr(value=ast.Call(func=called)) if _FILLS.fullmatch(ast.unparse(called)):
+                    pass
+                case ast.Expr(value=one) if ast.unparse(one) in ("super().__init__()", "super(Model, self).__init__()"):
                     pass
                 case _:
                     raise UnsuitableError(f"expected plain assignments in __init__, got {ast.unparse(statement)}")
@@ -104,12 +152,18 @@ class _Reader:
                 value = self.value(right.args[0], scope)
                 if not isinstance(value, Node):
                     raise UnsuitableError(f"expected a tensor in self.{name}")
-                return Node("parameter", value.dims, text=f"self.{name}")
+                leaf = Node("parameter", value.dims, text=f"self.{name}", dtype=value.dtype)
+                return leaf if _laid_out(value) else opaque("{0}.contiguous()", leaf.dims, leaf, dtype=leaf.dtype)
             if ast.unparse(right.func).startswith("nn."):
                 args = tuple(self.value(one, scope) for one in right.args)
                 named = {str(one.arg): self.value(one.value, scope) for one in right.keywords}
+                if any(isinstance(one, Symbol) for one in (*args, *named.values())):
+                    raise UnsuitableError(f"expected a layer in float32, got {ast.unparse(right)}")
                 return Layer(f"self.{name}", kind, args, named)
-        return self.value(right, scope)
+        value = self.value(right, scope)
+        if isinstance(value, Node) and any("rand" in one.text or "empty" in one.text for one in walk(value)):
+            raise UnsuitableError(f"expected parameters only to be drawn, got {ast.unparse(right)}")
+        return value
 
     def _returned(self, function: ast.FunctionDef, scope: dict[str, Value]) -> Value:
         for statement in function.body:
@@ -158,7 +212,7 @@ class _Reader:
                 return tuple(self.value(inner, scope) for _ in range(*shapes.ints(count)))
             case ast.UnaryOp(op=ast.USub(), operand=inner):
                 value = self.value(inner, scope)
-                return pointwise("-a", value) if isinstance(value, Node) else -cast("float", value)
+                return _negative(value) if isinstance(value, Node) else -cast("float", value)
             case ast.BinOp():
                 return self._arithmetic(node, scope)
             case ast.Compare():
@@ -184,15 +238,16 @@ class _Reader:
         if isinstance(node.op, ast.MatMult):
             assert isinstance(left, Node)
             assert isinstance(right, Node)
-            return opaque("({0} @ {1})", shapes.product(left.dims, right.dims), left, right)
+            dims = shapes.product(left.dims, right.dims)
+            return opaque("({0} @ {1})", dims, left, right, dtype=dtypes.common((left, right)))
         if isinstance(node.op, ast.Pow):
             return calls.call("pow", "torch.pow", (left, right), {})
         name, sign = _ARITHMETIC[type(node.op)]
         tensors = [one for one in (left, right) if isinstance(one, Node)]
-        if any(one.dtype != "float32" for one in tensors) and not _masks(tensors):
+        kind = dtypes.divided(left, right) if sign == "/" else dtypes.promoted(left, right)
+        if kind != "float32" or not _masks(tensors):
             operands: list[Node] = []
             text = f"({written(left, operands)} {sign} {written(right, operands)})"
-            kind = "float32" if any(one.dtype == "float32" for one in tensors) else tensors[0].dtype
             return opaque(text, shape(*tensors), *operands, dtype=kind)
         return pointwise(BINARY[name], left, right)
 
@@ -207,8 +262,8 @@ class _Reader:
         if floats and isinstance(node.ops[0], ast.Gt):
             return pointwise("less(b, a)", left, right, dtype="bool")
         operands: list[Node] = []
-        sign = ast.unparse(node).removeprefix(ast.unparse(node.left)).removesuffix(ast.unparse(node.comparators[0]))
-        text = f"({written(left, operands)} {sign.strip()} {written(right, operands)})"
+        sign = _COMPARED[type(node.ops[0])]
+        text = f"({written(left, operands)} {sign} {written(right, operands)})"
         return opaque(text, shape(*tensors), *operands, dtype="bool")
 
     def _attribute(self, node: ast.Attribute, scope: dict[str, Value]) -> Value:
@@ -216,7 +271,7 @@ class _Reader:
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 return self.attributes[name]
             case ast.Attribute(value=ast.Name(id="torch"), attr=name):
-                return Symbol(f"torch.{name}", dtype=name)
+                return Symbol(f"torch.{name}", dtype=dtypes.named(name))
             case ast.Attribute(value=ast.Name(id="math"), attr=name):
                 return cast("float", getattr(math, name))
             case _:
@@ -225,7 +280,7 @@ class _Reader:
         if isinstance(value, tuple) and node.attr == "values":
             return value[0]
         if isinstance(value, Layer):
-            if node.attr == "eps":
+            if node.attr == "eps" and value.kind.startswith(("LayerNorm", "BatchNorm", "InstanceNorm")):
                 return cast("float", value.argument(1, "eps", 1e-5))
             text = f"{value.name}.{node.attr}"
             return self.leaves.setdefault(text, Node("parameter", shapes.attribute_dims(value, node.attr), text=text))
@@ -237,9 +292,9 @@ class _Reader:
             case "T":
                 return opaque("{0}.T", value.dims[::-1], value, dtype=value.dtype)
             case "values":
-                return opaque("{0}.values", value.dims, value)
+                return opaque("{0}.values", value.dims, value, dtype=value.dtype)
             case "device" | "dtype":
-                return Symbol(f"{{0}}.{node.attr}".replace("{0}", "{}"), of=value, dtype="default")
+                return Symbol(f"{{}}.{node.attr}", of=value, dtype=value.dtype if node.attr == "dtype" else "device")
             case _:
                 raise UnsuitableError(f"expected shape, T, device or dtype, got .{node.attr}")
 
@@ -276,9 +331,7 @@ class _Reader:
             case ast.Name(id="float"):
                 return float(cast("str", args[0]))
             case ast.Attribute(value=ast.Name(id="self"), attr=name) if name in self.methods:
-                method = self.methods[name]
-                names = [one.arg for one in method.args.args[1:]]
-                return self._returned(method, dict(zip(names, args, strict=True)))
+                return self._returned(self.methods[name], self._bind(self.methods[name], args, named))
             case ast.Attribute(value=ast.Name(id="math"), attr=name):
                 return cast("float", getattr(math, name)(*args))
             case ast.Attribute(value=ast.Name(id="torch" | "F" | "nn"), attr=name):
@@ -303,6 +356,17 @@ def _is_member(node: ast.Attribute) -> bool:
 def _masks(tensors: list[Node]) -> bool:
     """Whether all are floats or truth values that a kernel made itself."""
     return all(one.dtype == "float32" or (one.dtype == "bool" and one.kind == "pointwise") for one in tensors)
+
+
+def _negative(node: Node) -> Node:
+    return pointwise("-a", node) if node.dtype == "float32" else opaque("(-{0})", node.dims, node, dtype=node.dtype)
+
+
+def _laid_out(node: Node) -> bool:
+    """Whether a tensor that a constructor makes is contiguous for certain."""
+    if node.kind == "pointwise":
+        return all(map(_laid_out, node.operands))
+    return bool(_MADE.match(node.text)) and "memory_format" not in node.text
 
 
 def _number(op: ast.operator, left: Value, right: Value) -> Value:

@@ -17,7 +17,7 @@ def ints(value: Value) -> tuple[int, ...]:
         UnsuitableError: The value is something else.
     """
     values = value if isinstance(value, tuple) else (value,)
-    if not all(isinstance(one, int) for one in values):
+    if not all(isinstance(one, int) and not isinstance(one, bool) for one in values):
         raise UnsuitableError(f"expected integers that are known, got {value!r}")
     return tuple(one for one in values if isinstance(one, int))
 
@@ -96,6 +96,8 @@ def layer_dims(layer: Layer, dims: Dims) -> Dims:
         UnsuitableError: The layer is none of those that are known.
     """
     rank = len(dims) - 2
+    if layer.kind.startswith("Conv") and not layer.kind.endswith(f"{rank}d"):
+        raise UnsuitableError(f"expected a batch of maps in {layer.name}(...), got {dims}")
     if layer.kind in ("LayerNorm", "BatchNorm1d", "BatchNorm2d", "GroupNorm", "InstanceNorm2d"):
         return dims
     if layer.kind == "Linear":
@@ -111,18 +113,21 @@ def layer_dims(layer: Layer, dims: Dims) -> Dims:
         )
         return (dims[0], *ints(layer.argument(1, "out_channels")), *space)
     if layer.kind in ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"):
-        kernel, stride, padding, more = (
+        kernel, stride, padding, more, dilation = (
             (ints(layer.argument(place, name, default)) * rank)[:rank]
             for place, name, default in (
                 (2, "kernel_size", 1),
                 (3, "stride", 1),
                 (4, "padding", 0),
                 (5, "output_padding", 0),
+                (8, "dilation", 1),
             )
         )
         space = tuple(
-            (size - 1) * step - 2 * pad + edge + extra
-            for size, edge, step, pad, extra in zip(dims[2:], kernel, stride, padding, more, strict=True)
+            (size - 1) * step - 2 * pad + wide * (edge - 1) + 1 + extra
+            for size, edge, step, pad, extra, wide in zip(
+                dims[2:], kernel, stride, padding, more, dilation, strict=True
+            )
         )
         return (dims[0], *ints(layer.argument(1, "out_channels")), *space)
     raise UnsuitableError(f"expected a layer whose shape is known, got nn.{layer.kind}")
@@ -137,6 +142,7 @@ def attribute_dims(layer: Layer, name: str) -> Dims:
     if layer.kind == "Linear":
         inner, outer = *ints(layer.argument(0, "in_features")), *ints(layer.argument(1, "out_features"))
         return {"weight": (outer, inner), "bias": (outer,)}[name]
-    if layer.kind in ("LayerNorm", "BatchNorm1d", "BatchNorm2d"):
+    names = ("weight", "bias") if layer.kind == "LayerNorm" else ("weight", "bias", "running_mean", "running_var")
+    if layer.kind in ("LayerNorm", "BatchNorm1d", "BatchNorm2d") and name in names:
         return ints(layer.args[0])
     raise UnsuitableError(f"expected a parameter whose shape is known, got {layer.name}.{name}")

@@ -36,8 +36,9 @@ def triton_kernel(kernel: Kernel, name: str, *, block: int, warps: int, stages: 
         rows: Rows of a program.
 
     Raises:
-        UnsuitableError: A tile of whole rows would be too large.
+        UnsuitableError: A tile of whole rows would be too large, or a tensor is.
     """
+    kernel.check_places()
     writer = TileWriter(kernel)
     tile = 1 << max(kernel.cols - 1, 1).bit_length() if kernel.trailing else block
     if kernel.trailing and rows * tile > _MOST_TILE:
@@ -64,11 +65,12 @@ def triton_loop(step: LoopStep, name: str, *, block: int, warps: int, stages: in
         stages: Stages of loads.
 
     Raises:
-        UnsuitableError: A step needs more of the one before than the element at its own place.
+        UnsuitableError: A step needs more of the one before than the element at its own place, or has too many of them.
     """
     if step.whole is None:
         raise UnsuitableError("expected a loop whose elements do not need each other")
     loop, kernel = step.loop, step.whole
+    kernel.check_places(*step.kept_dims)
     writer = TileWriter(kernel)
     begin = writer.begin()
     for place, leaf in enumerate(kernel.leaves):
