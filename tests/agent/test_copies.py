@@ -204,3 +204,13 @@ def test_a_table_of_copies_is_left_out(tmp_path: Path) -> None:
     sets = choose_tasks(load_suite(path), "cpu", EVERYTHING, test=held_out())
     assert (sets.left_out, told_by(sets)) == ({"mine/0": "bench/gate"}, {"text": 1})
     assert [one.id for one in sets.train] == ["mine/1"]
+
+
+def test_a_copy_of_a_random_task_of_the_test_is_left_out() -> None:
+    test = Suite(
+        "bench", [*held_out(), held_out(UNRELATED, name="bench/random")[0].model_copy(update={"tags": ("random",)})]
+    )
+    tasks = [mine("copy", UNRELATED), load_suite("starter").train[0]]
+    sets = choose_tasks(Suite("mine", tasks), "cpu", EVERYTHING, test=test)
+    assert sets.left_out == {"mine/copy": "bench/random"}
+    assert [one.id for one in sets.held_out] == ["bench/gate"]

@@ -92,7 +92,8 @@ def choose_tasks(
         never = held_out
     if not train:
         raise CorpusError(_nothing_to_train_on(suite, usable))
-    overlaps = {} if test is None else near_duplicates(train, held_out, told=told)
+    # The test's random tasks, too: nothing is reported on them, and a copy under another name has no such tag.
+    overlaps = {} if test is None else near_duplicates(train, test, told=told)
     if overlaps and not train_on_test:
         train = tuple(task for task in train if task.id not in overlaps)
     if not train:
