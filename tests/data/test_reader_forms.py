@@ -178,6 +178,13 @@ def test_a_reference_that_cannot_be_followed_keeps_the_others_pairs(forward: str
     assert {one.template for one in variants(task_of(source), ("pytorch",))} == {"plain"}
 
 
+@pytest.mark.parametrize("count", [700, 1600])
+def test_a_chain_that_is_too_long_keeps_the_others_pairs(count: int) -> None:
+    steps = "        x = torch.sin(x)\n" * count
+    source = source_of("x * 2").replace("        return x * 2\n", f"{steps}        return x * 2\n")
+    assert {one.template for one in variants(task_of(source))} == {"plain", "compile"}
+
+
 # --- what is read rightly, and what is refused -----------------------------------------------------------------
 
 LAYERS = "self.up = nn.ConvTranspose2d(4, 3, 3, stride=2, padding=1, output_padding=1, dilation=2)"

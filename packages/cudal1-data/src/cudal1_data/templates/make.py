@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,8 @@ _WRITTEN: dict[Way, Writing] = {
     "compile": "torch-compile",
 }
 """The classifier's names of these ways; C for the processor is none of them."""
+_UNSUITABLE = (UnsuitableError, RecursionError)
+"""What a template says of a reference that it is not made for; operators may follow each other in too long a chain."""
 Parameters = tuple[tuple[str, int | str], ...]
 
 
@@ -111,10 +114,11 @@ def _all(task: Task, writings: Sequence[Writing]) -> Iterator[Made]:
     try:
         reference = read(task.source)
         steps = plan(reference.roots)
-    except (UnsuitableError, RecursionError):
+    except _UNSUITABLE:
         return
     if "pytorch" in writings and units(steps):
-        yield Made(torch_program(reference, steps), "pytorch", "operators", ())
+        with contextlib.suppress(*_UNSUITABLE):
+            yield Made(torch_program(reference, steps), "pytorch", "operators", ())
     if "triton" in writings:
         yield from _products(reference, steps)
     for writing, program, choices in _KERNELS:
@@ -126,7 +130,7 @@ def _products(reference: Reference, steps: Sequence[Step]) -> Iterator[Made]:
     for tiles in _TILES:
         try:
             source = product_program(reference, steps, tiles)
-        except UnsuitableError:
+        except _UNSUITABLE:
             return
         yield Made(source, "triton", "triton-product", tuple(asdict(tiles).items()))
 
@@ -143,7 +147,7 @@ def _rendered(
             continue  # the same as all
         try:
             source = program(reference, steps, choice)
-        except UnsuitableError:
+        except _UNSUITABLE:
             continue
         yield Made(source, writing, f"{writing}-{template}", _parameters(choice, writing))
 
