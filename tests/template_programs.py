@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import subprocess
+import sys
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -97,3 +100,21 @@ def error_of(task: Task, program: str, folder: Path) -> float:
         float((one.double() - other.double()).abs().max() / one.double().abs().max())
         for one, other in zip(wanted, got, strict=True)
     )
+
+
+def errors_in_interpreter(*tasks: str) -> dict[str, float]:
+    """Errors of Triton programs by name, run in Triton's interpreter, which a process of its own is needed for.
+
+    Args:
+        tasks: Ids or files of references.
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(Path(__file__).parent / "triton_child.py"), *tasks],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    errors: dict[str, float] = json.loads(done.stdout)
+    return errors

@@ -25,7 +25,7 @@ from cudal1_data.templates.reader import read
 from cudal1_data.templates.table import UNARY, device_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from template_programs import SHIMS, error_of, imported, small_task
+from template_programs import SHIMS, error_of, errors_in_interpreter, imported, small_task
 
 TOLERANCE = 2e-5
 
@@ -101,16 +101,7 @@ def test_shapes_and_types_are_known_without_running(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_triton_programs_agree_with_the_reference_in_the_interpreter() -> None:
     pytest.importorskip("triton", reason="needs Triton")
-    here = Path(__file__).parents[1]
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(here / "triton_child.py"), *IDS, *PRODUCTS],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    errors: dict[str, float] = json.loads(done.stdout)
+    errors = errors_in_interpreter(*IDS, *PRODUCTS)
     assert len(errors) == len({*IDS, *PRODUCTS}) + len(PRODUCTS)
     assert {name: error for name, error in errors.items() if not error < TOLERANCE} == {}
 

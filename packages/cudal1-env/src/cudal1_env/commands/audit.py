@@ -55,7 +55,6 @@ class Audit:
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import JudgeSettings
         from cudal1_env.judge.audit import AuditJudge
-        from cudal1_env.sandbox import available_layers, require_layers
 
         device = resolve_device(self.device)
         suite = load_suite(self.suite, device=device, scale=self.scale)
@@ -68,7 +67,6 @@ class Audit:
             check_same(own, device, self.out)
         known = [*([] if own is None else [own]), *map(load_audit, self.known)]
         name = Path(suite.name).name
-        require_layers(self.require_sandbox, available_layers(device))
         settings = JudgeSettings(device=device, require_sandbox=self.require_sandbox)
         with ExitStack() as held:
             report = audit_tasks(

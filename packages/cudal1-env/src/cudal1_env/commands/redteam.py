@@ -33,7 +33,6 @@ class Redteam:
         """Judge, tell about each program on standard error, print what came of them."""
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import Judge, JudgeSettings
-        from cudal1_env.sandbox import available_layers, require_layers
         from cudal1_env.testing.programs import programs
         from cudal1_env.testing.redteam import Campaign, judge_all, summarise, table
 
@@ -46,7 +45,6 @@ class Redteam:
                 f"expected at least one repeat and one program for {device}, got {self.repeats} repeats and "
                 f"{len(chosen)} programs ({len(skipped)} for another device); see --repeats, --only and --device"
             )
-        require_layers(self.require_sandbox, available_layers(device))
         settings = JudgeSettings(device=device, require_sandbox=self.require_sandbox)
         outcomes: list[Outcome] = []
         cut_off = False

@@ -27,7 +27,7 @@ from cudal1_env.records import Status
 
 _SPINS = 0x3FFF
 """Polls of the flag between two looks at the clock (about a millisecond)."""
-_STALL_S, _AWAKE_TIMEOUT_S = 1.0, 2.0  # a host may hold up a short call for a moment
+_STALL_S, _AWAKE_TIMEOUT_S = 1.0, 2.0  # the first: a host may hold up a short call
 
 _BUILD_ERRORS = {
     "syntax": Status.SYNTAX_ERROR,

@@ -294,12 +294,12 @@ def most_differing(count: int, share: float) -> int:
     million times. None where the share is 0.
 
     >>> most_differing(4, 0.0), most_differing(4, 0.005), most_differing(128, 0.005), most_differing(10**6, 0.005)
-    (0, 3, 7, 5343)
+    (0, 3, 7, 5340)
     """
-    mean, most = count * share, 0
+    mean = count * share
     if mean <= 0.0:
         return 0
-    most = max(0, int(mean - 1))
+    most = int(mean)
     while pdtrc(most, mean) > _CHANCE_OF_DIFFERING:
         most += max(1, int(math.sqrt(mean)) // 16)
     return most

@@ -53,7 +53,7 @@ def of_gpu(empty_ms: Mapping[int, Sequence[float]], full_ms: Mapping[int, Sequen
     a exceeds e by what the first call of a turn takes longer than the others. Where calls are long the difference of
     two long times tells that badly. So it is what is most likely, given a difference x of a and e with the error s, and
     10 us +- 10 us before anything is measured (both normal): (x / s^2 + 10 / 10^2) / (1 / s^2 + 1 / 10^2), between 0
-    and `FIRST_CALL_MS`. (Held to that range alone, an error of 0.1 ms makes it too large by over 20 us in the mean.)
+    and `FIRST_CALL_MS`. (Held to that range alone, noise of either sign makes it too large in the mean.)
 
     Args:
         empty_ms: Times of empty turns by their number of calls, of which there are two.
