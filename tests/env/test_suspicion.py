@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cudal1_env.judge import suspicion
 from cudal1_env.judge.rounds import SOLO_AFTER, SOLO_TURNS
 from cudal1_env.judge.suspicion import slowed
 from cudal1_env.testing.noise import MODELS, Autoregressive, NoiseModel
@@ -58,6 +59,12 @@ def test_what_slows_some_turns_is_seen_too(share: float, pairs: int, least: floa
     rng, model = np.random.default_rng(zlib.crc32(b"queue")), NoiseModel(arm=(Autoregressive(0.05, 0.3),))
     assert sum(launch(model, rng, pairs, share=share) for _ in range(LAUNCHES)) >= least * LAUNCHES
     assert sum(launch(model, rng, pairs) for _ in range(LAUNCHES)) <= 0.01 * LAUNCHES
+
+
+def test_medians_alone_see_that_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspicion, "_FAR", float("inf"))
+    rng, model = np.random.default_rng(0), NoiseModel(arm=(Autoregressive(0.05, 0.3),))
+    assert 0.3 < sum(launch(model, rng, 20, share=0.5) for _ in range(LAUNCHES)) / LAUNCHES < 0.5
 
 
 def test_turns_of_an_honest_program_on_a_gpu_are_rarely_suspect(repository: Path) -> None:
