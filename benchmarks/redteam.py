@@ -30,12 +30,14 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--only", nargs="*", default=[], help="beginnings of names; by default every program")
+    parser.add_argument("--without", nargs="*", default=[], help="beginnings of names that are left out")
     parser.add_argument("--every", type=int, default=1, help="only every N-th attack, with its look-alike")
     add_options(parser)
     add_known(parser)
     options = parser.parse_args()
     named = programs(options.only)
-    chosen = every([program for program in named if program.runs_on(options.device)], options.every)
+    able = [program for program in named if program.runs_on(options.device)]
+    chosen = every([one for one in able if not one.name.startswith(tuple(options.without))], options.every)
     lines = list(joined(options.join)) if options.join else left_by(options.out)
     before = [*lines, *joined(options.known)]
     known = {(line["repeat"], line["program"]) for line in before if line["kind"] == "outcome"}
