@@ -112,7 +112,8 @@ def test_triton_builds_kernels_for_sm_90(tmp_path: Path) -> None:
     tasks = list(load_suite("generated:elementwise+norm+softmax+scan+matmul_epilogue+loss?n=12&seed=8", device="cuda"))
     for task in [*tasks, load_task("generated/recurrent-3-5", device="cuda")]:
         found = variants(task, ("triton",))
-        for number, made in enumerate(found[:1] + found[-1:]):
+        on_tensor_cores = [one for one in found if ("precision", "tf32x3") in one.parameters]
+        for number, made in enumerate(found[:1] + on_tensor_cores[-1:] + found[-1:]):
             paths.append(tmp_path / f"{task.id.replace('/', '_').replace('-', '_')}_{number}.py")
             paths[-1].write_text(made.source)
     done = subprocess.run(

@@ -71,10 +71,12 @@ _INLINE = [
 """Few: a build takes most of a minute."""
 
 _TILES = [
-    Tiles(block_m=m, block_n=n, block_k=k, warps=warps, stages=stages, group=group)
-    for (m, n, k, warps), stages, group in itertools.product(
-        ((32, 32, 32, 2), (64, 64, 16, 4), (64, 64, 32, 4), (128, 64, 32, 8), (128, 128, 16, 8)), (2, 3), (1, 8)
+    Tiles(block_m=m, block_n=n, block_k=k, warps=warps, stages=stages, group=group, precision=precision)
+    for (precision, sizes) in (
+        ("ieee", ((32, 32, 32, 2), (64, 64, 16, 4), (64, 64, 32, 4), (128, 64, 32, 8), (128, 128, 16, 8))),
+        ("tf32x3", ((64, 64, 32, 4), (128, 64, 32, 4), (128, 128, 32, 8))),
     )
+    for (m, n, k, warps), stages, group in itertools.product(sizes, (2, 3), (1, 8))
 ]
 
 Program = Callable[[Reference, Sequence[Step], Choice], str]

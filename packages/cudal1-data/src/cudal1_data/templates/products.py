@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.fusion import Kernel, LoopStep, Step
@@ -32,12 +33,12 @@ class Tiles:
     """Stages of loads."""
     group: int = 1
     """Rows of tiles that neighbouring programs share, so that the L2 cache holds what they read."""
+    precision: Literal["ieee", "tf32x3"] = "ieee"
+    """How factors are multiplied: in float32, or on tensor cores as three products of TF32 parts, which lose little."""
 
 
 def product_program(reference: Reference, steps: Sequence[Step], tiles: Tiles) -> str:
     """Write the program with a kernel for each product and what follows it; the rest stays PyTorch.
-
-    Factors are multiplied in float32 (`input_precision="ieee"`), as the reference does.
 
     Raises:
         UnsuitableError: No product is followed by pointwise operators of its own shape, or a tensor is too large.
@@ -127,7 +128,7 @@ def _kernel(kernel: Kernel, product: Node, name: str, tiles: Tiles) -> str:
         f"    a = tl.load(left + m[:, None] * {k} + terms[None, :], "
         f"mask=(m[:, None] < {m}) & (terms[None, :] < {k}), other=0.0)",
         f"    b = tl.load({right}, mask=(n[None, :] < {n}) & (terms[:, None] < {k}), other=0.0)",
-        '    acc = tl.dot(a, b, acc, input_precision="ieee")',
+        f'    acc = tl.dot(a, b, acc, input_precision="{tiles.precision}")',
         *([f"acc += tl.load(bias + n, mask=n < {n}, other=0.0)[None, :]"] if len(product.operands) == 3 else []),
         f"place = m[:, None] * {n} + n[None, :]",
         f"inside = (m[:, None] < {m}) & (n[None, :] < {n})",
