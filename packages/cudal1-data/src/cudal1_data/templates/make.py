@@ -16,7 +16,7 @@ from cudal1_data.templates import rewrites
 from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.fusion import LoopStep, Step, plan, units
 from cudal1_data.templates.graph import Reference
-from cudal1_data.templates.products import Tiles, product_program
+from cudal1_data.templates.products import Factors, Tiles, product_program
 from cudal1_data.templates.programs import Choice, inline_program, nvrtc_program, torch_program, triton_program
 from cudal1_data.templates.reader import read
 
@@ -70,12 +70,13 @@ _INLINE = [
 ]
 """Few: a build takes most of a minute."""
 
+_SIZES: dict[Factors, Sequence[tuple[int, int, int, int]]] = {
+    "ieee": ((32, 32, 32, 2), (64, 64, 16, 4), (64, 64, 32, 4), (128, 64, 32, 8), (128, 128, 16, 8)),
+    "tf32x3": ((64, 64, 32, 4), (128, 64, 32, 4), (128, 128, 32, 8)),
+}
 _TILES = [
     Tiles(block_m=m, block_n=n, block_k=k, warps=warps, stages=stages, group=group, precision=precision)
-    for (precision, sizes) in (
-        ("ieee", ((32, 32, 32, 2), (64, 64, 16, 4), (64, 64, 32, 4), (128, 64, 32, 8), (128, 128, 16, 8))),
-        ("tf32x3", ((64, 64, 32, 4), (128, 64, 32, 4), (128, 128, 32, 8))),
-    )
+    for precision, sizes in _SIZES.items()
     for (m, n, k, warps), stages, group in itertools.product(sizes, (2, 3), (1, 8))
 ]
 

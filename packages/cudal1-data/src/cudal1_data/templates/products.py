@@ -16,6 +16,9 @@ from cudal1_data.templates.triton_text import TileWriter
 _LINEAR = ("F.linear({0}, {1})", "F.linear({0}, {1}, {2})")
 _MATMUL = "({0} @ {1})"
 
+Factors = Literal["ieee", "tf32x3"]
+"""Triton's names of how factors are multiplied."""
+
 
 @dataclass(frozen=True)
 class Tiles:
@@ -33,7 +36,7 @@ class Tiles:
     """Stages of loads."""
     group: int = 1
     """Rows of tiles that neighbouring programs share, so that the L2 cache holds what they read."""
-    precision: Literal["ieee", "tf32x3"] = "ieee"
+    precision: Factors = "ieee"
     """How factors are multiplied: in float32, or on tensor cores as three products of TF32 parts, which lose little."""
 
 
