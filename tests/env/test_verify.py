@@ -29,6 +29,7 @@ def test_ways_that_build_quickly_are_chosen_more_often(pairs: list[Pair]) -> Non
     assert ways["cuda-nvrtc"] > 4 * ways["cuda-load-inline"] > 0
     assert len({pair.task for pair in chosen}) == 4
     assert any(pair.label != "right" for pair in chosen)
+    assert all(pair.label == "right" for pair in choose(pairs, 60, device="cuda"))
     assert chosen == choose(reversed(pairs), 80, device="cuda")
     assert [pair.task for pair in chosen] == sorted(pair.task for pair in chosen)
 

@@ -12,10 +12,19 @@ from cudal1_env.judge.batch import BatchJudge, Outcome
 from cudal1_env.records import Device, Precision
 from cudal1_env.sweep import Program
 
-_EVERY = {"cuda-nvrtc": 1, "triton": 1, "pytorch": 1, "torch-compile": 4, "cuda-load-inline": 8}
-"""One program of a way of writing is chosen for so many of the cheapest: a build by torch's extension loader takes
-most of a minute, by NVRTC a fifth of a second."""
-_EVERY_FAILURE = 4
+_FIRST_EVERY = {
+    "cuda-nvrtc": (0, 1),
+    "triton": (0, 1),
+    "pytorch": (0, 1),
+    "torch-compile": (4, 4),
+    "cuda-load-inline": (0, 8),
+}
+"""The round in which a way of writing has its first program chosen, and in each of how many after it another one. A build
+by torch's extension loader takes most of a minute, by NVRTC a fifth of a second; `torch.compile` takes seconds, and is a
+baseline too. Other ways are taken like these quick ones."""
+_FAILURES = (6, 4)
+"""The same for failures: a call that never ends holds the device until its time is over, and right programs are what is
+learnt from."""
 _TOGETHER = 8
 """Programs of a task that are built side by side and told together."""
 
@@ -23,9 +32,9 @@ _TOGETHER = 8
 def choose(pairs: Iterable[Pair], limit: int | None, *, device: Device, again: bool = False) -> list[Pair]:
     """Return pairs to judge, a task's programs together.
 
-    Every task and way of writing gets its first program before any gets its second, but for those that are dear to
-    build. Within a way those that somebody wrote come before those that a template made, and else the order follows
-    from the programs' hashes, so the same call chooses the same pairs.
+    It goes in rounds: each gives every task another program of each way of writing, seldom of those that are dear to
+    build, and late of failures. Within a way those that somebody wrote come before those that a template made, and else
+    the order follows from the programs' hashes, so the same call chooses the same pairs.
 
     Args:
         pairs: The corpus.
@@ -37,11 +46,10 @@ def choose(pairs: Iterable[Pair], limit: int | None, *, device: Device, again: b
     for pair in sorted(pairs, key=lambda pair: (not by_hand(pair), pair.source_sha256)):
         if again or not any(one.device == device for one in pair.evaluations):
             lines.setdefault((pair.reference_sha256, pair.writing, pair.label == "right"), []).append(pair)
-    ranked = [
-        (place * (_EVERY.get(writing, 1) if right else _EVERY_FAILURE), pair)
-        for (_, writing, right), line in lines.items()
-        for place, pair in enumerate(line)
-    ]
+    ranked: list[tuple[int, Pair]] = []
+    for (_, writing, right), line in lines.items():
+        first, every = _FIRST_EVERY.get(writing, (0, 1)) if right else _FAILURES
+        ranked += [(first + every * place, pair) for place, pair in enumerate(line)]
     ranked.sort(key=lambda item: (item[0], item[1].source_sha256))
     chosen = [pair for _, pair in ranked[:limit]]
     return sorted(chosen, key=lambda pair: (pair.task, pair.reference_sha256, pair.source_sha256))
