@@ -19,7 +19,7 @@ _FIRST_EVERY = {
     "torch-compile": (4, 4),
     "cuda-load-inline": (0, 8),
 }
-"""The round in which a way of writing has its first program chosen, and in each of how many later another. A build by
+"""The round in which a way of writing has its first program chosen, and how many rounds later another one. A build by
 torch's extension loader takes most of a minute, by NVRTC a fifth of a second; `torch.compile` takes seconds, and is a
 baseline too. Other ways are taken like the quick ones."""
 _FAILURES = (6, 4)
