@@ -53,7 +53,7 @@ def sweep(
         device: Where they run.
         precision: How narrow intervals must be.
         told: Told how many of how many programs are done, and the latest line.
-        noted: Told why a program of the file cannot be compared with baselines.
+        noted: Told how many programs there are to judge, and why one of the file cannot be compared with baselines.
 
     Returns:
         The lines of all programs, in their order.
@@ -62,6 +62,8 @@ def sweep(
         MachineError: The machine broke; what was judged is in the file.
     """
     missing = [program for program in programs if _wanted(file.lines.get(program.key))]
+    if missing:
+        noted(f"{len(missing)} programs to judge; some compile together before the first of them is told")
 
     def done(index: int, outcome: Evaluation | TaskError) -> None:
         program = missing[index]
