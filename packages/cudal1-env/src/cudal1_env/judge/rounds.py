@@ -30,7 +30,7 @@ SOLO_TURNS, SOLO_AFTER = 4, 8
 _FIRST_PAIRS, _MORE_PAIRS = 8, 6
 """Pairs whose sets are made before the first turn, and when those are used up: the looks at the interval are there."""
 _SETTLING_TURNS = 2
-"""Turns of each arm that are not timed, after sets were made: the oracle had the device meanwhile."""
+"""Turns of each arm that are not timed, before the first pair and when the oracle had the device to make sets."""
 SETS_BY_CALL, SETS_BESIDE = 7, 16
 """How many sets a launch's first four pairs take, for each call of a turn, and beside that: in three of them a whole
 turn is watched, which chance exceeds in 1 of 81 launches, and calls are made alone. Later pairs' may not be kept."""
@@ -246,15 +246,15 @@ class Measurement:
         for _ in range(SOLO_TURNS):  # the reference has settled by now; so must the candidate
             self._turn([warm] * burst, is_candidate=True)
         launch, states = Launch(), list[GpuState]()
-        order = (True, False)
+        order = (True, False) if self.random.random() < 0.5 else (False, True)
+        self._settle(warm, order)
         for pair in range(self.most_pairs):
-            # Who comes first takes up to 10 % less time: each odd pair has the order that its neighbour has not.
-            swap = pair % 2 == 1 or self.random.random() < 0.5
-            order = order[::-1] if swap else order
             if pair == ready:
                 ready = min(pair + _MORE_PAIRS, self.most_pairs)
                 self.prepare(begins[pair], begins[ready])
-                self._settle(warm)
+                self._settle(warm, order)
+            if pair % 2 == 1 or self.random.random() < 0.5:
+                order = self._swapped(order, warm)
             # The sets have no name here: those that are not kept must be gone before the next ones are made.
             times = self._pair(self.sets(begins[pair], begins[pair + 1]), plans[pair], order)
             launch = launch.add(times[False], times[True])
@@ -285,9 +285,21 @@ class Measurement:
             kept_share(launch.reference_ms, before, after),
         )
 
-    def _settle(self, warm: InputSet) -> None:
+    def _swapped(self, order: tuple[bool, bool], warm: InputSet) -> tuple[bool, bool]:
+        """Return the other order of the arms, in which the first turn comes behind one of the same arm.
+
+        Such a turn takes less time, on a CPU up to a sixth. So either arm has as many of them: each odd pair swaps, the
+        others do by chance, and settling turns end like the pair before them. On a CPU, where a turn costs little,
+        one of the other arm comes in between.
+        """
+        second, first = order
+        if self.reference.device.name == "cpu":
+            self._turn([warm] * self.burst, is_candidate=second)
+        return first, second
+
+    def _settle(self, warm: InputSet, order: tuple[bool, bool]) -> None:
         """Make turns that are not timed: the first ones after a break take longer."""
-        for is_candidate in (False, True) * _SETTLING_TURNS:
+        for is_candidate in order * _SETTLING_TURNS:
             self._turn([warm] * self.burst, is_candidate=is_candidate)
 
     def _lengthen(self) -> None:
