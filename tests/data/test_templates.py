@@ -116,6 +116,7 @@ def test_triton_builds_kernels_for_sm_90(tmp_path: Path) -> None:
         for number, made in enumerate(found[:1] + on_tensor_cores[-1:] + found[-1:]):
             paths.append(tmp_path / f"{task.id.replace('/', '_').replace('-', '_')}_{number}.py")
             paths[-1].write_text(made.source)
+    assert any("tf32x3" in path.read_text() for path in paths)
     done = subprocess.run(
         [sys.executable, str(Path(__file__).parents[1] / "triton_build.py"), *map(str, paths)],
         capture_output=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import weakref
 from collections.abc import Callable
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -116,6 +117,7 @@ def measured(
     longer: Longer | None = None,
     make: Callable[[int, int], list[InputSet]] = sets,
     prepare: Callable[[int, int], None] = lambda first, last: None,
+    seed: int = 0,
 ) -> None:
     """Measure one launch of turns of `burst` calls."""
     Measurement(
@@ -123,7 +125,7 @@ def measured(
         cast(Arm, candidate),
         make,
         prepare,
-        np.random.default_rng(0),
+        np.random.default_rng(seed),
         Tally(),
         reference_s=reference_s,
         most_pairs=pairs,
@@ -173,6 +175,40 @@ def test_sets_are_made_for_some_pairs_at_a_time_and_both_arms_settle_behind() ->
             if turns is reference:  # it met the first sets before, alone
                 place = max(place for place, turn in enumerate(turns) if turn[0] == first)
             assert all(set(turn) == {WARM_SETS - 1} for turn in turns[place - 2 : place])
+
+
+def in_order(device: str, seed: int) -> list[tuple[str, int]]:
+    """Who made a call, and on which set, of a launch of ten pairs from the candidate's first call on."""
+    calls: list[tuple[str, int]] = []
+
+    class Told(StillArm):
+        def __init__(self, who: str) -> None:
+            super().__init__(who, [])
+            self.device = SimpleNamespace(name=device, state=lambda: None)
+
+        def call(self, sets: list[object], *, empty: bool = False, watch: bool = False) -> Call:
+            if not empty:
+                calls.append((self.who, cast(SimpleNamespace, sets[0]).index))
+            return super().call(sets, empty=empty, watch=watch)
+
+    measured(Told("R"), Told("C"), burst=1, pairs=10, seed=seed)
+    first = next(place for place, (who, _) in enumerate(calls) if who == "C")
+    return calls[first : len(calls) - SOLO_AFTER]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_either_arm_may_be_the_last_one_before_the_first_pair(device: str) -> None:
+    last = set[str]()
+    for seed in range(16):
+        calls = in_order(device, seed)
+        last.add(calls[next(place for place, (_, index) in enumerate(calls) if index >= WARM_SETS) - 1][0])
+    assert last == {"R", "C"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_on_a_cpu_no_timed_call_follows_one_of_its_own_arm(seed: int) -> None:
+    calls = in_order("cpu", seed)
+    assert all(before != who for (before, _), (who, index) in pairwise(calls) if index >= WARM_SETS)
 
 
 class StrictArm(StillArm):

@@ -532,7 +532,7 @@ def test_the_command_sweeps_and_goes_on(tiny: Path) -> None:
     options = ("--device", "cpu", "--precision", "training", "--only")
     code, out, err = run(*options, "level1/2,level1/3")
     assert (code, err.count("\n")) == (0, 3)
-    assert err.startswith("2 programs to judge")
+    assert err.startswith("programs to judge: 2")
     assert "[2/2] BUILD_ERROR [cuda-l1/level1/3]" in err
     assert "2 verdicts disagree" in out
     code, out, err = run(*options, "level1/2,level2", "--json")

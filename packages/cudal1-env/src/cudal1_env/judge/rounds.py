@@ -288,9 +288,9 @@ class Measurement:
     def _swapped(self, order: tuple[bool, bool], warm: InputSet) -> tuple[bool, bool]:
         """Return the other order of the arms, in which the first turn comes behind one of the same arm.
 
-        Such a turn takes less time, on a CPU up to a sixth. So either arm has as many of them: each odd pair swaps, the
-        others do by chance, and settling turns end like the pair before them. On a CPU, where a turn costs little,
-        one of the other arm comes in between.
+        Such a turn takes less time. So either arm has as many of them: each odd pair swaps, the others do by chance,
+        and settling turns end like the pair before them. On a CPU, where a turn costs little, one of the other arm
+        comes in between.
         """
         second, first = order
         if self.reference.device.name == "cpu":

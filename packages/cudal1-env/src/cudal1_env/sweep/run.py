@@ -63,7 +63,7 @@ def sweep(
     """
     missing = [program for program in programs if _wanted(file.lines.get(program.key))]
     if missing:
-        noted(f"{len(missing)} programs to judge; some compile together before the first of them is told")
+        noted(f"programs to judge: {len(missing)}; what compiles does so in groups, before the first verdict of each")
 
     def done(index: int, outcome: Evaluation | TaskError) -> None:
         program = missing[index]
