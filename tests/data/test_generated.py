@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -334,6 +335,16 @@ def test_an_operator_does_what_it_says(operator) -> None:
 
 
 # What the tasks do
+
+
+def test_rounding_is_not_magnified_where_millions_of_values_are_drawn() -> None:
+    tasks = load_suite("generated:softmax+scan?n=376&seed=0")
+    structures = [tag_of(task, "structure") for task in tasks]
+    assert sum(bool(re.search(r"softm(ax|in)\[columns\]", text)) for text in structures) > 5
+    assert sum("cumprod[" in text for text in structures) > 5
+    for text in structures:
+        assert not re.search(r"(softmax|softmin|sum)\[columns\]\(where\(", text)
+        assert not re.search(r"(sin|cos)\((softmax|softmin|cumprod)\[", text)
 
 
 @pytest.fixture(scope="module")

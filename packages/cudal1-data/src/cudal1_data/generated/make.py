@@ -10,6 +10,12 @@ from cudal1_data.generated.program import Dtype, Program
 from cudal1_data.task import SizeFamily, Task
 
 _ATTEMPTS = 200
+_FAR_OUT = frozenset({"softmax", "softmin", "cumprod"})
+"""Operators with results some of which are hundreds of times the usual one."""
+_EXTREMES = frozenset({"amax[columns]", "amin[columns]"})
+"""Extremes of lines that are eight times as long on a GPU; of rows a CPU sees as many."""
+_BOUNDED = frozenset({"tanh", "sigmoid", "atan", "erf", "softsign", "exp", "clamp", "sin", "cos", "rsqrt", "log1p"})
+"""Operators behind which nothing is far out any more."""
 _DTYPES: tuple[Dtype, ...] = ("float32", "float32", "float32", "bfloat16", "float16")
 
 
@@ -48,8 +54,23 @@ def _check(program: Program) -> None:
         raise UnsuitableError(f"nothing depends on {program.unused()}")
     if not all(grid.informative(value.grid) for value in program.outputs):
         raise UnsuitableError("an output tells too little")
+    for node in structure.nodes(*program.roots):
+        if node.operator in ("sin", "cos") and _reaches(node.operands[0], _FAR_OUT):
+            raise UnsuitableError("a turn by a value that can be far out magnifies its rounding")
+        if node.operator in _BOUNDED and _reaches(node.operands[0], _EXTREMES):
+            raise UnsuitableError("extremes of many values end up at the bound")
     if program.backward and len(program.outputs) > 1:
         raise UnsuitableError("gradients of several outputs")
+
+
+def _reaches(node: structure.Node, wanted: frozenset[str]) -> bool:
+    """Whether a value grows with what one of some operators made, far beyond what the few samples show."""
+    if node.heavy:
+        return f"{node.operator}[{node.detail}]" in wanted or node.operator in wanted
+    if node.operator in _BOUNDED:
+        return False
+    grows_with = node.operands[:1] if node.operator in ("sub", "div") else node.operands
+    return any(_reaches(one, wanted) for one in grows_with)
 
 
 def _task(program: Program, family: str, name: str) -> Task:

@@ -155,7 +155,9 @@ def _labels(program: Program, draw: Draw) -> Value:
         text = "F.softplus(-4 - chosen)"
         node = Node("softplus", (Node("shift", (Node("neg", (chosen,)),)),))
     sample = grid.mixed(draw, h.grid, labels.grid, spread=1.2, kind="column")
-    offset = grid.apply(lambda value: 3.0 + value, sample)
+    # Each of n classes gets about 1 / n; the margin takes 4 off.
+    level = 3.0 if form == "margin" else math.log(_COLUMNS)
+    offset = grid.apply(lambda value: level + value, sample)
     assert offset is not None
     bent = frozenset((*h.leaves, *labels.leaves))
     return Value(text, node, ("ROWS",), offset, bent, infix=form != "margin", nested=4)

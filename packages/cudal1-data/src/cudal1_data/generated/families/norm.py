@@ -135,6 +135,8 @@ def _peaked(program: Program, h: Value) -> Value:
 
 
 def _length(program: Program, h: Value) -> Value:
+    if 0.0 in h.grid.values:
+        raise UnsuitableError("a line may be all zeros, and has no length then")
     program.line(f"length = torch.linalg.vector_norm({h.text}, dim=-1, keepdim=True)")
     node = Node("div", (h.node, Node("vector_norm", (h.node,), "rows", heavy=True)))
     text = f"{h.text} * COLS**0.5 / length"

@@ -57,7 +57,7 @@ _FORMS = (
 )  # fmt: skip
 
 _LARGEST_SCORE = 6.0
-"""Among the samples; the largest of a real row is about twice that."""
+"""Among the samples; the largest of a real row is about twice that, of squares four times."""
 
 _GATES: dict[str, Callable[[float], float]] = {
     "sigmoid shares": lambda x: 1 / (1 + math.exp(-x)),
@@ -74,6 +74,8 @@ def softmax(program: Program, draw: Draw) -> None:
     before = sides(program, draw, dims, draw.integer(1, 2), ("full", "parameter", "column", "row"))
     h = chain(program, draw, x, draw.integer(0, 2), before)
     if draw.chance(0.35):
+        if columns:
+            raise UnsuitableError("columns are summed one row after another: equal terms all round the same way")
         h = _masked(program, h)
     h = program.keep(_shared(program, draw, program.keep(h), -2 if columns else -1))
     if not columns and draw.chance(0.25):
@@ -99,7 +101,8 @@ def _masked(program: Program, h: Value) -> Value:
 def _shared(program: Program, draw: Draw, h: Value, dim: int) -> Value:
     # Behind a logarithm of small shares gradients are near nothing.
     form = draw.one([one for one in _FORMS if not (program.backward and one.name == "log_softmax")])
-    if form.name.startswith("softm") and max(map(abs, h.grid.values)) > _LARGEST_SCORE:
+    largest = _LARGEST_SCORE / 2 if h.node.operator == "square" else _LARGEST_SCORE
+    if form.name.startswith("softm") and max(map(abs, h.grid.values)) > largest:
         raise UnsuitableError("exponentials magnify the rounding of large scores")
     over, length = (grid.rows, "COLS") if dim == -1 else (grid.columns, "ROWS")
     if form.name == "log_softmax":
