@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cudal1_data import load_suite, load_task
 from cudal1_data.cli import main
-from cudal1_data.corpus import Corpus, Pair, load_corpus
+from cudal1_data.corpus import BUNDLED, Corpus, Pair, load_corpus
 from cudal1_data.corpus.build import build
 from cudal1_data.corpus.merge import merge
 from cudal1_data.corpus.model import digest
@@ -315,3 +315,21 @@ def test_every_starter_task_has_six_variants_and_no_test_task_turns_into_trainin
         mine = [pair for pair in corpus if pair.task == task.id]
         assert len(mine) >= 6, task.id
         assert {pair.split for pair in mine} == {task.split}
+
+
+def test_the_bundled_corpus_says_what_the_records_say(repository: Path) -> None:
+    bundled = load_corpus(BUNDLED)
+    assert len(bundled) > 500
+    judged = Corpus()
+    for name in ("verify_starter_cuda_part", "verify_starter_cuda", "verify_generated_cuda"):
+        merge(judged, repository / "docs" / "results" / f"{name}.jsonl")
+    for pair in bundled:
+        assert pair.verified
+        assert digest(pair.source) == pair.source_sha256
+        assert pair.evaluations == judged[pair.key].evaluations, pair.task
+    assert {pair.key for pair in judged if pair.verified} == {pair.key for pair in bundled}
+
+
+def test_nothing_is_written_to_the_bundled_corpus(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["corpus", "build", "bundled", "starter", "--per-task", "1", "--failures", "0"]) == 2
+    assert "got bundled" in capsys.readouterr().err

@@ -61,7 +61,7 @@ class StatsCommand(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     corpus: Positional[Path]
-    """A .parquet or .jsonl file of pairs."""
+    """A .parquet or .jsonl file of pairs, or `bundled`."""
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object."""
 
@@ -102,7 +102,7 @@ class ExportCorpus(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     corpus: Positional[Path]
-    """A .parquet or .jsonl file of pairs."""
+    """A .parquet or .jsonl file of pairs, or `bundled`."""
     out: Positional[Path]
     """A .parquet or .jsonl file, or a new or empty folder."""
     verified: bool = False

@@ -17,6 +17,9 @@ from cudal1_data.parquet import each_row
 PAIRS = "pairs.parquet"
 """The corpus in a folder that `cudal1-data corpus export` writes."""
 
+BUNDLED = Path("bundled")
+"""Stands for the corpus that comes with the package: pairs that a judge on a GPU found right."""
+
 OF_TASK = ("family", "level", "split", "overlaps")
 """What a pair says of its task beside its name; records do not."""
 
@@ -108,6 +111,8 @@ class Corpus:
 
 def corpus_file(path: Path) -> Path:
     """Return the file of a corpus: the path itself, or the one in a folder that `corpus export` wrote."""
+    if path == BUNDLED:
+        path = Path(__file__).parent / BUNDLED
     return path / PAIRS if path.is_dir() else path
 
 
@@ -115,7 +120,7 @@ def load_corpus(path: Path) -> Corpus:
     """Read a corpus.
 
     Args:
-        path: A .parquet or .jsonl file, or a folder that `corpus export` wrote.
+        path: A .parquet or .jsonl file, or a folder that `corpus export` wrote; `bundled` for the package's own.
 
     Raises:
         DataError: The file is none; the message names the line or row.
