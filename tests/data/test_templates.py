@@ -22,6 +22,7 @@ from cudal1_data.templates.graph import broadcast
 from cudal1_data.templates.make import WRITINGS, Writing, variants
 from cudal1_data.templates.programs import Choice, nvrtc_program, torch_program
 from cudal1_data.templates.reader import read
+from cudal1_data.templates.rewrites import turned_program
 from cudal1_data.templates.table import UNARY, device_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -260,6 +261,23 @@ def test_each_function_has_a_text_in_every_language() -> None:
 def test_shapes_that_do_not_go_together_are_an_error() -> None:
     with pytest.raises(ValueError, match="broadcast"):
         broadcast((2, 3), (4,))
+
+
+@pytest.mark.parametrize("task_id", ["generated/scan-0-0", "generated/scan-0-2", "generated/softmax-0-9"])
+def test_columns_turned_into_rows_give_the_same(task_id: str, tmp_path: Path) -> None:
+    task = small_task(task_id)
+    turned = turned_program(task.source)
+    assert "dim=-2" not in turned
+    assert turned.count(".contiguous(), dim=-1).transpose(-2, -1)") == task.source.count("dim=-2")
+    tags = classify(turned, task.source)
+    assert tags is not None
+    assert "layout" in tags.techniques
+    assert error_of(task, turned, tmp_path) <= TOLERANCE
+
+
+def test_a_reference_without_columns_is_not_turned() -> None:
+    with pytest.raises(UnsuitableError, match="columns"):
+        turned_program(load_task("starter/layer_norm_manual").source)
 
 
 def test_state_names_are_the_reference_s() -> None:

@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cudal1_data import Task
+from cudal1_data import Task, load_task
+from cudal1_data.techniques import classify
+from cudal1_data.templates.make import variants
 from cudal1_env.baselines import BASELINES, BaselineEntry, BaselineKey, BaselineStore, measured, program, resolve
 from cudal1_env.commands.output import details
 from cudal1_env.errors import RecordError, SettingsError
@@ -320,3 +322,12 @@ def test_a_compiled_baseline_is_measured_once(cache: Path) -> None:
         again = judged(judge, REFERENCE, RIGHT)
         assert list(again.speedups) == ["compile"]
         assert again.seconds.baselines_s == 0.0
+
+
+def test_the_captured_reference_is_the_baseline_s() -> None:
+    task = load_task("starter/layer_norm_manual", device="cuda")
+    made = next(one for one in variants(task, ["pytorch"]) if one.template == "captured")
+    assert made.source.endswith(program("cuda-graph", task.source)[-400:])
+    tags = classify(made.source, task.source)
+    assert tags is not None
+    assert tags.techniques == ("async",)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cudal1_data import load_suite
-from cudal1_data.corpus import Corpus, Pair, load_corpus
+from cudal1_data.corpus import Corpus, Figures, Pair, load_corpus
 from cudal1_data.corpus.build import build
 from cudal1_data.corpus.merge import merge
 from cudal1_env.cli import main
@@ -45,6 +45,24 @@ def test_what_somebody_wrote_comes_before_what_templates_made() -> None:
 def test_a_larger_limit_keeps_what_was_chosen(pairs: list[Pair]) -> None:
     few, many = (choose(pairs, limit, device="cuda") for limit in (20, 60))
     assert {pair.key for pair in few} < {pair.key for pair in many}
+
+
+def test_tasks_of_which_less_was_judged_come_first(pairs: list[Pair]) -> None:
+    nvrtc = [pair for pair in pairs if pair.writing == "cuda-nvrtc" and pair.label == "right"]
+    first = nvrtc[0].reference_sha256
+    figures = Figures(
+        record="1", status="CORRECT", precision="training", device="cuda", machine="a GPU", created_at="", protocol="1"
+    )
+    known = [
+        pair.model_copy(update={"evaluations": (figures,)})
+        for pair in [pair for pair in nvrtc if pair.reference_sha256 == first][:5]
+    ]
+    keys = {pair.key for pair in known}
+    rest = [pair for pair in nvrtc if pair.key not in keys]
+    chosen = choose([*known, *rest], 3 * 5, device="cuda")
+    others = {pair.reference_sha256 for pair in nvrtc} - {first}
+    assert Counter(pair.reference_sha256 for pair in chosen) == dict.fromkeys(others, 5)
+    assert {pair.reference_sha256 for pair in choose([*known, *rest], 3 * 5 + 4, device="cuda")} >= {first}
 
 
 def test_one_refusal_concerns_one_program(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from cudal1_data import Task
@@ -33,8 +34,9 @@ def choose(pairs: Iterable[Pair], limit: int | None, *, device: Device, again: b
     """Return pairs to judge, a task's programs together.
 
     It goes in rounds: each gives every task another program of each way of writing, seldom of those that are dear to
-    build, and late of failures. Within a way those that somebody wrote come before those that a template made, and else
-    the order follows from the programs' hashes, so the same call chooses the same pairs.
+    build, and late of failures; those that were judged before count. Within a way those that somebody wrote come before
+    those that a template made, and else the order follows from the programs' hashes, so the same call chooses the same
+    pairs.
 
     Args:
         pairs: The corpus.
@@ -43,13 +45,18 @@ def choose(pairs: Iterable[Pair], limit: int | None, *, device: Device, again: b
         again: Whether pairs that have an evaluation from such a device are judged again.
     """
     lines: dict[tuple[str, str, bool], list[Pair]] = {}
+    judged: Counter[tuple[str, str, bool]] = Counter()
     for pair in sorted(pairs, key=lambda pair: (not by_hand(pair), pair.source_sha256)):
-        if again or not any(one.device == device for one in pair.evaluations):
-            lines.setdefault((pair.reference_sha256, pair.writing, pair.label == "right"), []).append(pair)
+        which = pair.reference_sha256, pair.writing, pair.label == "right"
+        if not again and any(one.device == device for one in pair.evaluations):
+            judged[which] += 1
+        else:
+            lines.setdefault(which, []).append(pair)
     ranked: list[tuple[int, Pair]] = []
-    for (_, writing, right), line in lines.items():
+    for which, line in lines.items():
+        _, writing, right = which
         first, every = _FIRST_EVERY.get(writing, (0, 1)) if right else _FAILURES
-        ranked += [(first + every * place, pair) for place, pair in enumerate(line)]
+        ranked += [(first + every * place, pair) for place, pair in enumerate(line, judged[which])]
     ranked.sort(key=lambda item: (item[0], item[1].source_sha256))
     chosen = [pair for _, pair in ranked[:limit]]
     return sorted(chosen, key=lambda pair: (pair.task, pair.reference_sha256, pair.source_sha256))

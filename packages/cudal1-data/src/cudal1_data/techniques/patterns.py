@@ -95,6 +95,10 @@ def _turned_for_the_operator(parts: Parts) -> bool:
     return turns >= 2 and bool(re.search(r"F\.conv\dd\(|functional\.conv\dd\(", parts.python))
 
 
+def _turned_for_a_scan(parts: Parts) -> bool:
+    return bool(re.search(r"(?:cum\w+|\w*soft\w+)\([^\n]*\.contiguous\(\), dim=-1\)\.transpose\(", parts.python))
+
+
 def _folded_weights(parts: Parts) -> bool:
     """Arithmetic on weights outside of calls: products, quotients and sums that the forward then lacks."""
     for node in ast.walk(ast.parse(parts.outside_forward)):
@@ -179,6 +183,12 @@ PATTERNS: tuple[Pattern, ...] = (
         "dimensions turned around a convolution",
         "data is brought into the order that another operator wants",
         _turned_for_the_operator,
+    ),
+    Pattern(
+        "layout",
+        "columns turned into rows",
+        "a scan or softmax reads what lies side by side",
+        _turned_for_a_scan,
     ),
     Pattern(
         "layout",

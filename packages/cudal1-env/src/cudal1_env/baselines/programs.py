@@ -11,6 +11,8 @@ import shutil
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from cudal1_data.templates.rewrites import CAPTURED
+
 from cudal1_env.errors import SettingsError
 from cudal1_env.records import Device
 
@@ -35,39 +37,6 @@ class ModelNew(Model):
         self.compile({options})
 '''
 
-_CAPTURED = '''
-
-class ModelNew(Model):
-    """The reference, captured once; a call copies its inputs into the captured ones and replays."""
-
-    captured = None
-
-    def forward(self, *inputs):
-        if self.captured is None:
-            self.capture(inputs)
-        for mine, given in zip(self.captured_inputs, inputs):
-            if isinstance(given, torch.Tensor):
-                mine.copy_(given)
-        self.captured.replay()
-        return self.captured_outputs
-
-    def capture(self, inputs):
-        self.captured_inputs = [one.clone() if isinstance(one, torch.Tensor) else one for one in inputs]
-        state = [one.clone() for one in self.buffers()]
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            for _ in range(3):
-                super().forward(*self.captured_inputs)
-            for one, before in zip(self.buffers(), state):
-                one.copy_(before)
-        torch.cuda.current_stream().wait_stream(aside)
-        captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
-            self.captured_outputs = super().forward(*self.captured_inputs)
-        self.captured = captured
-'''
-
 _FLAGS = '''
 
 torch.backends.cudnn.benchmark = True
@@ -81,7 +50,7 @@ _LINES: dict[BaselineName, str] = {
     "compile": _COMPILED.format(options=""),
     "compile-reduce-overhead": _COMPILED.format(options='mode="reduce-overhead"'),
     "compile-max-autotune": _COMPILED.format(options='mode="max-autotune"'),
-    "cuda-graph": _CAPTURED,
+    "cuda-graph": CAPTURED,
     "cudnn-flags": _FLAGS,
 }
 """What follows the reference. None of them touches TF32: that is the judge's to set, for both arms."""
