@@ -275,6 +275,13 @@ def test_columns_turned_into_rows_give_the_same(task_id: str, tmp_path: Path) ->
     assert error_of(task, turned, tmp_path) <= TOLERANCE
 
 
+def test_a_reference_in_kernelbench_s_form_is_turned() -> None:
+    source = "class Model(nn.Module):\n    def __init__(self):\n        super(Model, self).__init__()\n\n"
+    turned = turned_program(source + "    def forward(self, x):\n        return torch.cumsum(x + 1, dim=-2)\n")
+    assert "Model," not in turned
+    assert "torch.cumsum((x + 1).transpose(-2, -1).contiguous(), dim=-1)" in turned
+
+
 def test_a_reference_without_columns_is_not_turned() -> None:
     with pytest.raises(UnsuitableError, match="columns"):
         turned_program(load_task("starter/layer_norm_manual").source)

@@ -110,6 +110,7 @@ def turned_program(source: str) -> str:
         turned += 1
     if not turned:
         raise UnsuitableError("nothing goes over columns")
+    text = text.replace("super(Model, self)", "super()")
     return re.sub(r"^class Model\(", "class ModelNew(", text, flags=re.MULTILINE)
 
 
