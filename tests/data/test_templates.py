@@ -22,7 +22,7 @@ from cudal1_data.templates.graph import broadcast
 from cudal1_data.templates.make import WRITINGS, Writing, variants
 from cudal1_data.templates.programs import Choice, nvrtc_program, torch_program
 from cudal1_data.templates.reader import read
-from cudal1_data.templates.rewrites import turned_program
+from cudal1_data.templates.rewrites import turned, turned_program
 from cudal1_data.templates.table import UNARY, device_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -263,23 +263,48 @@ def test_shapes_that_do_not_go_together_are_an_error() -> None:
         broadcast((2, 3), (4,))
 
 
-@pytest.mark.parametrize("task_id", ["generated/scan-0-0", "generated/scan-0-2", "generated/softmax-0-9"])
+TURNED = ("generated/scan-0-0", "generated/scan-0-2", "generated/softmax-0-9")
+"""Tasks with a scan or softmax over columns."""
+
+
+@pytest.mark.parametrize("task_id", TURNED)
 def test_columns_turned_into_rows_give_the_same(task_id: str, tmp_path: Path) -> None:
     task = small_task(task_id)
-    turned = turned_program(task.source)
-    assert "dim=-2" not in turned
-    assert turned.count(".contiguous(), dim=-1).transpose(-2, -1)") == task.source.count("dim=-2")
-    tags = classify(turned, task.source)
+    program = turned_program(task.source)
+    assert "dim=-2" not in program
+    assert program.count(".contiguous(), dim=-1).transpose(-2, -1)") == task.source.count("dim=-2")
+    tags = classify(program, task.source)
     assert tags is not None
     assert "layout" in tags.techniques
-    assert error_of(task, turned, tmp_path) <= TOLERANCE
+    assert error_of(task, program, tmp_path) < TOLERANCE
+
+
+@pytest.mark.parametrize("task_id", TURNED)
+def test_operators_over_turned_columns_agree_with_the_reference(task_id: str, tmp_path: Path) -> None:
+    task = small_task(task_id)
+    (made,) = [one for one in variants(task, ["pytorch"]) if ("turned", 1) in one.parameters]
+    assert error_of(task, made.source, tmp_path) < TOLERANCE
+    kernels = [one for one in variants(task, ["triton", "cuda-nvrtc"]) if ("turned", 1) in one.parameters]
+    assert {one.writing for one in kernels} == {"triton", "cuda-nvrtc"}
+    assert {one.template for one in kernels} == {"triton-rows", "cuda-nvrtc-rows"}
+
+
+@pytest.mark.slow
+def test_triton_kernels_over_turned_columns_in_the_interpreter(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="needs Triton")
+    files = [tmp_path / f"{number}.py" for number in range(len(TURNED))]
+    for file, task_id in zip(files, TURNED, strict=True):
+        file.write_text(turned(small_task(task_id).source))
+    errors = errors_in_interpreter(*map(str, files))
+    assert len(errors) >= len(TURNED)
+    assert {name: error for name, error in errors.items() if not error < TOLERANCE} == {}
 
 
 def test_a_reference_in_kernelbench_s_form_is_turned() -> None:
     source = "class Model(nn.Module):\n    def __init__(self):\n        super(Model, self).__init__()\n\n"
-    turned = turned_program(source + "    def forward(self, x):\n        return torch.cumsum(x + 1, dim=-2)\n")
-    assert "Model," not in turned
-    assert "torch.cumsum((x + 1).transpose(-2, -1).contiguous(), dim=-1)" in turned
+    program = turned_program(source + "    def forward(self, x):\n        return torch.cumsum(x + 1, dim=-2)\n")
+    assert "Model," not in program
+    assert "torch.cumsum((x + 1).transpose(-2, -1).contiguous(), dim=-1)" in program
 
 
 def test_a_reference_without_columns_is_not_turned() -> None:

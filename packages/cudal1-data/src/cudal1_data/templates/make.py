@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal
 
 from cudal1_data.task import Task
@@ -80,6 +80,10 @@ _TILES = [
     for (m, n, k, warps), stages, group in itertools.product(sizes, (2, 3), (1, 8))
 ]
 
+_WARPS_OF_COLUMNS = 4
+"""Least number where columns become rows: they are long, and Triton takes most of a minute for a thousand elements of a
+thread."""
+
 Program = Callable[[Reference, Sequence[Step], Choice], str]
 _KERNELS: tuple[tuple[Writing, Program, list[Choice]], ...] = (
     ("triton", triton_program, _TRITON),
@@ -117,8 +121,18 @@ def _all(task: Task, writings: Sequence[Writing]) -> Iterator[Made]:
     if "torch-compile" in writings:
         for mode in rewrites.COMPILE_MODES:
             yield Made(rewrites.compiled_program(task.source, mode), "torch-compile", "compile", (("mode", mode),))
+    yield from _kernels(task.source, writings)
+    with contextlib.suppress(UnsuitableError):
+        for made in _kernels(rewrites.turned(task.source), writings):
+            if int(dict(made.parameters).get("warps", _WARPS_OF_COLUMNS)) < _WARPS_OF_COLUMNS:
+                continue
+            yield replace(made, parameters=(*made.parameters, ("turned", 1)))
+
+
+def _kernels(source: str, writings: Sequence[Writing]) -> Iterator[Made]:
+    """What becomes of a reference's text where it can be read."""
     try:
-        reference = read(task.source)
+        reference = read(source)
         steps = plan(reference.roots)
     except _UNSUITABLE:
         return
