@@ -164,14 +164,14 @@ def test_a_reference_that_cannot_be_followed_keeps_the_others_pairs(forward: str
     source = source_of(forward.replace("__import__('math')", "math"), head="import math")
     with pytest.raises(UnsuitableError):
         read(source)
-    assert {one.template for one in variants(task_of(source), ("pytorch",))} == {"plain"}
+    assert {one.template for one in variants(task_of(source), ("pytorch",))} == {"plain", "captured"}
 
 
 @pytest.mark.parametrize("count", [700, 1600])
 def test_a_chain_that_is_too_long_keeps_the_others_pairs(count: int) -> None:
     steps = "        x = torch.sin(x)\n" * count
     source = source_of("x * 2").replace("        return x * 2\n", f"{steps}        return x * 2\n")
-    assert {one.template for one in variants(task_of(source))} == {"plain", "compile"}
+    assert {one.template for one in variants(task_of(source))} == {"plain", "compile", "captured"}
 
 
 # --- what is read rightly, and what is refused -----------------------------------------------------------------

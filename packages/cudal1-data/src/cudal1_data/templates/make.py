@@ -116,13 +116,13 @@ def _all(task: Task, writings: Sequence[Writing]) -> Iterator[Made]:
         if "Conv2d" in task.source:
             yield Made(rewrites.channels_last_program(task.source), "pytorch", "channels-last", ())
         yield Made(rewrites.captured_program(task.source), "pytorch", "captured", ())
-        with contextlib.suppress(UnsuitableError):
+        with contextlib.suppress(*_UNSUITABLE):
             yield Made(rewrites.turned_program(task.source), "pytorch", "turned", ())
     if "torch-compile" in writings:
         for mode in rewrites.COMPILE_MODES:
             yield Made(rewrites.compiled_program(task.source, mode), "torch-compile", "compile", (("mode", mode),))
     yield from _kernels(task.source, writings)
-    with contextlib.suppress(UnsuitableError):
+    with contextlib.suppress(*_UNSUITABLE):
         for made in _kernels(rewrites.turned(task.source), writings):
             if int(dict(made.parameters).get("warps", _WARPS_OF_COLUMNS)) < _WARPS_OF_COLUMNS:
                 continue
