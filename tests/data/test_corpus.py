@@ -330,6 +330,13 @@ def test_the_bundled_corpus_says_what_the_records_say(repository: Path) -> None:
     assert {pair.key for pair in judged if pair.verified} == {pair.key for pair in bundled}
 
 
+def test_a_folder_of_the_bundled_corpus_s_name_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bundled").mkdir()
+    with pytest.raises(DataError, match="stands for the package's own corpus"):
+        load_corpus(BUNDLED)
+
+
 def test_nothing_is_written_to_the_bundled_corpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["corpus", "build", "bundled", "starter", "--per-task", "1", "--failures", "0"]) == 2
     assert "got bundled" in capsys.readouterr().err

@@ -22,7 +22,7 @@ from cudal1_data.templates.graph import broadcast
 from cudal1_data.templates.make import WRITINGS, Writing, variants
 from cudal1_data.templates.programs import Choice, nvrtc_program, torch_program
 from cudal1_data.templates.reader import read
-from cudal1_data.templates.rewrites import turned, turned_program
+from cudal1_data.templates.rewrites import captured_program, turned, turned_program
 from cudal1_data.templates.table import UNARY, device_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -303,8 +303,20 @@ def test_triton_kernels_over_turned_columns_in_the_interpreter(tmp_path: Path) -
 def test_a_reference_in_kernelbench_s_form_is_turned() -> None:
     source = "class Model(nn.Module):\n    def __init__(self):\n        super(Model, self).__init__()\n\n"
     program = turned_program(source + "    def forward(self, x):\n        return torch.cumsum(x + 1, dim=-2)\n")
-    assert "Model," not in program
+    assert program.endswith("class ModelNew(Model):\n    pass\n")
     assert "torch.cumsum((x + 1).transpose(-2, -1).contiguous(), dim=-1)" in program
+
+
+@pytest.mark.parametrize("call", ["torch.softmax(*x, dim=-2)", "torch.softmax(x, dim=-2, dtype=x.dtype)"])
+def test_a_call_that_is_not_known_stays(call: str) -> None:
+    source = f"class Model(nn.Module):\n    def forward(self, x):\n        return {call}\n"
+    with pytest.raises(UnsuitableError, match="columns"):
+        turned_program(source)
+
+
+def test_a_reference_that_waits_for_the_gpu_is_not_captured() -> None:
+    with pytest.raises(UnsuitableError, match="item"):
+        captured_program("class Model(nn.Module):\n    def forward(self, x):\n        return x * x.sum().item()\n")
 
 
 def test_a_reference_without_columns_is_not_turned() -> None:

@@ -110,8 +110,17 @@ class Corpus:
 
 
 def corpus_file(path: Path) -> Path:
-    """Return the file of a corpus: the path itself, or the one in a folder that `corpus export` wrote."""
+    """Return the file of a corpus: the path itself, the one in a folder that `corpus export` wrote, or the package's.
+
+    Raises:
+        DataError: The name of the package's is somebody's file or folder, too.
+    """
     if path == BUNDLED:
+        if path.exists():
+            raise DataError(
+                f"expected no file or folder {path} here, because that name stands for the package's own corpus; "
+                "rename it, or name it by its whole path"
+            )
         path = Path(__file__).parent / BUNDLED
     return path / PAIRS if path.is_dir() else path
 

@@ -69,7 +69,7 @@ def _reaches(node: structure.Node, wanted: frozenset[str]) -> bool:
         return f"{node.operator}[{node.detail}]" in wanted or node.operator in wanted
     if node.operator in _BOUNDED:
         return False
-    grows_with = node.operands[:1] if node.operator in ("sub", "div") else node.operands
+    grows_with = node.operands[:1] if node.operator == "div" else node.operands
     return any(_reaches(one, wanted) for one in grows_with)
 
 

@@ -84,7 +84,7 @@ def _calls(*ends: str) -> Callable[[Parts], bool]:
 def _packed_weights(parts: Parts) -> bool:
     turned = r"(?:\.t\(\)|\.T|\.mT|\.transpose\([^()]*\)|\.permute\([^()]*\))\.contiguous\(\)"
     return bool(
-        re.search(rf"\w*weight\w*{turned}", parts.python)
+        re.search(rf"weight\w*{turned}", parts.python)
         or re.search(rf"register_buffer\([^\n]*{turned}", parts.outside_forward)
     )
 
@@ -96,7 +96,8 @@ def _turned_for_the_operator(parts: Parts) -> bool:
 
 
 def _turned_for_a_scan(parts: Parts) -> bool:
-    return bool(re.search(r"(?:cum\w+|\w*soft\w+)\([^\n]*\.contiguous\(\), dim=-1\)\.transpose\(", parts.python))
+    along = r"\b(?:cumsum|cumprod|log_softmax|softmax|softmin)\("
+    return bool(re.search(rf"{along}[^\n]*\.contiguous\(\), dim=-1\)\.transpose\(", parts.python))
 
 
 def _folded_weights(parts: Parts) -> bool:

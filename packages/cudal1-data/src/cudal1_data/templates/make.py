@@ -115,7 +115,8 @@ def _all(task: Task, writings: Sequence[Writing]) -> Iterator[Made]:
         yield Made(rewrites.plain_program(task.source), "pytorch", "plain", ())
         if "Conv2d" in task.source:
             yield Made(rewrites.channels_last_program(task.source), "pytorch", "channels-last", ())
-        yield Made(rewrites.captured_program(task.source), "pytorch", "captured", ())
+        with contextlib.suppress(UnsuitableError):
+            yield Made(rewrites.captured_program(task.source), "pytorch", "captured", ())
         with contextlib.suppress(*_UNSUITABLE):
             yield Made(rewrites.turned_program(task.source), "pytorch", "turned", ())
     if "torch-compile" in writings:

@@ -44,6 +44,11 @@ class ModelNew(Model):
 '''
 """What follows a reference that is captured as a CUDA graph. The baseline `cuda-graph` is the same."""
 
+_WAITS = re.compile(
+    r"\.(?:item|tolist|cpu|numpy|nonzero|masked_select|unique|argwhere)\b|\b(?:int|float|bool)\(torch\."
+)
+"""Calls whose result the host, or the size of a tensor, depends on."""
+
 _ALONG = re.compile(r"(?:torch|F)\.(?:cumsum|cumprod|softmax|softmin|log_softmax)")
 """Calls that go along one dimension of a tensor, element by element."""
 
@@ -85,13 +90,19 @@ def channels_last_program(source: str) -> str:
 
 
 def captured_program(source: str) -> str:
-    """Return the reference, captured as a CUDA graph: its kernels are launched at one go."""
+    """Return the reference, captured as a CUDA graph: its kernels are launched at one go.
+
+    Raises:
+        UnsuitableError: It waits for the GPU's values, which a graph cannot.
+    """
+    if found := _WAITS.search(source):
+        raise UnsuitableError(f"a graph cannot wait for {found[0]}")
     return f"{source.rstrip()}\n{CAPTURED}"
 
 
 def turned_program(source: str) -> str:
     """Return the turned reference as a candidate, see `turned`."""
-    return re.sub(r"^class Model\(", "class ModelNew(", turned(source), flags=re.MULTILINE)
+    return plain_program(turned(source))
 
 
 def turned(source: str) -> str:
@@ -114,7 +125,7 @@ def turned(source: str) -> str:
         text = text.replace(whole, f"{rows}.transpose(-2, -1).contiguous()", 1)
     if text == source:
         raise UnsuitableError("nothing goes over columns")
-    return text.replace("super(Model, self)", "super()")
+    return text
 
 
 def _over_columns(source: str) -> ast.Call | None:
@@ -124,6 +135,7 @@ def _over_columns(source: str) -> ast.Call | None:
             isinstance(node, ast.Call)
             and _ALONG.fullmatch(ast.unparse(node.func))
             and len(node.args) == 1
+            and not isinstance(node.args[0], ast.Starred)
             and [(one.arg, ast.unparse(one.value)) for one in node.keywords] == [("dim", "-2")]
         ):
             return node

@@ -67,6 +67,7 @@ class Verify:
             )
         device = resolve_device(self.device)
         whole = [pair for pair in load_corpus(self.corpus) if not self.writing or pair.writing in self.writing]
+        mine = {pair.task for pair in part_of(whole, self.part, lambda pair: pair.task)}
         chosen = choose(whole, self.limit, device=device, again=self.again)
         file = SweepFile(self.out, device=device, precision=self.precision)
         if file.lines:
@@ -76,7 +77,7 @@ class Verify:
         with PooledJudge(settings) as judge:
             lines = sweep(
                 judge,
-                [program_of(pair) for pair in part_of(chosen, self.part, lambda pair: pair.task)],
+                [program_of(pair) for pair in chosen if pair.task in mine],
                 file,
                 device=device,
                 precision=self.precision,

@@ -101,7 +101,7 @@ def _masked(program: Program, h: Value) -> Value:
 def _shared(program: Program, draw: Draw, h: Value, dim: int) -> Value:
     # Behind a logarithm of small shares gradients are near nothing.
     form = draw.one([one for one in _FORMS if not (program.backward and one.name == "log_softmax")])
-    largest = _LARGEST_SCORE / 2 if h.node.operator == "square" else _LARGEST_SCORE
+    largest = _LARGEST_SCORE / 2 if _squared(h.node) else _LARGEST_SCORE
     if form.name.startswith("softm") and max(map(abs, h.grid.values)) > largest:
         raise UnsuitableError("exponentials magnify the rounding of large scores")
     over, length = (grid.rows, "COLS") if dim == -1 else (grid.columns, "ROWS")
@@ -127,6 +127,13 @@ def _shared(program: Program, draw: Draw, h: Value, dim: int) -> Value:
         node = Node(part, (node,))
     node = Node("scale", (Node("div", (node, Node("sum", (node,), _axis(dim), heavy=True))),))
     return Value(text, node, h.dims, sample, result.curved, infix=True, nested=3)
+
+
+def _squared(node: Node) -> bool:
+    """Whether scores grow as squares do, with something added or left out."""
+    if node.operator == "square":
+        return True
+    return node.operator in ("where", "scale", "shift", "add", "sub", "lerp") and any(map(_squared, node.operands))
 
 
 def _axis(dim: int) -> str:
