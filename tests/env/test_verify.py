@@ -15,6 +15,7 @@ from cudal1_data.corpus.merge import merge
 from cudal1_env.cli import main
 from cudal1_env.errors import TaskError
 from cudal1_env.judge import JudgeSettings
+from cudal1_env.sweep import Program
 from cudal1_env.verify import PooledJudge, choose
 
 
@@ -63,6 +64,32 @@ def test_tasks_of_which_less_was_judged_come_first(pairs: list[Pair]) -> None:
     others = {pair.reference_sha256 for pair in nvrtc} - {first}
     assert Counter(pair.reference_sha256 for pair in chosen) == dict.fromkeys(others, 5)
     assert {pair.reference_sha256 for pair in choose([*known, *rest], 3 * 5 + 4, device="cuda")} >= {first}
+
+
+def test_a_larger_limit_leaves_each_task_in_its_part(
+    pairs: list[Pair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = Corpus(pairs)
+    corpus.save(tmp_path / "corpus.jsonl")
+    asked: dict[tuple[str, str], set[str]] = {}
+
+    def swept(judge: object, programs: list[Program], file: object, **rest: object) -> list[object]:
+        asked[part, limit] = {program.task.id for program in programs}
+        return []
+
+    monkeypatch.setattr("cudal1_env.sweep.sweep", swept)
+    for part in ("0/2", "1/2"):
+        for limit in ("1", "2", "3", "4", "5", "200"):
+            out = str(tmp_path / f"{part[0]}.jsonl")
+            arguments = ["--device", "cpu", "--limit", limit, "--part", part, "--out", out]
+            monkeypatch.setattr(sys, "argv", ["cudal1-env", "verify", str(tmp_path / "corpus.jsonl"), *arguments])
+            with pytest.raises(SystemExit, match="0"):
+                main()
+    for (part, _), tasks in asked.items():
+        assert tasks <= asked[part, "200"]
+    assert not asked["0/2", "200"] & asked["1/2", "200"]
+    assert asked["0/2", "200"] | asked["1/2", "200"] == {pair.task for pair in pairs}
+    assert len(asked["0/2", "1"] | asked["1/2", "1"]) == 1
 
 
 def test_one_refusal_concerns_one_program(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,8 +81,8 @@ _TILES = [
 ]
 
 _WARPS_OF_COLUMNS = 4
-"""Least number where columns become rows: they are long, and Triton takes most of a minute for a thousand elements of a
-thread."""
+"""Least number where columns become rows: they are long, and Triton builds slowly where a thread has a thousand
+elements."""
 
 Program = Callable[[Reference, Sequence[Step], Choice], str]
 _KERNELS: tuple[tuple[Writing, Program, list[Choice]], ...] = (
