@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import json
 import subprocess
@@ -12,6 +13,9 @@ from types import ModuleType
 
 import torch
 from cudal1_data import Task, load_task
+from cudal1_data.templates.cuda_text import pointwise_kernel, row_kernel
+from cudal1_data.templates.fusion import Kernel, plan
+from cudal1_data.templates.reader import read
 
 SMALL = {
     "ROWS": 12,
@@ -100,6 +104,59 @@ def error_of(task: Task, program: str, folder: Path) -> float:
         float((one.double() - other.double()).abs().max() / one.double().abs().max())
         for one, other in zip(wanted, got, strict=True)
     )
+
+
+def error_on_one_thread(task: Task, folder: Path) -> float:
+    """Return the largest error of a reference's only kernel, run as C++, over the scale of the reference's answer."""
+    reference = read(task.source)
+    (kernel,) = plan(reference.roots)
+    assert isinstance(kernel, Kernel)
+    module = imported(task.source, folder)
+    torch.manual_seed(2)
+    model = module.Model(*module.get_init_inputs())
+    inputs = module.get_inputs()
+    known = dict(zip(reference.methods, inputs, strict=True))
+    leaves = [
+        known[leaf.text] if leaf.kind == "input" else model.get_parameter(leaf.text.removeprefix("self.")).detach()
+        for leaf in kernel.leaves
+    ]
+    (got,) = on_one_thread(kernel, folder, leaves)
+    with torch.no_grad():
+        wanted = model(*inputs)
+    return float((got - wanted).abs().max() / wanted.abs().max())
+
+
+def on_one_thread(kernel: Kernel, folder: Path, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Run a kernel's text as C++, a block after the other."""
+    made = (
+        row_kernel(kernel, "fused", threads=32, per_block=1, unroll=1)
+        if kernel.trailing
+        else pointwise_kernel(kernel, "fused", threads=32, vector=2 if kernel.size % 2 == 0 else 1)
+    )
+    body = made.definition[made.definition.index("__global__") :].removesuffix("}\n")
+    if kernel.trailing:  # one thread goes over the whole row
+        body = body.replace("start += 32u", "start += 1u")
+    pointers = ", ".join(f"({kind})p[{place}]" for place, kind in enumerate(made.parameters))
+    threads = 1 if kernel.trailing else 32
+    body += (
+        f'extern "C" void run(void** p) {{ for (unsigned int b = 0; b < {made.grid[0]}u; ++b) '
+        f"for (unsigned int t = 0; t < {threads}u; ++t) {{ blockIdx.x = b; threadIdx.x = t; fused({pointers}); }} }}\n"
+    )
+    path = folder / "kernel.cpp"
+    path.write_text(SHIMS + body)
+    library = path.with_suffix(".so")
+    done = subprocess.run(
+        ["g++", "-O1", "-w", "-fpermissive", "-shared", "-fPIC", str(path), "-o", str(library)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr + body
+    outputs = [torch.full(node.dims, float("nan")) for node in kernel.outputs]
+    held = [one.contiguous() for one in inputs] + outputs
+    table = (ctypes.c_void_p * len(held))(*(one.data_ptr() for one in held))
+    ctypes.CDLL(str(library)).run(table)
+    return outputs
 
 
 def errors_in_interpreter(*tasks: str) -> dict[str, float]:

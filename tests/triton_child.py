@@ -19,6 +19,8 @@ import numpy as np
 import torch
 import triton.language as tl
 import triton.language.extra as extra
+from cudal1_data import load_task
+from cudal1_data.templates.attention import Rows, attention_program
 from cudal1_data.templates.fusion import plan
 from cudal1_data.templates.products import Tiles, product_program
 from cudal1_data.templates.programs import Choice, triton_program
@@ -53,6 +55,15 @@ PRODUCTS = (
     "generated/recurrent-3-0",
 )
 
+ATTENTION = (
+    "generated/attention-0-1",
+    "generated/attention-0-5",
+    "generated/attention-0-0",
+    "generated/attention-0-2",
+    "starter/causal_attention_mask",
+    "starter/attention_naive",
+)
+
 
 def main() -> None:
     torch.set_num_threads(1)
@@ -67,6 +78,12 @@ def main() -> None:
                 tiles = Tiles(block_m=32, block_n=64, block_k=32, warps=4, stages=2, group=2)
                 program = product_program(reference, plan(reference.roots), tiles)
                 errors[f"{task_id}, product"] = error_of(task, program, Path(folder))
+            if task_id in ATTENTION:
+                if task_id.startswith("starter/"):  # rows that are long enough for factors in several parts
+                    task = load_task(task_id, device="cpu").at({"BATCH": 1, "HEADS": 2, "T": 520}, tag=False)
+                    reference = read(task.source)
+                program = attention_program(reference, plan(reference.roots), Rows(rows=16, warps=8))
+                errors[f"{task_id}, attention"] = error_of(task, program, Path(folder))
     print(json.dumps(errors))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import ctypes
 import json
 import re
 import shutil
@@ -15,9 +14,8 @@ import pytest
 import torch
 from cudal1_data import load_suite, load_task
 from cudal1_data.techniques import classify
-from cudal1_data.templates.cuda_text import pointwise_kernel, row_kernel
 from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.fusion import Kernel, index_text, plan
+from cudal1_data.templates.fusion import index_text, plan
 from cudal1_data.templates.graph import broadcast
 from cudal1_data.templates.make import WRITINGS, Writing, variants
 from cudal1_data.templates.programs import Choice, nvrtc_program, torch_program
@@ -26,7 +24,7 @@ from cudal1_data.templates.rewrites import captured_program, turned, turned_prog
 from cudal1_data.templates.table import UNARY, device_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from template_programs import SHIMS, error_of, errors_in_interpreter, imported, small_task
+from template_programs import error_of, error_on_one_thread, errors_in_interpreter, imported, small_task
 
 TOLERANCE = 2e-5
 
@@ -111,7 +109,9 @@ def test_triton_builds_kernels_for_sm_90(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="needs Triton")
     paths: list[Path] = []
     tasks = list(load_suite("generated:elementwise+norm+softmax+scan+matmul_epilogue+loss?n=12&seed=8", device="cuda"))
-    for task in [*tasks, load_task("generated/recurrent-3-5", device="cuda")]:
+    tasks.append(load_task("generated/recurrent-3-5", device="cuda"))
+    tasks.append(load_task("generated/attention-0-1", device="cuda").at({"TOKENS": 128}, tag=False))
+    for task in tasks:
         found = variants(task, ("triton",))
         on_tensor_cores = [one for one in found if ("precision", "tf32x3") in one.parameters]
         for number, made in enumerate(found[:1] + on_tensor_cores[-1:] + found[-1:]):
@@ -172,39 +172,6 @@ def test_nvrtc_builds_every_kernel(choice: Choice) -> None:
     assert built > 20
 
 
-def on_one_thread(kernel: Kernel, folder: Path, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Run a kernel's text as C++, a block after the other."""
-    made = (
-        row_kernel(kernel, "fused", threads=32, per_block=1, unroll=1)
-        if kernel.trailing
-        else pointwise_kernel(kernel, "fused", threads=32, vector=2 if kernel.size % 2 == 0 else 1)
-    )
-    body = made.definition[made.definition.index("__global__") :].removesuffix("}\n")
-    if kernel.trailing:  # one thread goes over the whole row
-        body = body.replace("start += 32u", "start += 1u")
-    pointers = ", ".join(f"({kind})p[{place}]" for place, kind in enumerate(made.parameters))
-    threads = 1 if kernel.trailing else 32
-    body += (
-        f'extern "C" void run(void** p) {{ for (unsigned int b = 0; b < {made.grid[0]}u; ++b) '
-        f"for (unsigned int t = 0; t < {threads}u; ++t) {{ blockIdx.x = b; threadIdx.x = t; fused({pointers}); }} }}\n"
-    )
-    path = folder / "kernel.cpp"
-    path.write_text(SHIMS + body)
-    library = path.with_suffix(".so")
-    done = subprocess.run(
-        ["g++", "-O1", "-w", "-fpermissive", "-shared", "-fPIC", str(path), "-o", str(library)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr + body
-    outputs = [torch.full(node.dims, float("nan")) for node in kernel.outputs]
-    held = [one.contiguous() for one in inputs] + outputs
-    table = (ctypes.c_void_p * len(held))(*(one.data_ptr() for one in held))
-    ctypes.CDLL(str(library)).run(table)
-    return outputs
-
-
 ONE_KERNEL = [
     *(one for one in IDS if one.startswith(("starter/swish", "starter/soft", "starter/layer", "starter/row_"))),
     *(one for one in IDS if one.startswith(("generated/el", "generated/red", "generated/norm", "generated/soft"))),
@@ -216,23 +183,7 @@ ONE_KERNEL = [
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 @pytest.mark.parametrize("task_id", ONE_KERNEL)
 def test_cuda_text_computes_the_reference_on_one_thread(task_id: str, tmp_path: Path) -> None:
-    task = small_task(task_id)
-    reference = read(task.source)
-    (kernel,) = plan(reference.roots)
-    assert isinstance(kernel, Kernel)
-    module = imported(task.source, tmp_path)
-    torch.manual_seed(2)
-    model = module.Model(*module.get_init_inputs())
-    inputs = module.get_inputs()
-    known = dict(zip(reference.methods, inputs, strict=True))
-    leaves = [
-        known[leaf.text] if leaf.kind == "input" else model.get_parameter(leaf.text.removeprefix("self.")).detach()
-        for leaf in kernel.leaves
-    ]
-    (got,) = on_one_thread(kernel, tmp_path, leaves)
-    with torch.no_grad():
-        wanted = model(*inputs)
-    assert float((got - wanted).abs().max() / wanted.abs().max()) < TOLERANCE
+    assert error_on_one_thread(small_task(task_id), tmp_path) < TOLERANCE
 
 
 # --- parts -----------------------------------------------------------------------------------------------------

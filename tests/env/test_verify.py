@@ -43,6 +43,15 @@ def test_what_somebody_wrote_comes_before_what_templates_made() -> None:
     assert {pair.key for pair in choose(made, len(written), device="cuda")} == written
 
 
+def test_templates_take_turns() -> None:
+    tasks = load_suite("generated:attention?n=2&seed=0", device="cuda")
+    made = list(build(tasks, writings=("triton",)))
+    templates = {pair.template for pair in made}
+    assert len(templates) > 1
+    chosen = choose(made, 2 * len(tasks), device="cuda")
+    assert {(pair.task, pair.template) for pair in chosen} == {(task.id, one) for task in tasks for one in templates}
+
+
 def test_a_larger_limit_keeps_what_was_chosen(pairs: list[Pair]) -> None:
     few, many = (choose(pairs, limit, device="cuda") for limit in (20, 60))
     assert {pair.key for pair in few} < {pair.key for pair in many}

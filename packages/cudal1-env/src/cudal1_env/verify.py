@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from cudal1_data import Task
 from cudal1_data.corpus import Pair
+from cudal1_data.corpus.build import in_turns, kind
 
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.batch import BatchJudge, Outcome
@@ -35,8 +35,8 @@ def choose(pairs: Iterable[Pair], limit: int | None, *, device: Device, again: b
 
     It goes in rounds: each gives every task another program of each way of writing, seldom of those that are dear to
     build, and late of failures; those that were judged before count. Within a way those that somebody wrote come before
-    those that a template made, and else the order follows from the programs' hashes, so the same call chooses the same
-    pairs.
+    those that a template made, of which the templates take turns, and else the order follows from the programs' hashes,
+    so the same call chooses the same pairs.
 
     Args:
         pairs: The corpus.
@@ -45,21 +45,27 @@ def choose(pairs: Iterable[Pair], limit: int | None, *, device: Device, again: b
         again: Whether pairs that have an evaluation from such a device are judged again.
     """
     lines: dict[tuple[str, str, bool], list[Pair]] = {}
-    judged: Counter[tuple[str, str, bool]] = Counter()
-    for pair in sorted(pairs, key=lambda pair: (not by_hand(pair), pair.source_sha256)):
+    judged: dict[tuple[str, str, bool], list[str]] = {}
+    for pair in sorted(pairs, key=lambda pair: pair.source_sha256):
         which = pair.reference_sha256, pair.writing, pair.label == "right"
         if not again and any(one.device == device for one in pair.evaluations):
-            judged[which] += 1
+            judged.setdefault(which, []).append(_kind(pair))
         else:
             lines.setdefault(which, []).append(pair)
     ranked: list[tuple[int, Pair]] = []
     for which, line in lines.items():
         _, writing, right = which
         first, every = _FIRST_EVERY.get(writing, (0, 1)) if right else _FAILURES
-        ranked += [(first + every * place, pair) for place, pair in enumerate(line, judged[which])]
+        known = judged.get(which, [])
+        ordered = sorted(in_turns(line, _kind, known), key=lambda pair: not by_hand(pair))
+        ranked += [(first + every * place, pair) for place, pair in enumerate(ordered, len(known))]
     ranked.sort(key=lambda item: (item[0], item[1].source_sha256))
     chosen = [pair for _, pair in ranked[:limit]]
     return sorted(chosen, key=lambda pair: (pair.task, pair.reference_sha256, pair.source_sha256))
+
+
+def _kind(pair: Pair) -> str:
+    return kind(pair.template, pair.parameters)
 
 
 def by_hand(pair: Pair) -> bool:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from cudal1_data.corpus.model import Label, Pair, digest
 from cudal1_data.corpus.spoil import SPOILS, spoilt_kernel
 from cudal1_data.task import Task
 from cudal1_data.techniques import Tags, classify
 from cudal1_data.templates.make import WRITINGS, Made, Writing, variants
+
+Item = TypeVar("Item")
 
 
 def build(
@@ -23,8 +27,8 @@ def build(
 
     Args:
         tasks: At the size that variants are for.
-        per_task: Right programs for each task, at most: the ways of writing take turns, and which programs of a way
-            are taken follows from their hashes. None for all.
+        per_task: Right programs for each task, at most: the ways of writing take turns, within a way the templates,
+            and which programs of a template are taken follows from their hashes. None for all.
         failures: Spoilt programs for each task.
         writings: Ways of writing.
     """
@@ -60,12 +64,41 @@ def _some(made: Sequence[Made], count: int | None) -> list[Made]:
     lines: dict[str, list[Made]] = {}
     for one in sorted(made, key=lambda one: digest(one.source)):
         lines.setdefault(one.writing, []).append(one)
+    turns = [in_turns(line, lambda one: kind(one.template, dict(one.parameters)))[::-1] for line in lines.values()]
     chosen: list[Made] = []
     while len(chosen) < count:
-        for line in lines.values():
+        for line in turns:
             if line and len(chosen) < count:
                 chosen.append(line.pop())
     return chosen
+
+
+def kind(template: str, parameters: Mapping[str, int | str]) -> str:
+    """Return what programs have in common that differ in numbers only."""
+    return f"{template}, turned" if "turned" in parameters else template
+
+
+def in_turns(items: Iterable[Item], kind_of: Callable[[Item], str], known: Iterable[str] = ()) -> list[Item]:
+    """Order items so that one of each kind comes first, then another one of each.
+
+    Some templates have a few choices of parameters, others a hundred.
+
+    Args:
+        items: In the order in which those of one kind are to come.
+        kind_of: An item's kind.
+        known: Kinds of those that came earlier, as often as they did.
+
+    >>> in_turns(["a1", "a2", "a3", "b1"], lambda item: item[0])
+    ['a1', 'b1', 'a2', 'a3']
+    >>> in_turns(["a1", "b1", "a2", "b2"], lambda item: item[0], known=["a"])
+    ['b1', 'a1', 'b2', 'a2']
+    """
+    before = Counter(known)
+    turns: list[tuple[int, Item]] = []
+    for item in items:
+        turns.append((before[kind_of(item)], item))
+        before[kind_of(item)] += 1
+    return [item for _, item in sorted(turns, key=lambda turn: turn[0])]
 
 
 def _spoilt(tags: _Tagger, made: Sequence[Made], plain: Made | None, count: int) -> Iterator[Pair]:

@@ -109,12 +109,13 @@ class Corpus:
             aside.unlink(missing_ok=True)
 
 
-def corpus_file(path: Path) -> Path:
+def corpus_file(path: Path | str) -> Path:
     """Return the file of a corpus: the path itself, the one in a folder that `corpus export` wrote, or the package's.
 
     Raises:
         DataError: The name of the package's is somebody's file or folder, too.
     """
+    path = Path(path)
     if path == BUNDLED:
         if path.exists():
             raise DataError(
@@ -125,7 +126,7 @@ def corpus_file(path: Path) -> Path:
     return path / PAIRS if path.is_dir() else path
 
 
-def load_corpus(path: Path) -> Corpus:
+def load_corpus(path: Path | str) -> Corpus:
     """Read a corpus.
 
     Args:

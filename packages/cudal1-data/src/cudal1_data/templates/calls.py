@@ -14,7 +14,6 @@ from cudal1_data.templates.values import Layer, Symbol, Value, opaque, pointwise
 _MAKES = ("randn", "rand", "randint", "ones", "zeros", "arange", "eye", "empty")
 _STORED = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "bool": "bool", "long": "int64"}
 _SAME = (
-    "detach",
     "flip",
     "abs",
     "tril",
@@ -57,6 +56,8 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
         raise UnsuitableError(f"expected no changes in place, got one by {name}")
     if name in ("to", *_STORED) and isinstance(args[0], Node):
         return _stored(name, args, named)
+    if name == "detach" and len(args) == 1:
+        return args[0]  # no gradients are asked for
     result = fused(name, args, named)
     if not isinstance(result, Unfused):
         return result

@@ -211,8 +211,13 @@ class _Writer:
     def text(self, node: Node, aligned: bool) -> str:
         if any(node is leaf for leaf in self.kernel.leaves):
             return self.load(node, aligned)
+        if node.kind == "count":
+            return self.count(node, aligned)
         args = tuple(self.value(one, aligned) for one in node.operands)
         return device_text(node.expression, "cuda", args)
+
+    def count(self, node: Node, aligned: bool) -> str:
+        return f"(float)({self.kernel.offset(node, aligned, place='i', row='row', col='col')})"
 
     def load(self, leaf: Node, aligned: bool) -> str:
         if id(leaf) in self.vectors:
@@ -318,6 +323,8 @@ class _RowWriter:
         if self._read(node):
             load = _Writer(self.kernel).load(node, aligned)
             return load if by_row else f"inside ? {load} : 0.0f"
+        if node.kind == "count":
+            return _Writer(self.kernel).count(node, aligned)
         if node.kind == "scan":
             carry = self._name("carry")
             self.lines.append(f"float {carry} = 0.0f;")

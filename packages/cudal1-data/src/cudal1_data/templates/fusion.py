@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cudal1_data.templates.errors import UnsuitableError
@@ -188,6 +188,25 @@ def units(steps: Sequence[Step]) -> list[Kernel | LoopStep]:
         elif not isinstance(step, Node):
             found.append(step)
     return found
+
+
+def flat(steps: Sequence[Step]) -> Iterator[Step]:
+    """Return all steps, those in the bodies of loops behind the loop."""
+    for step in steps:
+        yield step
+        if isinstance(step, LoopStep):
+            yield from flat(step.body)
+
+
+def uses(roots: Sequence[Node], steps: Sequence[Step]) -> list[Node]:
+    """Return every tensor as often as a step, or who called the program, needs it."""
+    used = list(roots)
+    for step in flat(steps):
+        if isinstance(step, LoopStep):
+            used += [*step.node.operands, *step.loop.nexts, *step.loop.kept]
+        else:
+            used.extend(step.leaves if isinstance(step, Kernel) else step.operands)
+    return used
 
 
 @dataclass
@@ -390,7 +409,7 @@ def _leaves(members: Sequence[Node], groups: dict[int, _Group], group: _Group, l
                 continue
             if id(operand) in light:
                 visit(operand)
-            elif not any(operand is one for one in found):
+            elif operand.kind != "count" and not any(operand is one for one in found):
                 found.append(operand)
 
     for member in members:

@@ -9,7 +9,7 @@ from typing import Literal
 Dims = tuple[int, ...]
 """A shape."""
 
-Kind = Literal["input", "parameter", "pointwise", "reduce", "scan", "opaque", "loop"]
+Kind = Literal["input", "parameter", "count", "pointwise", "reduce", "scan", "opaque", "loop"]
 How = Literal["", "sum", "max", "min"]
 
 
@@ -19,7 +19,7 @@ class Node:
 
     kind: Kind
     """`opaque` stays a call into PyTorch; `pointwise`, `reduce` and `scan` can be part of a kernel; `loop` repeats a
-    graph of its own."""
+    graph of its own; `count` holds each element's place along its one axis, which kernels know by themselves."""
     dims: Dims
     """Shape."""
     text: str = ""
@@ -51,8 +51,8 @@ class Node:
 
     @property
     def leaf(self) -> bool:
-        """Whether it is an input or a parameter."""
-        return self.kind in ("input", "parameter")
+        """Whether it is an input or a parameter, or a count."""
+        return self.kind in ("input", "parameter", "count")
 
     @property
     def size(self) -> int:

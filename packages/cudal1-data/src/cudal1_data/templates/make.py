@@ -13,6 +13,7 @@ from cudal1_data.task import Task
 from cudal1_data.techniques import classify
 from cudal1_data.techniques.patterns import Way
 from cudal1_data.templates import rewrites
+from cudal1_data.templates.attention import Rows, attention_program
 from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.fusion import LoopStep, Step, plan, units
 from cudal1_data.templates.graph import Reference
@@ -80,6 +81,11 @@ _TILES = [
     for (m, n, k, warps), stages, group in itertools.product(sizes, (2, 3), (1, 8))
 ]
 
+_ROWS = [
+    Rows(rows=rows, warps=warps, precision=precision)
+    for precision, rows, warps in itertools.product(_SIZES, (16, 32, 64), (4, 8))
+]
+
 _WARPS_OF_COLUMNS = 4
 """Least number where columns become rows: they are long, and Triton builds slowly where a thread has a thousand
 elements."""
@@ -142,6 +148,7 @@ def _kernels(source: str, writings: Sequence[Writing]) -> Iterator[Made]:
             yield Made(torch_program(reference, steps), "pytorch", "operators", ())
     if "triton" in writings:
         yield from _products(reference, steps)
+        yield from _attention(reference, steps)
     for writing, program, choices in _KERNELS:
         if writing in writings:
             yield from _rendered(reference, steps, writing, program, choices)
@@ -154,6 +161,15 @@ def _products(reference: Reference, steps: Sequence[Step]) -> Iterator[Made]:
         except _UNSUITABLE:
             return
         yield Made(source, "triton", "triton-product", tuple(asdict(tiles).items()))
+
+
+def _attention(reference: Reference, steps: Sequence[Step]) -> Iterator[Made]:
+    for rows in _ROWS:
+        try:
+            source = attention_program(reference, steps, rows)
+        except _UNSUITABLE:
+            continue
+        yield Made(source, "triton", "triton-attention", tuple(asdict(rows).items()))
 
 
 def _rendered(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cudal1_data.templates import dtypes, shapes
+from cudal1_data.templates import counts, dtypes, shapes
 from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.graph import How, Node
 from cudal1_data.templates.table import BINARY, GELU, GELU_TANH, UNARY
@@ -27,6 +27,7 @@ def fused(name: str, args: Arguments, named: Named) -> Value | Unfused:
         args: Arguments by position, the tensor of a method first.
         named: Arguments by name.
     """
+    args = [counts.twin(one) for one in args]
     first = args[0] if args else None
     if not isinstance(first, Node):
         return Unfused()

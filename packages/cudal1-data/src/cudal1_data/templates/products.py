@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.fusion import Kernel, LoopStep, Step
+from cudal1_data.templates.fusion import Kernel, LoopStep, Step, flat, uses
 from cudal1_data.templates.graph import Node, Reference
 from cudal1_data.templates.programs import Writer
 from cudal1_data.templates.triton_text import TileWriter
 
 _LINEAR = ("F.linear({0}, {1})", "F.linear({0}, {1}, {2})")
-_MATMUL = "({0} @ {1})"
+MATMUL = "({0} @ {1})"
+"""How a reference's product is written in the graph."""
 
 Factors = Literal["ieee", "tf32x3"]
 """Triton's names of how factors are multiplied."""
@@ -46,16 +47,16 @@ def product_program(reference: Reference, steps: Sequence[Step], tiles: Tiles) -
     Raises:
         UnsuitableError: No product is followed by pointwise operators of its own shape, or a tensor is too large.
     """
-    pairs = {id(kernel): product for kernel, product in _pairs(reference, steps)}
+    pairs = {id(kernel): (kernel, product) for kernel, product in _pairs(reference, steps)}
     if not pairs:
         raise UnsuitableError("expected a matrix product with pointwise operators behind it")
-    program = Writer(reference, steps, absorbed={id(one): one for one in pairs.values()})
+    program = Writer(reference, steps, absorbed={id(one) for _, one in pairs.values()}, given=_given(pairs))
     definitions: list[str] = []
 
     def run(kernel: Kernel | LoopStep, number: int) -> str | None:
-        product = pairs.get(id(kernel))
-        if isinstance(kernel, LoopStep) or product is None:
+        if isinstance(kernel, LoopStep) or id(kernel) not in pairs:
             return None
+        _, product = pairs[id(kernel)]
         definitions.append(_kernel(kernel, product, f"product{number}", tiles))
         m, n = math.prod(product.dims[:-1]), product.dims[-1]
         programs = -(-m // tiles.block_m) * -(-n // tiles.block_n)
@@ -68,17 +69,19 @@ def product_program(reference: Reference, steps: Sequence[Step], tiles: Tiles) -
     return program.whole(head, "\n\n".join(definitions), body)
 
 
+def _given(pairs: dict[int, tuple[Kernel, Node]]) -> dict[int, tuple[Node, ...]]:
+    """Return what each kernel reads: the product's factors in its place."""
+    return {
+        key: tuple(one for leaf in kernel.leaves for one in (leaf.operands if leaf is product else (leaf,)))
+        for key, (kernel, product) in pairs.items()
+    }
+
+
 def _pairs(reference: Reference, steps: Sequence[Step]) -> list[tuple[Kernel, Node]]:
     """Return kernels with the product that each takes over: its only user, of its own shape."""
-    used: list[Node] = list(reference.roots)
-    every = list(_flat(steps))
-    for step in every:
-        if isinstance(step, LoopStep):
-            used += [*step.node.operands, *step.loop.nexts, *step.loop.kept]
-        else:
-            used.extend(step.leaves if isinstance(step, Kernel) else step.operands)
+    used = uses(reference.roots, steps)
     found: list[tuple[Kernel, Node]] = []
-    for step in every:
+    for step in flat(steps):
         if isinstance(step, Kernel) and not step.trailing:
             mine = [
                 leaf
@@ -90,27 +93,19 @@ def _pairs(reference: Reference, steps: Sequence[Step]) -> list[tuple[Kernel, No
     return found
 
 
-def _flat(steps: Sequence[Step]) -> Iterator[Step]:
-    """Return all steps, those in the bodies of loops behind the loop."""
-    for step in steps:
-        yield step
-        if isinstance(step, LoopStep):
-            yield from _flat(step.body)
-
-
 def _is_product(node: Node) -> bool:
     if node.kind != "opaque" or any(one.dtype != "float32" for one in node.operands):
         return False
     if node.text in _LINEAR:
         return len(node.operands[0].dims) >= 2
-    return node.text == _MATMUL and len(node.operands) == 2 and len(node.operands[1].dims) == 2 <= len(node.dims)
+    return node.text == MATMUL and len(node.operands) == 2 and len(node.operands[1].dims) == 2 <= len(node.dims)
 
 
 def _kernel(kernel: Kernel, product: Node, name: str, tiles: Tiles) -> str:
     kernel.check_places(*(one.dims for one in product.operands))
     n, k = product.dims[-1], product.operands[0].dims[-1]
     m = math.prod(product.dims[:-1])
-    across = product.text == _MATMUL
+    across = product.text == MATMUL
     writer = _ProductWriter(kernel, product)
     ins: list[str] = []
     for place, leaf in enumerate(kernel.leaves):

@@ -178,8 +178,10 @@ class Writer:
     steps: Sequence[Step]
     names: dict[int, str] = field(default_factory=dict[int, str])
     lines: list[str] = field(default_factory=list[str])
-    absorbed: dict[int, Node] = field(default_factory=dict[int, Node])
-    """By `id` the calls into PyTorch that kernels make themselves."""
+    absorbed: set[int] = field(default_factory=set[int])
+    """`id`s of calls into PyTorch, and of kernels, whose work other kernels do themselves."""
+    given: dict[int, tuple[Node, ...]] = field(default_factory=dict[int, tuple[Node, ...]])
+    """By `id` of a kernel what it reads, where that is not its leaves."""
     number: int = 0
     """Kernels so far."""
     taken: set[str] = field(default_factory=set[str])
@@ -222,7 +224,7 @@ class Writer:
                     self._assign(step, step.text.format(*(self._name(one) for one in step.operands)))
             elif isinstance(step, LoopStep):
                 self._loop(step, run)
-            else:
+            elif id(step) not in self.absorbed:
                 line = run(step, self.number)
                 self.number += 1
                 if line is not None:
@@ -295,11 +297,9 @@ class Writer:
         return self._name(node) + ("" if node.kind == "parameter" or node.strides else ".contiguous()")
 
     def _launch(self, kernel: Kernel, line: str) -> None:
-        read = [
-            one for leaf in kernel.leaves for one in (leaf.operands if id(leaf) in self.absorbed else (leaf,))
-        ]  # fmt: skip
+        read = self.given.get(id(kernel), kernel.leaves)
         args = [self._argument(leaf) for leaf in read]
-        device = self._name(read[0])
+        device = self._name(read[0]) if read else self.reference.methods[0]
         for node in kernel.outputs:
             self._assign(node, f"torch.empty({node.dims}, device={device}.device, dtype=torch.float32)")
             args.append(self.names[id(node)])

@@ -10,7 +10,7 @@ from typing import cast
 
 from cudal1_data.errors import BrokenTaskError
 from cudal1_data.task import parse
-from cudal1_data.templates import calls, copied, dtypes, loops, shapes
+from cudal1_data.templates import calls, copied, counts, dtypes, loops, shapes
 from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.graph import Node, Reference, walk
 from cudal1_data.templates.table import BINARY
@@ -245,11 +245,12 @@ class _Reader:
         name, sign = _ARITHMETIC[type(node.op)]
         tensors = [one for one in (left, right) if isinstance(one, Node)]
         kind = dtypes.divided(left, right) if sign == "/" else dtypes.promoted(left, right)
-        if kind != "float32" or not _masks(tensors):
+        counted = [counts.twin(one, whole=True) for one in (left, right)]
+        if kind != "float32" or not _masks(counted):
             operands: list[Node] = []
             text = f"({written(left, operands)} {sign} {written(right, operands)})"
             return opaque(text, shape(*tensors), *operands, dtype=kind)
-        return pointwise(BINARY[name], left, right)
+        return pointwise(BINARY[name], *counted)
 
     def _compared(self, node: ast.Compare, scope: dict[str, Value]) -> Value:
         left, right = self.value(node.left, scope), self.value(node.comparators[0], scope)
@@ -257,10 +258,9 @@ class _Reader:
         if len(node.ops) != 1 or not tensors:
             raise UnsuitableError("expected one comparison of tensors")
         floats = all(one.dtype == "float32" for one in tensors)
-        if floats and isinstance(node.ops[0], ast.Lt):
-            return pointwise("less(a, b)", left, right, dtype="bool")
-        if floats and isinstance(node.ops[0], ast.Gt):
-            return pointwise("less(b, a)", left, right, dtype="bool")
+        if floats and isinstance(node.ops[0], ast.Lt | ast.Gt):
+            expression = "less(a, b)" if isinstance(node.ops[0], ast.Lt) else "less(b, a)"
+            return pointwise(expression, counts.twin(left), counts.twin(right), dtype="bool")
         operands: list[Node] = []
         sign = _COMPARED[type(node.ops[0])]
         text = f"({written(left, operands)} {sign} {written(right, operands)})"
@@ -353,8 +353,9 @@ def _is_member(node: ast.Attribute) -> bool:
     return isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
-def _masks(tensors: list[Node]) -> bool:
-    """Whether all are floats or truth values that a kernel made itself."""
+def _masks(values: list[Value]) -> bool:
+    """Whether all tensors are floats, or truth values that a kernel made itself."""
+    tensors = [one for one in values if isinstance(one, Node)]
     return all(one.dtype == "float32" or (one.dtype == "bool" and one.kind == "pointwise") for one in tensors)
 
 

@@ -113,6 +113,8 @@ class TileWriter:
         self.paces: dict[int, str] = {}
         """By `id` of a leaf what is added to its places."""
         self.members = {id(node) for node in kernel.members}
+        self.stem = "in"
+        """How parameters that it reads are called."""
 
     def begin(self) -> list[str]:
         """Return the lines that say which elements a program has."""
@@ -151,6 +153,8 @@ class TileWriter:
     def _text(self, node: Node, aligned: bool) -> str:
         if any(node is leaf for leaf in self.kernel.leaves):
             return self._load(node, aligned)
+        if node.kind == "count":
+            return f"({self._offset(node, aligned)}).to(tl.float32)"
         if node.kind == "pointwise":
             args = tuple(self.value(one, aligned) for one in node.operands)
             return device_text(node.expression, "triton", args)
@@ -162,7 +166,7 @@ class TileWriter:
     def _load(self, node: Node, aligned: bool) -> str:
         place = next(number for number, leaf in enumerate(self.kernel.leaves) if leaf is node)
         mask = "there" if self.kernel.by_row(node, aligned) else "inside"
-        load = f"tl.load(in{place} + {self._offset(node, aligned)}, mask={mask}, other=0.0)"
+        load = f"tl.load({self.stem}{place} + {self._offset(node, aligned)}, mask={mask}, other=0.0)"
         if node.dtype == "bool":
             return load.replace("other=0.0", "other=0") + ".to(tl.float32)"
         return load if node.dtype == "float32" else load + ".to(tl.float32)"

@@ -1,0 +1,204 @@
+"""Two matrix products in one Triton kernel with what lies between: a row of scores never leaves the chip.
+
+Made for attention: scores of one query with every key, whatever makes weights of them, the weighted sum of values, and
+the pointwise operators behind it. A program holds some whole rows of scores, so rows may not be long.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cudal1_data.templates.errors import UnsuitableError
+from cudal1_data.templates.fusion import Kernel, LoopStep, Step, uses
+from cudal1_data.templates.graph import Node, Reference
+from cudal1_data.templates.products import MATMUL, Factors
+from cudal1_data.templates.programs import Writer
+from cudal1_data.templates.triton_text import TileWriter
+
+_MOST_SCORES, _MOST_OF_THREAD = 16384, 64
+"""Scores of a program, and of a thread: above, shared memory or registers run out, and builds take most of a minute."""
+_MOST_FACTORS = 16384
+"""Keys, or values, that a program loads at once: more do not fit into shared memory."""
+_TURNED = re.compile(r"\{0\}\.transpose\((-?\d), (-?\d)\)")
+_LEAST = 16
+"""Smallest side of a tile that Triton multiplies."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The parameters of the kernel."""
+
+    rows: int
+    """Rows of scores of a program."""
+    warps: int
+    """Warps of a program."""
+    stages: int = 2
+    """Stages of loads."""
+    precision: Factors = "ieee"
+    """How factors are multiplied."""
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """What becomes one kernel."""
+
+    scores: Node
+    """The first product."""
+    between: Kernel
+    """From scores to weights."""
+    sums: Node
+    """The second product."""
+    behind: Kernel
+    """What is done to the sums."""
+    turned: Node | None
+    """The call that turns keys for the first product, where nothing else needs it: they are read as they lie."""
+
+    @property
+    def factors(self) -> tuple[Node, Node, Node]:
+        """Queries, keys and values."""
+        left, right = self.scores.operands
+        return left, right if self.turned is None else right.operands[0], self.sums.operands[1]
+
+    @property
+    def read(self) -> tuple[Node, ...]:
+        """All that the kernel reads, in order."""
+        sides = [one for one in self.between.leaves if one is not self.scores]
+        more = [one for one in self.behind.leaves if one is not self.sums]
+        return (*self.factors, *sides, *more)
+
+
+def attention_program(reference: Reference, steps: Sequence[Step], choice: Rows) -> str:
+    """Write the program with one kernel for each such chain; the rest stays PyTorch.
+
+    Raises:
+        UnsuitableError: There is no such chain, or its rows or tensors are too large.
+    """
+    steps, chains = _chains(reference, steps)
+    if not chains:
+        raise UnsuitableError("expected two products with rows of scores between them")
+    absorbed = {id(one) for chain in chains for one in (chain.scores, chain.between, chain.sums, chain.turned)}
+    program = Writer(reference, steps, absorbed=absorbed, given={id(one.behind): one.read for one in chains})
+    definitions: list[str] = []
+
+    def run(kernel: Kernel | LoopStep, number: int) -> str | None:
+        chain = next((one for one in chains if one.behind is kernel), None)
+        if chain is None:
+            return None
+        definitions.append(_kernel(chain, f"attention{number}", choice))
+        *batches, rows, _ = chain.scores.dims
+        programs = math.prod(batches) * -(-rows // choice.rows)
+        return f"attention{number}[({programs},)]({{args}}, num_warps={choice.warps}, num_stages={choice.stages})"
+
+    body = program.forward(run)
+    head = "import triton\nimport triton.language as tl\n"
+    if any("libdevice." in one for one in definitions):
+        head += "from triton.language.extra import libdevice\n"
+    return program.whole(head, "\n\n".join(definitions), body)
+
+
+def _chains(reference: Reference, steps: Sequence[Step]) -> tuple[list[Step], list[_Chain]]:
+    """Return the chains, and the steps with a kernel behind each chain's sums, if only to store them."""
+    used = uses(reference.roots, steps)
+    kernels = [step for step in steps if isinstance(step, Kernel)]
+
+    def once(*nodes: Node) -> bool:
+        return all(sum(one is node for one in used) == 1 for node in nodes)
+
+    changed, chains = list(steps), list[_Chain]()
+    for place, sums in enumerate(steps):
+        if not isinstance(sums, Node) or not _is_product(sums):
+            continue
+        between = next((one for one in kernels if one.outputs == sums.operands[:1]), None)
+        scores = None if between is None else next(filter(_is_product, between.leaves), None)
+        if between is None or scores is None or between.trailing > 1 or not once(scores, sums.operands[0]):
+            continue
+        if not scores.dims == between.domain == sums.operands[0].dims:
+            continue
+        behind = next((one for one in kernels if any(leaf is sums for leaf in one.leaves)), None)
+        if behind is None or behind.trailing or behind.domain != sums.dims or not once(sums):
+            behind = Kernel((), sums.dims, 0, frozenset(), (sums,), (sums,))
+            changed[place] = behind
+        right = scores.operands[1]
+        chains.append(_Chain(scores, between, sums, behind, right if _turns(right) and once(right) else None))
+    return changed, chains
+
+
+def _is_product(node: Node) -> bool:
+    """Whether it is a product of as many pairs of matrices in float32 as each factor has."""
+    return (
+        (node.kind, len(node.operands)) == ("opaque", 2)
+        and node.text in (MATMUL, "torch.matmul({0}, {1})", "torch.bmm({0}, {1})")
+        and all(one.dtype == "float32" and one.dims[:-2] == node.dims[:-2] for one in node.operands)
+    )
+
+
+def _turns(node: Node) -> bool:
+    axes = _TURNED.fullmatch(node.text)
+    count = len(node.dims)
+    return axes is not None and {int(axes[1]) % count, int(axes[2]) % count} == {count - 2, count - 1}
+
+
+def _kernel(chain: _Chain, name: str, choice: Rows) -> str:
+    left, right, values = chain.factors
+    chain.between.check_places(left.dims, right.dims, values.dims)
+    chain.behind.check_places()
+    (high, wide), terms, width = chain.scores.dims[-2:], left.dims[-1], values.dims[-1]
+    block = _tile(wide)
+    most = min(_MOST_SCORES, _MOST_OF_THREAD * 32 * choice.warps)
+    if choice.rows * block > most:
+        raise UnsuitableError(f"expected up to {most} scores at once, got {choice.rows} x {block}")
+    between = _Writer(replace(chain.between, trailing=1), chain.scores, "scores", "side")
+    weights = between.value(chain.sums.operands[0], False)
+    behind = _Writer(chain.behind, chain.sums, "sums", "in")
+    apart = f"key[None, :] * {terms} + term[:, None]" if chain.turned is not None else f"term[:, None] * {wide} + key"
+    most = max(_MOST_FACTORS // block, _LEAST)
+    step, part = min(most, 32, _tile(terms)), min(most, _tile(width))
+    dot = f'input_precision="{choice.precision}"'
+    lines = [
+        f"batch = tl.program_id(0) // {-(-high // choice.rows)}",
+        f"query = tl.program_id(0) % {-(-high // choice.rows)} * {choice.rows} + tl.arange(0, {choice.rows})[:, None]",
+        f"key = tl.arange(0, {block})",
+        f"row = batch * {high} + query",
+        "col = key[None, :]",
+        f"there = query < {high}",
+        f"inside = there & (col < {wide})",
+        f"place = row * {wide} + col",
+        f"scores = tl.zeros(({choice.rows}, {block}), dtype=tl.float32)",
+        f"for start in range(0, {terms}, {step}):",
+        f"    term = start + tl.arange(0, {step})",
+        f"    a = tl.load(left + row * {terms} + term[None, :], mask=there & (term[None, :] < {terms}), other=0.0)",
+        f"    b = tl.load(right + batch * {wide * terms} + {apart}, "
+        f"mask=(key[None, :] < {wide}) & (term[:, None] < {terms}), other=0.0)",
+        f"    scores = tl.dot(a, b, scores, {dot})",
+        *between.lines,
+        f"weights = tl.where(inside, {weights}, 0.0)",
+        f"for first in tl.static_range(0, {width}, {part}):",
+        f"    col = first + tl.arange(0, {part})[None, :]",
+        f"    inside = there & (col < {width})",
+        f"    place = row * {width} + col",
+        f"    c = tl.load(values + batch * {wide * width} + key[:, None] * {width} + col, "
+        f"mask=(key[:, None] < {wide}) & (col < {width}), other=0.0)",
+        f"    sums = tl.dot(weights, c, {dot})",
+        *(f"    {line}" for line in behind.body()),
+    ]
+    sides = [f"side{place}" for place, one in enumerate(chain.between.leaves) if one is not chain.scores]
+    more = [f"in{place}" for place, one in enumerate(chain.behind.leaves) if one is not chain.sums]
+    outs = [f"out{place}" for place in range(len(chain.behind.outputs))]
+    head = f"@triton.jit\ndef {name}({', '.join(['left', 'right', 'values', *sides, *more, *outs])}):\n"
+    return head + "".join(f"    {line}\n" for line in lines)
+
+
+def _tile(size: int) -> int:
+    return max(1 << max(size - 1, 1).bit_length(), _LEAST)
+
+
+class _Writer(TileWriter):
+    """A tile in which one of the leaves is a product that is there already."""
+
+    def __init__(self, kernel: Kernel, product: Node, name: str, stem: str) -> None:
+        super().__init__(kernel)
+        self.names[id(product), False] = name
+        self.stem = stem
