@@ -136,7 +136,24 @@ def test_a_run_on_test_data_is_marked_in_config_and_metrics(tmp_path: Path, monk
         monkeypatch.setattr(Session, "prompts", lambda *_: None)
         monkeypatch.setattr(evaluate, "assess", lambda *_, **__: {TRAIN: [Assessed(best.task, best, True)]})
         evaluate.tabulate(session, None, stage="sft", model="m", before=None)
+        folder.metrics.append({"event": "step"})
     assert read_settings(tmp_path / "run").train_on_test
     records = read_metrics(tmp_path / "run" / METRICS)
-    assert {record["event"] for record in records} == {"answer", "table"}
+    assert {record["event"] for record in records} == {"answer", "table", "step"}
     assert all(record["trained_on_test"] for record in records)
+
+
+def test_an_evaluation_says_what_the_run_has_seen() -> None:
+    from cudal1_agent.assessment import Assessed
+    from cudal1_agent.evaluate import Evaluated
+
+    best = HashEvaluator().evaluate(suite().train[0], "class ModelNew: ...")
+    groups = {HELD_OUT_TASKS: [Assessed("kernelbench/level1/12", best, True)]}
+    seen = Evaluated(groups, {"kernelbench/level1/12": "starter/diag_matmul"}, trained_on_test=True)
+    record = seen.record("runs/one")
+    assert record["seen"] == {"kernelbench/level1/12": "starter/diag_matmul"}
+    assert all(one["trained_on_test"] for one in (record, *record["table"].values(), *record["answers"]))
+    assert "trained_on_test: this run was trained on test data" in seen.text("one")
+    assert "kernelbench/level1/12 (starter/diag_matmul)" in seen.text("one")
+    clean = Evaluated(groups, {}, trained_on_test=False)
+    assert "trained_on_test" not in json.dumps(clean.record("runs/one")) + clean.text("one")

@@ -75,7 +75,9 @@ def test_a_chat_model_goes_through_the_stages(model: Path, tmp_path: Path, monke
 
     monkeypatch.setattr(TransformersPolicy, "sample", listening)
     flags = {"suite": "starter", "evaluation": {"train_tasks": 2, "held_out_sizes": 0, "held_out_tasks": 0}}
-    results = evaluate_model(str(run_dir), settings_for(str(run_dir), flags), evaluator=HashEvaluator())
-    assert {group: len(found) for group, found in results.items()} == {TRAIN: 2}
+    evaluated = evaluate_model(str(run_dir), settings_for(str(run_dir), flags), evaluator=HashEvaluator())
+    assert {group: len(found) for group, found in evaluated.groups.items()} == {TRAIN: 2}
+    assert not evaluated.trained_on_test
+    assert "trained_on_test" not in json.dumps(evaluated.record("a run")) + evaluated.text("a run")
     assert len(asked) == 2
     assert all("You are an expert" in prompt for prompt in asked)

@@ -89,10 +89,7 @@ class Evaluate:
 
     def run(self) -> int:
         """Evaluate and print."""
-        from cudal1_agent.assessment import summarize
-        from cudal1_agent.evaluate import answer_record, evaluate_model, settings_for
-        from cudal1_agent.session import GROUPS
-        from cudal1_agent.tables import stage_table
+        from cudal1_agent.evaluate import evaluate_model, settings_for
 
         evaluation = {"samples": self.samples, "temperature": self.temperature}
         flags: dict[str, Any] = {
@@ -100,14 +97,8 @@ class Evaluate:
             "device": self.device,
             "evaluation": {name: value for name, value in evaluation.items() if value is not None},
         }
-        results = evaluate_model(self.target, settings_for(self.target, flags))
-        if self.json:
-            table = {group: summarize(assessed).model_dump() for group, assessed in results.items()}
-            answers = [answer_record("evaluate", group, one) for group, found in results.items() for one in found]
-            print(json.dumps({"target": self.target, "table": table, "answers": answers}))
-        else:
-            name = Path(self.target).name
-            print(stage_table([(name, GROUPS[group], summarize(found)) for group, found in results.items()]))
+        found = evaluate_model(self.target, settings_for(self.target, flags))
+        print(json.dumps(found.record(self.target)) if self.json else found.text(Path(self.target).name))
         return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from cudal1_agent.policies.transformers import TransformersPolicy
 from cudal1_agent.progress import Progress, quiet_libraries
 from cudal1_agent.rundir import (
     CONFIG,
+    METRICS,
     Record,
     read_corpus_note,
     read_mark,
@@ -28,7 +30,7 @@ from cudal1_agent.rundir import (
 )
 from cudal1_agent.session import GROUPS, HELD_OUT_TASKS, TRAIN, Session, prompt_builder, tasks_of
 from cudal1_agent.settings import Settings, StageName, load_settings, with_flags
-from cudal1_agent.tables import change_text, stage_table
+from cudal1_agent.tables import change_text, leakage_lines, stage_table
 from cudal1_agent.verdicts import Verdicts
 
 if TYPE_CHECKING:
@@ -36,6 +38,48 @@ if TYPE_CHECKING:
 
 Rows = list[tuple[str, str, SpeedupSummary]]
 """Stage, group, summary."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What became of a suite's tasks."""
+
+    groups: dict[str, list[Assessed]]
+    """By group each task's best answer."""
+    seen: dict[str, str]
+    """Tasks that the run has seen near-duplicates of, with the training task."""
+    trained_on_test: bool
+    """Whether there are such tasks, or the run was trained on other test data."""
+
+    def record(self, target: str) -> Record:
+        """Return all of it as one JSON object.
+
+        Args:
+            target: What was evaluated.
+        """
+        marks: Record = {"trained_on_test": True} if self.trained_on_test else {}
+        return {
+            "target": target,
+            **({**marks, "seen": self.seen} if marks else {}),
+            "table": {group: summarize(found).model_dump() | marks for group, found in self.groups.items()},
+            "answers": [
+                answer_record("evaluate", group, one) | marks for group, found in self.groups.items() for one in found
+            ],
+        }
+
+    def text(self, name: str) -> str:
+        """Return the table, with what a reader must know of test data in training.
+
+        Args:
+            name: What the table calls that which was evaluated.
+        """
+        table = stage_table([(name, GROUPS[group], summarize(found)) for group, found in self.groups.items()])
+        lines = leakage_lines(
+            [{"group": group, "trained_on_test": self.trained_on_test} for group in self.groups], GROUPS
+        )
+        if self.seen:
+            lines.append("trained on near-duplicates: " + ", ".join(f"{task} ({by})" for task, by in self.seen.items()))
+        return "\n".join([table, *lines])
 
 
 def tabulate(
@@ -70,14 +114,17 @@ def tabulate(
         )
         policy.close()
     rows: Rows = []
-    marks: Record = {"trained_on_test": True} if session.tasks.trained_on_test else {}
     for group, assessed in results.items():
         for one in assessed:
-            session.folder.metrics.append(answer_record(stage, group, one) | marks)
+            session.folder.metrics.append(answer_record(stage, group, one))
         summary = summarize(assessed)
-        overlaps = {task.id: task.overlaps for task in session.tasks.groups[group] if task.overlaps is not None}
+        overlaps = {
+            task.id: task.overlaps
+            for task in session.tasks.groups[group]
+            if task.overlaps is not None and not _is_kernelbenchs(task)
+        }
         session.folder.metrics.append(
-            {"event": "table", "stage": stage, "group": group, **summary.model_dump(), "overlaps": overlaps, **marks}
+            {"event": "table", "stage": stage, "group": group, **summary.model_dump(), "overlaps": overlaps}
         )
         rows.append((stage, GROUPS[group], summary))
     for line in stage_table(rows).splitlines():
@@ -89,6 +136,12 @@ def tabulate(
             {"event": "change", "stage": stage, "before": before, "group": TRAIN, **change.model_dump()}
         )
         session.progress.line(change_text(before, stage, GROUPS[TRAIN], change))
+
+
+def _is_kernelbenchs(task: Task) -> bool:
+    """Whether a task is the one that it overlaps, in another form of KernelBench."""
+    name = task.id.partition("@")[0].partition("/")[2]
+    return task.overlaps is not None and name == task.overlaps.partition("/")[2]
 
 
 def answer_record(stage: str, group: str, one: Assessed) -> Record:
@@ -117,7 +170,7 @@ def answers_of(records: list[Record], stage: str) -> dict[str, float | None]:
 
 def evaluate_model(
     target: str, settings: Settings, *, evaluator: Evaluator | None = None, archive: Archive | None = None
-) -> dict[str, list[Assessed]]:
+) -> Evaluated:
     """Evaluate the last model of a run, or any model, on the suite that the settings name.
 
     Args:
@@ -127,7 +180,7 @@ def evaluate_model(
         archive: Where evaluations are kept and exemplars come from; None keeps none.
 
     Returns:
-        What became of each task, by group.
+        What became of each task, and whether the run has seen it.
 
     Raises:
         RunError: The run has no finished stage.
@@ -139,14 +192,15 @@ def evaluate_model(
     device = resolve_device(settings.device)
     tasks = tasks_of(settings, device, training=False, told=progress.line)
     model: str | Path = target
+    seen: dict[str, str] = {}
+    marked = False
     if (Path(target) / CONFIG).is_file():
         model = last_model(Path(target))
         trained = tasks_of(read_settings(Path(target)), device, told=progress.line).train
         learnt = (*trained, *learnt_tasks(Path(target)))
-        seen = near_duplicates(learnt, tasks.groups[HELD_OUT_TASKS], told=progress.line)
-        if seen:
-            named = ", ".join(dict.fromkeys(same.test for same in seen.values()))
-            progress.line(f"the run was trained on near-duplicates of these tasks: {named}")
+        same = near_duplicates(learnt, tasks.groups[HELD_OUT_TASKS], told=progress.line)
+        seen = {one.test: name for name, one in same.items()}
+        marked = any(record.get("trained_on_test") for record in read_metrics(Path(target) / METRICS))
     quiet_libraries()
     kept = archive or Archive()
     judge = None
@@ -157,7 +211,7 @@ def evaluate_model(
             policy = TransformersPolicy(
                 model, use_cpu=stays_on_cpu(settings), batch=settings.evaluation.batch, progress=tick
             )
-            return assess(
+            groups = assess(
                 policy,
                 tasks.groups,
                 plain_or_contrastive(
@@ -172,6 +226,7 @@ def evaluate_model(
                 seed=settings.seed,
                 progress=progress,
             )
+            return Evaluated(groups, seen, trained_on_test=marked or bool(seen))
     finally:
         if judge is not None:
             close_judge(judge, kept)

@@ -80,6 +80,8 @@ class Metrics:
     def __init__(self, path: Path) -> None:
         """Open the file, making it if it is not there, and take a torn last line away."""
         self.path = path
+        self.marks: Record = {}
+        """What every line holds, too."""
         path.touch()
         whole = path.read_bytes()
         self._file: IO[bytes] = path.open("r+b")
@@ -88,7 +90,7 @@ class Metrics:
 
     def append(self, record: Record) -> None:
         """Write one line. A killed process loses nothing of it; a lost machine what was not synced."""
-        self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+        self._file.write(json.dumps(record | self.marks, allow_nan=False).encode() + b"\n")
         self._file.flush()
 
     def position(self) -> int:

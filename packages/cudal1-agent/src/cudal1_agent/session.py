@@ -220,6 +220,10 @@ class Session:
     lessons: Lessons | None = None
     """What stage 1 learns from; None where it learns the suite's variants, or is finished."""
 
+    def __post_init__(self) -> None:
+        """Mark what the run writes from now on, where it trains on test data."""
+        self.folder.metrics.marks = {"trained_on_test": True} if self.tasks.trained_on_test else {}
+
     def prompts(self, model: str | Path) -> PromptBuilder:
         """Return what makes the prompts for a model of this run."""
         return prompt_builder(model, self.settings.prompt, self.device)

