@@ -14,8 +14,8 @@ import pytest
 from cudal1_env.judge.arms import Arm, Call
 from cudal1_env.judge.cuda_memory import STAGED_BYTES, CudaMemory
 from cudal1_env.judge.launches import confirmed
-from cudal1_env.judge.pool import InputSet
-from cudal1_env.judge.rounds import SOLO_AFTER, SOLO_TURNS, WARM_SETS, Longer, Measurement, Tally
+from cudal1_env.judge.pool import WARM_SETS, InputSet
+from cudal1_env.judge.rounds import SOLO_AFTER, SOLO_TURNS, Longer, Measurement, Tally
 from cudal1_env.stats import Launch
 
 

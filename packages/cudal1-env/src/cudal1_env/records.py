@@ -334,6 +334,8 @@ class Evaluation(BaseModel):
     """SHA-256 of the seed."""
     seed: str | None = None
     """The seed (hex), once it will never be used again; see `Judge.retire`."""
+    first_set: int = Field(default=2, ge=2)
+    """Number of the first input set under the seed that its launches were timed on: earlier ones other launches had."""
     stderr: str = ""
     """The end of what the candidate wrote to its error stream (untrusted text)."""
 

@@ -63,7 +63,8 @@ def replay(judge: Judge, record: Evaluation) -> Replay:
     if record.seed is None:
         raise RecordError("expected a record with its seed, this one holds the commitment only; see `Judge.retire`")
     task = Task(id=record.task, source=record.task_source, name=record.task, level=1, origin="record")
-    repeated = judge.evaluate(task, record.source, precision=record.precision, seed=bytes.fromhex(record.seed))
+    seed = bytes.fromhex(record.seed)
+    repeated = judge.evaluate(task, record.source, precision=record.precision, seed=seed, first_set=record.first_set)
     overlap = None
     if record.speedup is not None and repeated.speedup is not None:
         overlap = record.speedup.low <= repeated.speedup.high and repeated.speedup.low <= record.speedup.high

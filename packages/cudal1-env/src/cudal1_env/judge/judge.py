@@ -77,7 +77,13 @@ class Judge:
     # --- the protocol ------------------------------------------------------------------------------------------
 
     def evaluate(
-        self, task: Task, source: str, *, precision: Precision = "training", seed: bytes | None = None
+        self,
+        task: Task,
+        source: str,
+        *,
+        precision: Precision = "training",
+        seed: bytes | None = None,
+        first_set: int | None = None,
     ) -> Evaluation:
         """Judge one candidate.
 
@@ -86,6 +92,7 @@ class Judge:
             source: The candidate's program (untrusted).
             precision: How narrow the interval must be.
             seed: 16 bytes to repeat an earlier evaluation's numerics; by default a new secret.
+            first_set: The record's, with its seed.
 
         Raises:
             TaskError: The reference cannot be judged against.
@@ -94,6 +101,8 @@ class Judge:
         with self._lock:
             case = self._case(task, source, precision)
             pool = self._pool(case, seed)
+            if seed is not None and first_set is not None:
+                pool.spend(first_set)
             try:
                 return self._measured(self._builder.build(case, pool), pool, seed)
             finally:

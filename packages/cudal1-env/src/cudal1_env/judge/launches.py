@@ -18,12 +18,11 @@ from cudal1_env.judge.floor import Floor
 from cudal1_env.judge.health import room_missing
 from cudal1_env.judge.host_memory import check_host_memory
 from cudal1_env.judge.oracle import Anatomy
-from cudal1_env.judge.pool import InputSet, Pool, WeightsMode
+from cudal1_env.judge.pool import WARM_SETS, InputSet, Pool, WeightsMode
 from cudal1_env.judge.rounds import (
     SETS_BESIDE,
     SETS_BY_CALL,
     SINGLES,
-    WARM_SETS,
     LaunchResult,
     Longer,
     Measurement,
@@ -68,6 +67,7 @@ class Launches:
     def measure(self, built: Built, pool: Pool) -> Evaluation:
         """Measure launches until the rule is satisfied and, for large speedups, two of them agree."""
         case, rule = built.case, RULES[built.case.precision]
+        case.first_set = pool.fresh
         while decide(case.launches, rule, spread=self._spread, spent=self._spent(case)) != "stop":
             self._one_launch(built, pool)
         speedup = conclude(case.launches, rule, spread=self._spread)
@@ -186,11 +186,12 @@ class Launches:
                     reference.open(most, warm, cold=not bursts)
                 candidate.open(most, warm, cold=not bursts)
             pool.fit(self._device.free_bytes(), 2 * max(most, calls) + SINGLES)
+            own = _OwnSets(case, pool, mode)
             measurement = Measurement(
                 reference,
                 candidate,
-                lambda first, last: self._sets(case, pool, mode, first, last),
-                lambda first, last: self._prepare(case, pool, mode, first, last),
+                own.sets,
+                own.prepare,
                 np.random.default_rng(),  # by the system: one order for all launches of a pool would favour an arm
                 case.tally,
                 reference_s=reference_s,
@@ -204,6 +205,7 @@ class Launches:
             try:
                 return measurement.run(lambda launch: self._enough(case, launch))
             finally:
+                own.spend()
                 case.watch.add("measure", case.measuring_s())
                 case.measuring = None
         except (TaskError, *self._device.faults):
@@ -258,10 +260,6 @@ class Launches:
                 "expected a program to leave the GPU's memory to others when it is imported, the reference works only "
                 "without it",
             )
-
-    def _prepare(self, case: Case, pool: Pool, mode: WeightsMode, first: int, last: int) -> None:
-        with case.watch.phase("oracle"):
-            pool.prepare(mode, first, last)
 
     def _sets(self, case: Case, pool: Pool, mode: WeightsMode, first: int, last: int) -> list[InputSet]:
         with case.watch.phase("oracle"):
@@ -388,6 +386,33 @@ def _of_reference(pool: Pool) -> Generator[None]:
         if fault.status is Status.OUT_OF_MEMORY:
             raise TooLargeError(text) from fault
         raise TaskError(text) from fault
+
+
+class _OwnSets:
+    """A launch's sets: those for untimed calls, and behind them the first of the pool's that no candidate has met."""
+
+    def __init__(self, case: Case, pool: Pool, mode: WeightsMode) -> None:
+        self._case, self._pool = case, pool
+        self._mode: WeightsMode = mode
+        self._shift = pool.fresh - WARM_SETS
+        self._last = pool.fresh
+
+    def sets(self, first: int, last: int) -> list[InputSet]:
+        """Return the sets of a range of numbers, which begin anew with each launch."""
+        if last <= WARM_SETS:
+            return self._pool.sets(self._mode, first, last)
+        self._last = max(self._last, last + self._shift)
+        with self._case.watch.phase("oracle"):
+            return self._pool.sets(self._mode, first + self._shift, last + self._shift)
+
+    def prepare(self, first: int, last: int) -> None:
+        """Make sets that will be wanted, as far as they can be kept."""
+        with self._case.watch.phase("oracle"):
+            self._pool.prepare(self._mode, first + self._shift, last + self._shift)
+
+    def spend(self) -> None:
+        """No launch gets these sets again."""
+        self._pool.spend(self._last)
 
 
 class _Room:

@@ -1,7 +1,8 @@
-"""The secret pool of a task: input sets nobody has seen, with float64 answers, shared by the task's candidates.
+"""The secret pool of a task: input sets nobody has seen, with float64 answers.
 
-Within one launch no set is used twice by the same arm. Candidates share the sets (each lives and dies in a worker of
-its own, so none can tell another), and so do the launches of one evaluation, for the same reason.
+No candidate is timed on a set that any candidate has met before, in this launch or an earlier one. A worker dies with
+its launch, but what it asked the host's kernel for stays in the kernel's caches: names that do not exist, pages of
+files. Who comes next finds out by its own clock what is in there (tests/exploits/h30_*).
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from cudal1_env.judge.workers import Zygote
 
 WeightsMode = Literal["loaded", "seeded"]
 
+WARM_SETS = 2
+"""The first sets are for untimed calls, of every launch."""
 SEED_BYTES = 16
 _CYCLE = ("own", "own", "shifted", "own", "own", "heavy", "own", "own", "needle", "own")
 """Distributions of consecutive sets: most are the task's own, because speed may depend on values."""
@@ -192,6 +195,8 @@ class Pool:
             raise TaskError(f"{task.id}: expected 1 to {MAX_OUTPUTS} output tensors, got {len(self.anatomy.outputs)}")
         self.closed = False
         """Whether it has retired."""
+        self.fresh = WARM_SETS
+        """Number of the first set that no candidate has met, those for untimed calls left out."""
         self._weights: Weights | None = None
         self._sets: dict[tuple[WeightsMode, int], InputSet] = {}
         self.most_bytes = settings.pool_bytes
@@ -263,6 +268,12 @@ class Pool:
             if self.size_bytes + sum(one.size_bytes for one in part) > self.most_bytes:
                 break
         self.rest()
+
+    def spend(self, last: int) -> None:
+        """Never give a set before number `last` to a timed call of a candidate again; forget what is kept of them."""
+        self.fresh = max(self.fresh, last)
+        for key in [key for key in self._sets if WARM_SETS <= key[1] < self.fresh]:
+            self.size_bytes -= self._sets.pop(key).size_bytes
 
     def rest(self) -> None:
         """Give back what only making sets took, here and in the oracle."""

@@ -18,13 +18,11 @@ import numpy as np
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.arms import Arm, Call, Fault
 from cudal1_env.judge.overhead import Overhead, of_cpu, of_gpu, overstated_ms
-from cudal1_env.judge.pool import InputSet
+from cudal1_env.judge.pool import WARM_SETS, InputSet
 from cudal1_env.judge.suspicion import kept_share, median_and_error, slowed
 from cudal1_env.records import GpuState, Look, OutputError, Status
 from cudal1_env.stats import Launch
 
-WARM_SETS = 2
-"""Sets for untimed calls."""
 SOLO_TURNS, SOLO_AFTER = 4, 8
 """Turns of the reference alone, before and after. It can be trusted with the sets of the pairs, and with one twice."""
 _FIRST_PAIRS, _MORE_PAIRS = 8, 6
@@ -168,7 +166,8 @@ class Measurement:
     Args:
         reference: The reference's arm, warmed, in the timed loop.
         candidate: The candidate's arm, likewise.
-        sets: Gives the input sets of a range of numbers, made when first wanted; the first ones are not for pairs.
+        sets: Gives the input sets of a range of numbers, made when first wanted; the first `WARM_SETS` are for untimed
+            calls, the others are this launch's own.
         prepare: Makes the sets of a range of numbers, as far as they can be kept.
         random: Order of the arms, and which turns are watched.
         tally: Counts the candidate's calls.
@@ -235,7 +234,7 @@ class Measurement:
         sizes = (sum(count for stay in plan for count, _ in stay) for plan in plans)
         begins = list(itertools.accumulate(sizes, initial=WARM_SETS))
         ready = min(_FIRST_PAIRS, self.most_pairs)
-        self.prepare(0, begins[ready])  # made now, not between turns
+        self.prepare(WARM_SETS, begins[ready])  # made now, not between turns
         solo = self.sets(WARM_SETS, WARM_SETS + max(2, SOLO_TURNS * burst))
         (warm,) = self.sets(WARM_SETS - 1, WARM_SETS)
         self._measure_overhead(solo, warm)

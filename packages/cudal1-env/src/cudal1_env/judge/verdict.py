@@ -17,6 +17,7 @@ from cudal1_data import Task
 
 from cudal1_env.judge.arms import Fault
 from cudal1_env.judge.floor import Floor
+from cudal1_env.judge.pool import WARM_SETS
 from cudal1_env.judge.rounds import Tally
 from cudal1_env.records import Evaluation, GpuState, Latency, Look, Machine, Precision, Seconds, Speedup, Status
 from cudal1_env.stats import Launch, summarize_latency
@@ -78,6 +79,8 @@ class Case:
     layers: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     commitment: str | None = None
+    first_set: int = WARM_SETS
+    """Number of the pool's first input set that its launches were timed on."""
     stderr: str = ""
     kept_s: float = 0.0
     """Seconds of measurement that went into `launches`."""
@@ -181,6 +184,7 @@ class Case:
             sandbox=self.layers,
             sandbox_missing=self.missing,
             seed_commitment=self.commitment,
+            first_set=self.first_set,
             stderr=printable(self.stderr),
         )
 
