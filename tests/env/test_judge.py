@@ -10,6 +10,8 @@ import pytest
 from cudal1_data import Task, load_suite
 from cudal1_env.errors import SandboxError, TaskError
 from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.pool import WARM_SETS, InputSet
+from cudal1_env.judge.rounds import Measurement
 from cudal1_env.records import Evaluation, Status
 from cudal1_env.replay import replay
 
@@ -107,6 +109,8 @@ def test_programs_that_cannot_be_imported(judge: Judge, source: str, status: Sta
 def test_strided_expanded_and_reused_outputs_are_fine(judge: Judge) -> None:
     transposed = "return (x[0].t().contiguous() * 2 + x[1].t()).t()"
     assert judge.evaluate(ADD, candidate(transposed)).status is Status.CORRECT
+    column = "y = torch.zeros(256, 512, 40); y[:, :, 0] = x[0] * 2 + x[1]; return y[:, :, 0]"
+    assert judge.evaluate(ADD, candidate(column)).status is Status.CORRECT
     reused = "torch.add(x[1], x[0], alpha=2, out=self.out); return self.out"
     assert judge.evaluate(ADD, candidate(reused, init="self.out = torch.empty(256, 512)")).status is Status.CORRECT
 
@@ -183,9 +187,32 @@ def test_evaluate_many_keeps_the_order(judge: Judge) -> None:
     ]
 
 
+def test_no_program_is_timed_on_a_set_that_another_launch_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    met: list[int] = []
+    measure = Measurement._elapsed_ms
+
+    def noting(self: Measurement, part: list[InputSet], *, is_candidate: bool, watch: bool = False) -> float:
+        met.extend(one.index for one in part if is_candidate and one.index >= WARM_SETS)
+        return measure(self, part, is_candidate=is_candidate, watch=watch)
+
+    monkeypatch.setattr(Measurement, "_elapsed_ms", noting)
+    program = candidate("return torch.add(x[1], x[0], alpha=2)")
+    with Judge() as judge:
+        first, second = (judge.evaluate(ADD, program) for _ in range(2))
+        assert len(met) == len(set(met)) > 2 * 8
+        assert first.first_set == min(met) == WARM_SETS < second.first_set
+        seeds = judge.retire()
+    assert second.seed_commitment is not None
+    met.clear()
+    with Judge() as other:
+        replay(other, second.model_copy(update={"seed": seeds[second.seed_commitment]}))
+    assert min(met) == second.first_set
+
+
 @pytest.mark.slow
 def test_replay_repeats_the_numerics_exactly() -> None:
     with Judge() as first:
+        first.evaluate(ADD, candidate("return x[0] * 2 + x[1]"))
         one = first.evaluate(ADD, candidate("return torch.add(x[1], x[0], alpha=2)"))
         seeds = first.retire()
     assert one.seed_commitment is not None
@@ -253,3 +280,9 @@ def test_sets_beyond_the_memory_for_them_are_made_again() -> None:
     assert one.status is other.status is Status.CORRECT, one.message
     assert one.seconds.oracle_s > 0
     assert [error.tolerance for error in one.errors] == [error.tolerance for error in other.errors]
+
+
+def test_a_reference_may_return_a_diagonal(judge: Judge) -> None:
+    task = reference("return torch.diagonal(x[0] @ x[1])", "[torch.randn(160, 96), torch.randn(96, 160)]")
+    one = judge.evaluate(task, candidate("return (x[0] * x[1].t()).sum(1)"))
+    assert one.status is Status.CORRECT, one.message

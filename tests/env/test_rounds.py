@@ -167,7 +167,7 @@ def test_a_candidate_meets_no_set_twice_but_those_of_untimed_calls(device: str) 
 
 def test_sets_are_made_for_some_pairs_at_a_time_and_both_arms_settle_behind() -> None:
     reference, candidate, prepared = run_logged("cpu")
-    assert [first for first, _ in prepared] == [0, *(last for _, last in prepared[:-1])]
+    assert [first for first, _ in prepared] == [WARM_SETS, *(last for _, last in prepared[:-1])]
     assert len(prepared) == 3
     for turns in (reference, candidate):
         for first, _ in prepared[1:]:

@@ -100,7 +100,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
 
     ## Reward
     0 for a program that is not right. For one that is: the lower end of the speedup's interval where that is
-    above 1, exactly 1 where the interval holds 1, the best estimate where the upper end is below 1.
+    above 1, exactly 1 where the interval holds 1 and begins above 0.8, else the best estimate, at most 1.
 
     A task whose checker lets wrong answers through (`cudal1-env audit`) gives no program a reward; messages say so.
 

@@ -14,6 +14,9 @@ from cudal1_env.records import Evaluation, Speedup, Status
 Rule = Literal["speedup", "log", "milestone"]
 """How a verdict becomes a number; see `reward`."""
 
+NEARLY = 0.8
+"""How much of the reference's speed must be certain for an interval that holds 1 to count as 1."""
+
 LOG_FLOOR = math.log(0.1)
 """What `log` gives for a failure, and the least that it gives: 10 times slower is worth no more than wrong."""
 
@@ -25,8 +28,9 @@ def reward(status: Status, speedup: Speedup | None, rule: Rule = "speedup") -> f
     """Return the reward of a verdict.
 
     `speedup` is 0 for whatever is not correct. For a correct program it is the interval's `low` when that is over 1
-    (what is proven), 1.0 when the interval holds 1, and `point` when `high` is under 1. It never falls when all
-    three rise.
+    (what is proven), 1.0 when the interval holds 1, and `point` when `high` is under 1. Where an interval that holds 1
+    begins below `NEARLY`, it is `point` if that is less than 1: a slow program could vary its own time until nothing is
+    certain. It never falls when all three rise.
 
     `log` is the logarithm of that, at least LOG_FLOOR, which is also what a failure gets. `milestone` is the number of
     MILESTONES that it exceeds, 0 for a failure.
@@ -43,6 +47,8 @@ def reward(status: Status, speedup: Speedup | None, rule: Rule = "speedup") -> f
     1.8
     >>> reward(Status.CORRECT, Speedup(low=0.98, point=1.01, high=1.04))
     1.0
+    >>> reward(Status.CORRECT, Speedup(low=0.01, point=0.2, high=9.0))
+    0.2
     >>> reward(Status.WRONG_OUTPUT, None)
     0.0
     """
@@ -75,7 +81,7 @@ def nothing(rule: Rule = "speedup") -> float:
 def _worth(speedup: Speedup) -> float:
     if speedup.low > 1.0:
         return speedup.low
-    return speedup.point if speedup.high < 1.0 else 1.0
+    return 1.0 if speedup.low >= NEARLY and speedup.high >= 1.0 else min(speedup.point, 1.0)
 
 
 def round_towards_one(speedup: float) -> float:
