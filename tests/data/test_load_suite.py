@@ -54,7 +54,7 @@ def test_two_files_of_one_number_are_both_named(checkout: Path) -> None:
     assert load_task(f"{checkout}:level1/12") == suite["level1/12"]  # the one that counts
     assert load_suite(f"{checkout}:level1/12@N=4,level1/2").ids == ("kernelbench/level1/12@N=4", "kernelbench/level1/2")
     with pytest.raises(BrokenTaskError, match="which counts"):
-        load_task(f"{checkout}:12_Another")
+        load_task(f"{checkout}:12_Twelfth_task")
 
 
 def test_two_rows_of_one_id_are_both_named(tmp_path: Path, kernelbench_rows: list[dict[str, object]]) -> None:
