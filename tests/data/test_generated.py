@@ -200,6 +200,7 @@ def test_other_tasks_have_no_such_tags() -> None:
         ("generated?order=random", "order: Input should be 'family' or 'curriculum'"),
         ("generated?families=softmax", "expected the options n=.* got 'families'"),
         ("generated:softmax?sed=7", "expected the options n=.*, seed=.*, got 'sed'"),
+        ("generated?n=3&n=5", "expected n once, got 3 and 5"),
     ],
 )
 def test_bad_requests_name_what_was_expected(spec: str, reason: str) -> None:

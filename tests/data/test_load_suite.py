@@ -9,6 +9,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from cudal1_data import BrokenTaskError, UnknownSuiteError, UnknownTaskError, load_suite, load_task
+from cudal1_data.errors import DataError
 from task_programs import program
 
 
@@ -50,6 +51,10 @@ def test_two_files_of_one_number_are_both_named(checkout: Path) -> None:
     reason = next(str(entry.error) for entry in suite.broken if "once" in str(entry.error))
     assert all(text in reason for text in ("12_Another.py", "12_Twelfth_task.py", "kernelbench/level1/12"))
     assert len(suite) == 3
+    assert load_task(f"{checkout}:level1/12") == suite["level1/12"]  # the one that counts
+    assert load_suite(f"{checkout}:level1/12@N=4,level1/2").ids == ("kernelbench/level1/12@N=4", "kernelbench/level1/2")
+    with pytest.raises(BrokenTaskError, match="which counts"):
+        load_task(f"{checkout}:12_Twelfth_task")
 
 
 def test_two_rows_of_one_id_are_both_named(tmp_path: Path, kernelbench_rows: list[dict[str, object]]) -> None:
@@ -60,6 +65,30 @@ def test_two_rows_of_one_id_are_both_named(tmp_path: Path, kernelbench_rows: lis
     assert "row 5: expected each task id once, got kernelbench/level1/2 here and in" in str(error)
     assert "row 2, which counts" in str(error)
     assert len(suite) == 4
+
+
+def test_a_broken_row_is_named_when_it_is_asked_for(
+    tmp_path: Path, release_file: Path, kernelbench_rows: list[dict[str, object]]
+) -> None:
+    rows = kernelbench_rows
+    rows[1] = rows[1] | {"code": "def (:"}
+    rows[2] = rows[2] | {"code": None}
+    rows[3] = rows[3] | {"id": "mine/last@N=2", "code": "x = 1"}
+    released = json.loads(release_file.read_text().splitlines()[0]) | {"ref_code": "x ="}
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, [*rows, released, ["no row"]])))
+    assert len(load_suite(path)) == 1
+    for name, reason in [
+        ("level1/2", "row 2.*syntax error"),
+        ("kernelbench/level1/2@N=4", "row 2.*syntax error"),
+        ("level2/1", "row 3.*code: "),
+        ("last", "row 4.*missing: Model"),
+        ("mine/last@N=2", "row 4.*missing: Model"),
+        ("cuda-l1/level1/1", "row 5.*syntax error"),
+    ]:
+        with pytest.raises(BrokenTaskError, match=reason):
+            load_suite(f"{path}:{name}")
+    assert load_task(f"{path}:level1/1").id == "kernelbench/level1/1"
 
 
 def test_selection(checkout: Path) -> None:
@@ -215,6 +244,24 @@ def test_unknown_suite_offers_the_nearest(tmp_path: Path, release_file: Path) ->
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(UnknownSuiteError, match=r"expected a \.jsonl, \.parquet or \.py file"):
         load_suite(tmp_path / "notes.txt")
+
+
+@pytest.mark.parametrize("parts", [("KernelBench",), ()])
+def test_a_level_folder_is_told_how_to_be_named(checkout: Path, parts: tuple[str, ...]) -> None:
+    if not parts:
+        (checkout / "KernelBench" / "level1").rename(checkout / "level1")
+        (checkout / "KernelBench" / "level2").rename(checkout / "level2")
+        (checkout / "KernelBench").rmdir()
+    with pytest.raises(UnknownSuiteError, match="type ") as caught:
+        load_suite(checkout.joinpath(*parts, "level1"))
+    typed = str(caught.value).rpartition("type ")[2]
+    assert typed == f"{checkout}:level1"
+    assert load_suite(typed).ids == ("kernelbench/level1/2", "kernelbench/level1/12")
+
+
+def test_a_device_that_is_none() -> None:
+    with pytest.raises(DataError, match="expected a device among cpu, cuda, got 'tpu'"):
+        load_suite("starter", device="tpu")  # pyright: ignore[reportArgumentType]
 
 
 def test_unknown_task_offers_the_nearest() -> None:

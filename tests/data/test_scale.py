@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,29 @@ def test_an_exported_scaled_suite_comes_back(tmp_path: Path) -> None:
     export([smaller], tmp_path / "small.jsonl")
     back = load_task(tmp_path / "small.jsonl")
     assert (back.id, back.tags, back.source) == (smaller.id, smaller.tags, smaller.source)
+
+
+def test_tasks_of_an_exported_scaled_suite_go_by_their_names(tmp_path: Path, release_file: Path) -> None:
+    from cudal1_data.export import export
+
+    rows = [json.loads(line) for line in release_file.read_text().splitlines()]
+    for row in rows:
+        row["ref_code"] = MODEL + BATCHED + NO_ARGUMENTS
+    release_file.write_text("\n".join(map(json.dumps, rows)))
+    path = tmp_path / "small.parquet"
+    export(load_suite(release_file, scale=4), path)
+    for name in ("cuda-l1/level1/12@batch_size=16", "level1/12@batch_size=16", "cuda-l1/level1/12", "level1/12"):
+        assert load_suite(f"{path}:{name}").ids == ("cuda-l1/level1/12@batch_size=16",)
+    smaller = load_task(f"{path}:level1/12@batch_size=2,N=4")
+    assert smaller.id == "cuda-l1/level1/12@batch_size=2,N=4"
+    assert "batch_size = 2\nN = 4\n" in smaller.source
+    assert load_suite(f"{path}:level1/12@batch_size=2,N=4,level1/1@N=2").ids == (
+        smaller.id,
+        "cuda-l1/level1/1@batch_size=16,N=2",
+    )
+    again = load_suite(path, scale=2)
+    assert again.ids == ("cuda-l1/level1/1@batch_size=8", "cuda-l1/level1/12@batch_size=8")
+    assert again[0].tags == ("scaled",)
 
 
 @pytest.mark.slow

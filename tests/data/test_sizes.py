@@ -6,7 +6,7 @@ import ast
 
 import pytest
 from cudal1_data import BrokenTaskError, Task, load_suite, load_task
-from cudal1_data.suites.spec import parse_size
+from cudal1_data.sizes import parse_size
 from cudal1_data.task import with_constants
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 STARTER = load_suite("starter")
 names = st.text("ABCDEFGH", min_size=1, max_size=4)
 constants = st.dictionaries(names, st.integers(0, 10**9), min_size=1, max_size=6)
+sizes = st.dictionaries(names, st.integers(1, 10**9), min_size=1, max_size=6)
 
 
 def program_with(values: dict[str, int], comment: str) -> str:
@@ -44,7 +45,7 @@ def test_only_what_is_named_changes(values: dict[str, int], data: st.DataObject,
 
 
 @settings(deadline=None)
-@given(constants)
+@given(sizes)
 def test_size_survives_an_id(values: dict[str, int]) -> None:
     assert parse_size(",".join(f"{name}={value}" for name, value in values.items())) == values
 
@@ -59,7 +60,31 @@ def test_held_out_tasks_carry_their_size(task_id: str, device: str) -> None:
         assert sized.id.startswith(f"{task_id}@")
 
 
-@pytest.mark.parametrize("text", ["", "N", "N=", "N=-1", "N=1,", "N=1;M=2"])
+def test_a_sized_task_at_another_size_has_one_size() -> None:
+    task = load_task("starter/diag_matmul")
+    sized = task.at({"N": 8, "M": 4}).at({"M": 2})
+    assert sized.id == "starter/diag_matmul@N=8,M=2"
+    assert sized == task.at({"N": 8, "M": 2})
+    assert load_task(sized.id) == sized
+
+
+@pytest.mark.parametrize(
+    "spec", ["starter/diag_matmul@N=0", "starter:diag_matmul@N=-4", "generated/softmax-7-3@ROWS=0"]
+)
+def test_a_size_of_nothing_is_refused(spec: str) -> None:
+    with pytest.raises(ValueError, match="in numbers of 1 or more"):
+        load_task(spec)
+
+
+def test_a_constant_that_a_task_lacks_is_told_with_those_that_it_has() -> None:
+    with pytest.raises(BrokenTaskError, match=r"found none for \['FOO'\]; name some of N = \d+, M = \d+$"):
+        load_task("starter/diag_matmul@FOO=4")
+    task = Task(id="t", source="x = 2.5\n", name="t", level=1, origin="file")
+    with pytest.raises(BrokenTaskError, match="it has none: leave the size out"):
+        task.at({"N": 1})
+
+
+@pytest.mark.parametrize("text", ["", "N", "N=", "N=-1", "N=0", "N=4,M=0", "N=1,", "N=1;M=2"])
 def test_bad_size(text: str) -> None:
     with pytest.raises(ValueError, match="expected a size such as"):
         parse_size(text)

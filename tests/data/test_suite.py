@@ -55,6 +55,16 @@ def test_ambiguous_end_is_refused() -> None:
         Suite("s", TASKS)["1"]
 
 
+def test_a_size_behind_an_id_may_be_left_out() -> None:
+    task = TASKS[0].model_copy(update={"source": "B = 4\nN = 4\n"})
+    suite = Suite("s", [task.at({"B": 2}), TASKS[1], TASKS[1].model_copy(update={"id": "s/level1/2@B=2"})])
+    assert suite["level1/1"].id == suite["s/level1/1"].id == suite["level1/1@B=2"].id == "s/level1/1@B=2"
+    assert suite["level1/2"].id == "s/level1/2"
+    both = Suite("s", [task.at({"B": 2}), task.at({"B": 1})])
+    with pytest.raises(UnknownTaskError, match=r"names several tasks; did you mean s/level1/1@B=2, s/level1/1@B=1"):
+        both.find("level1/1")
+
+
 def test_second_task_of_an_id_is_reported() -> None:
     suite = Suite("s", [*TASKS, TASKS[0]])
     assert len(suite) == 4

@@ -20,9 +20,9 @@ from cudal1_data.commands.overlaps import Overlaps, Trace
 from cudal1_data.commands.tags import TagCommand
 from cudal1_data.errors import DataError
 from cudal1_data.export import export
+from cudal1_data.sizes import parse_size
 from cudal1_data.suite import Suite
 from cudal1_data.suites import load_suite, load_task
-from cudal1_data.suites.spec import parse_size
 from cudal1_data.task import Device
 
 Tags = Annotated[TagCommand, tyro.conf.subcommand(name="tags")]
@@ -92,7 +92,8 @@ class Export(BaseModel):
     spec: Positional[str]
     """What to write, as for `list`."""
     out: Positional[Path]
-    """A .jsonl or .parquet file with KernelBench's columns, or a new folder of KernelBench's layout."""
+    """A .jsonl or .parquet file with KernelBench's columns, or a new folder of KernelBench's layout. A folder holds
+    programs, levels, numbers and names only: split, tags and sizes in ids are lost; a file keeps them."""
     device: Device = "cpu"
     """Whose default sizes to write."""
     scale: int = 1

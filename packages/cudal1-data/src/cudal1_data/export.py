@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
 from cudal1_data.errors import DataError
 from cudal1_data.parquet import write_rows
+from cudal1_data.sizes import unsized
 from cudal1_data.task import Task
+
+FILE_SUFFIXES = (".jsonl", ".parquet")
+NAME_LENGTH = 80
+"""Characters of a name that go into a file's name: KernelBench's own names are shorter."""
 
 
 class ExportRow(TypedDict):
@@ -51,27 +58,26 @@ def problem_numbers(tasks: Sequence[Task]) -> dict[str, int]:
     counts: dict[int, int] = {}
     for task in tasks:
         counts[task.level] = counts.get(task.level, 0) + 1
-        last = task.id.rsplit("/", 1)[-1]
-        numbers[task.id] = int(last) if last.isdecimal() else counts[task.level]
+        number = _number(task)
+        numbers[task.id] = counts[task.level] if number is None else number
     return numbers
 
 
 def export(tasks: Sequence[Task], out: Path) -> None:
-    """Write tasks to `out`: a `.jsonl` or `.parquet` file, or a folder for any other name.
+    """Write tasks to `out`: a `.jsonl` or `.parquet` file, or a folder for a name without an ending.
 
-    A file is written aside and renamed, so a full disk leaves no half of it. In a folder, numbered tasks become
-    `level1/12_Name.py`, others `level1/diag_matmul.py`.
+    Either is written aside and renamed, so a full disk leaves no half of it. In a folder, numbered tasks become
+    `level1/12_Name.py` (at whatever size they are), others `level1/diag_matmul.py`; split, tags and the like are lost.
 
     Args:
         tasks: What to write.
         out: Where to; a file that is there is replaced, a folder must be empty or new.
 
     Raises:
-        DataError: The folder holds something, or the name ends in another file type.
+        DataError: The folder holds something, the name ends in another file type, or a folder cannot hold two of the
+            tasks, because they have one number.
     """
-    if out.suffix not in ("", ".jsonl", ".parquet"):
-        raise DataError(f"expected a name that ends in .jsonl or .parquet, or a folder, got {out}")
-    if not out.suffix:
+    if names_folder(out):
         _export_folder(tasks, out)
         return
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -86,12 +92,56 @@ def export(tasks: Sequence[Task], out: Path) -> None:
         aside.unlink(missing_ok=True)
 
 
-def _export_folder(tasks: Sequence[Task], out: Path) -> None:
+def names_folder(out: Path) -> bool:
+    """Say whether what a user wants written is a folder, which holds nothing yet; else it is a file of a known type.
+
+    Raises:
+        DataError: The name ends in another file type, or the folder holds something.
+    """
+    if out.suffix in FILE_SUFFIXES:
+        return False
+    if out.suffix and not out.is_dir():
+        raise DataError(
+            f"expected a name that ends in {' or '.join(FILE_SUFFIXES)}, or a folder (a new one has no dot in its "
+            f"name), got {out}"
+        )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(f"expected a new or empty folder, got {out}, which holds something; name another")
+    return True
+
+
+def _number(task: Task) -> int | None:
+    last = unsized(task.id).rsplit("/", 1)[-1]
+    return int(last) if last.isdecimal() else None
+
+
+def _export_folder(tasks: Sequence[Task], out: Path) -> None:
+    files: dict[tuple[int, int | str], Task] = {}
     for task in tasks:
-        last = task.id.rsplit("/", 1)[-1]
-        stem = f"{last}_{task.name.replace(' ', '_').replace('/', '_')}" if last.isdecimal() else last
-        path = out / f"level{task.level}" / f"{stem}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(task.source, encoding="utf-8")
+        number = _number(task)
+        place = (task.level, task.id.rsplit("/", 1)[-1] if number is None else number)
+        if place in files:
+            raise DataError(
+                f"expected each name and number of a level once, got {files[place].id} and {task.id}, for which a "
+                f"folder has one place; name a file instead ({out}.parquet)"
+            )
+        files[place] = task
+    out = out.resolve()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    aside = out.with_name(out.name + ".part")
+    if aside.exists():
+        raise DataError(f"expected no {aside}, where {out} is written first, found one; remove it")
+    aside.mkdir()
+    try:
+        for (level, name), task in files.items():
+            path = aside / f"level{level}" / (f"{name}.py" if isinstance(name, str) else f"{name}_{_words(task)}.py")
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(task.source, encoding="utf-8")
+        aside.replace(out)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _words(task: Task) -> str:
+    """Return a task's name as a part of a file's name, which a docstring, say, is too long for."""
+    return re.sub(r"[^A-Za-z0-9]+", "_", task.name)[:NAME_LENGTH].strip("_") or "Task"

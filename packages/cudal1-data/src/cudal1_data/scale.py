@@ -12,8 +12,9 @@ from pathlib import Path
 
 from cudal1_data.errors import BrokenTaskError, DataError
 from cudal1_data.graphs.process import Tracer
+from cudal1_data.sizes import unsized
 from cudal1_data.suite import Broken, Suite
-from cudal1_data.task import Memory, Task, parse
+from cudal1_data.task import Memory, Task, integer_constants, parse
 
 BATCH_NAMES = ("batch_size", "batch", "bs", "b", "n_batch", "num_samples")
 """Names that say that they are a batch, in lower case, the surest first."""
@@ -45,7 +46,7 @@ def scaled(task: Task, divisor: int) -> Task:
     if value <= 1:
         raise BrokenTaskError(f"{task.id}: expected a batch to divide, its {name} is {value} already")
     result = task.at({name: max(1, value // divisor)})
-    return result.model_copy(update={"tags": (*task.tags, SCALED)})
+    return result.model_copy(update={"tags": tuple(dict.fromkeys((*task.tags, SCALED)))})
 
 
 def fitted(task: Task, memory_bytes: int, tracer: Tracer) -> Task:
@@ -115,7 +116,7 @@ def scaled_suite(suite: Suite, *, scale: int = 1, memory_bytes: int | None = Non
                 smaller = scaled(task, scale)
                 smaller = smaller if memory_bytes is None else fitted(smaller, memory_bytes, tracer)
             except BrokenTaskError as error:
-                broken.append(Broken(Path(suite.name), error))
+                broken.append(Broken(Path(suite.name), error, task.id))
                 continue
             tasks.append(smaller)
             if task.id in suite.programs:
@@ -132,7 +133,7 @@ def batch_constant(task: Task) -> tuple[str, int]:
         BrokenTaskError: There is none that only the inputs know.
     """
     tree = parse(task.source, where=task.id)
-    constants = _constants(tree)
+    constants = integer_constants(tree)
     inputs = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "get_inputs"), None)
     if inputs is None:
         raise BrokenTaskError(f"{task.id}: expected a task that defines get_inputs")
@@ -148,18 +149,8 @@ def batch_constant(task: Task) -> tuple[str, int]:
     reason = f"{', '.join(leading)} leads, and the model knows it too" if leading else "no such constant leads a tensor"
     raise BrokenTaskError(
         f"{task.id}: expected a batch size that can shrink (a top-level integer that leads the inputs of get_inputs), "
-        f"found none: {reason}; set a size by hand ({task.id}@NAME=VALUE), or leave the task out"
+        f"found none: {reason}; set a size by hand ({unsized(task.id)}@NAME=VALUE), or leave the task out"
     )
-
-
-def _constants(tree: ast.Module) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            value = node.value
-            if isinstance(value, ast.Constant) and isinstance(value.value, int) and not isinstance(value.value, bool):
-                found[node.targets[0].id] = value.value
-    return found
 
 
 def _leading_names(inputs: ast.FunctionDef) -> list[str]:

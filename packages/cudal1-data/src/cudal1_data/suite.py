@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import overload
 
 from cudal1_data.errors import BrokenTaskError, UnknownTaskError
+from cudal1_data.sizes import ends_in, unsized
 from cudal1_data.task import Split, Task
 
 Programs = Mapping[str, Mapping[str, str]]
@@ -27,6 +28,8 @@ class Broken:
     """The file, or the table that holds the row."""
     error: BrokenTaskError
     """What is wrong with it."""
+    task_id: str | None = None
+    """Id of the task that it would be, where that is known."""
 
     def __iter__(self) -> Iterator[Path | BrokenTaskError]:
         """Unpack as `path, error`."""
@@ -73,7 +76,7 @@ class Suite(Sequence[Task]):
                 error = BrokenTaskError(
                     f"{name}: expected each task id once, got {task.id} twice; the first one counts"
                 )
-                faults.append(Broken(Path(name), error))
+                faults.append(Broken(Path(name), error, task.id))
             else:
                 known[task.id] = task
         self._by_id = known
@@ -134,17 +137,26 @@ class Suite(Sequence[Task]):
         Raises:
             UnknownTaskError: No task goes by that name, or more than one; the message offers the nearest.
         """
-        if key in self._by_id:
-            return key
-        ends = [task_id for task_id in self._by_id if task_id.endswith("/" + key)]
-        if len(ends) == 1:
-            return ends[0]
-        near = ends or nearest(key, self._by_id)
-        reason = "that is the end of several ids" if ends else "there is none"
+        found = self.matches(key)
+        if len(found) == 1:
+            return found[0]
+        near = found or nearest(key, self._by_id)
+        reason = "that names several tasks" if found else "there is none"
         raise UnknownTaskError(
             f"expected the id of a task of {self.name}, got {key!r}: {reason}; "
             + (f"did you mean {', '.join(near)}?" if near else f"`cudal1-data list {self.name}` lists them")
         )
+
+    def matches(self, key: str) -> list[str]:
+        """Return the ids that `key` names: the one that it is, else those that end in it, with or without their size.
+
+        A size behind an id may be left out, because a scaled suite has each task at one size: `level1/12` names
+        `kernelbench/level1/12@M=1024`, unless an id ends in it as it stands.
+        """
+        if key in self._by_id:
+            return [key]
+        ends = [task_id for task_id in self._by_id if ends_in(task_id, key)]
+        return ends or [one for one in self._by_id if "@" in one and ends_in(unsized(one), key)]
 
     def where(self, keep: Callable[[Task], bool]) -> Suite:
         """Return the tasks for which `keep` holds, as a suite of the same name."""

@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from cudal1_data.errors import BrokenTaskError
+from cudal1_data.sizes import with_size
 
 Size = dict[str, int]
 """Values for a task's module-level integer constants, by name: one member of its shape family."""
@@ -105,16 +106,15 @@ class Task(BaseModel):
         Args:
             size: New values by constant name; every name must be assigned an integer literal at the top
                 level of the source.
-            tag: Write the size behind the id.
+            tag: Write the size behind the id, merged with one that is there.
 
         Raises:
             BrokenTaskError: A name is not a top-level integer constant of the source.
         """
-        suffix = "@" + ",".join(f"{name}={value}" for name, value in size.items()) if tag and size else ""
         return self.model_copy(
             update={
                 "source": with_constants(self.source, size, where=self.id),
-                "id": self.id + suffix,
+                "id": with_size(self.id, size) if tag else self.id,
                 "memory": None if size else self.memory,
             }
         )
@@ -143,7 +143,8 @@ def with_constants(source: str, size: Mapping[str, int], *, where: str) -> str:
     """
     lines = source.splitlines(keepends=True)
     left = dict(size)
-    for node in parse(source, where=where).body:
+    tree = parse(source, where=where)
+    for node in tree.body:
         if not (isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)):
             continue
         name, value = node.targets[0].id, node.value
@@ -154,11 +155,24 @@ def with_constants(source: str, size: Mapping[str, int], *, where: str) -> str:
             new = raw[: value.col_offset] + str(left.pop(name)).encode() + raw[value.end_col_offset :]
             lines[value.lineno - 1] = new.decode()
     if left:
+        known = ", ".join(f"{name} = {value}" for name, value in integer_constants(tree).items())
         raise BrokenTaskError(
             f"{where}: expected a top-level integer constant for each of {sorted(size)}, "
-            f"found none for {sorted(left)}; write e.g. `{next(iter(left))} = 1024` at the top level"
+            f"found none for {sorted(left)}; "
+            + (f"name some of {known}" if known else "it has none: leave the size out")
         )
     return "".join(lines)
+
+
+def integer_constants(tree: ast.Module) -> dict[str, int]:
+    """Return the integers that a program assigns to a name at the top level, by name, in order."""
+    found: dict[str, int] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            value = node.value
+            if isinstance(value, ast.Constant) and isinstance(value.value, int) and not isinstance(value.value, bool):
+                found[node.targets[0].id] = value.value
+    return found
 
 
 def parse(source: str, *, where: str) -> ast.Module:

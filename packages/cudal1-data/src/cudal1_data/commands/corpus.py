@@ -18,6 +18,7 @@ from cudal1_data.corpus.merge import merge
 from cudal1_data.corpus.stats import stats
 from cudal1_data.corpus.store import PAIRS, Corpus, load_corpus
 from cudal1_data.errors import DataError
+from cudal1_data.export import names_folder
 from cudal1_data.suites import load_suite
 from cudal1_data.task import Device
 
@@ -118,11 +119,9 @@ class ExportCorpus(BaseModel):
                 f"expected {wanted} in {self.corpus}, found none among its {len(whole)}; "
                 "cudal1-env verify judges them, and cudal1-data corpus merge takes its records"
             )
-        if self.out.suffix in (".parquet", ".jsonl"):
+        if not names_folder(self.out):
             kept.save(self.out)
         else:
-            if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
-                raise DataError(f"expected a new or empty folder, got {self.out}, which holds something; name another")
             kept.save(self.out / PAIRS)
             (self.out / "README.md").write_text(card(stats(kept), PAIRS), encoding="utf-8")
         print(f"{len(kept)} of {len(whole)} pairs written to {self.out}", file=sys.stderr)

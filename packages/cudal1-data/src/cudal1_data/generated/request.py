@@ -71,6 +71,8 @@ def parse_request(text: str) -> Request:
     for name, value in parse_qsl(options, keep_blank_values=True):
         if name == "families" or name not in Request.model_fields:
             raise UnknownSuiteError(f"generated: expected the options {_options()}, got {name!r}")
+        if name in values:
+            raise UnknownSuiteError(f"generated: expected {name} once, got {values[name]} and {value}; leave one out")
         values[name] = value
     try:
         return Request.model_validate(values)

@@ -35,8 +35,8 @@ def load_folder(folder: Path) -> Suite:
     paths = [path for _, level in levels for path in sorted(level.glob("*.py"), key=_order)]
     if not paths:
         raise UnknownSuiteError(
-            f"{folder}: expected a KernelBench checkout (level1/12_Name.py, here or in KernelBench/), "
-            "found no such file; give the checkout's folder, or a .jsonl, .parquet or .py file"
+            f"{folder}: expected a KernelBench checkout (level1/12_Name.py, here or in KernelBench/), found "
+            + _instead(folder)
         )
     tasks: dict[str, Task] = {}
     files: dict[str, Path] = {}
@@ -113,6 +113,15 @@ def human_name(stem: str) -> str:
     """
     problem = PROBLEM_FILE.fullmatch(stem)
     return " ".join((problem["name"] if problem else stem).replace("_", " ").split())
+
+
+def _instead(folder: Path) -> str:
+    """Say what a folder is that is no checkout, and what to type."""
+    if LEVEL_FOLDER.fullmatch(folder.name) and any(folder.glob("*.py")):
+        inner = folder.parent
+        checkout = inner.parent if inner.name == "KernelBench" else inner
+        return f"one level of a checkout; for its tasks, type {checkout}:{folder.name}"
+    return "no such file; give the checkout's folder, or a .jsonl, .parquet or .py file"
 
 
 def _order(path: Path) -> tuple[int, str]:

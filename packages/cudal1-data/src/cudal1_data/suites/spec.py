@@ -15,6 +15,7 @@
 | `FORM:level1/12`, `starter:diag_matmul` | one of its tasks |
 | `starter/diag_matmul`, `kernelbench/level1/12` | the same, as a task id |
 | `starter/diag_matmul@N=384,M=3000` | a task at another size |
+| `FILE.parquet:level1/12@M=64` | the task whose id ends so, else the task `level1/12` at that size |
 """
 
 from __future__ import annotations
@@ -23,23 +24,26 @@ import functools
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import get_args
 
-from cudal1_data.errors import UnknownSuiteError, UnknownTaskError
+from cudal1_data.errors import DataError, UnknownSuiteError, UnknownTaskError
 from cudal1_data.scale import scaled_suite
-from cudal1_data.suite import Suite, nearest
+from cudal1_data.sizes import ENTRY, SIZE, ends_in, parse_size, unsized
+from cudal1_data.suite import Broken, Suite, nearest
 from cudal1_data.suites.folder import PROBLEM_FILE, load_file, load_folder
 from cudal1_data.suites.generated import load_generated, load_named
 from cudal1_data.suites.hub import load_hub
 from cudal1_data.suites.starter import load_starter
 from cudal1_data.suites.table import load_table
-from cudal1_data.task import Device, Size, Task
+from cudal1_data.task import Device, Task
 
 NAMED_SUITES = ("starter", "kernelbench", "generated")
 TABLE_SUFFIXES = (".jsonl", ".parquet")
 GENERATED = re.compile(r"(?P<request>generated(?:(?=\?)|:(?!level\d|\w+-\d)[^:?]*)(?:\?[^:]*)?)(?::(?P<selection>.*))?")
 """Families and options, with a selection behind them; `generated:level1` has a selection only."""
 LEVEL = re.compile(r"level([1-9]\d*)")
-SIZE = re.compile(r"@(?P<size>[A-Za-z_]\w*=\d+(,[A-Za-z_]\w*=\d+)*)$")
+BETWEEN = re.compile(rf",(?!{ENTRY}(?:,|$))")
+"""The commas between the items of a selection; others divide the constants of a size."""
 
 
 def load_suite(
@@ -64,6 +68,7 @@ def load_suite(
         memory_bytes: Divide the batch sizes of tasks whose tensors take more than this.
 
     Raises:
+        DataError: There is no such device.
         UnknownSuiteError: Nothing goes by that name; the message offers the nearest names.
         UnknownTaskError: The suite has no such task; the message offers the nearest ids.
         BrokenTaskError: A single task file, or a whole table, cannot be used. In a folder or table with other
@@ -72,6 +77,8 @@ def load_suite(
     >>> load_suite("starter/diag_matmul").ids
     ('starter/diag_matmul',)
     """
+    if device not in get_args(Device):
+        raise DataError(f"expected a device among {', '.join(get_args(Device))}, got {device!r}")
     text = str(spec)
     source, selection = _divide(text)
     level_choice = {int(match[1]) for item in selection if (match := LEVEL.fullmatch(item))}
@@ -79,7 +86,7 @@ def load_suite(
     levels = None if levels is None else set(levels)
     names = [item for item in selection if not LEVEL.fullmatch(item)]
     if source == "generated" and names:
-        suite = load_named([SIZE.sub("", name) for name in names], device)
+        suite = load_named(list(dict.fromkeys(map(unsized, names))), device)
     else:
         suite = _load(source, device, mentioned or levels, cache_dir)
     if level_choice:
@@ -124,20 +131,6 @@ def load_task(spec: str | Path, *, device: Device = "cpu", cache_dir: Path | Non
     )
 
 
-def parse_size(text: str) -> Size:
-    """Read a size as it stands behind a task id.
-
-    Raises:
-        UnknownTaskError: The text is no list of `NAME=integer`.
-
-    >>> parse_size("N=384,M=3000")
-    {'N': 384, 'M': 3000}
-    """
-    if not SIZE.fullmatch("@" + text):
-        raise UnknownTaskError(f"expected a size such as N=384,M=3000, got {text!r}")
-    return {name: int(value) for name, value in (item.split("=") for item in text.split(","))}
-
-
 def _divide(text: str) -> tuple[str, tuple[str, ...]]:
     """Split a form into what to load and which of it: `starter:level1` into `starter` and `level1`."""
     if request := GENERATED.fullmatch(text):
@@ -145,20 +138,14 @@ def _divide(text: str) -> tuple[str, tuple[str, ...]]:
     named = text.partition(":")[0].partition("/")[0] in NAMED_SUITES
     if not named and Path(text).exists():
         return text, ()
-    size = SIZE.search(text)
-    head, sized = (text[: size.start()], size["size"]) if size else (text, "")
-    source, colon, selection = head.partition(":")
-    if not colon and (slash := head.partition("/"))[0] in NAMED_SUITES:
-        source, _, selection = slash
-    if sized:
-        return source, (f"{selection}@{sized}",)
+    source, colon, selection = text.partition(":")
+    if not colon and named:
+        source, _, selection = text.partition("/")
     return source, _items(selection)
 
 
 def _items(selection: str) -> tuple[str, ...]:
-    if SIZE.search(selection):  # its commas divide sizes
-        return (selection,)
-    return tuple(item.strip() for item in selection.split(",") if item.strip())
+    return tuple(item.strip() for item in BETWEEN.split(selection) if item.strip())
 
 
 def _load(source: str, device: Device, levels: set[int] | None, cache_dir: Path | None) -> Suite:
@@ -200,20 +187,29 @@ def _unknown(source: str, path: Path) -> UnknownSuiteError:
 
 
 def _chosen(suite: Suite, names: Iterable[str]) -> Suite:
-    tasks: list[Task] = []
-    for name in names:
-        match = SIZE.search(name)
-        if broken := [entry for entry in suite.broken if _goes_by(entry.path, name)]:
-            raise broken[0].error
-        task = suite[name[: match.start()] if match else name]
-        tasks.append(task.at(parse_size(match["size"])) if match else task)
+    tasks = [_named(suite, name) for name in names]
     programs = {task.id: suite.programs[task.id] for task in tasks if task.id in suite.programs}
     scores = {task.id: suite.scores[task.id] for task in tasks if task.id in suite.scores}
     return Suite(suite.name, tasks, programs=programs, scores=scores)
 
 
-def _goes_by(path: Path, name: str) -> bool:
-    """Whether a task file is what a user named: by its stem, or by level and number."""
-    problem = PROBLEM_FILE.fullmatch(path.stem)
-    numbered = f"{path.parent.name}/{problem['number']}" if problem else path.stem
-    return path.stem == name.rsplit("/", 1)[-1] or name == numbered or name.endswith(f"/{numbered}")
+def _named(suite: Suite, name: str) -> Task:
+    """Return the task that goes by a name as it stands, else by the name without its size, at that size."""
+    size = SIZE.search(name)
+    if size is None or suite.matches(name):
+        base, size = name, None
+    else:
+        base = unsized(name)
+    broken = [entry for entry in suite.broken if _goes_by(entry, base)]
+    if broken and not suite.matches(base):
+        raise broken[0].error
+    return suite[base].at(parse_size(size["size"])) if size else suite[base]
+
+
+def _goes_by(entry: Broken, name: str) -> bool:
+    """Whether what is broken is what a user named: by its id, the stem of its file, or level and number."""
+    if entry.task_id is not None and (ends_in(entry.task_id, name) or ends_in(unsized(entry.task_id), name)):
+        return True
+    problem = PROBLEM_FILE.fullmatch(entry.path.stem)
+    numbered = f"{entry.path.parent.name}/{problem['number']}" if problem else entry.path.stem
+    return entry.path.stem == name.rsplit("/", 1)[-1] or name == numbered or name.endswith(f"/{numbered}")

@@ -142,7 +142,7 @@ def suite_of_rows(name: str, tables: Iterable[tuple[Path, Rows]]) -> Suite:
                     )
                 places[task.id] = where
             except BrokenTaskError as error:
-                broken.append(Broken(path, error))
+                broken.append(Broken(path, error, _id_of(row)))
                 continue
             tasks.append(task)
             if columns := _programs(row):
@@ -164,6 +164,19 @@ def _task(row: dict[str, Any], *, where: str) -> Task:
         ) from error
     check_reference(task.source, where=f"{where} ({task.id})")
     return with_notes(task, where=where)
+
+
+def _id_of(row: dict[str, Any] | BrokenTaskError) -> str | None:
+    """Return the id of the task that a bad row would be, as far as its columns tell."""
+    if isinstance(row, BrokenTaskError):
+        return None
+    if isinstance(row.get("id"), str):
+        return row["id"]
+    released = "level_id" in row
+    level, number = (row.get("level_id"), row.get("task_id")) if released else (row.get("level"), row.get("problem_id"))
+    if level is None or number is None:
+        return None
+    return f"{'cuda-l1' if released else 'kernelbench'}/level{level}/{number}"
 
 
 def _required(form: type[BaseModel]) -> list[str]:

@@ -1,0 +1,62 @@
+"""A size as it stands behind a task id: `@N=384,M=3000`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from cudal1_data.errors import UnknownTaskError
+
+ENTRY = r"[A-Za-z_]\w*=-?\d+"
+"""One constant of a size; `parse_size` says what is wrong with a negative one."""
+SIZE = re.compile(rf"@(?P<size>{ENTRY}(,{ENTRY})*)$")
+
+
+def parse_size(text: str) -> dict[str, int]:
+    """Read a size as it stands behind a task id.
+
+    Raises:
+        UnknownTaskError: The text is no list of `NAME=integer`, or an integer is smaller than 1.
+
+    >>> parse_size("N=384,M=3000")
+    {'N': 384, 'M': 3000}
+    """
+    size = _read(text) if SIZE.fullmatch("@" + text) else {}
+    if not size or min(size.values()) < 1:
+        raise UnknownTaskError(f"expected a size such as N=384,M=3000, in numbers of 1 or more, got {text!r}")
+    return size
+
+
+def unsized(task_id: str) -> str:
+    """Return a task id without the size behind it.
+
+    >>> unsized("starter/diag_matmul@N=384"), unsized("file/a@b")
+    ('starter/diag_matmul', 'file/a@b')
+    """
+    return SIZE.sub("", task_id)
+
+
+def with_size(task_id: str, size: Mapping[str, int]) -> str:
+    """Return a task id with a size behind it; of a size that is there, constants that are not named stay.
+
+    >>> with_size("t@N=4,M=8", {"N": 2, "K": 1})
+    't@N=2,M=8,K=1'
+    """
+    known = SIZE.search(task_id)
+    whole = {**(_read(known["size"]) if known else {}), **size}
+    if not whole:
+        return task_id
+    return f"{unsized(task_id)}@{','.join(f'{name}={value}' for name, value in whole.items())}"
+
+
+def ends_in(task_id: str, key: str) -> bool:
+    """Say whether a task id is, or ends in, what a user typed.
+
+    >>> ends_in("cuda-l1/level1/12", "level1/12"), ends_in("cuda-l1/level1/12", "2")
+    (True, False)
+    """
+    return f"/{task_id}".endswith(f"/{key}")
+
+
+def _read(text: str) -> dict[str, int]:
+    return {name: int(value) for name, value in (item.split("=") for item in text.split(","))}
