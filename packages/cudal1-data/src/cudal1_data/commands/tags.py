@@ -79,7 +79,13 @@ class TagCommand(BaseModel):
             print("\n" + table_text(table))
 
     def programs(self) -> list[Program]:
-        """Read the programs."""
+        """Read the programs.
+
+        Raises:
+            DataError: The file is not there, or holds no programs.
+        """
+        if self.file != BUNDLED and not self.file.exists():
+            raise DataError(f"expected a program, corpus, table or records, there is no file {self.file}")
         if self.file.suffix == ".py":
             return [self._one()]
         if self.task is not None:

@@ -69,7 +69,8 @@ class Tracer:
         """
         if not 0 < timeout_s <= threading.TIMEOUT_MAX:
             raise DataError(
-                f"expected a time above 0 s for tracing one task ({TIMEOUT_S:g} is the default), got {timeout_s:g} s"
+                f"expected a finite time above 0 s for tracing one task, got {timeout_s:g} s; "
+                f"the default is {TIMEOUT_S:g} s"
             )
         self.timeout_s = timeout_s
         self.torch = ""
