@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from cudal1_data import load_suite, progress
+from cudal1_data import load_suite
 from cudal1_data.cli import main
 from cudal1_data.progress import LOG, paced
 
@@ -15,15 +16,15 @@ from cudal1_data.progress import LOG, paced
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that stands at its first entry."""
     now = [0.0]
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     return now
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every item is worth a line."""
-    monkeypatch.setattr(progress, "SOON_S", 0.0)
-    monkeypatch.setattr(progress, "QUIET_S", 0.0)
+    """Between any two looks at the clock a minute goes by, so every item is worth a line."""
+    minutes, clock = itertools.count(), time.monotonic
+    monkeypatch.setattr("time.monotonic", lambda: clock() + 60 * next(minutes))
 
 
 def test_lines_come_soon_then_seldom(clock: list[float]) -> None:
