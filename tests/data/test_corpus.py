@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from cudal1_data import load_suite, load_task
 from cudal1_data.cli import main
-from cudal1_data.corpus import BUNDLED, Corpus, Pair, load_corpus
+from cudal1_data.corpus import BUNDLED, Corpus, Pair, corpus_file, load_corpus
 from cudal1_data.corpus.build import build
+from cudal1_data.corpus.card import card
 from cudal1_data.corpus.merge import merge
 from cudal1_data.corpus.model import digest
 from cudal1_data.corpus.spoil import SPOILS
@@ -269,6 +273,71 @@ def test_broken_corpora_name_the_line(tmp_path: Path) -> None:
     (tmp_path / "c.parquet").write_text("nothing")
     with pytest.raises(DataError, match="parquet"):
         load_corpus(tmp_path / "c.parquet")
+
+
+def test_a_line_that_is_no_record_is_told_in_a_sentence(pairs: list[Pair], tmp_path: Path) -> None:
+    path, good = tmp_path / "r.jsonl", record(pairs[0])
+    for line, reason in [
+        ("{}", r"protocol is missing \(and 9 more faults\)$"),
+        ("x", r"Invalid JSON: .*, got b?'x'$"),
+        (json.dumps(good | {"status": 3}), r"status: Input should be a valid string, got 3$"),
+        (json.dumps(good | {"machine": "x" * 500}), r"machine: expected an object, got 'x{59}\.\.\.$"),
+        ('{"evaluation": 7}', r"verify: expected an object, got 7$"),
+    ]:
+        path.write_text(line)
+        with pytest.raises(DataError, match=rf"r\.jsonl:1: expected a record .*{reason}") as caught:
+            merge(Corpus(), path)
+        assert "pydantic" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", r"expected a folder with pairs\.parquet, .* got .* without one"),
+        ("none.parquet", r"expected a corpus .* there is no file .*none\.parquet"),
+        ("none.jsonl", r"expected a corpus .* there is no file .*none\.jsonl"),
+    ],
+)
+def test_a_corpus_that_is_not_there_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, reason: str
+) -> None:
+    assert main(["corpus", "stats", str(tmp_path / name)]) == 2
+    assert re.search(reason, capsys.readouterr().err)
+
+
+def test_faults_in_parquet_are_told_by_row(pairs: list[Pair], tmp_path: Path) -> None:
+    path = tmp_path / "c.parquet"
+    Corpus(pairs).save(path)
+    table = pyarrow.parquet.read_table(path).to_pylist()
+    table[1]["label"] = "wonderful"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(table), path)
+    with pytest.raises(DataError, match=r"c\.parquet: expected a pair of a corpus in row 2: label: .* got 'wonderful'"):
+        load_corpus(path)
+    table[1]["parameters"] = "{"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(table), path)
+    with pytest.raises(DataError, match=r"in row 2: parameters: expected JSON"):
+        load_corpus(path)
+
+
+def test_an_empty_corpus_has_no_techniques() -> None:
+    text = stats(Corpus()).text()
+    assert text.startswith("0 pairs")
+    assert "techniques" not in text
+
+
+def test_the_card_says_what_was_measured_on(pairs: list[Pair], tmp_path: Path) -> None:
+    corpus = Corpus(pairs)
+    assert "no judge has seen these programs" in card(stats(corpus), "pairs.parquet")
+    merge(corpus, written(tmp_path / "r.jsonl", record(pairs[0]), record(pairs[1], 2) | {"precision": "report"}))
+    text = card(stats(corpus), "pairs.parquet")
+    assert "machine, evaluations: a GPU 2\n" in text
+    assert "intervals than `training`): training 1, report 1\n" in text
+    assert "protocol (figures of two versions do not compare): 1 2\n" in text
+
+
+def test_the_bundled_card_is_the_one_that_is_written_today() -> None:
+    bundled = corpus_file(BUNDLED)
+    assert bundled.with_name("README.md").read_text() == card(stats(load_corpus(BUNDLED)), bundled.name)
 
 
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cudal1_data import load_suite
 from cudal1_data.cli import main
+from cudal1_data.corpus import Corpus, load_corpus
 
 
 def test_list(capsys: pytest.CaptureFixture[str], release_file: Path) -> None:
@@ -156,6 +157,73 @@ def test_tags_of_a_program_a_table_and_records(
     assert "cuda-l1/level1/1 " in capsys.readouterr().out
     assert main(["tags", str(release_file), "--column", "no_code"]) == 2
     assert "--column takes cuda_graph_code, custom_code" in capsys.readouterr().err
+
+
+def test_a_program_is_tagged_beside_the_reference_of_a_task(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = str(repository / "examples" / "diag_matmul.py")
+    assert main(["tags", example]) == 0
+    assert "algebra" not in capsys.readouterr().out
+    assert main(["tags", example, "--task", "starter/diag_matmul"]) == 0
+    assert "algebra: costly operation gone" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["corpus.parquet", "corpus.jsonl", "folder"])
+def test_tags_of_a_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """Each program beside its own reference, as the corpus itself was tagged."""
+    pairs = list(load_corpus("bundled"))[::60]
+    path = tmp_path / name
+    Corpus(pairs).save(path if path.suffix else path / "pairs.parquet")
+    assert main(["tags", str(path), "--column", "source", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    found = json.loads(captured.out)
+    expected = {f"{pair.task}:{pair.source_sha256[:8]}": list(pair.techniques) for pair in pairs}
+    assert {program: tags["techniques"] for program, tags in found["programs"].items()} == expected
+    assert all(row["correct"] == row["programs"] for row in found["techniques"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "more", "reason"),
+    [
+        ("mine.py", "", [], "mine.py: expected a program that defines the class ModelNew"),
+        ("mine.py", "class ModelNew(\n", [], "mine.py: expected Python, came to a syntax error in line 1"),
+        ("mine.jsonl", "", [], "mine.jsonl: expected records with programs, or a table of them"),
+        ("mine.jsonl", "no JSON", [], "mine.jsonl, line 1: expected JSON"),
+        ("mine.jsonl", "{}", ["--task", "starter/diag_matmul"], "expected a program (.py) beside --task"),
+        ("none.parquet", None, [], "there is no file"),
+        ("none.py", None, [], "there is no file"),
+    ],
+)
+def test_tags_of_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str | None, more: list[str], reason: str
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    assert main(["tags", str(tmp_path / name), *more]) == 2
+    [told] = capsys.readouterr().err.splitlines()
+    assert reason in told
+
+
+def test_tags_takes_no_other_column_of_a_corpus(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tags", "bundled", "--column", "reference"]) == 2
+    assert "whose programs are in source" in capsys.readouterr().err
+
+
+def test_ten_reasons_and_a_count(capsys: pytest.CaptureFixture[str], release_file: Path) -> None:
+    first = release_file.read_text().splitlines()[0]
+    release_file.write_text(f"{first}\n" * 31)
+    assert main(["list", str(release_file)]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 11
+    assert told[-1] == "left out: 20 more, 30 in all"
+
+
+@pytest.mark.parametrize("time", ["-1", "0", "nan", "inf"])
+def test_a_time_that_none_can_wait_for(capsys: pytest.CaptureFixture[str], time: str) -> None:
+    assert main(["overlaps", "starter:diag_matmul", f"--timeout-s={time}"]) == 2
+    assert "expected a finite time above 0 s" in capsys.readouterr().err
 
 
 def test_a_scaled_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 import pytest
-from cudal1_data import UnknownSuiteError, load_suite, load_task
+from cudal1_data import UnknownSuiteError, UnknownTaskError, load_suite, load_task
+from cudal1_data.cli import main
 from cudal1_data.suites import hub
 
 pytest.importorskip("huggingface_hub", reason="needs the extra cudal1-data[hub]")
@@ -53,6 +56,64 @@ def test_an_empty_cache_offers_nothing_that_it_lacks(cache: Path, tmp_path: Path
     with pytest.raises(UnknownSuiteError, match="reached neither") as caught:
         load_suite("kernelbench", cache_dir=tmp_path / "other")
     assert "the cache holds" not in str(caught.value)
+
+
+@pytest.fixture
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A machine without a network; holds what the hub was asked for."""
+    import httpx
+
+    asked: list[str] = []
+
+    def refused(url: str, **_: Any) -> None:
+        asked.append(url)
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 8s")
+        raise httpx.ConnectError("no such host")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", refused)
+    monkeypatch.setattr("huggingface_hub.file_download.get_hf_file_metadata", refused)
+    return asked
+
+
+def test_what_the_cache_holds_asks_nobody(cache: Path, unreachable: list[str]) -> None:
+    assert len(load_suite("kernelbench:level1,level2", cache_dir=cache)) == 4
+    assert unreachable == []
+
+
+def test_an_unreachable_hub_is_asked_once_and_for_what_the_cache_lacks(cache: Path, unreachable: list[str]) -> None:
+    with pytest.raises(UnknownSuiteError, match=r"level_3.*reached neither \(ConnectError: no such host\)") as caught:
+        load_suite("kernelbench", levels=[1, 3, 4], cache_dir=cache)
+    assert "kernelbench:level1,level2; " in str(caught.value)
+    assert "HF_HUB_OFFLINE=1" in str(caught.value)
+    [url] = unreachable
+    assert "level_3" in url
+
+
+def test_offline_is_told_as_the_reason(cache: Path) -> None:
+    with pytest.raises(UnknownSuiteError, match=r"HF_HUB_OFFLINE is set"):
+        load_suite("kernelbench:level3", cache_dir=cache)
+
+
+def test_the_command_says_two_lines(
+    tmp_path: Path, unreachable: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That it asks the hub, and that it cannot; nothing of the library's own attempts."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert main(["list", "kernelbench"]) == 2
+    asking, reason = capsys.readouterr().err.splitlines()
+    assert asking.startswith("asking the hub for default/level_1/")
+    assert reason.startswith("cudal1-data: expected default/level_1/")
+    assert len(unreachable) == 1
+
+
+def test_names_are_checked_without_a_network(unreachable: list[str]) -> None:
+    hub.check_names(["level1/12", "12", "level2/3@M=64", "kernelbench/level3/50", "level4/2"])
+    with pytest.raises(UnknownTaskError, match=r"got 'foo': there is none; its tasks are kernelbench/level1/1 to"):
+        hub.check_names(["level1/12", "foo"])
+    with pytest.raises(UnknownTaskError, match=r"did you mean .*kernelbench/level1/100\?"):
+        hub.check_names(["level1/101"])
+    assert unreachable == []
 
 
 def test_level_that_is_not_there(cache: Path) -> None:

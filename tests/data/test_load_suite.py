@@ -137,7 +137,8 @@ def test_one_file(checkout: Path, tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("class Model: ...\ndef get_init_inputs(): ...\n", "missing: get_inputs"),
-        ("def (:\n", "syntax error in line 1"),
+        ("def (:\n", r"syntax error in line 1: invalid syntax$"),
+        ("a = 1\0\n", r"syntax error: source code string cannot contain null bytes$"),
         ("", "missing: Model, get_inputs, get_init_inputs"),
     ],
 )

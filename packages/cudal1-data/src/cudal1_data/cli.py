@@ -20,6 +20,7 @@ from cudal1_data.commands.overlaps import Overlaps, Trace
 from cudal1_data.commands.tags import TagCommand
 from cudal1_data.errors import DataError
 from cudal1_data.export import export
+from cudal1_data.progress import on_stderr
 from cudal1_data.sizes import parse_size
 from cudal1_data.suite import Suite
 from cudal1_data.suites import load_suite, load_task
@@ -125,7 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args=arguments,
     )
     try:
-        command.run()
+        with on_stderr():
+            command.run()
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader (head, less) has seen enough. Python flushes stdout once more at exit.

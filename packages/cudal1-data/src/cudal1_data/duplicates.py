@@ -7,7 +7,6 @@ none has the graph of one of KernelBench's.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterable
 
 from cudal1_data.errors import DataError
@@ -15,11 +14,9 @@ from cudal1_data.generated import parse_name
 from cudal1_data.graphs import TaskGraph, Tracer
 from cudal1_data.graphs.process import TIMEOUT_S
 from cudal1_data.kernelbench import Same, Why, load_notes, notes, places_by_text, release, same_tasks, text_hash
+from cudal1_data.progress import paced
 from cudal1_data.suites import load_suite
 from cudal1_data.task import Task
-
-QUIET_S = 15.0
-"""Shortest time between two lines on how far tracing has come."""
 
 _traced: dict[str, TaskGraph] = {}
 """What was traced in this process, by the reference's text: an evaluation of a run asks for the same tasks again."""
@@ -109,22 +106,18 @@ class _Graphs:
         tasks = list(tasks)
         noted = _noted(self._tracer.version()) if known else {}
         graphs = [noted.get(text_hash(task.source)) for task in tasks]
-        missing = {task.source for task, graph in zip(tasks, graphs, strict=True) if graph is None} - _traced.keys()
+        unknown = {task.source: task for task, graph in zip(tasks, graphs, strict=True) if graph is None}
+        missing = [task for source, task in unknown.items() if source not in _traced]
         if missing:
             self._told(
                 f"tracing the references of {len(missing)} {what}, to find near-duplicates of the test by operator "
                 f"graph: mostly less than a second each, {self._tracer.timeout_s:g} s at most"
             )
-        spoken_s, done = time.monotonic(), 0
+        for task in paced(missing, len(missing), f"{what} traced", told=self._told):
+            _traced[task.source] = self._tracer.trace(task)
         for place, task in enumerate(tasks):
             if graphs[place] is not None:
                 continue
-            if task.source not in _traced:
-                _traced[task.source] = self._tracer.trace(task)
-                done += 1
-                if done == len(missing) or time.monotonic() - spoken_s >= QUIET_S:
-                    spoken_s = time.monotonic()
-                    self._told(f"{done} of {len(missing)} {what} traced")
             traced = _traced[task.source]
             graphs[place] = traced.fingerprint
             if traced.error is not None:

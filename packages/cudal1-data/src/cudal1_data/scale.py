@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cudal1_data.errors import BrokenTaskError, DataError
 from cudal1_data.graphs.process import Tracer
+from cudal1_data.progress import paced
 from cudal1_data.sizes import unsized
 from cudal1_data.suite import Broken, Suite
 from cudal1_data.task import Memory, Task, integer_constants, parse
@@ -111,7 +112,7 @@ def scaled_suite(suite: Suite, *, scale: int = 1, memory_bytes: int | None = Non
     programs: dict[str, Mapping[str, str]] = {}
     scores: dict[str, Mapping[str, float]] = {}
     with Tracer() as tracer:
-        for task in suite:
+        for task in paced(suite, len(suite), f"tasks of {suite.name} made to fit"):
             try:
                 smaller = scaled(task, scale)
                 smaller = smaller if memory_bytes is None else fitted(smaller, memory_bytes, tracer)

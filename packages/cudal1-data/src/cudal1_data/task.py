@@ -184,8 +184,10 @@ def parse(source: str, *, where: str) -> ast.Module:
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None)
-        raise BrokenTaskError(f"{where}: expected Python, came to a syntax error in line {line}: {error}") from error
+        line = getattr(error, "lineno", None)  # none where a NUL byte stands
+        place = "" if line is None else f" in line {line}"
+        reason = getattr(error, "msg", None) or error
+        raise BrokenTaskError(f"{where}: expected Python, came to a syntax error{place}: {reason}") from error
     except (MemoryError, RecursionError) as error:  # what Python's parser raises of text that is nested too deeply
         raise BrokenTaskError(f"{where}: expected Python, got a text that is nested too deeply to be parsed") from error
 

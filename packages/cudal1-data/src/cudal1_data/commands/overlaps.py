@@ -14,6 +14,7 @@ from cudal1_data.commands.broken import report_broken
 from cudal1_data.graphs import TaskGraph, Tracer, find_overlaps, trace_tasks
 from cudal1_data.graphs.process import TIMEOUT_S
 from cudal1_data.kernelbench import known_graphs, load_notes, release
+from cudal1_data.progress import paced
 from cudal1_data.suites import load_suite
 from cudal1_data.task import Device
 
@@ -62,12 +63,7 @@ def _traced(tracer: Tracer, spec: str, device: Device) -> list[TaskGraph]:
     """Return the graphs of a suite's tasks, telling how far it has come."""
     suite = load_suite(spec, device=device)
     report_broken(suite)
-    found: list[TaskGraph] = []
-    for task in suite:
-        found.append(tracer.trace(task))
-        if len(found) % 50 == 0 or len(found) == len(suite):
-            print(f"[{len(found)}/{len(suite)}] tasks of {spec} traced", file=sys.stderr)
-    return found
+    return [tracer.trace(task) for task in paced(suite, len(suite), f"tasks of {spec} traced")]
 
 
 class Trace(BaseModel):
@@ -89,7 +85,7 @@ class Trace(BaseModel):
         """Trace and print."""
         suite = load_suite(self.spec, device=self.device)
         report_broken(suite)
-        found = trace_tasks(suite)
+        found = trace_tasks(paced(suite, len(suite), f"tasks of {self.spec} traced"))
         if self.json_:
             print(json.dumps([one.model_dump(mode="json") for one in found], indent=1))
             return

@@ -4,20 +4,38 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import tyro
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from tyro.conf import Positional
 
-from cudal1_data.commands.broken import report_broken
-from cudal1_data.errors import BrokenTaskError
-from cudal1_data.suites import load_suite
+from cudal1_data.commands.broken import first_names, report_broken
+from cudal1_data.corpus.store import BUNDLED, PAIRS, load_corpus
+from cudal1_data.errors import BrokenTaskError, DataError
+from cudal1_data.faults import fault_text
+from cudal1_data.parquet import each_row
+from cudal1_data.progress import paced
+from cudal1_data.suites import load_suite, load_task
+from cudal1_data.task import parse
 from cudal1_data.techniques import Tags, TechniqueRow, classify, top_techniques
 
 ROW: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 PUBLISHED = "score_default"
 """The column of published speedups against the reference as it is."""
+DEFAULT_COLUMN = "custom_code"
+"""CUDA-L1's programs in its release."""
+
+
+class Program(NamedTuple):
+    """A program that was read."""
+
+    name: str
+    """Its file or task."""
+    tags: Tags | None
+    """What it shows; None where it is no program."""
+    speedup: float | None = None
+    """How fast it is, where that is known."""
 
 
 class TagCommand(BaseModel):
@@ -29,18 +47,21 @@ class TagCommand(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     file: Positional[Path]
-    """A program (.py), a table with a column of programs (.jsonl, .parquet), or records of verdicts (.jsonl)."""
-    column: str = "custom_code"
+    """A program (.py), a corpus (`bundled`, .parquet, .jsonl), a table with a column of programs (.jsonl, .parquet), or
+    records of verdicts (.jsonl)."""
+    column: str = DEFAULT_COLUMN
     """The table's column of programs."""
+    task: str | None = None
+    """Whose reference a single program (.py) replaces: beside it, work that was left out can be seen."""
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object."""
 
     def run(self) -> None:
         """Tag and print."""
         found = self.programs()
-        tagged = [(name, tags) for name, tags, _ in found if tags is not None]
-        without = [name for name, tags, _ in found if tags is None]
-        table = top_techniques((tags, speedup) for _, tags, speedup in found if tags is not None)
+        tagged = [(one.name, one.tags) for one in found if one.tags is not None]
+        without = [one.name for one in found if one.tags is None]
+        table = top_techniques((one.tags, one.speedup) for one in found if one.tags is not None)
         if self.json_:
             programs = {name: tags.model_dump(mode="json") for name, tags in tagged}
             rows = [row.model_dump() for row in table]
@@ -50,27 +71,64 @@ class TagCommand(BaseModel):
         for name, tags in tagged:
             print(f"{name:{width}}  {tags.way:11}  {', '.join(tags.techniques) or '-'}")
         if without:
-            print(f"no program in {len(without)} of {len(found)}: {', '.join(without)}")
+            print(f"no program in {len(without)} of {len(found)}: {first_names(without)}")
         if len(tagged) == 1:
             for tag, signs in tagged[0][1].signs.items():
                 print(f"  {tag}: {'; '.join(signs)}")
         elif table:
             print("\n" + table_text(table))
 
-    def programs(self) -> list[tuple[str, Tags | None, float | None]]:
-        """Read the programs: name, tags, speedup where it is known."""
+    def programs(self) -> list[Program]:
+        """Read the programs.
+
+        Raises:
+            DataError: The file is not there, or holds no programs.
+        """
+        if self.file != BUNDLED and not self.file.exists():
+            raise DataError(f"expected a program, corpus, table or records, there is no file {self.file}")
         if self.file.suffix == ".py":
-            text = self.file.read_text(encoding="utf-8", errors="replace")
-            return [(self.file.name, classify(text), None)]
+            return [self._one()]
+        if self.task is not None:
+            raise DataError(f"expected a program (.py) beside --task {self.task}, got {self.file}; it has references")
+        if _is_corpus(self.file):
+            return self._corpus()
         records = _records(self.file)
-        if records is not None:
-            return records
+        return self._table() if records is None else records
+
+    def _one(self) -> Program:
+        text = self.file.read_text(encoding="utf-8", errors="replace")
+        reference = None if self.task is None else load_task(self.task).source
+        parse(text, where=str(self.file))
+        tags = classify(text, reference)
+        if tags is None:
+            raise BrokenTaskError(f"{self.file}: expected a program that defines the class ModelNew, found none")
+        return Program(self.file.name, tags)
+
+    def _corpus(self) -> list[Program]:
+        if self.column not in (DEFAULT_COLUMN, "source"):
+            raise DataError(f"expected no --column for a corpus, whose programs are in source, got {self.column}")
+        pairs = load_corpus(self.file)
+        found: list[Program] = []
+        for pair in paced(pairs, len(pairs), "programs tagged"):
+            speedup = pair.best()
+            found.append(
+                Program(
+                    f"{pair.task}:{pair.source_sha256[:8]}",
+                    classify(pair.source, pair.reference),
+                    None if speedup is None else speedup.point,
+                )
+            )
+        if not found:
+            raise BrokenTaskError(f"{self.file}: expected at least one pair, found none")
+        return found
+
+    def _table(self) -> list[Program]:
         suite = load_suite(self.file)
         report_broken(suite)
         found = [
-            (task.id, classify(programs[self.column], task.source), suite.scores.get(task.id, {}).get(PUBLISHED))
+            Program(task.id, classify(text[self.column], task.source), suite.scores.get(task.id, {}).get(PUBLISHED))
             for task in suite
-            if self.column in (programs := suite.programs.get(task.id, {}))
+            if self.column in (text := suite.programs.get(task.id, {}))
         ]
         if not found:
             columns = sorted({name for programs in suite.programs.values() for name in programs})
@@ -91,11 +149,28 @@ def table_text(rows: tuple[TechniqueRow, ...]) -> str:
     return "\n".join(lines)
 
 
-def _records(path: Path) -> list[tuple[str, Tags | None, float | None]] | None:
+def _is_corpus(path: Path) -> bool:
+    """Whether a file or folder holds pairs, by its first row."""
+    if path == BUNDLED or (path / PAIRS).is_file():
+        return True
+    if path.suffix not in (".parquet", ".jsonl"):
+        return False
+    try:
+        if path.suffix == ".parquet":
+            columns = next((row.keys() for row in each_row(path)), ())
+        else:
+            with path.open("rb") as lines:
+                columns = ROW.validate_json(next((line for line in lines if line.strip()), b"{}")).keys()
+    except ValidationError:
+        return False  # whoever reads it next says what is wrong
+    return {"reference_sha256", "source_sha256", "label"} <= set(columns)
+
+
+def _records(path: Path) -> list[Program] | None:
     """Read verdicts, alone or in the lines of a sweep; None where the file holds something else."""
     if path.suffix != ".jsonl":
         return None
-    found: list[tuple[str, Tags | None, float | None]] = []
+    found: list[Program] = []
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -103,11 +178,14 @@ def _records(path: Path) -> list[tuple[str, Tags | None, float | None]] | None:
             try:
                 row = ROW.validate_json(line)
             except ValidationError as error:
-                raise BrokenTaskError(f"{path}, line {number}: expected a JSON object: {error}") from error
+                raise BrokenTaskError(f"{path}, line {number}: expected JSON: {fault_text(error)}") from error
             if not ("task_source" in row or "evaluation" in row):
                 return None
             record: dict[str, Any] = row.get("evaluation", row) or {}
             if record.get("source"):
                 speedup = record["speedup"]["point"] if record.get("status") == "CORRECT" else None
-                found.append((str(record["task"]), classify(record["source"], record.get("task_source")), speedup))
+                tags = classify(record["source"], record.get("task_source"))
+                found.append(Program(str(record["task"]), tags, speedup))
+    if not found:
+        raise BrokenTaskError(f"{path}: expected records with programs, or a table of them, found none")
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cudal1_data.corpus.stats import Stats
+from cudal1_data.corpus.stats import Stats, listed
 
 _CARD = """---
 license: apache-2.0
@@ -17,6 +17,10 @@ configs:
 Pairs of a PyTorch reference and a program that is meant to compute the same, with what a judge found out about them.
 
 {stats}
+
+## Measured on
+
+{measured}
 
 ## Columns
 
@@ -50,4 +54,14 @@ def card(stats: Stats, file: str) -> str:
         stats: The corpus in numbers.
         file: Name of the Parquet file beside it.
     """
-    return _CARD.format(file=file, stats=f"```\n{stats.text()}\n```")
+    return _CARD.format(file=file, stats=f"```\n{stats.text()}\n```", measured=_measured(stats))
+
+
+def _measured(stats: Stats) -> str:
+    if not stats.machines:
+        return "Nothing: no judge has seen these programs."
+    return (
+        f"- machine, evaluations: {listed(stats.machines)}\n"
+        f"- precision of the judge (`report` asks for narrower intervals than `training`): {listed(stats.precisions)}\n"
+        f"- version of the judge's protocol (figures of two versions do not compare): {listed(stats.protocols)}"
+    )

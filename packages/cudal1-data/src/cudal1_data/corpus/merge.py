@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from cudal1_data.corpus.model import Figures, Pair, Speedup, digest, label_of
 from cudal1_data.corpus.store import Corpus
 from cudal1_data.errors import DataError
+from cudal1_data.faults import fault_text
 from cudal1_data.techniques import classify
 
 WRITING = {
@@ -122,9 +123,9 @@ def _read(line: bytes, where: str) -> _Record | None:
         if values is None:
             return None
         record = _Record.model_validate(values)
-    except (ValueError, ValidationError) as error:
+    except ValidationError as error:
         raise DataError(
-            f"{where}: expected a record of cudal1-env evaluate, sweep or verify: {str(error)[:200]}"
+            f"{where}: expected a record of cudal1-env evaluate, sweep or verify: {fault_text(error)}"
         ) from error
     unlike = digest(record.source) != record.source_sha256 or digest(record.task_source) != record.task_sha256
     if unlike and not record.without_texts:

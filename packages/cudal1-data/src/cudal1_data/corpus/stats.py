@@ -53,6 +53,12 @@ class Stats(BaseModel):
     """Pairs by family."""
     statuses: dict[str, int]
     """Evaluations by verdict."""
+    machines: dict[str, int]
+    """Evaluations by processor or GPU."""
+    precisions: dict[str, int]
+    """Evaluations by the judge's precision: how narrow the interval had to be."""
+    protocols: dict[str, int]
+    """Evaluations by version of the judge's protocol."""
     techniques: dict[str, float]
     """Share of right pairs that show each technique."""
     techniques_verified: dict[str, float]
@@ -69,13 +75,14 @@ class Stats(BaseModel):
         lines = [
             f"{self.pairs} pairs of {self.tasks} references; {self.judged} judged, {self.verified} verified on a GPU, "
             f"{self.refuted} not what their label says",
-            f"labels: {_listed(self.labels)}",
-            f"ways of writing: {_listed(self.writings)}",
-            f"families: {_listed(self.families)}",
+            f"labels: {listed(self.labels)}",
+            f"ways of writing: {listed(self.writings)}",
+            f"families: {listed(self.families)}",
         ]
         if self.statuses:
-            lines.append(f"verdicts: {_listed(self.statuses)}")
-        lines.append("techniques, share of right pairs (of verified ones):")
+            lines.append(f"verdicts: {listed(self.statuses)}")
+        if self.techniques:
+            lines.append("techniques, share of right pairs (of verified ones):")
         lines += [
             f"  {name:14} {100 * self.techniques[name]:5.1f} %  ({100 * self.techniques_verified.get(name, 0.0):.1f} %)"
             for name in self.techniques
@@ -93,6 +100,7 @@ class Stats(BaseModel):
 def stats(pairs: Iterable[Pair]) -> Stats:
     """Count a corpus."""
     whole = list(pairs)
+    evaluations = [one for pair in whole for one in pair.evaluations]
     right = [pair for pair in whole if pair.label == "right"]
     verified = [pair for pair in whole if pair.verified]
     found = [one.point for pair in verified if (one := pair.best()) is not None]
@@ -106,7 +114,10 @@ def stats(pairs: Iterable[Pair]) -> Stats:
         labels=_counted(pair.label for pair in whole),
         writings=_counted(pair.writing for pair in right),
         families=_counted(pair.family for pair in whole),
-        statuses=_counted(one.status for pair in whole for one in pair.evaluations),
+        statuses=_counted(one.status for one in evaluations),
+        machines=_counted(one.machine for one in evaluations),
+        precisions=_counted(one.precision for one in evaluations),
+        protocols=_counted(one.protocol for one in evaluations),
         techniques=_shares(right),
         techniques_verified=_shares(verified),
         speedups=_quantiles(found),
@@ -145,5 +156,6 @@ def _quantiles(values: Sequence[float]) -> dict[str, float]:
     }
 
 
-def _listed(counts: dict[str, int]) -> str:
+def listed(counts: dict[str, int]) -> str:
+    """Return counts for people, `none` where there are none."""
     return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from cudal1_data.corpus.model import Key, Pair, label_of
 from cudal1_data.errors import DataError
+from cudal1_data.faults import fault_text
 from cudal1_data.parquet import each_row
 
 PAIRS = "pairs.parquet"
@@ -133,15 +134,17 @@ def load_corpus(path: Path | str) -> Corpus:
         path: A .parquet or .jsonl file, or a folder that `corpus export` wrote; `bundled` for the package's own.
 
     Raises:
-        DataError: The file is none; the message names the line or row.
+        DataError: The file is none, or not there; the message names it, and the line or row.
         OSError: The file cannot be read.
     """
     file = corpus_file(path)
+    if file.suffix in (".parquet", ".jsonl") and not file.is_file():
+        raise _missing(Path(path), file)
     if file.suffix == ".parquet":
-        return Corpus(_pair(_from_row(row), file, number) for number, row in enumerate(each_row(file), 1))
+        return Corpus(_pair(row, file, number) for number, row in enumerate(each_row(file), 1))
     if file.suffix == ".jsonl":
         with file.open("rb") as lines:
-            return Corpus(_line(line, file, number) for number, line in enumerate(lines, 1) if line != b"\n")
+            return Corpus(_line(line, file, number) for number, line in enumerate(lines, 1) if line.strip())
     raise DataError(f"expected a corpus as .parquet or .jsonl, or a folder with {PAIRS}, got {path}")
 
 
@@ -153,20 +156,32 @@ def _line(text: bytes, path: Path, number: int) -> Pair:
     try:
         return Pair.model_validate_json(text)
     except ValidationError as error:
-        raise _fault(path, number, error) from error
+        raise _fault(path, f"line {number}", fault_text(error)) from error
 
 
-def _pair(row: Mapping[str, object], path: Path, number: int) -> Pair:
+def _pair(row: dict[str, Any], path: Path, number: int) -> Pair:
     try:
-        return Pair.model_validate(row)
+        return Pair.model_validate(_from_row(row))
     except ValidationError as error:
-        raise _fault(path, number, error) from error
+        raise _fault(path, f"row {number}", fault_text(error)) from error
+    except json.JSONDecodeError as error:
+        raise _fault(path, f"row {number}", f"parameters: expected JSON, {error}") from error
 
 
-def _fault(path: Path, number: int, error: ValidationError) -> DataError:
-    first = error.errors()[0]
-    where = ".".join(map(str, first["loc"]))
-    return DataError(f"{path}: expected a pair of a corpus in line {number}: {where}: {first['msg']}")
+def _fault(path: Path, place: str, reason: str) -> DataError:
+    return DataError(f"{path}: expected a pair of a corpus in {place}: {reason}")
+
+
+def _missing(path: Path, file: Path) -> DataError:
+    if path.is_dir():
+        return DataError(
+            f"expected a folder with {PAIRS}, as `cudal1-data corpus export` writes it, got {path} without one; "
+            "name the corpus's .parquet or .jsonl file"
+        )
+    return DataError(
+        f"expected a corpus (.parquet or .jsonl), there is no file {file}; "
+        "`cudal1-data corpus build` makes one, `bundled` is the package's own"
+    )
 
 
 def _write_lines(pairs: list[Pair], path: Path) -> None:

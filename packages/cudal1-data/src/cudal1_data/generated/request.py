@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from cudal1_data.errors import UnknownSuiteError, UnknownTaskError
 from cudal1_data.generated.families import FAMILIES
 from cudal1_data.generated.make import make_task
+from cudal1_data.progress import paced
 from cudal1_data.suite import nearest
 from cudal1_data.task import Task
 
@@ -52,7 +53,8 @@ class Request(BaseModel):
             for place, family in enumerate(self.families)
             for number in range(each + (place < more))
         )
-        yield from curriculum(made) if self.order == "curriculum" else made
+        told = paced(made, self.n, "tasks generated")
+        yield from curriculum(told) if self.order == "curriculum" else told
 
 
 def parse_request(text: str) -> Request:

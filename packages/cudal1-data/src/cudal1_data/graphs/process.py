@@ -63,7 +63,15 @@ class Tracer:
 
         Args:
             timeout_s: Longest time for one task.
+
+        Raises:
+            DataError: That is no time that one can wait for.
         """
+        if not 0 < timeout_s <= threading.TIMEOUT_MAX:
+            raise DataError(
+                f"expected a finite time above 0 s for tracing one task, got {timeout_s:g} s; "
+                f"the default is {TIMEOUT_S:g} s"
+            )
         self.timeout_s = timeout_s
         self.torch = ""
         """torch's version in the child, once it has started: fingerprints of other versions may differ."""

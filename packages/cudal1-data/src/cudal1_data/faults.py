@@ -1,0 +1,33 @@
+"""What pydantic found wrong, in the words of a user's file: which field, what is wrong with it, what came."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+SHOWN = 60
+"""Longest text of a user's file in a sentence."""
+
+
+def fault_text(error: ValidationError) -> str:
+    """Return the first fault as part of a sentence, and how many more there are.
+
+    >>> from pydantic import TypeAdapter
+    >>> try:
+    ...     TypeAdapter(dict[str, int]).validate_json('{"level": "high"}')
+    ... except ValidationError as error:
+    ...     print(fault_text(error))
+    level: Input should be a valid integer, unable to parse string as an integer, got 'high'
+    """
+    first = error.errors(include_url=False)[0]
+    field = ".".join(map(str, first["loc"]))
+    more = f" (and {error.error_count() - 1} more faults)" if error.error_count() > 1 else ""
+    if first["type"] == "missing":
+        return f"{field} is missing{more}"
+    # Those two name classes of ours.
+    wrong = "expected an object" if first["type"] in ("model_type", "dict_type") else first["msg"]
+    return f"{field}: {wrong}, got {_cut(first['input'])}{more}" if field else f"{wrong}, got {_cut(first['input'])}"
+
+
+def _cut(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
