@@ -74,8 +74,10 @@ def test_verified_means_on_the_device_that_the_run_trains_for(pairs: list[Pair],
     # What nobody judged and needs a GPU is not taken on trust for the CPU.
     path = saved(Corpus([first, second, *rest]), tmp_path)
     taken = [pair for pair in right(pairs) if pair.writing in ("pytorch", "torch-compile")]
+    taken = [pair for pair in taken if "CUDAGraph" not in pair.source]
     assert sources(load_lessons(path, ALL, "cpu")) == {pair.source for pair in taken}
     # A verdict of the other device refutes what this one has not judged, and not what it has.
+    first, second = (pair for pair in taken[:2])
     corpus = judged([first, second], [(first, Status.RUNTIME_ERROR), (second, Status.CRASH)], tmp_path, device="cpu")
     path = saved(judged(corpus, [(first, 2.0)], tmp_path), tmp_path)
     assert sources(load_lessons(path, ALL, "cuda")) == {first.source}

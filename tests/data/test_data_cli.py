@@ -236,3 +236,34 @@ def test_a_scaled_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["list", str(tmp_path / "small.jsonl"), "--json"]) == 0
     [found] = json.loads(capsys.readouterr().out)
     assert (found["id"], found["tags"]) == ("file/task@batch_size=2", ["scaled"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["build", "corpus.txt", "starter"], "as .parquet or .jsonl"),
+        (["build", "corpus.jsonl", "starter", "--per-task", "0"], "at least one right program"),
+        (["build", "corpus.jsonl", "starter", "--failures", "-1"], "no fewer than 0 failures"),
+        (["merge", "bundled", "records.jsonl"], "as .parquet or .jsonl"),
+    ],
+)
+def test_a_corpus_that_cannot_be_written_is_told_at_once(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("cudal1_data.commands.corpus.load_suite", lambda *_, **__: pytest.fail("loaded a suite"))
+    assert main(["corpus", *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_corpus_verify_is_the_judges_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    corpus, records = tmp_path / "corpus.jsonl", tmp_path / "records.jsonl"
+    assert main(["corpus", "verify", str(corpus), "--device", "cpu", "--out", str(records)]) == 2
+    said = capfd.readouterr().err
+    assert str(corpus) in said.splitlines()[0], said
+    assert "cudal1-env verify" in said

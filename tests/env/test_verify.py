@@ -52,6 +52,18 @@ def test_templates_take_turns() -> None:
     assert {(pair.task, pair.template) for pair in chosen} == {(task.id, one) for task in tasks for one in templates}
 
 
+def test_a_cpu_is_not_asked_about_programs_for_a_gpu(pairs: list[Pair]) -> None:
+    chosen = choose(pairs, None, device="cpu")
+    assert {pair.writing for pair in chosen if pair.label == "right"} == {"pytorch", "torch-compile"}
+    assert not any("CUDAGraph" in pair.source for pair in chosen)
+    triton = next(pair for pair in pairs if pair.writing == "triton" and pair.label == "right")
+    failed = Figures(
+        record="1", status="RUNTIME_ERROR", precision="training", device="cpu", machine="", created_at="", protocol="1"
+    )
+    assert not triton.model_copy(update={"evaluations": (failed,)}).refuted
+    assert triton.model_copy(update={"evaluations": (failed.model_copy(update={"device": "cuda"}),)}).refuted
+
+
 def test_a_larger_limit_keeps_what_was_chosen(pairs: list[Pair]) -> None:
     few, many = (choose(pairs, limit, device="cuda") for limit in (20, 60))
     assert {pair.key for pair in few} < {pair.key for pair in many}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cudal1_data import Device, Task
-from cudal1_data.corpus import Pair, Speedup, corpus_file, load_corpus
+from cudal1_data.corpus import BUNDLED, Pair, Speedup, corpus_file, load_corpus
 from cudal1_data.corpus.model import NOISE, digest
 from cudal1_env.records import PROTOCOL_VERSION, Status
 
@@ -62,8 +62,6 @@ _ADVICE = {
     Why.SURPLUS: "raise most_per_task in the table [sft]",
 }
 """What to do where most are left out for a reason."""
-
-_FOR_A_GPU = frozenset({"triton", "cuda-load-inline", "cuda-nvrtc"})
 
 
 @dataclass(frozen=True)
@@ -194,7 +192,7 @@ def _unproven(pair: Pair, device: Device, settings: SftSettings) -> Why | None:
         return Why.REFUTED
     if not settings.unverified:
         return Why.UNVERIFIED
-    return Why.NO_GPU if device == "cpu" and pair.writing in _FOR_A_GPU else None
+    return Why.NO_GPU if device == "cpu" and pair.needs_gpu else None
 
 
 def _leaking(pair: Pair, leaks: Leaks, kernelbench: str | None, *, train_on_test: bool) -> Why | None:
@@ -267,6 +265,8 @@ def _nothing_left(path: Path, left: Mapping[Why, int], device: Device) -> str:
     # Help with what keeps most of them out, and with what keeps those out that came furthest.
     reasons = dict.fromkeys([max(left, key=lambda why: left[why]), [why for why in Why if left.get(why)][-1]])
     todo = "; or ".join(_ADVICE[why].format(path=corpus_file(path), device=device) for why in reasons)
+    if path == BUNDLED:
+        todo = f"write it to a folder of your own (cudal1-data corpus export {path} FOLDER) and use that; or {todo}"
     return (
         f"expected pairs to learn from on {device} in {path}, found none among its {total} (left out: "
         f"{listed({why: left[why] for why in Why if why in left})}); {todo}"

@@ -1,6 +1,6 @@
 """Which tasks ask for what a test asks for: by what is known of them, and where that says nothing, by tracing both.
 
-Starter and generated tasks are not traced: the first say what they overlap in KernelBench, and of 1,602 generated ones
+Starter and generated tasks are not traced: the first say what they overlap in KernelBench, and of 1,600 generated ones
 none has the graph of one of KernelBench's.
 """
 

@@ -36,7 +36,7 @@ def choose(pairs: Iterable[Pair], limit: int | None, *, device: Device, again: b
     It goes in rounds: each gives every task another program of each way of writing, seldom of those that are dear to
     build, and late of failures; those that were judged before count. Within a way those that somebody wrote come before
     those that a template made, of which the templates take turns, and else the order follows from the programs' hashes,
-    so the same call chooses the same pairs.
+    so the same call chooses the same pairs. On a CPU programs that need a GPU are left out.
 
     Args:
         pairs: The corpus.
@@ -47,6 +47,8 @@ def choose(pairs: Iterable[Pair], limit: int | None, *, device: Device, again: b
     lines: dict[tuple[str, str, bool], list[Pair]] = {}
     judged: dict[tuple[str, str, bool], list[str]] = {}
     for pair in sorted(pairs, key=lambda pair: pair.source_sha256):
+        if device == "cpu" and pair.needs_gpu:
+            continue
         which = pair.reference_sha256, pair.writing, pair.label == "right"
         if not again and any(one.device == device for one in pair.evaluations):
             judged.setdefault(which, []).append(_kind(pair))

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from pydantic import BaseModel, ConfigDict
 from tyro.conf import Positional
 
-from cudal1_data.commands.broken import report_broken
+from cudal1_data.commands.broken import report_broken, report_left_out
 from cudal1_data.corpus.build import build
 from cudal1_data.corpus.card import card
 from cudal1_data.corpus.merge import merge
 from cudal1_data.corpus.stats import stats
-from cudal1_data.corpus.store import PAIRS, Corpus, load_corpus
+from cudal1_data.corpus.store import PAIRS, Corpus, check_ending, load_corpus
 from cudal1_data.errors import DataError
 from cudal1_data.export import names_folder
+from cudal1_data.progress import paced
 from cudal1_data.suites import load_suite
 from cudal1_data.task import Device
 
@@ -42,13 +44,20 @@ class Build(BaseModel):
 
     def run(self) -> None:
         """Build and save."""
+        check_ending(self.out)
+        if self.failures < 0 or (self.per_task is not None and self.per_task < 1):
+            raise DataError(
+                f"expected at least one right program and no fewer than 0 failures for each task, got "
+                f"--per-task {self.per_task} --failures {self.failures}"
+            )
         corpus = load_corpus(self.out) if self.out.exists() else Corpus()
         before, start = len(corpus), time.monotonic()
         for spec in self.suites:
             suite = load_suite(spec, device=self.device)
             report_broken(suite)
-            for pair in build(suite, per_task=self.per_task, failures=self.failures):
-                corpus.add(pair)
+            for task in paced(suite, len(suite), f"tasks of {suite.name} built"):
+                for pair in build([task], per_task=self.per_task, failures=self.failures):
+                    corpus.add(pair)
         corpus.settle()
         elapsed_s = time.monotonic() - start
         corpus.save(self.out)
@@ -84,11 +93,11 @@ class Merge(BaseModel):
 
     def run(self) -> None:
         """Merge and save."""
+        check_ending(self.corpus)
         corpus = load_corpus(self.corpus) if self.corpus.exists() else Corpus()
         for path in self.records:
             done = merge(corpus, path)
-            for reason in done.left_out:
-                print(f"left out: {reason}", file=sys.stderr)
+            report_left_out(done.left_out)
             print(
                 f"{path}: {done.added} records added, {done.new_pairs} programs that the corpus lacked, "
                 f"{done.known} known",
@@ -127,13 +136,40 @@ class ExportCorpus(BaseModel):
         print(f"{len(kept)} of {len(whole)} pairs written to {self.out}", file=sys.stderr)
 
 
+class Verify(BaseModel):
+    """Have pairs judged: the same as `cudal1-env verify`, which has more options."""
+
+    model_config = ConfigDict(frozen=True)
+
+    corpus: Positional[Path]
+    """A .parquet or .jsonl file of pairs."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where."""
+    limit: int | None = None
+    """How many, at most."""
+    out: Path = Path("records.jsonl")
+    """The judge's records, for `merge`."""
+
+    def run(self) -> None:
+        """Hand it to the judge's own command; imports go the other way."""
+        options = ["--device", self.device, "--out", str(self.out)]
+        options += [] if self.limit is None else ["--limit", str(self.limit)]
+        command = ["cudal1-env", "verify", str(self.corpus), *options]
+        program = Path(sys.executable).with_name(command[0])
+        if not program.is_file():
+            raise DataError(f"expected cudal1-env, which judges programs, beside {sys.executable}; install it for this")
+        if code := subprocess.run([program, *command[1:]], check=False).returncode:
+            raise DataError(f"expected {' '.join(command)} to end well, it said what was wrong (exit code {code})")
+
+
 class CorpusCommand(BaseModel):
-    """Variants of tasks with what a judge found out about them: build, merge, stats, export."""
+    """Variants of tasks with what a judge found out about them: build, verify, merge, stats, export."""
 
     model_config = ConfigDict(frozen=True)
 
     command: (
         Annotated[Build, tyro.conf.subcommand(name="build")]
+        | Annotated[Verify, tyro.conf.subcommand(name="verify")]
         | Annotated[StatsCommand, tyro.conf.subcommand(name="stats")]
         | Annotated[Merge, tyro.conf.subcommand(name="merge")]
         | Annotated[ExportCorpus, tyro.conf.subcommand(name="export")]

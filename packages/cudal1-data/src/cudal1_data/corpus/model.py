@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Label = Literal["right", "syntax", "build", "runtime", "wrong-output", "contract", "timeout", "slow"]
+Label = Literal["right", "syntax", "build", "runtime", "wrong-output", "contract", "timeout", "memory", "crash", "slow"]
 """What a program is expected to be. `slow` gives right answers and takes several times as long; the others fail."""
 
 LABEL_STATUS: dict[Label, tuple[str, ...]] = {
@@ -19,6 +19,8 @@ LABEL_STATUS: dict[Label, tuple[str, ...]] = {
     "wrong-output": ("WRONG_OUTPUT",),
     "contract": ("WRONG_CONTRACT",),
     "timeout": ("TIMEOUT",),
+    "memory": ("OUT_OF_MEMORY",),
+    "crash": ("CRASH",),
     "slow": ("CORRECT",),
 }
 """The verdicts that a label expects."""
@@ -119,9 +121,18 @@ class Pair(BaseModel):
         return any(one.status == "CORRECT" and one.device == "cuda" for one in self.evaluations)
 
     @property
+    def needs_gpu(self) -> bool:
+        """Whether it can run on a GPU only."""
+        return self.writing in ("triton", "cuda-load-inline", "cuda-nvrtc") or "torch.cuda.CUDAGraph" in self.source
+
+    @property
     def refuted(self) -> bool:
-        """Whether a judge found something else than its label says; timing noise does not count."""
-        return any(one.status not in (*LABEL_STATUS[self.label], NOISE) for one in self.evaluations)
+        """Whether a judge found something else than its label says.
+
+        Timing noise does not count, nor does what a CPU says of a program that needs a GPU.
+        """
+        told = [one for one in self.evaluations if one.device == "cuda" or not self.needs_gpu]
+        return any(one.status not in (*LABEL_STATUS[self.label], NOISE) for one in told)
 
     def best(self, baseline: str = "eager", device: str = "cuda") -> Speedup | None:
         """Return the speedup of the latest evaluation that has one on a device."""

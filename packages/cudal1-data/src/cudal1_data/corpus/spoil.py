@@ -40,6 +40,8 @@ SPOILS: tuple[tuple[str, Label, Callable[[str], str]], ...] = (
     ("one dimension more", "contract", _wrapped(_ALL, "whole = [one.unsqueeze(0) for one in whole]", _BACK)),
     ("double precision", "contract", _wrapped(_ALL, "whole = [one.double() for one in whole]", _BACK)),
     ("never returns", "timeout", _wrapped("while True:", "    result = result")),
+    ("a million times the memory", "memory", _wrapped("return torch.empty(1 << 50, device=inputs[0].device)")),
+    ("ends the process", "crash", _wrapped("import os", "os.abort()")),
     ("forty times", "slow", _wrapped("for _ in range(40):", "    result = _right(self, *inputs)", "return result")),
 )
 """Name, label, and what is done to a right program."""

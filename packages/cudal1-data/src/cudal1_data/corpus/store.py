@@ -98,9 +98,8 @@ class Corpus:
             DataError: The ending is another.
             OSError: The file cannot be written.
         """
-        write = {".parquet": _write_parquet, ".jsonl": _write_lines}.get(path.suffix)
-        if write is None:
-            raise DataError(f"expected a corpus as .parquet or .jsonl, got {path}; name a file that ends so")
+        check_ending(path)
+        write = _write_parquet if path.suffix == ".parquet" else _write_lines
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.part")
         try:
@@ -108,6 +107,16 @@ class Corpus:
             aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)
+
+
+def check_ending(path: Path) -> None:
+    """See whether a corpus can be written to a file.
+
+    Raises:
+        DataError: Its ending is another than .parquet or .jsonl.
+    """
+    if path.suffix not in (".parquet", ".jsonl"):
+        raise DataError(f"expected a corpus as .parquet or .jsonl, got {path}; name a file that ends so")
 
 
 def corpus_file(path: Path | str) -> Path:

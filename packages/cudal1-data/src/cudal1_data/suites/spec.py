@@ -32,7 +32,7 @@ from cudal1_data.sizes import ENTRY, SIZE, ends_in, parse_size, unsized
 from cudal1_data.suite import Broken, Suite, nearest
 from cudal1_data.suites.folder import PROBLEM_FILE, load_file, load_folder
 from cudal1_data.suites.generated import load_generated, load_named
-from cudal1_data.suites.hub import load_hub
+from cudal1_data.suites.hub import check_names, load_hub
 from cudal1_data.suites.starter import load_starter
 from cudal1_data.suites.table import load_table
 from cudal1_data.task import Device, Task
@@ -88,6 +88,8 @@ def load_suite(
     if source == "generated" and names:
         suite = load_named(list(dict.fromkeys(map(unsized, names))), device)
     else:
+        if source == "kernelbench":
+            check_names(names)
         suite = _load(source, device, mentioned or levels, cache_dir)
     if level_choice:
         suite = suite.where(lambda task: task.level in level_choice)
