@@ -144,7 +144,7 @@ def label_of(statuses: Iterable[str]) -> Label:
     """Return what a program without a template is expected to be, by all its verdicts: right if any says so.
 
     >>> label_of(["WRONG_OUTPUT", "CORRECT"]), label_of(["CRASH"]), label_of(["UNSTABLE"])
-    ('right', 'runtime', 'right')
+    ('right', 'crash', 'right')
     """
     told = set(statuses) - {NOISE}
     if not told:
