@@ -16,7 +16,7 @@ from cudal1_data.templates.fusion import Kernel, LoopStep, Step, uses
 from cudal1_data.templates.graph import Node, Reference
 from cudal1_data.templates.products import MATMUL, Factors
 from cudal1_data.templates.programs import Writer
-from cudal1_data.templates.triton_text import TileWriter
+from cudal1_data.templates.triton_text import TileWriter, triton_head
 
 _MOST_SCORES, _MOST_OF_THREAD = 16384, 64
 """Scores of a program, and of a thread: above, shared memory or registers run out, and builds take most of a minute."""
@@ -93,10 +93,7 @@ def attention_program(reference: Reference, steps: Sequence[Step], choice: Rows)
         return f"attention{number}[({programs},)]({{args}}, num_warps={choice.warps}, num_stages={choice.stages})"
 
     body = program.forward(run)
-    head = "import triton\nimport triton.language as tl\n"
-    if any("libdevice." in one for one in definitions):
-        head += "from triton.language.extra import libdevice\n"
-    return program.whole(head, "\n\n".join(definitions), body)
+    return program.whole(triton_head(definitions), "\n\n".join(definitions), body)
 
 
 def _chains(reference: Reference, steps: Sequence[Step]) -> tuple[list[Step], list[_Chain]]:

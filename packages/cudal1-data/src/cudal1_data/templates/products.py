@@ -11,7 +11,7 @@ from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.fusion import Kernel, LoopStep, Step, flat, uses
 from cudal1_data.templates.graph import Node, Reference
 from cudal1_data.templates.programs import Writer
-from cudal1_data.templates.triton_text import TileWriter
+from cudal1_data.templates.triton_text import TileWriter, triton_head
 
 _LINEAR = ("F.linear({0}, {1})", "F.linear({0}, {1}, {2})")
 MATMUL = "({0} @ {1})"
@@ -63,10 +63,7 @@ def product_program(reference: Reference, steps: Sequence[Step], tiles: Tiles) -
         return f"product{number}[({programs},)]({{args}}, num_warps={tiles.warps}, num_stages={tiles.stages})"
 
     body = program.forward(run)
-    head = "import triton\nimport triton.language as tl\n"
-    if any("libdevice." in one for one in definitions):
-        head += "from triton.language.extra import libdevice\n"
-    return program.whole(head, "\n\n".join(definitions), body)
+    return program.whole(triton_head(definitions), "\n\n".join(definitions), body)
 
 
 def _given(pairs: dict[int, tuple[Kernel, Node]]) -> dict[int, tuple[Node, ...]]:

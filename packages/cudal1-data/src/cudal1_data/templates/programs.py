@@ -12,7 +12,7 @@ from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.fusion import Kernel, LoopStep, Step, units
 from cudal1_data.templates.graph import Node, Reference
 from cudal1_data.templates.table import device_text
-from cudal1_data.templates.triton_text import triton_kernel, triton_loop
+from cudal1_data.templates.triton_text import triton_head, triton_kernel, triton_loop
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,7 @@ def triton_program(reference: Reference, steps: Sequence[Step], choice: Choice) 
 
     program = Writer(reference, steps)
     body = program.forward(run)
-    head = "import triton\nimport triton.language as tl\n"
-    if any("libdevice." in one for one in definitions):
-        head += "from triton.language.extra import libdevice\n"
-    return program.whole(head, "\n\n".join(definitions), body)
+    return program.whole(triton_head(definitions), "\n\n".join(definitions), body)
 
 
 def nvrtc_program(reference: Reference, steps: Sequence[Step], choice: Choice) -> str:

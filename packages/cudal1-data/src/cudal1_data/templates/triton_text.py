@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cudal1_data.templates.errors import UnsuitableError
@@ -22,6 +23,12 @@ class TritonKernel:
     """The kernel itself."""
     call: str
     """The line that runs it, `{args}` standing for its tensors."""
+
+
+def triton_head(definitions: Sequence[str]) -> str:
+    """Return the imports that kernels need."""
+    device = "from triton.language.extra import libdevice\n" if any("libdevice." in one for one in definitions) else ""
+    return f"import triton\nimport triton.language as tl\n{device}"
 
 
 def triton_kernel(kernel: Kernel, name: str, *, block: int, warps: int, stages: int, rows: int) -> TritonKernel:
