@@ -30,6 +30,25 @@ SMALL = {
     "T": 6,
     "TOKENS": 24,
 }
+PRODUCTS = (
+    "starter/matmul_bias_gelu",
+    "starter/linear_scale_residual",
+    "starter/mixer_block",
+    "generated/matmul_epilogue-3-0",
+    "generated/matmul_epilogue-3-1",
+    "generated/matmul_shapes-3-1",
+    "generated/recurrent-3-0",
+)
+"""Tasks with a product that a kernel takes over."""
+CHAINS = (
+    "generated/attention-0-1",
+    "generated/attention-0-5",
+    "generated/attention-0-0",
+    "generated/attention-0-2",
+    "starter/causal_attention_mask",
+    "starter/attention_naive",
+)
+"""Tasks with scores between two products."""
 _numbers = count()
 
 SHIMS = """
@@ -142,7 +161,17 @@ def on_one_thread(kernel: Kernel, folder: Path, inputs: list[torch.Tensor]) -> l
         f'extern "C" void run(void** p) {{ for (unsigned int b = 0; b < {made.grid[0]}u; ++b) '
         f"for (unsigned int t = 0; t < {threads}u; ++t) {{ blockIdx.x = b; threadIdx.x = t; fused({pointers}); }} }}\n"
     )
-    path = folder / "kernel.cpp"
+    library = compiled(body, folder)
+    outputs = [torch.full(node.dims, float("nan")) for node in kernel.outputs]
+    held = [one.contiguous() for one in inputs] + outputs
+    table = (ctypes.c_void_p * len(held))(*(one.data_ptr() for one in held))
+    library.run(table)
+    return outputs
+
+
+def compiled(body: str, folder: Path) -> ctypes.CDLL:
+    """Build a kernel's text and what calls it as C++."""
+    path = folder / f"kernel_{next(_numbers)}.cpp"
     path.write_text(SHIMS + body)
     library = path.with_suffix(".so")
     done = subprocess.run(
@@ -152,11 +181,7 @@ def on_one_thread(kernel: Kernel, folder: Path, inputs: list[torch.Tensor]) -> l
         check=False,
     )
     assert done.returncode == 0, done.stderr + body
-    outputs = [torch.full(node.dims, float("nan")) for node in kernel.outputs]
-    held = [one.contiguous() for one in inputs] + outputs
-    table = (ctypes.c_void_p * len(held))(*(one.data_ptr() for one in held))
-    ctypes.CDLL(str(library)).run(table)
-    return outputs
+    return ctypes.CDLL(str(library))
 
 
 def errors_in_interpreter(*tasks: str) -> dict[str, float]:

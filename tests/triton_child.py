@@ -25,7 +25,7 @@ from cudal1_data.templates.fusion import plan
 from cudal1_data.templates.products import Tiles, product_program
 from cudal1_data.templates.programs import Choice, triton_program
 from cudal1_data.templates.reader import read
-from template_programs import error_of, small_task
+from template_programs import CHAINS, PRODUCTS, error_of, small_task
 from triton.runtime.interpreter import TensorHandle
 
 
@@ -45,26 +45,6 @@ LIBDEVICE = types.SimpleNamespace(
 extra.libdevice = LIBDEVICE  # pyright: ignore[reportAttributeAccessIssue]
 
 
-PRODUCTS = (
-    "starter/matmul_bias_gelu",
-    "starter/linear_scale_residual",
-    "starter/mixer_block",
-    "generated/matmul_epilogue-3-0",
-    "generated/matmul_epilogue-3-1",
-    "generated/matmul_shapes-3-1",
-    "generated/recurrent-3-0",
-)
-
-ATTENTION = (
-    "generated/attention-0-1",
-    "generated/attention-0-5",
-    "generated/attention-0-0",
-    "generated/attention-0-2",
-    "starter/causal_attention_mask",
-    "starter/attention_naive",
-)
-
-
 def main() -> None:
     torch.set_num_threads(1)
     errors = {}
@@ -78,7 +58,7 @@ def main() -> None:
                 tiles = Tiles(block_m=32, block_n=64, block_k=32, warps=4, stages=2, group=2)
                 program = product_program(reference, plan(reference.roots), tiles)
                 errors[f"{task_id}, product"] = error_of(task, program, Path(folder))
-            if task_id in ATTENTION:
+            if task_id in CHAINS:
                 if task_id.startswith("starter/"):  # rows that are long enough for factors in several parts
                     task = load_task(task_id, device="cpu").at({"BATCH": 1, "HEADS": 2, "T": 520}, tag=False)
                     reference = read(task.source)

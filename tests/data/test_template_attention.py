@@ -16,7 +16,7 @@ from cudal1_data.templates.graph import Node
 from cudal1_data.templates.make import variants
 from cudal1_data.templates.programs import Choice, torch_program, triton_program
 from cudal1_data.templates.reader import read
-from template_programs import error_of, error_on_one_thread, errors_in_interpreter, small_task
+from template_programs import CHAINS, error_of, error_on_one_thread, errors_in_interpreter, small_task
 
 ROWS = """\
 import torch
@@ -99,16 +99,6 @@ def test_what_is_not_known_of_places_stays_pytorch_s(lines: str, tmp_path: Path)
 
 
 # --- two products ------------------------------------------------------------------------------------------------
-
-CHAINS = (
-    "generated/attention-0-1",
-    "generated/attention-0-5",
-    "generated/attention-0-0",
-    "generated/attention-0-2",
-    "starter/causal_attention_mask",
-    "starter/attention_naive",
-)
-"""Tasks with scores between two products (tests/triton_child.py has them too)."""
 
 
 @pytest.mark.slow

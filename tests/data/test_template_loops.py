@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import re
 import shutil
-import subprocess
 from itertools import count
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from cudal1_data.templates.fusion import LoopStep, plan, units
 from cudal1_data.templates.make import variants
 from cudal1_data.templates.programs import Choice, nvrtc_program, torch_program, triton_program
 from cudal1_data.templates.reader import read
-from template_programs import SHIMS, error_of, small_task
+from template_programs import compiled, error_of, small_task
 
 TOLERANCE = 2e-5
 _numbers = count()
@@ -153,17 +152,7 @@ class OneThread:
             "for (unsigned t = 0; t < threads; ++t) { blockIdx.x = b; threadIdx.x = t; "
             f"{name}({pointers}); }} }}\n"
         )
-        path = self.folder / f"kernel_{next(_numbers)}.cpp"
-        path.write_text(SHIMS + body)
-        library = path.with_suffix(".so")
-        done = subprocess.run(
-            ["g++", "-O0", "-w", "-fpermissive", "-shared", "-fPIC", str(path), "-o", str(library)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr + body
-        run = ctypes.CDLL(str(library)).run
+        run = compiled(body, self.folder).run
         self.built += 1
 
         def launch(grid: tuple[int, ...], block: tuple[int, ...], args: list[torch.Tensor]) -> None:

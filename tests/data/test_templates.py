@@ -24,7 +24,7 @@ from cudal1_data.templates.rewrites import captured_program, turned, turned_prog
 from cudal1_data.templates.table import UNARY, device_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from template_programs import error_of, error_on_one_thread, errors_in_interpreter, imported, small_task
+from template_programs import PRODUCTS, error_of, error_on_one_thread, errors_in_interpreter, imported, small_task
 
 TOLERANCE = 2e-5
 
@@ -60,17 +60,6 @@ IDS = (
     "generated/recurrent-3-5",
     "starter/linear_recurrence",
 )
-
-PRODUCTS = (
-    "starter/matmul_bias_gelu",
-    "starter/linear_scale_residual",
-    "starter/mixer_block",
-    "generated/matmul_epilogue-3-0",
-    "generated/matmul_epilogue-3-1",
-    "generated/matmul_shapes-3-1",
-    "generated/recurrent-3-0",
-)
-"""Tasks with a product that a kernel takes over (tests/triton_child.py has them too)."""
 
 
 @pytest.mark.parametrize("task_id", IDS)

@@ -56,11 +56,10 @@ def _twin(node: Node) -> Node | None:
         inner = _twin(operands[0])
         return None if inner is None else pointwise("abs(a)", inner)
     if (sides := _SIDES.fullmatch(text)) is not None and all(one.dtype == "int64" for one in operands):
-        given = [_side(one, operands) for one in (sides[1], sides[3])]
-        if any(one is None for one in given):
+        left, right = (_side(one, operands) for one in (sides[1], sides[3]))
+        if left is None or right is None:
             return None
-        dtype = "bool" if node.dtype == "bool" else "float32"
-        return pointwise(_EXPRESSIONS[sides[2]], *(one for one in given if one is not None), dtype=dtype)
+        return pointwise(_EXPRESSIONS[sides[2]], left, right, dtype="bool" if node.dtype == "bool" else "float32")
     if (triangle := _TRIANGLE.fullmatch(text)) is not None and _ONES.fullmatch(operands[0].text):
         return _triangle(node, lower=triangle[1] == "tril", diagonal=int(triangle[2] or 0))
     return None
@@ -84,13 +83,11 @@ def _side(text: str, operands: tuple[Node, ...]) -> Node | int | None:
 
 
 def _count(dims: Dims, made_by: Node) -> Node | None:
-    """Return the places along the one axis that is not 1; None where there are several, or no input has a device."""
+    """Return the places along the one axis that is not 1; None where there is another number of them, or no input."""
     place = next((one for one in walk(made_by) if one.kind == "input" and one.text), None)
-    if place is None or sum(size != 1 for size in dims) > 1:
+    if place is None or sum(size != 1 for size in dims) != 1:
         return None
-    index = [":" if size != 1 else "None" for size in dims]
-    view = "" if len(dims) == 1 else f"[{', '.join(index)}]"
-    if len(dims) > 1 and all(size == 1 for size in dims):
-        return None
+    index = ", ".join(":" if size != 1 else "None" for size in dims)
+    view = f"[{index}]" if len(dims) > 1 else ""
     text = f"torch.arange({max(dims)}, dtype=torch.float32, device={place.text}.device){view}"
     return Node("count", dims, text=text)
