@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from agent.doubles import HashEvaluator, suite, task
 from cudal1_agent.errors import CorpusError
-from cudal1_agent.rundir import METRICS, RunFolder, read_metrics, read_settings
+from cudal1_agent.rundir import ARCHIVE, METRICS, RunFolder, read_metrics, read_settings
 from cudal1_agent.session import GROUPS, HELD_OUT_TASKS, TRAIN, choose_tasks, tasks_of
 from cudal1_agent.settings import EvaluationSettings, Settings
 from cudal1_agent.tables import leakage_lines
 from cudal1_data import Suite, Task, load_suite
 from cudal1_data.kernelbench import notes, overlapping
+from cudal1_env import Archive
 
 EVERYTHING = EvaluationSettings(held_out_sizes=None)
 
@@ -141,6 +142,8 @@ def test_a_run_on_test_data_is_marked_in_config_and_metrics(tmp_path: Path, monk
     records = read_metrics(tmp_path / "run" / METRICS)
     assert {record["event"] for record in records} == {"answer", "table", "step"}
     assert all(record["trained_on_test"] for record in records)
+    with Archive(tmp_path / "run" / ARCHIVE) as archive:
+        assert [kept.marks for kept in archive.variants(best.task, correct_only=False)] == [("trained_on_test",)]
 
 
 def test_an_evaluation_says_what_the_run_has_seen() -> None:

@@ -21,6 +21,7 @@ from cudal1_agent.progress import Progress, quiet_libraries
 from cudal1_agent.rundir import (
     CONFIG,
     METRICS,
+    TRAINED_ON_TEST,
     Record,
     read_corpus_note,
     read_mark,
@@ -202,7 +203,10 @@ def evaluate_model(
         seen = {one.test: name for name, one in same.items()}
         marked = any(record.get("trained_on_test") for record in read_metrics(Path(target) / METRICS))
     quiet_libraries()
-    kept = archive or Archive()
+    marked = marked or bool(seen)
+    kept = Archive() if archive is None else archive
+    if marked:
+        kept.marks = TRAINED_ON_TEST
     judge = None
     if evaluator is None:
         evaluator = judge = make_judge(settings)
@@ -226,7 +230,7 @@ def evaluate_model(
                 seed=settings.seed,
                 progress=progress,
             )
-            return Evaluated(groups, seen, trained_on_test=marked or bool(seen))
+            return Evaluated(groups, seen, trained_on_test=marked)
     finally:
         if judge is not None:
             close_judge(judge, kept)

@@ -35,6 +35,8 @@ from cudal1_agent.settings import Settings, StageName, differences
 
 CONFIG, METRICS, ARCHIVE, REPORT = "config.json", "metrics.jsonl", "archive.sqlite", "report.html"
 CORPUS = "corpus.json"
+TRAINED_ON_TEST = ("trained_on_test",)
+"""How evaluations are marked whose program a model wrote that has learnt from test data."""
 
 _BEFORE_BEGINNING = {"lock", CONFIG + ".aside"}
 """What a run leaves that was killed before it began."""

@@ -16,7 +16,7 @@ from cudal1_agent.lessons import Lessons
 from cudal1_agent.model import is_embedded
 from cudal1_agent.progress import Progress
 from cudal1_agent.prompts import Style, fit_prompt
-from cudal1_agent.rundir import RunFolder
+from cudal1_agent.rundir import TRAINED_ON_TEST, RunFolder
 from cudal1_agent.settings import EvaluationSettings, PromptSettings, Settings
 from cudal1_agent.verdicts import Verdicts
 
@@ -222,7 +222,9 @@ class Session:
 
     def __post_init__(self) -> None:
         """Mark what the run writes from now on, where it trains on test data."""
-        self.folder.metrics.marks = {"trained_on_test": True} if self.tasks.trained_on_test else {}
+        marked = self.tasks.trained_on_test
+        self.folder.metrics.marks = {"trained_on_test": True} if marked else {}
+        self.folder.archive.marks = TRAINED_ON_TEST if marked else ()
 
     def prompts(self, model: str | Path) -> PromptBuilder:
         """Return what makes the prompts for a model of this run."""

@@ -88,6 +88,8 @@ class Archive:
             MachineError: The file cannot be opened or made.
         """
         self.path = None if path is None else Path(path)
+        self.marks: tuple[str, ...] = ()
+        """What evaluations that are added from now on are marked with (`Evaluation.marks`)."""
         self._lock = threading.RLock()
         try:
             if self.path is not None:
@@ -123,7 +125,7 @@ class Archive:
         Raises:
             MachineError: The disk is full or failing; nothing of this call was added, nothing before it was lost.
         """
-        rows = [_row(evaluation) for evaluation in evaluations]
+        rows = [_row(evaluation, self.marks) for evaluation in evaluations]
         with self._transaction("add to"):
             self._db.executemany(
                 "INSERT INTO evaluations (id, task, source_sha256, status, speedup_point, speedup_low, created_at, "
@@ -312,8 +314,10 @@ class Archive:
             raise _translate(error, what, self._name) from error
 
 
-def _row(evaluation: Evaluation) -> tuple[str | float | None, ...]:
+def _row(evaluation: Evaluation, marks: Sequence[str]) -> tuple[str | float | None, ...]:
     speedup = evaluation.speedup
+    if new := [mark for mark in marks if mark not in evaluation.marks]:
+        evaluation = evaluation.model_copy(update={"marks": (*evaluation.marks, *new)})
     # "strings": JSON has no NaN, and errors of outputs may be NaN.
     record = to_json(evaluation.model_dump(mode="json"), inf_nan_mode="strings").decode()
     return (

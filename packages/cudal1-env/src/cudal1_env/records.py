@@ -336,6 +336,8 @@ class Evaluation(BaseModel):
     """The seed (hex), once it will never be used again; see `Judge.retire`."""
     first_set: int = Field(default=2, ge=2)
     """Number of the first input set under the seed that its launches were timed on: earlier ones other launches had."""
+    marks: tuple[str, ...] = ()
+    """What must be known of where the program comes from; `trained_on_test`: its writer learnt from test data."""
     stderr: str = ""
     """The end of what the candidate wrote to its error stream (untrusted text)."""
 
