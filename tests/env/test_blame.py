@@ -22,11 +22,14 @@ class Gpu:
         held: What the imported candidate holds.
         lingering: How many looks later it comes back after its death.
         works: Whether the reference works where there is room; else it never does.
+        beside: Whether it worked beside the candidate before.
         counted: Whether memory is counted; on a CPU it is not.
     """
 
-    def __init__(self, *, held: int, lingering: int = 0, works: bool = True, counted: bool = True) -> None:
-        self.held, self.lingering, self.works, self.counted = held, lingering, works, counted
+    def __init__(
+        self, *, held: int, lingering: int = 0, works: bool = True, beside: bool = False, counted: bool = True
+    ) -> None:
+        self.held, self.lingering, self.works, self.counted, self.beside = held, lingering, works, counted, beside
         self.alive: set[str] = {"candidate", "reference"}
         self.device = SimpleNamespace(free_bytes=self.free, faults=(MemoryError,))
         self.settings = None
@@ -56,9 +59,21 @@ class Gpu:
         (Gpu(held=58 * GIB, lingering=3), True),
         (Gpu(held=58 * GIB, works=False), False),
         (Gpu(held=GIB // 2), False),
+        (Gpu(held=58 * GIB, beside=True), True),
+        (Gpu(held=58 * GIB, lingering=3, beside=True), True),
+        (Gpu(held=2 * GIB, beside=True), False),
         (Gpu(held=58 * GIB, counted=False), False),
     ],
-    ids=["hog", "memory comes back late", "the task's own fault", "failed once, beside a small program", "a CPU"],
+    ids=[
+        "hog",
+        "memory comes back late",
+        "the task's own fault",
+        "failed once, beside a small program",
+        "hog that left the reference some",
+        "memory comes back late then, too",
+        "holds little more than the reference",
+        "a CPU",
+    ],
 )
 def test_who_is_to_blame(monkeypatch: pytest.MonkeyPatch, gpu: Gpu, *, blamed: bool) -> None:
     monkeypatch.setattr(launches, "_BLAME_PAUSE_S", 0.0)
@@ -67,9 +82,9 @@ def test_who_is_to_blame(monkeypatch: pytest.MonkeyPatch, gpu: Gpu, *, blamed: b
     arguments: Any = (None, None, gpu.arm("reference"), gpu.arm("candidate"))
     if blamed:
         with pytest.raises(Fault) as found:
-            one._blame(*arguments)
+            one._blame(*arguments, beside=gpu.beside)
         assert found.value.status is Status.OUT_OF_MEMORY
         assert not gpu.alive
     else:
-        one._blame(*arguments)
+        one._blame(*arguments, beside=gpu.beside)
         assert "alone" not in gpu.alive

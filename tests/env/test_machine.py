@@ -20,8 +20,8 @@ from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.arms import Fault
 from cudal1_env.judge.cpu import CpuDevice
 from cudal1_env.judge.gpu import GpuFacts, mps_runs
-from cudal1_env.judge.health import Held, await_memory, check_returned, room_missing
-from cudal1_env.judge.launches import _Room
+from cudal1_env.judge.health import Held, await_memory, check_returned
+from cudal1_env.judge.room import Room, room_missing
 from cudal1_env.judge.trial import why_no_program_runs
 from cudal1_env.records import Evaluation, Status
 from cudal1_env.stats import DEFAULT_SPREAD
@@ -216,7 +216,7 @@ def test_memory_that_the_judge_takes_meanwhile_is_no_excuse_for_a_candidate(monk
     device = CpuDevice(None)
     monkeypatch.setattr(device, "free_bytes", lambda: next(free))
     monkeypatch.setattr(device, "own_bytes", lambda: next(own))
-    hogged, filled = _Room(device), _Room(device)
+    hogged, filled = Room(device), Room(device)
     hogged.begin()
     with pytest.raises(Fault, match="to leave 4 GiB .* 1 GiB are left of 70"):
         hogged.check()

@@ -1,4 +1,4 @@
-"""Is the GPU as it was, now that a candidate is dead; and does a candidate that lives leave room for the judge?"""
+"""Is the GPU as it was, now that a candidate is dead?"""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ _BACK_WITHIN_S = 2.0
 _PAUSE_S = 0.01
 _SLACK_BYTES = 512 << 20
 """What the driver may keep beside what the judge counts: code of kernels, stacks, handles."""
-_ROOM_BYTES = 4 << 30
-"""Memory of the GPU that a candidate must leave free, or half of what it found where that is less."""
 
 
 @dataclass(frozen=True)
@@ -64,22 +62,3 @@ def check_returned(beyond_bytes: int, strangers: int) -> None:
             f"expected the GPU's memory back within {_BACK_WITHIN_S:g} s of a candidate's death, "
             f"{beyond_bytes / 2**20:.0f} MiB are still held by something; look at nvidia-smi, and judge on another GPU"
         )
-
-
-def room_missing(free_before_bytes: int, free_bytes: int) -> str | None:
-    """Say what a candidate took that it should have left; None if it left enough.
-
-    Without room the judge cannot make inputs, nor the reference answer. Nothing bounds a process's share of a GPU from
-    outside, so what it took is looked at.
-
-    Args:
-        free_before_bytes: Free memory before the candidate was constructed, the reference being at work already.
-        free_bytes: Free memory now.
-    """
-    room = min(_ROOM_BYTES, free_before_bytes // 2)
-    if free_bytes >= room:
-        return None
-    return (
-        f"expected a program to leave {room / 2**30:.3g} GiB of the GPU's memory to the judge and the reference, "
-        f"{free_bytes / 2**30:.3g} GiB are left of {free_before_bytes / 2**30:.3g}"
-    )

@@ -13,12 +13,11 @@ from cudal1_worker import protocol as wire
 from cudal1_env.errors import TaskError, TooLargeError
 from cudal1_env.judge.arms import Arm, Fault
 from cudal1_env.judge.builder import Builder, Built
-from cudal1_env.judge.device import Device
 from cudal1_env.judge.floor import Floor
-from cudal1_env.judge.health import room_missing
 from cudal1_env.judge.host_memory import check_host_memory
 from cudal1_env.judge.oracle import Anatomy
 from cudal1_env.judge.pool import WARM_SETS, InputSet, Pool, WeightsMode
+from cudal1_env.judge.room import Room
 from cudal1_env.judge.rounds import (
     SETS_BESIDE,
     SETS_BY_CALL,
@@ -167,7 +166,7 @@ class Launches:
         """
         case, candidate = built.case, self._builder.again(built, pool)
         reference = self._builder.reference(case, pool)
-        room = _Room(self._device)
+        room = Room(self._device)
         try:
             pool.rest()  # what is only kept for later is not there for the arms
             self._construct_reference(case, pool, reference)
@@ -208,10 +207,10 @@ class Launches:
                 own.spend()
                 case.watch.add("measure", case.measuring_s())
                 case.measuring = None
-        except (TaskError, *self._device.faults):
+        except (TaskError, *self._device.faults) as error:
             room.check()  # if the candidate left none, it is to blame
-            if not room.begun:
-                self._blame(case, pool, reference, candidate)
+            if not room.begun or isinstance(error, TooLargeError) or self._device.out_of_room(error):
+                self._blame(case, pool, reference, candidate, beside=room.begun)
             raise
         finally:
             case.stderr = printable(candidate.worker.log)
@@ -219,7 +218,7 @@ class Launches:
             candidate.close()
             built.arm = None
 
-    def _check_room(self, room: _Room, candidate: Arm) -> None:
+    def _check_room(self, room: Room, candidate: Arm) -> None:
         """See whether a candidate left others the memory of the device, and of the host where no limit binds it.
 
         Raises:
@@ -229,35 +228,45 @@ class Launches:
         if self._device.name == "cuda":
             check_host_memory(candidate.worker.pid, self._settings.memory_bytes)
 
-    def _blame(self, case: Case, pool: Pool, reference: Arm, candidate: Arm) -> None:
-        """Find out whether the reference fails because a candidate took the device's memory when it was imported.
+    def _blame(self, case: Case, pool: Pool, reference: Arm, candidate: Arm, *, beside: bool) -> None:
+        """Find out whether something fails because a candidate took the device's memory when it was imported.
+
+        Args:
+            case: The candidate's.
+            pool: Of its task.
+            reference: Its arm.
+            candidate: Its arm.
+            beside: Whether the reference worked beside the candidate, and there was no room for what came then.
 
         Raises:
-            Fault: The candidate held much, and the reference works once it is dead.
+            Fault: The candidate held much, and the reference works once it is dead, or worked and held much less.
         """
-        if (free := self._device.free_bytes()) is None:
+        if (first := self._device.free_bytes()) is None:
             return
         reference.close()
+        free = first
         for _ in range(_BLAME_TRIES):
             time.sleep(_BLAME_PAUSE_S)  # memory of the dead comes back within a moment
             before, free = free, self._device.free_bytes() or 0
             if free == before:
                 break
+        much = _MUCH_BYTES + (free - first if beside else 0)
         candidate.close()
         for _ in range(_BLAME_TRIES):
             time.sleep(_BLAME_PAUSE_S)
-            if (self._device.free_bytes() or 0) - free < _MUCH_BYTES:
+            if (self._device.free_bytes() or 0) - free < much:
                 continue
-            alone = self._builder.reference(case, pool)
-            try:
-                self._construct_reference(case, pool, alone)
-            except (TaskError, *self._device.faults):
-                continue
-            finally:
-                alone.close()
+            if not beside:
+                alone = self._builder.reference(case, pool)
+                try:
+                    self._construct_reference(case, pool, alone)
+                except (TaskError, *self._device.faults):
+                    continue
+                finally:
+                    alone.close()
             raise Fault(
                 Status.OUT_OF_MEMORY,
-                "expected a program to leave the GPU's memory to others when it is imported, the reference works only "
+                "expected a program to leave the GPU's memory to others when it is imported, there is room only "
                 "without it",
             )
 
@@ -413,39 +422,6 @@ class _OwnSets:
     def spend(self) -> None:
         """No launch gets these sets again."""
         self._pool.spend(self._last)
-
-
-class _Room:
-    """Watches that a candidate leaves memory of the device to the judge and the reference."""
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._before: int | None = None
-        self._own = 0
-
-    @property
-    def begun(self) -> bool:
-        """Whether `begin` was called."""
-        return self._before is not None
-
-    def begin(self) -> None:
-        """The candidate comes now."""
-        self._before, self._own = self._device.free_bytes(), self._device.own_bytes()
-
-    def check(self) -> None:
-        """Insist that there is room.
-
-        Raises:
-            Fault: The candidate took it.
-        """
-        now = None if self._before is None else self._device.free_bytes()
-        if self._before is None or now is None:
-            return
-        judges = (
-            self._device.own_bytes() - self._own
-        )  # what the judge took meanwhile, arenas of the candidate's among it
-        if (text := room_missing(self._before - judges, now)) is not None:
-            raise Fault(Status.OUT_OF_MEMORY, text)
 
 
 def ahead(looks: Sequence[Look]) -> bool:
