@@ -34,6 +34,7 @@ PRODUCTS = (
     "starter/matmul_bias_gelu",
     "starter/linear_scale_residual",
     "starter/mixer_block",
+    "starter/gru_like_cell",
     "generated/matmul_epilogue-3-0",
     "generated/matmul_epilogue-3-1",
     "generated/matmul_shapes-3-1",

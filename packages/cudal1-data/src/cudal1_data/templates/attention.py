@@ -15,7 +15,7 @@ from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.fusion import Kernel, LoopStep, Step, uses
 from cudal1_data.templates.graph import Node, Reference
 from cudal1_data.templates.products import MATMUL, Factors
-from cudal1_data.templates.programs import Writer
+from cudal1_data.templates.programs import Read, Writer
 from cudal1_data.templates.triton_text import TileWriter, triton_head
 
 _MOST_SCORES, _MOST_OF_THREAD = 16384, 64
@@ -63,11 +63,11 @@ class _Chain:
         return left, right if self.turned is None else right.operands[0], self.sums.operands[1]
 
     @property
-    def read(self) -> tuple[Node, ...]:
-        """All that the kernel reads, in order."""
+    def read(self) -> tuple[Read, ...]:
+        """All that the kernel reads, in order; factors row after row."""
         sides = [one for one in self.between.leaves if one is not self.scores]
         more = [one for one in self.behind.leaves if one is not self.sums]
-        return (*self.factors, *sides, *more)
+        return (*((one, False) for one in self.factors), *((one, True) for one in (*sides, *more)))
 
 
 def attention_program(reference: Reference, steps: Sequence[Step], choice: Rows) -> str:

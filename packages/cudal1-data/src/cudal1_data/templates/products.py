@@ -10,7 +10,7 @@ from typing import Literal
 from cudal1_data.templates.errors import UnsuitableError
 from cudal1_data.templates.fusion import Kernel, LoopStep, Step, flat, uses
 from cudal1_data.templates.graph import Node, Reference
-from cudal1_data.templates.programs import Writer
+from cudal1_data.templates.programs import Read, Writer
 from cudal1_data.templates.triton_text import TileWriter, triton_head
 
 _LINEAR = ("F.linear({0}, {1})", "F.linear({0}, {1}, {2})")
@@ -66,10 +66,14 @@ def product_program(reference: Reference, steps: Sequence[Step], tiles: Tiles) -
     return program.whole(triton_head(definitions), "\n\n".join(definitions), body)
 
 
-def _given(pairs: dict[int, tuple[Kernel, Node]]) -> dict[int, tuple[Node, ...]]:
-    """Return what each kernel reads: the product's factors in its place."""
+def _given(pairs: dict[int, tuple[Kernel, Node]]) -> dict[int, tuple[Read, ...]]:
+    """Return what each kernel reads: the product's factors in its place, which are read row after row."""
     return {
-        key: tuple(one for leaf in kernel.leaves for one in (leaf.operands if leaf is product else (leaf,)))
+        key: tuple(
+            (one, leaf is not product)
+            for leaf in kernel.leaves
+            for one in (leaf.operands if leaf is product else (leaf,))
+        )
         for key, (kernel, product) in pairs.items()
     }
 

@@ -163,6 +163,8 @@ def _chosen(steps: Sequence[Step], choice: Choice) -> range:
     return range(count - choice.depth if choice.depth else 0, count)
 
 
+Read = tuple[Node, bool]
+"""A tensor that a kernel reads, and whether it goes by the tensor's strides where it has some."""
 Run = Callable[[Kernel | LoopStep, int], str | None]
 """Returns the line that runs a kernel, or a loop in one, `{args}` for its tensors; None where PyTorch computes it."""
 
@@ -177,7 +179,7 @@ class Writer:
     lines: list[str] = field(default_factory=list[str])
     absorbed: set[int] = field(default_factory=set[int])
     """`id`s of calls into PyTorch, and of kernels, whose work other kernels do themselves."""
-    given: dict[int, tuple[Node, ...]] = field(default_factory=dict[int, tuple[Node, ...]])
+    given: dict[int, tuple[Read, ...]] = field(default_factory=dict[int, tuple[Read, ...]])
     """By `id` of a kernel what it reads, where that is not its leaves."""
     number: int = 0
     """Kernels so far."""
@@ -289,14 +291,15 @@ class Writer:
     def _name(self, node: Node) -> str:
         return self.names.get(id(node), node.text)
 
-    def _argument(self, node: Node) -> str:
+    def _argument(self, node: Node, strided: bool = True) -> str:
         """Return how a kernel is given a tensor."""
-        return self._name(node) + ("" if node.kind == "parameter" or node.strides else ".contiguous()")
+        as_it_is = node.kind == "parameter" or (strided and node.strides)
+        return self._name(node) + ("" if as_it_is else ".contiguous()")
 
     def _launch(self, kernel: Kernel, line: str) -> None:
-        read = self.given.get(id(kernel), kernel.leaves)
-        args = [self._argument(leaf) for leaf in read]
-        device = self._name(read[0]) if read else self.reference.methods[0]
+        read = self.given.get(id(kernel), tuple((leaf, True) for leaf in kernel.leaves))
+        args = [self._argument(*one) for one in read]
+        device = self._name(read[0][0]) if read else self.reference.methods[0]
         for node in kernel.outputs:
             self._assign(node, f"torch.empty({node.dims}, device={device}.device, dtype=torch.float32)")
             args.append(self.names[id(node)])
