@@ -388,9 +388,9 @@ def test_every_starter_task_has_six_variants_and_no_test_task_turns_into_trainin
 
 def test_the_bundled_corpus_says_what_the_records_say(repository: Path) -> None:
     bundled = load_corpus("bundled")
-    assert len(bundled) > 500
+    assert len(bundled) > 1000
     judged = Corpus()
-    for name in ("verify_starter_cuda_part", "verify_starter_cuda", "verify_generated_cuda"):
+    for name in ("verify_starter_cuda_part", "verify_starter_cuda", "verify_generated_cuda", "verify_own_sets_cuda"):
         merge(judged, repository / "docs" / "results" / f"{name}.jsonl")
     for pair in bundled:
         assert pair.verified
