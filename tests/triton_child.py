@@ -62,7 +62,7 @@ def main() -> None:
                 if task_id.startswith("starter/"):  # rows that are long enough for factors in several parts
                     task = load_task(task_id, device="cpu").at({"BATCH": 1, "HEADS": 2, "T": 520}, tag=False)
                     reference = read(task.source)
-                program = attention_program(reference, plan(reference.roots), Rows(rows=16, warps=8))
+                program = attention_program(reference, plan(reference.roots), Rows(rows=16, keys=32, warps=8))
                 errors[f"{task_id}, attention"] = error_of(task, program, Path(folder))
     print(json.dumps(errors))
 

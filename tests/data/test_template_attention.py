@@ -122,7 +122,7 @@ def test_scores_never_lie_in_memory() -> None:
         reference = read(task.source)
         steps = plan(reference.roots)
         try:
-            program = attention_program(reference, steps, Rows(rows=16, warps=8))
+            program = attention_program(reference, steps, Rows(rows=16, keys=32, warps=8))
         except UnsuitableError:
             continue
         forward = program.partition("def forward")[2]
@@ -132,12 +132,14 @@ def test_scores_never_lie_in_memory() -> None:
     assert chained >= 20
 
 
-def test_rows_that_are_too_long_are_refused() -> None:
-    task = load_task("starter/attention_naive", device="cuda").at({"T": 2048})
-    reference = read(task.source)
-    with pytest.raises(UnsuitableError, match="scores at once"):
-        attention_program(reference, plan(reference.roots), Rows(rows=16, warps=8))
-    assert not any(one.template == "triton-attention" for one in variants(task, ("triton",)))
+def test_rows_may_be_long_but_not_scanned() -> None:
+    task = load_task("starter/attention_naive", device="cuda").at({"BATCH": 1, "HEADS": 2, "T": 4096})
+    assert any(one.template == "triton-attention" for one in variants(task, ("triton",)))
+    source = task.source.replace("p = p / p.sum(dim=3, keepdim=True)", "p = torch.cumsum(p, dim=3)")
+    assert source != task.source
+    reference = read(source)
+    with pytest.raises(UnsuitableError, match="got a scan"):
+        attention_program(reference, plan(reference.roots), Rows(rows=32, keys=32, warps=8))
 
 
 def test_scores_that_something_else_needs_stay_in_memory(tmp_path: Path) -> None:
@@ -145,7 +147,7 @@ def test_scores_that_something_else_needs_stay_in_memory(tmp_path: Path) -> None
     for used in ("return torch.matmul(p, v), p", "return torch.matmul(p, v) + p.sum()"):
         reference = read(source.replace("return torch.matmul(p, v)", used))
         with pytest.raises(UnsuitableError, match="expected two products"):
-            attention_program(reference, plan(reference.roots), Rows(rows=16, warps=8))
+            attention_program(reference, plan(reference.roots), Rows(rows=16, keys=32, warps=8))
 
 
 def test_a_small_corpus_has_each_template() -> None:

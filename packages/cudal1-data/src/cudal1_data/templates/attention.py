@@ -1,14 +1,16 @@
-"""Two matrix products in one Triton kernel with what lies between: a row of scores never leaves the chip.
+"""Two matrix products in one Triton kernel with what lies between: scores never leave the chip.
 
-Made for attention: scores of one query with every key, whatever makes weights of them, the weighted sum of values, and
-the pointwise operators behind it. A program holds some whole rows of scores, so rows may not be long.
+Made for attention: scores of queries with every key, whatever makes weights of them, the weighted sum of values, and
+the pointwise operators behind it. A program has some queries and goes over the keys a few at a time, as a thread's
+registers hold no whole row: once for each reduction over a row that needs the one before (twice for a softmax), and
+once for the sums. The scores are computed anew each time, which costs less than to keep them in memory.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cudal1_data.templates.errors import UnsuitableError
@@ -16,15 +18,15 @@ from cudal1_data.templates.fusion import Kernel, LoopStep, Step, uses
 from cudal1_data.templates.graph import Node, Reference
 from cudal1_data.templates.products import MATMUL, Factors
 from cudal1_data.templates.programs import Read, Writer
-from cudal1_data.templates.triton_text import TileWriter, triton_head
+from cudal1_data.templates.triton_text import IDENTITY, TileWriter, triton_head
 
-_MOST_SCORES, _MOST_OF_THREAD = 16384, 64
-"""Scores of a program, and of a thread: above, shared memory or registers run out, and builds take most of a minute."""
-_MOST_FACTORS = 16384
-"""Keys, or values, that a program loads at once: more do not fit into shared memory."""
+_MOST_TERMS, _MOST_SUMS = 64, 128
+"""Terms of scores, and columns of values, that a program has at once, at most."""
 _TURNED = re.compile(r"\{0\}\.transpose\((-?\d), (-?\d)\)")
 _LEAST = 16
 """Smallest side of a tile that Triton multiplies."""
+_JOINED = {"sum": "{} + {}", "max": "tl.maximum({}, {})", "min": "tl.minimum({}, {})"}
+"""How a reduction over some keys joins that over those before."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,9 @@ class Rows:
     """The parameters of the kernel."""
 
     rows: int
-    """Rows of scores of a program."""
+    """Queries of a program."""
+    keys: int
+    """Keys that it has at once."""
     warps: int
     """Warps of a program."""
     stages: int = 2
@@ -74,7 +78,7 @@ def attention_program(reference: Reference, steps: Sequence[Step], choice: Rows)
     """Write the program with one kernel for each such chain; the rest stays PyTorch.
 
     Raises:
-        UnsuitableError: There is no such chain, or its rows or tensors are too large.
+        UnsuitableError: There is no such chain, there is a scan between its products, or tensors are too large.
     """
     steps, chains = _chains(reference, steps)
     if not chains:
@@ -89,7 +93,7 @@ def attention_program(reference: Reference, steps: Sequence[Step], choice: Rows)
             return None
         definitions.append(_kernel(chain, f"attention{number}", choice))
         *batches, rows, _ = chain.scores.dims
-        programs = math.prod(batches) * -(-rows // choice.rows)
+        programs = math.prod(batches) * -(-rows // choice.rows) * _parts(chain)
         return f"attention{number}[({programs},)]({{args}}, num_warps={choice.warps}, num_stages={choice.stages})"
 
     body = program.forward(run)
@@ -142,50 +146,103 @@ def _kernel(chain: _Chain, name: str, choice: Rows) -> str:
     left, right, values = chain.factors
     chain.between.check_places(left.dims, right.dims, values.dims)
     chain.behind.check_places()
-    (high, wide), terms, width = chain.scores.dims[-2:], left.dims[-1], values.dims[-1]
-    block = _tile(wide)
-    most = min(_MOST_SCORES, _MOST_OF_THREAD * 32 * choice.warps)
-    if choice.rows * block > most:
-        raise UnsuitableError(f"expected up to {most} scores at once, got {choice.rows} x {block}")
-    between = _Writer(replace(chain.between, trailing=1), chain.scores, "scores", "side")
-    weights = between.value(chain.sums.operands[0], False)
-    behind = _Writer(chain.behind, chain.sums, "sums", "in")
-    apart = f"key[None, :] * {terms} + term[:, None]" if chain.turned is not None else f"term[:, None] * {wide} + key"
-    most = max(_MOST_FACTORS // block, _LEAST)
-    step, part = min(most, 32, _tile(terms)), min(most, _tile(width))
+    high, width = chain.scores.dims[-2], values.dims[-1]
     dot = f'input_precision="{choice.precision}"'
     lines = [
-        f"batch = tl.program_id(0) // {-(-high // choice.rows)}",
-        f"query = tl.program_id(0) % {-(-high // choice.rows)} * {choice.rows} + tl.arange(0, {choice.rows})[:, None]",
-        f"key = tl.arange(0, {block})",
+        f"part, turn = tl.program_id(0) % {_parts(chain)}, tl.program_id(0) // {_parts(chain)}",
+        f"batch = turn // {-(-high // choice.rows)}",
+        f"query = turn % {-(-high // choice.rows)} * {choice.rows} + tl.arange(0, {choice.rows})[:, None]",
         f"row = batch * {high} + query",
-        "col = key[None, :]",
         f"there = query < {high}",
-        f"inside = there & (col < {wide})",
-        f"place = row * {wide} + col",
-        f"scores = tl.zeros(({choice.rows}, {block}), dtype=tl.float32)",
-        f"for start in range(0, {terms}, {step}):",
-        f"    term = start + tl.arange(0, {step})",
-        f"    a = tl.load(left + row * {terms} + term[None, :], mask=there & (term[None, :] < {terms}), other=0.0)",
-        f"    b = tl.load(right + batch * {wide * terms} + {apart}, "
-        f"mask=(key[None, :] < {wide}) & (term[:, None] < {terms}), other=0.0)",
-        f"    scores = tl.dot(a, b, scores, {dot})",
-        *between.lines,
+    ]
+    known: dict[int, str] = {}
+    for level in _levels(chain.between):
+        writer = _between(chain, known)
+        steps: list[str] = []
+        for node in level:
+            value = f"tl.where(inside, {writer.value(node.operands[0], False)}, {IDENTITY[node.how]})"
+            of_part = f"tl.{node.how}({value}, 1)[:, None]"
+            known[id(node)] = total = f"row{len(known)}"
+            lines.append(f"{total} = tl.full(({choice.rows}, 1), {IDENTITY[node.how]}, tl.float32)")
+            steps.append(f"{total} = " + _JOINED[node.how].format(total, of_part))
+        lines += _over_keys(chain, choice, [*writer.lines, *steps])
+    writer, columns = _between(chain, known), min(_MOST_SUMS, _tile(width))
+    weights = writer.value(chain.sums.operands[0], False)
+    behind = _Writer(chain.behind, chain.sums, "sums", "in")
+    steps = [
+        *writer.lines,
         f"weights = tl.where(inside, {weights}, 0.0)",
-        f"for first in tl.static_range(0, {width}, {part}):",
-        f"    col = first + tl.arange(0, {part})[None, :]",
-        f"    inside = there & (col < {width})",
-        f"    place = row * {width} + col",
-        f"    c = tl.load(values + batch * {wide * width} + key[:, None] * {width} + col, "
-        f"mask=(key[:, None] < {wide}) & (col < {width}), other=0.0)",
-        f"    sums = tl.dot(weights, c, {dot})",
-        *(f"    {line}" for line in behind.body()),
+        f"c = tl.load(values + batch * {values.dims[-2] * width} + key[:, None] * {width} + out[None, :], "
+        f"mask=(key[:, None] < {values.dims[-2]}) & (out[None, :] < {width}), other=0.0)",
+        f"sums = tl.dot(weights, c, sums, {dot})",
+    ]
+    lines += [
+        f"out = part * {columns} + tl.arange(0, {columns})",
+        f"sums = tl.zeros(({choice.rows}, {columns}), dtype=tl.float32)",
+        *_over_keys(chain, choice, steps),
+        "col = out[None, :]",
+        f"inside = there & (col < {width})",
+        f"place = row * {width} + col",
+        *behind.body(),
     ]
     sides = [f"side{place}" for place, one in enumerate(chain.between.leaves) if one is not chain.scores]
     more = [f"in{place}" for place, one in enumerate(chain.behind.leaves) if one is not chain.sums]
     outs = [f"out{place}" for place in range(len(chain.behind.outputs))]
     head = f"@triton.jit\ndef {name}({', '.join(['left', 'right', 'values', *sides, *more, *outs])}):\n"
     return head + "".join(f"    {line}\n" for line in lines)
+
+
+def _parts(chain: _Chain) -> int:
+    """How many programs share the columns of the sums."""
+    return -(-chain.sums.dims[-1] // _MOST_SUMS)
+
+
+def _levels(between: Kernel) -> list[list[Node]]:
+    """Return the reductions, those behind each other that need no other one of them.
+
+    Raises:
+        UnsuitableError: There is a scan.
+    """
+    if between.scans:
+        raise UnsuitableError("expected reductions and pointwise operators between two products, got a scan")
+    depth: dict[int, int] = {}
+    levels: list[list[Node]] = []
+    for node in between.members:
+        before = max((depth.get(id(one), 0) for one in node.operands), default=0)
+        depth[id(node)] = before + (node.kind == "reduce")
+        if node.kind == "reduce":
+            levels += [[]] if len(levels) == before else []
+            levels[before].append(node)
+    return levels
+
+
+def _between(chain: _Chain, known: Mapping[int, str]) -> _Writer:
+    """Return what writes a part of rows of weights, given the reductions over whole rows."""
+    writer = _Writer(replace(chain.between, trailing=1), chain.scores, "scores", "side")
+    writer.names |= {(key, aligned): name for key, name in known.items() for aligned in (False, True)}
+    return writer
+
+
+def _over_keys(chain: _Chain, choice: Rows, lines: Sequence[str]) -> list[str]:
+    """Return a loop over all keys, some at a time, with their scores."""
+    wide, terms = chain.scores.dims[-1], chain.factors[0].dims[-1]
+    step = min(_MOST_TERMS, _tile(terms))
+    apart = f"key[None, :] * {terms} + term[:, None]" if chain.turned is not None else f"term[:, None] * {wide} + col"
+    inner = [
+        f"key = first + tl.arange(0, {choice.keys})",
+        "col = key[None, :]",
+        f"inside = there & (col < {wide})",
+        f"place = row * {wide} + col",
+        f"scores = tl.zeros(({choice.rows}, {choice.keys}), dtype=tl.float32)",
+        f"for start in range(0, {terms}, {step}):",
+        f"    term = start + tl.arange(0, {step})",
+        f"    a = tl.load(left + row * {terms} + term[None, :], mask=there & (term[None, :] < {terms}), other=0.0)",
+        f"    b = tl.load(right + batch * {wide * terms} + {apart}, "
+        f"mask=(col < {wide}) & (term[:, None] < {terms}), other=0.0)",
+        f'    scores = tl.dot(a, b, scores, input_precision="{choice.precision}")',
+        *lines,
+    ]
+    return [f"for first in range(0, {wide}, {choice.keys}):", *(f"    {line}" for line in inner)]
 
 
 def _tile(size: int) -> int:

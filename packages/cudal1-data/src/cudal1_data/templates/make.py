@@ -81,9 +81,16 @@ _TILES = [
     for (m, n, k, warps), stages, group in itertools.product(sizes, (2, 3), (1, 8))
 ]
 
+_SCORES: dict[Factors, Sequence[tuple[int, int, int]]] = {
+    "ieee": ((32, 32, 4), (32, 32, 8), (32, 64, 8), (64, 32, 8)),
+    "tf32x3": ((32, 64, 8), (64, 32, 4), (64, 32, 8), (64, 64, 4), (64, 64, 8), (128, 32, 8), (128, 64, 8)),
+}
+"""Queries, keys and warps whose scores fit into registers on sm_90: with more of them in float32 a thread keeps what it
+multiplies in memory."""
 _ROWS = [
-    Rows(rows=rows, warps=warps, precision=precision)
-    for precision, rows, warps in itertools.product(_SIZES, (16, 32, 64), (4, 8))
+    Rows(rows=rows, keys=keys, warps=warps, precision=precision)
+    for precision, tiles in _SCORES.items()
+    for rows, keys, warps in tiles
 ]
 
 _WARPS_OF_COLUMNS = 4

@@ -12,7 +12,7 @@ from cudal1_data.templates.table import device_text
 
 _MOST_TILE = 65536
 """Elements of a tile of rows: above, registers run out."""
-_IDENTITY = {"sum": "0.0", "max": '-float("inf")', "min": 'float("inf")'}
+IDENTITY = {"sum": "0.0", "max": '-float("inf")', "min": 'float("inf")'}
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class TileWriter:
         value = self.value(node.operands[0], False)
         if node.kind == "scan":
             return f"tl.cumsum(tl.where(inside, {value}, 0.0), 1)"
-        return f"tl.{node.how}(tl.where(inside, {value}, {_IDENTITY[node.how]}), 1)[:, None]"
+        return f"tl.{node.how}(tl.where(inside, {value}, {IDENTITY[node.how]}), 1)[:, None]"
 
     def _load(self, node: Node, aligned: bool) -> str:
         place = next(number for number, leaf in enumerate(self.kernel.leaves) if leaf is node)
