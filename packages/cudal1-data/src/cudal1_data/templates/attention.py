@@ -211,7 +211,8 @@ def _levels(between: Kernel) -> list[list[Node]]:
         before = max((depth.get(id(one), 0) for one in node.operands), default=0)
         depth[id(node)] = before + (node.kind == "reduce")
         if node.kind == "reduce":
-            levels += [[]] if len(levels) == before else []
+            if len(levels) == before:
+                levels.append([])
             levels[before].append(node)
     return levels
 
