@@ -58,7 +58,7 @@ class Verdicts:
             elif not (self._reuse and key in first):
                 first[key] = index
                 fresh.append(index)
-        # A task's programs together: they share its inputs and answers in the judge.
+        # A task's programs together: they share its oracle in the judge.
         fresh.sort(key=lambda index: jobs[index][0].id)
         for start in range(0, len(fresh), CHUNK):
             part = fresh[start : start + CHUNK]

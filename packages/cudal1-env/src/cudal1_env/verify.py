@@ -82,7 +82,7 @@ def program_of(pair: Pair) -> Program:
 
 
 class PooledJudge(BatchJudge):
-    """A judge for many programs of few tasks: they share their task's inputs and answers.
+    """A judge for many programs of few tasks: they share their task's oracle and seed.
 
     The records hold a commitment to the seed and no seed, because the pool goes on after each of them.
     """

@@ -14,7 +14,7 @@ _Item = TypeVar("_Item")
 def part_of(items: Iterable[_Item], part: str, task: Callable[[_Item], str]) -> list[_Item]:
     """Return the items of every N-th task, from the K-th on, for the part `K/N`; all of them for an empty text.
 
-    Items of one task stay together, since they share its inputs and answers.
+    Items of one task stay together, since they share its oracle.
 
     Args:
         items: What there is to do.

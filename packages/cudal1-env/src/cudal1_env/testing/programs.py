@@ -95,7 +95,7 @@ def exploits_folder() -> Path:
 
 
 def programs(only: Sequence[str] = ()) -> list[Program]:
-    """Return the programs, those on the same task next to each other, so that they share its inputs.
+    """Return the programs, those on the same task next to each other, so that they share its oracle.
 
     Args:
         only: Beginnings of names; by default every program.
