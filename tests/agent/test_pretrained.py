@@ -11,11 +11,12 @@ from agent.doubles import HashEvaluator, suite
 from cudal1_agent.evaluate import evaluate_model, last_model, settings_for
 from cudal1_agent.model import MARK, is_embedded, make_embedded
 from cudal1_agent.policies.transformers import TransformersPolicy
-from cudal1_agent.rundir import read_metrics
+from cudal1_agent.rundir import TRAINED_ON_TEST, read_metrics
 from cudal1_agent.session import TRAIN
 from cudal1_agent.settings import EmbeddedModel, Settings, with_flags
 from cudal1_agent.stages.contrast import ContrastTrainer
 from cudal1_agent.train import train
+from cudal1_env import Archive
 
 CHAT = (
     "{% for m in messages %}<{{ m.role }}>\n{{ m.content }}\n{% endfor %}"
@@ -75,7 +76,12 @@ def test_a_chat_model_goes_through_the_stages(model: Path, tmp_path: Path, monke
 
     monkeypatch.setattr(TransformersPolicy, "sample", listening)
     flags = {"suite": "starter", "evaluation": {"train_tasks": 2, "held_out_sizes": 0, "held_out_tasks": 0}}
-    evaluated = evaluate_model(str(run_dir), settings_for(str(run_dir), flags), evaluator=HashEvaluator())
+    with Archive() as archive:
+        archive.marks = TRAINED_ON_TEST  # of another model's
+        evaluated = evaluate_model(
+            str(run_dir), settings_for(str(run_dir), flags), evaluator=HashEvaluator(), archive=archive
+        )
+        assert [one.marks for one in archive.evaluations()] == [()] * 2
     assert {group: len(found) for group, found in evaluated.groups.items()} == {TRAIN: 2}
     assert not evaluated.trained_on_test
     assert "trained_on_test" not in json.dumps(evaluated.record("a run")) + evaluated.text("a run")

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cudal1_data import Task
@@ -14,10 +15,10 @@ from cudal1_env import doctor
 from cudal1_env.calibration import load_spread
 from cudal1_env.cli import main
 from cudal1_env.doctor import Findings, GpuFindings
-from cudal1_env.errors import MachineError
+from cudal1_env.errors import MachineError, TooLargeError
 from cudal1_env.hardware import has_gpu
-from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.arms import Fault
+from cudal1_env.judge import Judge, JudgeSettings, launches
+from cudal1_env.judge.arms import Arm, Fault
 from cudal1_env.judge.cpu import CpuDevice
 from cudal1_env.judge.gpu import GpuFacts, mps_runs
 from cudal1_env.judge.health import Held, await_memory, check_returned
@@ -234,6 +235,45 @@ def test_a_device_that_fails_for_want_of_memory_is_the_candidates_fault(
     monkeypatch.setattr(CpuDevice, "settle", full)
     free = itertools.chain([100 * GIB] * 4, itertools.repeat(GIB))
     assert evaluate_with_free(judge, monkeypatch, free).status is Status.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(("held", "blamed"), [(50 * GIB, True), (GIB, False)])
+def test_a_program_that_leaves_no_room_for_its_own_memory_is_to_blame(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, *, held: int, blamed: bool
+) -> None:
+    """The reference works beside it; then the judge has no room for what it makes for the candidate."""
+
+    class Full(RuntimeError):
+        pass
+
+    alive = False
+    close, memory = Arm.close, CpuDevice.memory
+
+    def closed(self: Arm) -> None:
+        nonlocal alive
+        alive = alive and self.wanted == "Model"
+        close(self)
+
+    def full_for_the_second(self: CpuDevice, *needs: Any) -> Any:
+        nonlocal alive
+        if alive:
+            raise Full("out of memory")
+        alive = True
+        return memory(self, *needs)
+
+    monkeypatch.setattr(launches, "_BLAME_PAUSE_S", 0.0)
+    monkeypatch.setattr(CpuDevice, "faults", (Full,))
+    monkeypatch.setattr(CpuDevice, "out_of_room", lambda self, error: isinstance(error, Full))
+    monkeypatch.setattr(CpuDevice, "free_bytes", lambda self: 60 * GIB - alive * held)
+    monkeypatch.setattr(CpuDevice, "memory", full_for_the_second)
+    monkeypatch.setattr(Arm, "close", closed)
+    if blamed:
+        one = judge.evaluate(ADD, RIGHT)
+        assert one.status is Status.OUT_OF_MEMORY
+        assert "held 50 GiB more than the reference" in one.message
+    else:
+        with pytest.raises(TooLargeError):
+            judge.evaluate(ADD, RIGHT)
 
 
 # --- doctor --------------------------------------------------------------------------------------------------------

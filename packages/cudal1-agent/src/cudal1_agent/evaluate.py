@@ -205,8 +205,7 @@ def evaluate_model(
     quiet_libraries()
     marked = marked or bool(seen)
     kept = Archive() if archive is None else archive
-    if marked:
-        kept.marks = TRAINED_ON_TEST
+    kept.marks = TRAINED_ON_TEST if marked else ()
     judge = None
     if evaluator is None:
         evaluator = judge = make_judge(settings)

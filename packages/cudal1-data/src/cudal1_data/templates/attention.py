@@ -3,7 +3,7 @@
 Made for attention: scores of queries with every key, whatever makes weights of them, the weighted sum of values, and
 the pointwise operators behind it. A program has some queries and goes over the keys a few at a time, as a thread's
 registers hold no whole row: once for each reduction over a row that needs the one before (twice for a softmax), and
-once for the sums. The scores are computed anew each time, which costs less than to keep them in memory.
+once for the sums. The scores are computed anew each time.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from cudal1_data.task import Task
 from cudal1_data.techniques import classify
@@ -85,8 +85,8 @@ _SCORES: dict[Factors, Sequence[tuple[int, int, int]]] = {
     "ieee": ((32, 32, 4), (32, 32, 8), (32, 64, 8), (64, 32, 8)),
     "tf32x3": ((32, 64, 8), (64, 32, 4), (64, 32, 8), (64, 64, 4), (64, 64, 8), (128, 32, 8), (128, 64, 8)),
 }
-"""Queries, keys and warps whose scores fit into registers on sm_90: with more of them in float32 a thread keeps what it
-multiplies in memory."""
+"""Queries, keys and warps. With these ptxas keeps all of the kernel for `causal_attention_mask` in registers of sm_90;
+with more of them in float32 a thread keeps what it multiplies in memory."""
 _ROWS = [
     Rows(rows=rows, keys=keys, warps=warps, precision=precision)
     for precision, tiles in _SCORES.items()
@@ -97,6 +97,7 @@ _WARPS_OF_COLUMNS = 4
 """Least number where columns become rows: they are long, and Triton builds slowly where a thread has a thousand
 elements."""
 
+Size = TypeVar("Size", Tiles, Rows)
 Program = Callable[[Reference, Sequence[Step], Choice], str]
 _KERNELS: tuple[tuple[Writing, Program, list[Choice]], ...] = (
     ("triton", triton_program, _TRITON),
@@ -154,29 +155,26 @@ def _kernels(source: str, writings: Sequence[Writing]) -> Iterator[Made]:
         with contextlib.suppress(*_UNSUITABLE):
             yield Made(torch_program(reference, steps), "pytorch", "operators", ())
     if "triton" in writings:
-        yield from _products(reference, steps)
-        yield from _attention(reference, steps)
+        yield from _in_triton(reference, steps, "triton-product", product_program, _TILES)
+        yield from _in_triton(reference, steps, "triton-attention", attention_program, _ROWS)
     for writing, program, choices in _KERNELS:
         if writing in writings:
             yield from _rendered(reference, steps, writing, program, choices)
 
 
-def _products(reference: Reference, steps: Sequence[Step]) -> Iterator[Made]:
-    for tiles in _TILES:
+def _in_triton(
+    reference: Reference,
+    steps: Sequence[Step],
+    template: str,
+    program: Callable[[Reference, Sequence[Step], Size], str],
+    sizes: Sequence[Size],
+) -> Iterator[Made]:
+    for size in sizes:
         try:
-            source = product_program(reference, steps, tiles)
+            source = program(reference, steps, size)
         except _UNSUITABLE:
-            return
-        yield Made(source, "triton", "triton-product", tuple(asdict(tiles).items()))
-
-
-def _attention(reference: Reference, steps: Sequence[Step]) -> Iterator[Made]:
-    for rows in _ROWS:
-        try:
-            source = attention_program(reference, steps, rows)
-        except _UNSUITABLE:
-            continue
-        yield Made(source, "triton", "triton-attention", tuple(asdict(rows).items()))
+            return  # whatever the size
+        yield Made(source, "triton", template, tuple(asdict(size).items()))
 
 
 def _rendered(

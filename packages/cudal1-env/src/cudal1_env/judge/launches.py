@@ -250,12 +250,14 @@ class Launches:
             before, free = free, self._device.free_bytes() or 0
             if free == before:
                 break
-        much = _MUCH_BYTES + (free - first if beside else 0)
+        references = free - first if beside else 0
         candidate.close()
         for _ in range(_BLAME_TRIES):
             time.sleep(_BLAME_PAUSE_S)
-            if (self._device.free_bytes() or 0) - free < much:
+            more = (self._device.free_bytes() or 0) - free - references
+            if more < _MUCH_BYTES:
                 continue
+            seen = f"there was no room beside it, which held {more / 2**30:.3g} GiB more than the reference"
             if not beside:
                 alone = self._builder.reference(case, pool)
                 try:
@@ -264,11 +266,9 @@ class Launches:
                     continue
                 finally:
                     alone.close()
-            raise Fault(
-                Status.OUT_OF_MEMORY,
-                "expected a program to leave the GPU's memory to others when it is imported, there is room only "
-                "without it",
-            )
+                seen = "the reference works only without it"
+            text = f"expected a program to leave the GPU's memory to others when it is imported, {seen}"
+            raise Fault(Status.OUT_OF_MEMORY, text)
 
     def _sets(self, case: Case, pool: Pool, mode: WeightsMode, first: int, last: int) -> list[InputSet]:
         with case.watch.phase("oracle"):
