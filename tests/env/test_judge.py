@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from cudal1_data import Task, load_suite
 from cudal1_env.errors import SandboxError, TaskError
@@ -272,14 +274,25 @@ def test_a_starter_variant_with_a_compiler(judge: Judge) -> None:
 def test_sets_beyond_the_memory_for_them_are_made_again() -> None:
     seed = bytes(range(16))
     program = candidate("return torch.add(x[1], x[0], alpha=2)")
-    with Judge(JudgeSettings(device="cpu", pool_bytes=1)) as small:
-        one = small.evaluate(ADD, program, seed=seed)
-        assert not any(pool.size_bytes for pool in small._pools.values())
-    with Judge(JudgeSettings(device="cpu")) as large:
-        other = large.evaluate(ADD, program, seed=seed)
-    assert one.status is other.status is Status.CORRECT, one.message
-    assert one.seconds.oracle_s > 0
-    assert [error.tolerance for error in one.errors] == [error.tolerance for error in other.errors]
+    made = list[list[InputSet]]()
+    for settings in (JudgeSettings(device="cpu", pool_bytes=1), JudgeSettings(device="cpu")):
+        with Judge(settings) as one:
+            record = one.evaluate(ADD, program)
+            assert record.status is Status.CORRECT, record.message
+            assert record.seconds.oracle_s > 0
+            assert any(pool.size_bytes for pool in one._pools.values()) is (settings.pool_bytes > 1)
+            with contextlib.closing(one._new_pool(one._case(ADD, program, "training"), seed)) as pool:
+                made += [pool.sets("seeded", 0, 10), pool.sets("seeded", 8, 10)]
+    few, few_again, many, many_again = made
+    assert all(one is other for one, other in zip(many[8:], many_again, strict=True)), "kept"
+    assert not any(one is other for one, other in zip(few[8:], few_again, strict=True)), "made again"
+    for one, other in zip([*few, *few_again], [*many, *many_again], strict=True):
+        assert (one.index, one.distribution) == (other.index, other.distribution)
+        assert np.array_equal(one.inputs, other.inputs)
+        for answer, same in zip(one.answers, other.answers, strict=True):
+            assert (answer.scale, answer.tolerance) == (same.scale, same.tolerance)
+            assert np.array_equal(answer.positions, same.positions)
+            assert np.array_equal(answer.values, same.values)
 
 
 def test_a_reference_may_return_a_diagonal(judge: Judge) -> None:
