@@ -202,6 +202,22 @@ def test_pairs_may_be_built_after_their_records_are_merged(tmp_path: Path) -> No
     assert all(pair.evaluations for pair in corpus)
 
 
+def test_building_again_tells_what_is_known_of_a_task_now(tmp_path: Path) -> None:
+    out, task = tmp_path / "pairs.jsonl", "starter/gelu_tanh"
+    built = list(build([load_task(task, device="cuda")], per_task=3, failures=0))
+    of_old = Corpus(pair.model_copy(update={"overlaps": None, "split": "test"}) for pair in built[1:])
+    namesake = built[0].model_copy(update={"task": "mine/gelu", "overlaps": None})
+    of_old.add(namesake)
+    of_old.add(built[1].model_copy(update={"source": "x = 1\n", "source_sha256": digest("x = 1\n"), "template": ""}))
+    of_old.save(out)
+    assert main(["corpus", "build", str(out), "starter:gelu_tanh", "--per-task", "3", "--failures", "0"]) == 0
+    corpus = load_corpus(out)
+    assert len(corpus) == 4
+    for pair in corpus:
+        expected = built[1] if pair.task == task else namesake
+        assert (pair.overlaps, pair.split) == (expected.overlaps, expected.split)
+
+
 @pytest.mark.parametrize(
     ("statuses", "label"),
     [

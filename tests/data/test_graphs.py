@@ -118,6 +118,47 @@ SAME = {
             inputs="torch.randn(3, 5)",
         ),
     ),
+    "a condition that always holds": (
+        reference("return torch.where(torch.full((16,), 3.0) > 2, x.exp(), x.tanh())"),
+        reference("return x.exp()"),
+    ),
+    "a mask that hides nothing": (
+        reference("return x.exp().tril(100).masked_fill(torch.zeros_like(x) > 0, -1.0)"),
+        reference("return x.exp()"),
+    ),
+    "a mask that hides all": (
+        reference("return y + x.exp().triu(100)", inputs=PAIR),
+        reference("return y", inputs=PAIR),
+    ),
+    "a bound that binds nothing": (
+        reference("return torch.clamp(x.exp(), min=float('-inf'), max=float('inf'))"),
+        reference("return x.exp()"),
+    ),
+    "between two values": (
+        reference("return torch.lerp(x, y, 0.25)", inputs=PAIR),
+        reference("return x + 0.25 * (y - x)", inputs=PAIR),
+    ),
+    "a number that takes operators": (
+        reference("return x.exp() * (torch.arange(3).sum() - 2) + torch.zeros(8, 1)"),
+        reference("return x.exp()"),
+    ),
+    "products with unit matrices": (
+        reference("return torch.eye(8) @ x.exp() @ torch.eye(16)"),
+        reference("return x.exp()"),
+    ),
+    "a product with nothing in it": (
+        reference("return x.exp() @ torch.zeros(16, 16) + x.tanh()"),
+        reference("return x.tanh()"),
+    ),
+    "one tensor joined": (reference("return torch.cat([x.exp()], 1)"), reference("return x.exp()")),
+    "a product turned": (
+        reference("return (x.exp() @ y.T).T", inputs=PAIR),
+        reference("return y @ x.exp().T", inputs=PAIR),
+    ),
+    "products of a batch turned": (
+        reference("return (x.exp() @ x.mT).mT", inputs="torch.randn(2, 3, 5, 4)"),
+        reference("return x @ x.exp().mT", inputs="torch.randn(2, 3, 7, 4)"),
+    ),
     "recurrence of another length": (
         reference("return self.r(x)[0]", init="self.r = nn.GRU(4, 5)", inputs="torch.randn(6, 2, 4)"),
         reference("return self.r(x)[0]", init="self.r = nn.GRU(4, 5)", inputs="torch.randn(9, 2, 4)"),
@@ -179,6 +220,22 @@ OTHER = {
     "batches of matrices": (
         reference("return x @ y", inputs="torch.randn(3, 4, 5), torch.randn(3, 5, 4)"),
         reference("return x @ y", inputs="torch.randn(3, 4, 5), torch.randn(5, 4)"),
+    ),
+    "masks": (
+        reference("return x.masked_fill(torch.arange(16) < 3, 0.0)"),
+        reference("return x.masked_fill(torch.arange(16) < 16, 0.0)"),
+    ),
+    "the unit matrix added": (
+        reference("return x + torch.eye(16)", inputs="torch.randn(16, 16)"),
+        reference("return x + torch.ones(16, 16)", inputs="torch.randn(16, 16)"),
+    ),
+    "a matrix with ones beside its diagonal": (
+        reference("return x @ torch.eye(16).roll(1, 0)"),
+        reference("return x * 1"),
+    ),
+    "draws": (
+        reference("return x * torch.bernoulli(torch.full((16,), 0.5))"),
+        reference("return x * torch.full((16,), 0.5)"),
     ),
     "triangles": (reference("return x.tril()"), reference("return x.triu()")),
 }

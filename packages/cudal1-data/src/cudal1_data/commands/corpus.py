@@ -16,6 +16,7 @@ from cudal1_data.commands.broken import report_broken, report_left_out
 from cudal1_data.corpus.build import build
 from cudal1_data.corpus.card import card
 from cudal1_data.corpus.merge import merge
+from cudal1_data.corpus.model import Pair
 from cudal1_data.corpus.stats import stats
 from cudal1_data.corpus.store import PAIRS, Corpus, check_ending, load_corpus
 from cudal1_data.errors import DataError
@@ -52,13 +53,16 @@ class Build(BaseModel):
             )
         corpus = load_corpus(self.out) if self.out.exists() else Corpus()
         before, start = len(corpus), time.monotonic()
+        newest: list[Pair] = []
         for spec in self.suites:
             suite = load_suite(spec, device=self.device)
             report_broken(suite)
             for task in paced(suite, len(suite), f"tasks of {suite.name} built"):
-                for pair in build([task], per_task=self.per_task, failures=self.failures):
+                pairs = list(build([task], per_task=self.per_task, failures=self.failures))
+                for pair in pairs:
                     corpus.add(pair)
-        corpus.settle()
+                newest += pairs[:1]
+        corpus.settle(newest)
         elapsed_s = time.monotonic() - start
         corpus.save(self.out)
         made = len(corpus) - before

@@ -83,13 +83,25 @@ class Corpus:
         self._pairs[pair.key] = (pair if built else known).model_copy(update=changes)
         return True
 
-    def settle(self) -> None:
-        """Give each pair without a template what pairs from templates know of its reference: family, level, split."""
-        built = {pair.reference_sha256: pair for pair in self._pairs.values() if pair.template}
+    def settle(self, made: Iterable[Pair] = ()) -> None:
+        """Give pairs what is known of their tasks: family, level, split, overlap.
+
+        Args:
+            made: Pairs made just now, one of each task: what they say holds for all pairs of that task and reference.
+                To other pairs without a template any pair from a template tells that has the same reference.
+        """
+        newest = {(pair.task, pair.reference_sha256): pair for pair in made}
+        built = {
+            pair.reference_sha256: newest.get((pair.task, pair.reference_sha256), pair)
+            for pair in self._pairs.values()
+            if pair.template
+        }
         for key, pair in self._pairs.items():
-            known = built.get(pair.reference_sha256)
-            if not pair.template and known is not None:
-                self._pairs[key] = pair.model_copy(update={name: getattr(known, name) for name in OF_TASK})
+            one = newest.get((pair.task, pair.reference_sha256))
+            if one is None and not pair.template:
+                one = built.get(pair.reference_sha256)
+            if one is not None:
+                self._pairs[key] = pair.model_copy(update={name: getattr(one, name) for name in OF_TASK})
 
     def save(self, path: Path) -> None:
         """Write the corpus, by the file's ending as Parquet or JSON lines; an interrupted write leaves the old file.

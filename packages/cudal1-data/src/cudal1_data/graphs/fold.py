@@ -7,12 +7,13 @@ division a product with a power, a variance what it is made of. Operators that n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from cudal1_data.graphs.build import Builder, Number, Shape, Tensor, Value, along, core, label, padded
 from cudal1_data.graphs.chains import joined
 from cudal1_data.graphs.graph import Graph
+from cudal1_data.graphs.products import multiply, turned
 from cudal1_data.graphs.raw import RawGraph, RawNode
 
 SAME = ("prims.clone", "prims.view_of", "aten.alias", "aten.detach", "prims.device_put", "aten.lift_fresh")
@@ -36,6 +37,7 @@ DRAWS = (
     "multinomial",
     "native_dropout",
 )
+RESHAPES = ("collapse_view", "collapse", "split_dim", "squeeze", "unsqueeze", "reshape", "view")
 REDUCTIONS = ("sum", "amax", "amin", "prod")
 POWERS = {"rsqrt": -0.5, "sqrt": 0.5, "reciprocal": -1.0}
 TURNED = {"gt": "lt", "ge": "le"}
@@ -202,6 +204,8 @@ def _arithmetic(folder: Folder, node: RawNode, name: str) -> Value:
         if first.value is None or second.value is None:
             return Number(None)
         return Number(first.value + second.value if op == "add" else first.value * second.value)
+    if op == "mul" and Number(0.0) in (first, second):
+        return Number(0.0)
     return folder.builder.pointwise(op, [first, second], shape, ordered=False)
 
 
@@ -245,12 +249,17 @@ def _where(folder: Folder, node: RawNode, name: str) -> Value:
     chosen = folder.operand(node.args["pred"])
     values = [folder.operand(node.args[which]) for which in ("a", "b")]
     operands = [value for value in (chosen, *values) if value is not None]
+    if isinstance(chosen, Number) and chosen.value is not None:
+        return values[0 if chosen.value else 1] or Number(None)
     if not any(isinstance(value, Tensor) for value in operands):
         return Number(None)
     shape = node.sizes
     if isinstance(chosen, Tensor):
         extreme = _extreme(folder, chosen.node, values[0], values[1])
         if extreme is not None:
+            neutral = Number(math.inf if extreme == "minimum" else -math.inf)
+            if neutral in values:
+                return next(value for value in values if isinstance(value, Tensor))
             return folder.builder.pointwise(extreme, operands[1:], shape, ordered=False)
     return folder.builder.pointwise("where", operands, shape)
 
@@ -321,11 +330,26 @@ def _reshape(folder: Folder, node: RawNode, name: str) -> Value:
 
 
 def _permute(folder: Folder, node: RawNode, name: str) -> Value:
-    value = folder.operand(node.args.get("a", node.args.get("self")))
+    given: Any = node.args.get("a", node.args.get("self"))
+    value = folder.operand(given)
     if not isinstance(value, Tensor):
         return value or Number(None)
     order: list[int] = node.args["permutation" if "permutation" in node.args else "dims"]
-    return folder.builder.permute(value, order)
+    made = _turned_product(folder, folder.raw.nodes[_place(given)], order, node.sizes)
+    return folder.builder.permute(value, order) if made is None else made
+
+
+def _turned_product(folder: Folder, of: RawNode, order: Sequence[int], full: Shape) -> Value | None:
+    """Return a matrix product whose last two dimensions are exchanged; None if that is not what is done."""
+    rank = len(order)
+    if list(order) != [*range(rank - 2), rank - 1, rank - 2]:
+        return None
+    while (of.op in SAME or of.op.rpartition(".")[2] in RESHAPES) and of.sizes[-2:] == (full[-1], full[-2]):
+        of = folder.raw.nodes[_place(next(iter(of.args.values())))]
+    name = of.op.rpartition(".")[2]
+    if name not in ("mm", "bmm") or of.sizes[-2:] != (full[-1], full[-2]):
+        return None
+    return turned(folder.builder, name, *_pair(folder, of), full)
 
 
 def _sums(folder: Folder, node: RawNode, name: str) -> Value:
@@ -360,36 +384,12 @@ def _variance(folder: Folder, node: RawNode, name: str) -> Value:
 
 
 def _product(folder: Folder, node: RawNode, name: str) -> Value:
-    """A matrix product, whatever holds its rows; `bmm` where each member of a batch has a matrix of its own."""
+    """A matrix product; one with a unit matrix is the other factor."""
     first, second = _pair(folder, node)
-    shape = node.sizes
-    builder = folder.builder
-    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
-        return folder.other(node) or Number(None)
-    if name == "bmm" and second.shape[0] != 1:
-        return _batched(builder, first, second, shape)
-    if name == "bmm":
-        second = Tensor(second.node, second.shape[1:], second.full[1:])
-    first = builder.whole(first)
-    source = builder.reshaped.get(first.node)
-    if name in ("mm", "bmm") and source is not None and source.shape[-1] == first.shape[-1]:
-        inner = builder.operator("mm", [source, second], (*source.shape[:-1], shape[-1]))
-        return builder.reshape(inner, shape)
-    return builder.operator("mm", [first, second], shape)
-
-
-def _batched(builder: Builder, first: Tensor, second: Tensor, shape: Shape) -> Value:
-    first, second = builder.whole(first), builder.whole(second)
-    sources = [builder.reshaped.get(one.node) for one in (first, second)]
-    if all(source is not None for source in sources):
-        left, right = sources
-        assert left is not None
-        assert right is not None
-        keeps = left.shape[-2:] == first.shape[-2:] and right.shape[-2:] == second.shape[-2:]
-        if keeps and left.shape[:-2] == right.shape[:-2]:
-            inner = builder.operator("bmm", [left, right], (*left.shape[:-1], right.shape[-1]))
-            return builder.reshape(inner, shape)
-    return builder.operator("bmm", [first, second], shape)
+    for given, other in zip(list(node.args.values())[:2], (second, first), strict=True):
+        if folder.raw.nodes[_place(given)].unit:
+            return other
+    return multiply(folder.builder, name, first, second, node.sizes) or folder.other(node) or Number(None)
 
 
 def _convolution(folder: Folder, node: RawNode, name: str) -> Value:
@@ -454,6 +454,12 @@ def _copy(folder: Folder, node: RawNode, name: str) -> Value | None:
     return Tensor(value.node, padded(value.shape, rank), node.sizes)
 
 
+def _joined(folder: Folder, node: RawNode, name: str) -> Value | None:
+    """Tensors one after another; a single one is itself."""
+    values = folder.operands(node)
+    return values[0] if len(values) == 1 else folder.other(node)
+
+
 def _random(folder: Folder, node: RawNode, name: str) -> Value:
     return folder.builder.leaf("random", node.sizes, name)
 
@@ -468,12 +474,13 @@ RULES: dict[str, Callable[[Folder, RawNode, str], Value | None]] = {
     **dict.fromkeys(("lt", "le", "gt", "ge", *COMMUTATIVE), _compare),
     **dict.fromkeys(REDUCTIONS, _sums),
     **dict.fromkeys(("argmax", "argmin"), _sums),
-    **dict.fromkeys(("collapse_view", "collapse", "split_dim", "squeeze", "unsqueeze", "reshape", "view"), _reshape),
+    **dict.fromkeys(RESHAPES, _reshape),
     **dict.fromkeys(("transpose", "permute"), _permute),
     **dict.fromkeys(("mm", "bmm", "mv", "dot"), _product),
     **dict.fromkeys(("slice", "select"), _part),
     **dict.fromkeys(("copy_", "copy_to", "copy"), _copy),
     **dict.fromkeys(DRAWS, _random),
+    "cat": _joined,
     "pow": _pow,
     "where": _where,
     "convert_element_type": _cast,

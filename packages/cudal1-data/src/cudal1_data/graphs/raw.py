@@ -23,6 +23,8 @@ class RawNode(BaseModel):
     """Sizes of the tensor that it makes; None where it makes several, or none."""
     dtype: str = ""
     """Element type of that tensor."""
+    unit: bool = False
+    """Whether it is a unit matrix in its last two dimensions, or several, whatever the inputs."""
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from cudal1_data.graphs.constants import Kind, constants
 from cudal1_data.graphs.raw import RawGraph, RawNode
 
 TORCH = str(torch.__version__)
@@ -169,6 +170,7 @@ def _raw(traced: torch.fx.GraphModule, *, states: int, state_bytes: int, inputs_
     traced.graph.eliminate_dead_code()
     places: dict[torch.fx.Node, int] = {}
     nodes: list[RawNode] = []
+    known = constants(traced)
     arguments = 0
     returned: list[Any] = []
     for node in traced.graph.nodes:
@@ -180,9 +182,13 @@ def _raw(traced: torch.fx.GraphModule, *, states: int, state_bytes: int, inputs_
             nodes.append(_tensor_node("state" if arguments < states else "input", {}, node))
             arguments += 1
         elif node.op == "get_attr":
-            nodes.append(_constant(traced, node))
+            nodes.append(_constant(traced, node, known.get(node)))
+        elif isinstance(number := known.get(node), float):
+            nodes.append(_tensor_node("constant", {"value": number}, node))
         else:
             nodes.append(_operator(node, places))
+        if known.get(node) == "unit":
+            nodes[-1] = nodes[-1].model_copy(update={"unit": True})
     outputs = [_plain(value, places) for value in returned]
     made = [value.meta["val"] for value in returned if isinstance(value, torch.fx.Node)]
     return RawGraph(
@@ -210,17 +216,12 @@ def _operator(node: torch.fx.Node, places: Mapping[torch.fx.Node, int]) -> RawNo
     return _tensor_node(str(target.overloadpacket), named, node)
 
 
-def _constant(traced: torch.fx.GraphModule, node: torch.fx.Node) -> RawNode:
+def _constant(traced: torch.fx.GraphModule, node: torch.fx.Node, known: Kind | None) -> RawNode:
     value = getattr(traced, str(node.target))
-    single = isinstance(value, torch.Tensor) and value.numel() == 1 and not isinstance(value, FakeTensor)
     shape = tuple(value.shape) if isinstance(value, torch.Tensor) else None
     dtype = str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else ""
-    return RawNode(op="constant", args={"value": _number(value) if single else None}, shape=shape, dtype=dtype)
-
-
-def _number(value: torch.Tensor) -> float:
-    with unset_fake_temporarily():
-        return float(value.double().item())
+    number = known if isinstance(known, float) else None
+    return RawNode(op="constant", args={"value": number}, shape=shape, dtype=dtype)
 
 
 def _tensor_node(op: str, args: dict[str, Any], node: torch.fx.Node) -> RawNode:
