@@ -1,7 +1,8 @@
 """Operator graphs of references: which tasks ask for the same computation at another shape.
 
-`process.trace_tasks` executes references in a child process (`child.py`, `tracer.py`, `constants.py`);
-`fold.py`, `products.py`, `build.py` and `chains.py` make what was traced comparable; `graph.py` gives it a fingerprint; `overlaps.py` compares suites.
+`process.trace_tasks` executes references in a child process (`child.py`, `tracer.py`, `constants.py`); `fold.py`,
+`products.py`, `build.py` and `chains.py` make what was traced comparable; `graph.py` gives it a fingerprint;
+`overlaps.py` compares suites.
 """
 
 from cudal1_data.graphs.overlaps import Overlap, OverlapReport, find_overlaps
