@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -234,3 +235,12 @@ def test_labels_made_by_hand(name: str, shared_data: Path, repository: Path) -> 
     assert f"{right} of {right + wrong}" in told
     assert f"{right} of {right + missed}" in told
     assert ways == len(labels)
+
+
+@pytest.mark.parametrize("part", ["/* ", "int a(", "dim3 a(", "__shared__ a[", "\n"])
+def test_no_pattern_looks_from_everywhere_to_the_end(part: str) -> None:
+    kernels = f"__global__ #include {part * (1_000_000 // len(part))}"
+    text = f"import torch\nk = load_inline('k', '''{kernels}''')\nclass ModelNew: pass\n"
+    began_s = time.process_time()
+    assert classify(text) is not None
+    assert time.process_time() - began_s < 30  # what does takes many minutes

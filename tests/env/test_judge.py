@@ -295,6 +295,24 @@ def test_sets_beyond_the_memory_for_them_are_made_again() -> None:
             assert np.array_equal(answer.values, same.values)
 
 
+def test_a_program_may_return_what_torch_negates_when_it_is_read(judge: Judge) -> None:
+    task = reference("return torch.sin(x[0]) + x[0], x[0] * 3", "[torch.randn(256, 512)]")
+    lazy = "torch.complex(x[0], -(torch.sin(x[0]) + x[0])).conj().imag"
+    one = judge.evaluate(task, candidate(f"return {lazy}, x[0] * 3"))
+    assert one.status is Status.CORRECT, one.message
+    task = reference("return torch.sin(x[0]) + x[0]", "[torch.randn(256, 512)]")
+    one = judge.evaluate(task, candidate(f"return {lazy}"))
+    assert one.status is Status.CORRECT, one.message
+
+
+def test_outputs_in_a_dictionary_go_by_their_names(judge: Judge) -> None:
+    task = reference("return {'sum': x[0].sum(1), 'max': x[0].amax(1)}", "[torch.randn(256, 512)]")
+    one = judge.evaluate(task, candidate("return {'max': x[0].amax(1), 'sum': x[0].sum(1)}"))
+    assert one.status is Status.CORRECT, one.message
+    swapped = judge.evaluate(task, candidate("return {'sum': x[0].amax(1), 'max': x[0].sum(1)}"))
+    assert swapped.status is Status.WRONG_OUTPUT
+
+
 def test_a_reference_may_return_a_diagonal(judge: Judge) -> None:
     task = reference("return torch.diagonal(x[0] @ x[1])", "[torch.randn(160, 96), torch.randn(96, 160)]")
     one = judge.evaluate(task, candidate("return (x[0] * x[1].t()).sum(1)"))

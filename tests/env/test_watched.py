@@ -195,7 +195,15 @@ class Script:
         self.results = {False: iter(candidate), True: iter(itself)}
         self.launches: list[tuple[bool, bool]] = []
         self.case = SimpleNamespace(
-            launches=[], overheads_ms=[], harnesses_ms=[], proven=[], kept_shares=[], states=[], looks=[], kept_s=0.0
+            launches=[],
+            overheads_ms=[],
+            harnesses_ms=[],
+            charged_ms=[],
+            proven=[],
+            kept_shares=[],
+            states=[],
+            looks=[],
+            kept_s=0.0,
         )
         self.case.watch = SimpleNamespace(phases={"measure": 0.5})
         settings = SimpleNamespace(settings=None, device=SimpleNamespace(name="cuda"))

@@ -54,16 +54,29 @@ _WRAPPED = re.compile(r"cutlass(?:__\w+)?::(?:Kernel2?|device_kernel)<(?:\w+::)*
 """CUTLASS launches what its argument names."""
 _ATEN_WRAPPED = re.compile(r"cutlass::(?:Kernel2?|device_kernel)<at::")
 _RESULT = re.compile(r"(?:void|std::enable_if<.*?>::type) ")
-_TRITON = re.compile(r"@(?:\w+\.)*jit\b[^\n]*\n(?:\s*(?:@|#)[^\n]*\n)*\s*def (\w+)", re.MULTILINE)
+_JIT = re.compile(r"@(?:\w+\.)*jit\b")
+_DEF = re.compile(r"def (\w+)")
 
 
 def triton_names(source: str) -> frozenset[str]:
     r"""Return the names of the functions that a program marks with Triton's `jit`.
 
-    >>> sorted(triton_names("@triton.autotune([])\n@triton.jit\ndef add_kernel(x):\n    pass\n"))
+    Line by line, each once: the text is a program's to choose, of any length.
+
+    >>> sorted(triton_names("@triton.autotune([])\n@triton.jit\n# adds\ndef add_kernel(x):\n    pass\n"))
     ['add_kernel']
     """
-    return frozenset(_TRITON.findall(source)) if "triton" in source else frozenset()
+    found: set[str] = set()
+    marked = False
+    for line in source.split("\n") if "triton" in source else ():
+        text = line.strip()
+        if _JIT.match(text):
+            marked = True
+        elif text and not text.startswith(("@", "#")):
+            if marked and (defined := _DEF.match(text)):
+                found.add(defined[1])
+            marked = False
+    return frozenset(found)
 
 
 def origin_of(name: str, triton: Collection[str] = ()) -> Origin:

@@ -307,6 +307,9 @@ class Evaluation(BaseModel):
     """For each launch the mean latency of a call in each turn: reference's, then candidate's, paired by position."""
     overhead_ms: NonNegative | None = None
     """Subtracted from every call of both arms: release, flag and read, measured on the reference (median launch)."""
+    charged_ms: NonNegative = 0.0
+    """Added to a call of the candidate, on average: by how much it ran longer than the reference usually does where
+    no clock runs, to drop its last outputs (largest of all launches)."""
     calls: int = Field(default=0, ge=0)
     """Timed calls of the candidate, each checked on a secret sample."""
     full_checks: int = Field(default=0, ge=0)

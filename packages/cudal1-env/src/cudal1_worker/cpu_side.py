@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from cudal1_worker import protocol as wire
+from cudal1_worker.layout import as_stored, flatten
 
 _PLUGS = 6
 """Blocks that are taken from the heap before a turn; every other one is given back at once."""
@@ -64,5 +65,7 @@ class CpuSide:
         """Nothing runs behind a call's back."""
 
     def keep(self, outputs: Any, *, reused: bool) -> Any:
-        """Outputs can be read wherever they lie."""
-        return outputs
+        """Outputs can be read wherever they lie, as they are stored."""
+        if type(outputs) is torch.Tensor:
+            return as_stored(outputs)
+        return [as_stored(leaf) for leaf in flatten(outputs)]

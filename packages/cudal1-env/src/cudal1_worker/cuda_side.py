@@ -95,16 +95,17 @@ class CudaSide:
         _synchronize()
 
     def keep(self, outputs: Any, *, reused: bool) -> Any:
-        """Return outputs that lie in the arena, and that no later call of the turn overwrites."""
+        """Return outputs that lie in the arena as they are, and that no later call of the turn overwrites."""
         if type(outputs) is torch.Tensor:
+            outputs = layout.as_stored(outputs)
             return outputs if not reused and self.arena.holds(_data_ptr(outputs)) else self._copy(outputs)
-        leaves = [
+        leaves = map(layout.as_stored, layout.flatten(outputs))
+        return [
             leaf
             if not isinstance(leaf, torch.Tensor) or (not reused and self.arena.holds(_data_ptr(leaf)))
             else self._copy(leaf)
-            for leaf in layout.flatten(outputs)
+            for leaf in leaves
         ]
-        return leaves
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Copy a tensor to where the judge can read it; what is not on the GPU, or does not fit, stays as it is."""

@@ -17,6 +17,7 @@ Entry = dict[str, Any]
 
 _CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 _DTYPES = {name: getattr(torch, name) for name in DTYPES}
+_is_neg = torch.Tensor.is_neg
 
 
 def dtype_code(dtype: torch.dtype) -> int:
@@ -134,9 +135,18 @@ def decode(value: Any) -> Any:
 
 
 def flatten(value: Any) -> list[Any]:
-    """Return the leaves of nested lists, tuples and dicts, in order."""
+    """Return the leaves of nested lists, tuples and dicts, in order; those of a dict in that of its keys' texts."""
     if isinstance(value, list | tuple):
         return [leaf for item in value for leaf in flatten(item)]
     if isinstance(value, dict):
-        return [leaf for item in value.values() for leaf in flatten(item)]
+        return [leaf for _, item in sorted(value.items(), key=_text_of_key) for leaf in flatten(item)]
     return [value]
+
+
+def as_stored(value: Any) -> Any:
+    """Return a tensor whose memory holds its values: torch negates some only when they are read."""
+    return value.resolve_neg() if type(value) is torch.Tensor and _is_neg(value) else value
+
+
+def _text_of_key(item: tuple[Any, Any]) -> str:
+    return str(item[0])

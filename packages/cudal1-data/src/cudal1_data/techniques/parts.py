@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+# Texts are a program's to choose: no pattern may look from every place of one to its end.
+COMMENTS = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 CUDA_TEXT = re.compile(r"__global__|__device__|cuda_runtime\.h|cublas|at::cuda|CUDAContext")
-C_TEXT = re.compile(r"#include|extern \"C\"|torch::Tensor|\b(?:void|float|double|int)\s+\w+\s*\([^)]*\)\s*\{")
+C_TEXT = re.compile(r"#include|extern \"C\"|torch::Tensor|\b(?:void|float|double|int)\s+\w+\s*\([^)]{0,2000}\)\s*\{")
 CPP_BUILDERS = ("load_inline", "CUDAExtension", "CppExtension")
 RUNTIME_BUILDERS = (
     "_compile_kernel",

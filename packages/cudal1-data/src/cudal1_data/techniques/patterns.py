@@ -85,7 +85,7 @@ def _packed_weights(parts: Parts) -> bool:
     turned = r"(?:\.t\(\)|\.T|\.mT|\.transpose\([^()]*\)|\.permute\([^()]*\))\.contiguous\(\)"
     return bool(
         re.search(rf"weight\w*{turned}", parts.python)
-        or re.search(rf"register_buffer\([^\n]*{turned}", parts.outside_forward)
+        or re.search(rf"register_buffer\([^\n]{{0,400}}{turned}", parts.outside_forward)
     )
 
 
@@ -97,7 +97,7 @@ def _turned_for_the_operator(parts: Parts) -> bool:
 
 def _turned_for_a_scan(parts: Parts) -> bool:
     along = r"\b(?:cumsum|cumprod|log_softmax|softmax|softmin)\("
-    return bool(re.search(rf"{along}[^\n]*\.contiguous\(\), dim=-1\)\.transpose\(", parts.python))
+    return bool(re.search(rf"{along}[^\n]{{0,400}}\.contiguous\(\), dim=-1\)\.transpose\(", parts.python))
 
 
 def _folded_weights(parts: Parts) -> bool:
@@ -195,7 +195,7 @@ PATTERNS: tuple[Pattern, ...] = (
         "layout",
         "padded tile",
         "one more column puts the rows of a shared tile into different banks",
-        _cuda(r"__shared__[^;]*\[\s*\w+\s*\]\s*\[\s*\w+\s*\+\s*1\s*\]|__shared__[^;]*\[32\]\s*\[33\]"),
+        _cuda(r"__shared__[^;]{0,400}\[\s*\w+\s*\]\s*\[\s*\w+\s*\+\s*1\s*\]|__shared__[^;]{0,400}\[32\]\s*\[33\]"),
     ),
     Pattern("shared-memory", "__shared__", "threads of a block share what one of them read", _cuda(r"__shared__")),
     Pattern(
@@ -262,7 +262,7 @@ PATTERNS: tuple[Pattern, ...] = (
         "launch",
         "grid or block of several dimensions",
         "the shape of blocks follows the data",
-        lambda parts: bool(re.search(r"\bdim3\s+\w+\s*\([^;]*?,", parts.cuda)) or _many_sided_block(parts),
+        lambda parts: bool(re.search(r"\bdim3\s+\w+\s*\([^;]{0,400}?,", parts.cuda)) or _many_sided_block(parts),
     ),
     Pattern(
         "launch",
@@ -304,7 +304,8 @@ PATTERNS: tuple[Pattern, ...] = (
         "array of accumulators",
         "each thread keeps several results in registers",
         _cuda(
-            r"(?m)^(?!.*__shared__)\s*(?:float|double|scalar_t|acc_t|T|half)\s+\w+\s*\[\s*(?:\d+|[A-Z]\w*)\s*\](?:\s*=|\s*;)"
+            r"(?m)^(?!.*__shared__)[ \t]*(?:float|double|scalar_t|acc_t|T|half)\s+"
+            r"\w+\s*\[\s*(?:\d+|[A-Z]\w*)\s*\](?:\s*=|\s*;)"
         ),
     ),
     Pattern("registers", "tl.static_range", "Triton unrolls such a loop", _triton(r"tl\.static_range")),

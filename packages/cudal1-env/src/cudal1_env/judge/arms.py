@@ -65,6 +65,8 @@ class Call:
     """Calls whose whole outputs were compared."""
     taken_s: float | None
     """Seconds that something else took of the device when the inputs had arrived, if that was asked for."""
+    awake_ns: int = 0
+    """How long the arm ran before, to drop its last outputs."""
 
 
 class Arm:
@@ -304,8 +306,7 @@ class Arm:
         first = turn % wire.SLOTS * self._burst if count <= self._burst else 0
         control[wire.SLOT], control[wire.COUNT] = first, count
         control[wire.OPERATION] = wire.EMPTY if empty else wire.CALL
-        self._awake(turn)
-        self.freeze()
+        awake_ns = self._awake(turn)
         answers = [answer for one in sets for answer in one.answers]
         if (pieces := self.device.sample_pieces) is None:
             on_clock, afterwards = whole_samples(answers), None
@@ -349,23 +350,22 @@ class Arm:
                 if all(sample.right for sample in comparisons[place]):
                     comparisons[place] = self._whole(sets[place], outputs[width * place : width * (place + 1)])
         self.worker.drain()
-        return Call(elapsed, tuple(comparisons), len(whole), taken_s)
+        return Call(elapsed, tuple(comparisons), len(whole), taken_s, awake_ns)
 
     @property
     def describing_ns(self) -> int:
-        """How long the worker took to wait for the device and to describe its outputs in the last empty call.
-
-        It says so itself: for the reference's worker.
-        """
+        """How long the (trusted) worker waited for the device and described its outputs in the last empty call."""
         return self._reply.words[wire.DESCRIBING]
 
-    def _awake(self, turn: int) -> None:
-        """Let the arm run again and wait until it drops its last outputs and polls; not timed."""
+    def _awake(self, turn: int) -> int:
+        """Let the arm run until it has dropped its last outputs and polls; return how many nanoseconds it ran."""
+        began = time.perf_counter_ns()
         self._control.words[wire.WAKE] = turn
         self.thaw()
         with self._faults("handing over after a call"):
-            limit = time.perf_counter_ns() + int(_AWAKE_TIMEOUT_S * 1e9)
-            self._wait(self._reply.words, wire.AWAKE, turn, limit)
+            self._wait(self._reply.words, wire.AWAKE, turn, began + int(_AWAKE_TIMEOUT_S * 1e9))
+        self.freeze()
+        return time.perf_counter_ns() - began
 
     def _inputs_at(self) -> int:
         """Where the worker says that it mapped its inputs; only its own contract depends on it."""

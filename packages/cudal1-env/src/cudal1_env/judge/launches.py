@@ -135,6 +135,7 @@ class Launches:
                 case.kept_s += measured_s
                 case.overheads_ms.append(result.overhead_ms)
                 case.harnesses_ms.append(result.harness_ms)
+                case.charged_ms.append(result.charged_ms)
                 case.proven.append(result.proven)
                 if self._device.name != "cpu":
                     case.kept_shares.append(result.kept_share)

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 _F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_FUTURE_WRITE = 0x1, 0x2, 0x4, 0x10
+_FIXED = _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_SEAL
 _IOV_MAX = 1024
 _NAME = "cudal1-judge"
 _SENT = f"/memfd:{_NAME} ".encode()
@@ -43,7 +44,7 @@ class Unreadable(Exception):
 
 
 class SharedBlock:
-    """A block of memory that a worker can map.
+    """A block of memory that a worker can map. Nobody can change its size: whoever reads beyond the end is killed.
 
     Args:
         size_bytes: Size of the block, a multiple of 8.
@@ -57,9 +58,7 @@ class SharedBlock:
         self._map = mmap.mmap(self.fd, size_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
         self.words = memoryview(self._map).cast("Q")
-        if sealed:
-            seals = _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_FUTURE_WRITE | _F_SEAL_SEAL
-            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _FIXED | (_F_SEAL_FUTURE_WRITE if sealed else 0))
 
     def close(self) -> None:
         """Give the descriptor back; the mapping goes when nothing refers to it."""
@@ -88,7 +87,7 @@ def sealed_file(data: bytes | memoryview) -> Generator[int]:
         os.lseek(fd, 0, os.SEEK_SET)
         # Nobody has mapped it, so refusing future writers refuses all; F_SEAL_WRITE would wait for every page in
         # flight, and fail with EBUSY on a busy machine.
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_FUTURE_WRITE | _F_SEAL_SEAL)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _FIXED | _F_SEAL_FUTURE_WRITE)
         yield fd
     finally:
         os.close(fd)
@@ -143,13 +142,13 @@ def private_ranges(pid: int) -> list[tuple[int, int]]:
     """Return the address ranges that a worker shares with nobody, sorted, neighbours joined.
 
     A private mapping of what the judge sent (inputs) is none: it shows the judge's memory. A worker whose first thread
-    is dead has no ranges.
+    is dead, or that hides its memory from other users (an unreadable program was executed), has no ranges.
     """
     ranges: list[tuple[int, int]] = []
     try:
         with open(f"/proc/{pid}/maps", "rb") as file:
             lines = file.read().split(b"\n")[:-1]
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return ranges
     for line in lines:
         # Names of mapped files are the worker's to choose, and need not be text.

@@ -84,6 +84,22 @@ def beyond_chance(mine: int, other: int) -> bool:
     return sum(math.comb(n, k) for k in range(mine, n + 1)) < _CHANCE * 2**n
 
 
+def beyond_usual(usual_ms: Sequence[float], times_ms: Sequence[float]) -> list[float]:
+    """By how much each time exceeds what is usual: a median and three standard deviations.
+
+    Args:
+        usual_ms: Times of somebody who is trusted; the standard deviation is that of normal noise of their median
+            absolute deviation.
+        times_ms: What is asked about.
+
+    >>> [round(over, 2) for over in beyond_usual([1.0, 1.0, 1.1, 0.9], [1.0, 1.1, 5.0])]
+    [0.0, 0.0, 3.78]
+    """
+    middle = statistics.median(usual_ms)
+    deviation = 1.4826 * statistics.median(abs(time - middle) for time in usual_ms)
+    return [max(0.0, time - middle - 3.0 * deviation) for time in times_ms]
+
+
 def median_and_error(times_ms: Sequence[float]) -> tuple[float, float]:
     """Median and its standard error from the median absolute deviation, as for normal noise."""
     middle = statistics.median(times_ms)

@@ -65,6 +65,7 @@ class Case:
     launches: list[Launch] = field(default_factory=list[Launch])
     overheads_ms: list[float] = field(default_factory=list[float])
     harnesses_ms: list[float] = field(default_factory=list[float])
+    charged_ms: list[float] = field(default_factory=list[float])
     proven: list[float] = field(default_factory=list[float])
     kept_shares: list[float] = field(default_factory=list[float])
     states: list[tuple[GpuState, ...]] = field(default_factory=list[tuple[GpuState, ...]])
@@ -173,6 +174,7 @@ class Case:
             launches=len(self.launches),
             rounds=sum(launch.pairs for launch in self.launches),
             turns_ms=tuple((launch.reference_ms, launch.candidate_ms) for launch in self.launches),
+            charged_ms=max(self.charged_ms, default=0.0),
             overhead_ms=sorted(self.overheads_ms)[len(self.overheads_ms) // 2] if self.overheads_ms else None,
             calls=self.tally.calls,
             full_checks=self.tally.full_checks,

@@ -25,6 +25,8 @@ from cudal1_env.sandbox.cgroup import Cage
 _STOPPED = b"T"
 _DEAD = (b"Z", b"X")
 _STAT_BYTES = 512
+_MOST_KEPT = 64
+"""Threads whose file is kept open: opening takes longer than reading, and the judge has a thousand descriptors."""
 _DEATH_S = 30.0
 """A GPU's driver ends what a worker left running there before the worker is dead. Where a million device threads print,
 that takes more than 5 s (tests/exploits/cuda/h36_printf_flood.py)."""
@@ -132,6 +134,7 @@ class Worker:
         if state in _DEAD and threads <= 1:
             raise WorkerGone(f"worker {self.pid} is dead")
         if threads == 1:
+            self._forget({self.pid})
             return state == _STOPPED
         if state != _STOPPED and state not in _DEAD:
             return False
@@ -139,18 +142,28 @@ class Worker:
             tasks = os.listdir(self._tasks)
         except (FileNotFoundError, ProcessLookupError) as error:
             raise WorkerGone(f"worker {self.pid} is dead") from error
+        self._forget({self.pid, *map(int, tasks)})
         return all(self._look(int(name))[0] in (_STOPPED, *_DEAD) for name in tasks)
+
+    def _forget(self, living: set[int]) -> None:
+        """Close the files of threads that have ended: a program may begin and end as many as it likes."""
+        for task in self._stats.keys() - living:
+            os.close(self._stats.pop(task))
 
     def _look(self, task: int) -> tuple[bytes, int]:
         """State letter of a task, and how many threads its process has."""
-        fd = self._stats.get(task)
+        fd = self._stats.pop(task, None)
         try:
             if fd is None:
-                fd = self._stats[task] = os.open(f"{task}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._tasks)
+                fd = os.open(f"{task}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._tasks)
             line = os.pread(fd, _STAT_BYTES, 0)
         except (ProcessLookupError, FileNotFoundError):
-            if fd is not None:
-                os.close(self._stats.pop(task))
+            line = b""
+        if fd is not None and line and len(self._stats) < _MOST_KEPT:
+            self._stats[task] = fd
+        elif fd is not None:
+            os.close(fd)
+        if not line:
             return b"X", 0
         fields = _stat_fields(line)
         return fields[0], int(fields[17])

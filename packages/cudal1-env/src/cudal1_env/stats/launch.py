@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,6 +73,13 @@ class Launch:
         """Return this launch with so much added to each latency of both arms."""
         return Launch(
             tuple(time + more_ms for time in self.reference_ms), tuple(time + more_ms for time in self.candidate_ms)
+        )
+
+    def charged(self, reference_ms: Sequence[float], candidate_ms: Sequence[float]) -> Launch:
+        """Return this launch with something added to each latency of either arm, pair by pair."""
+        return Launch(
+            tuple(time + more for time, more in zip(self.reference_ms, reference_ms, strict=True)),
+            tuple(time + more for time, more in zip(self.candidate_ms, candidate_ms, strict=True)),
         )
 
     def log_ratios(self) -> FloatArray:
