@@ -32,8 +32,6 @@ _SETTLING_TURNS = 2
 SETS_BY_CALL, SETS_BESIDE = 7, 16
 """How many sets a launch's first four pairs take, for each call of a turn, and beside that: in three of them a whole
 turn is watched, which chance exceeds in 1 of 81 launches, and calls are made alone. Later pairs' may not be kept."""
-_WARMING_CALLS, _WARMING_S = 3, 24e-3
-"""Untimed calls of an arm before its timed ones on a CPU, fewer where they take longer than this together."""
 _EMPTY_CALLS = 7
 _SLOPES = 6
 """Turns of some calls, and of twice as many, that tell a GPU's overhead."""
@@ -129,7 +127,7 @@ class LaunchResult:
     kept_share: float = 1.0
     """How much of the reference's time beside the candidate it takes alone, too; at most 1."""
     charged_ms: float = 0.0
-    """What was added to each of the candidate's calls, on average, because it ran longer before them than is usual."""
+    """What was added to the candidate's calls, on average, because it ran longer before them than is usual."""
 
     @property
     def suspect(self) -> bool:
@@ -180,7 +178,7 @@ class Measurement:
         calls_per_turn: Calls that a turn averages over, a multiple of `burst`.
         burst: Calls that are made in one go.
         longer: How many there may be where the candidate is faster.
-        closely: Whether all pairs have watched calls, because a launch before gave reason to.
+        closely: Whether all pairs have watched calls, or on a CPU untimed ones, because a launch before gave reason to.
     """
 
     def __init__(
@@ -218,8 +216,6 @@ class Measurement:
         self._overhead = Overhead(0.0, 0.0, 0.0)
         self._empty_ms: list[float] = []
         self._resolution_ms = 1e-3
-        wanted = min(_WARMING_CALLS, math.ceil(_WARMING_S / reference_s))
-        self._warming = wanted if reference.device.name == "cpu" else 0
 
     def run(self, enough: Callable[[Launch], bool]) -> LaunchResult:
         """Measure until `enough` says so or the launch is full; the candidate is dead afterwards.
@@ -261,7 +257,7 @@ class Measurement:
                 self.prepare(begins[pair], begins[ready])
                 self._settle(warm, order)
             if pair % 2 == 1 or self.random.random() < 0.5:
-                order = order[1], order[0]
+                order = self._swapped(order, warm)
             # The sets have no name here: those that are not kept must be gone before the next ones are made.
             times = self._pair(self.sets(begins[pair], begins[pair + 1]), plans[pair], order, warm)
             launch = launch.add(times[False], times[True])
@@ -273,8 +269,7 @@ class Measurement:
         if over_ms := self._overstated_ms(warm):
             launch, before = launch.longer(over_ms), [time + over_ms for time in before]
         beside_ms, charged_ms = launch.reference_ms, self._charged_ms()
-        launch = launch.charged(*charged_ms)
-        most = math.inf
+        launch, most = launch.charged(*charged_ms), math.inf
         if burst > 1:
             launch = believed(launch, self._single_ms[False], self._single_ms[True])
             most = proven(launch, self._single_ms[False], self._single_ms[True])
@@ -298,19 +293,27 @@ class Measurement:
     def _charged_ms(self) -> list[list[float]]:
         """What is added to the calls of each pair on a CPU: by how much either arm ran longer before than is usual.
 
-        An arm runs there, before the clock starts, to drop its last outputs. A program that reads its weights at this
-        opportunity finds them near, and takes at least as long for it as that saves. On a GPU no clock sees the host's
-        caches, and the judge empties the device's.
+        It runs there to drop its last outputs. A program that reads its weights then finds them near, and takes at
+        least as long for it as that saves. On a GPU the judge empties the cache that counts.
         """
-        usual_ms = self._awake_ms[False]
         calls = self.calls_per_turn if self.reference.device.name == "cpu" else math.inf
-        return [[over / calls for over in beyond_usual(usual_ms, times)] for times in self._awake_ms.values()]
+        over_ms = [beyond_usual(self._awake_ms[False], times) for times in self._awake_ms.values()]
+        return [[time / calls for time in times] for times in over_ms]
+
+    def _swapped(self, order: tuple[bool, bool], warm: InputSet) -> tuple[bool, bool]:
+        """Return the other order of the arms, in which the first turn comes behind one of the same arm.
+
+        Such a turn takes less time. So either arm has as many of them: each odd pair swaps, the others do by chance,
+        and settling turns end like the pair before them. On a CPU, where a turn costs little, one of the other arm
+        comes in between.
+        """
+        second, first = order
+        if self.reference.device.name == "cpu":
+            self._turn([warm] * self.burst, is_candidate=second)
+        return first, second
 
     def _settle(self, warm: InputSet, order: tuple[bool, bool]) -> None:
-        """Make turns that are not timed: the first ones after a break take longer.
-
-        They end like the pair before them, so that the turn behind follows one of the same arm as often as without.
-        """
+        """Make turns that are not timed: the first ones after a break take longer."""
         for is_candidate in order * _SETTLING_TURNS:
             self._turn([warm] * self.burst, is_candidate=is_candidate)
 
@@ -359,13 +362,11 @@ class Measurement:
             stay.insert(place + int(self.random.integers(2)), (stay[place][0], "watch"))
         return stays
 
-    def _pair(self, sets: list[InputSet], plan: Stays, order: tuple[bool, bool], warm: InputSet) -> dict[bool, float]:
+    def _pair(self, sets: list[InputSet], plan: Stays, order: Sequence[bool], warm: InputSet) -> dict[bool, float]:
         """Make a plan's calls with both arms; return the mean latency of a call of their turns in milliseconds.
 
-        Either arm comes second as often: a turn behind one of the same arm takes less time, and each odd pair swaps
-        them, the others by chance. On a CPU untimed calls come first in each stay. The judge empties the core's own
-        caches only: without these calls an arm would find in the shared one what the other has left, and a candidate
-        that reads its weights while its outputs are dropped would find them nearer than the reference.
+        On a CPU large temporaries put what the reference needs out of the cache that cores share. So where it seemed
+        slowed before, each arm begins with an untimed call, which brings its own back.
         """
         total_ms = {False: 0.0, True: 0.0}
         self._ran_ms = {False: 0.0, True: 0.0}
@@ -373,7 +374,7 @@ class Measurement:
         for stay in plan:
             parts = [(list(itertools.islice(unused, count)), kind) for count, kind in stay]
             for is_candidate in order:
-                for _ in range(self._warming):
+                if self.closely and self.reference.device.name == "cpu":
                     self._turn([warm], is_candidate=is_candidate)
                 for part, kind in parts:
                     elapsed_ms = self._elapsed_ms(part, is_candidate=is_candidate, watch=kind == "watch")

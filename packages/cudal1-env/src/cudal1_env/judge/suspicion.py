@@ -13,6 +13,10 @@ _SLOWED = 1.05
 _FAR, _OFTEN = 1.2, 0.25
 """Or this much slower than its longest turn once the candidate is dead, in this share of its turns: what only some
 turns meet moves their centre before it moves their median."""
+_FAR_OFF = 6.0
+"""Standard deviations that nobody is asked about."""
+_OF_MEDIAN = 1.2533
+"""Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)."""
 _CHANCE = 1e-4
 """What is seen before the candidate's calls only is no chance if chance does as much with less than this probability.
 It is asked after each of several launches, and by chance less than one evaluation of 1024 should be blamed."""
@@ -85,23 +89,28 @@ def beyond_chance(mine: int, other: int) -> bool:
 
 
 def beyond_usual(usual_ms: Sequence[float], times_ms: Sequence[float]) -> list[float]:
-    """By how much each time exceeds what is usual: a median and three standard deviations.
+    """By how much each time exceeds what is usual.
+
+    A time alone counts from six standard deviations above the usual median on, so that a busy machine adds little. All
+    together count by how much their median exceeds the usual one by more than three standard errors.
 
     Args:
-        usual_ms: Times of somebody who is trusted; the standard deviation is that of normal noise of their median
-            absolute deviation.
+        usual_ms: Times of somebody who is trusted.
         times_ms: What is asked about.
 
     >>> [round(over, 2) for over in beyond_usual([1.0, 1.0, 1.1, 0.9], [1.0, 1.1, 5.0])]
-    [0.0, 0.0, 3.78]
+    [0.0, 0.0, 3.56]
+    >>> beyond_usual([1.0] * 8, [1.5] * 8) == [0.5] * 8
+    True
     """
-    middle = statistics.median(usual_ms)
-    deviation = 1.4826 * statistics.median(abs(time - middle) for time in usual_ms)
-    return [max(0.0, time - middle - 3.0 * deviation) for time in times_ms]
+    (usual, usual_error), (middle, error) = median_and_error(usual_ms), median_and_error(times_ms)
+    bound = usual + _FAR_OFF * usual_error * math.sqrt(len(usual_ms)) / _OF_MEDIAN
+    always = max(0.0, middle - usual - 3.0 * math.hypot(error, usual_error))
+    return [max(always, time - bound) for time in times_ms]
 
 
 def median_and_error(times_ms: Sequence[float]) -> tuple[float, float]:
     """Median and its standard error from the median absolute deviation, as for normal noise."""
     middle = statistics.median(times_ms)
     deviation = 1.4826 * statistics.median(abs(time - middle) for time in times_ms)
-    return middle, 1.2533 * deviation / math.sqrt(len(times_ms))
+    return middle, _OF_MEDIAN * deviation / math.sqrt(len(times_ms))
