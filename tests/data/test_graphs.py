@@ -146,6 +146,10 @@ SAME = {
         reference("return torch.eye(8) @ x.exp() @ torch.eye(16)"),
         reference("return x.exp()"),
     ),
+    "a product with a unit matrix, turned": (
+        reference("return (x.exp() @ torch.eye(16)).T"),
+        reference("return x.exp().T"),
+    ),
     "a product with nothing in it": (
         reference("return x.exp() @ torch.zeros(16, 16) + x.tanh()"),
         reference("return x.tanh()"),

@@ -17,11 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 MOST_ELEMENTS = 1 << 24
 """A tensor with more is not looked at, nor what is made of it."""
-
-
 SHAPED = ("full_like", "zeros_like", "ones_like", "new_full", "new_zeros", "new_ones")
 """Operators to which the values of the tensor that they take do not matter."""
-
 
 Kind = float | Literal["unit"]
 """One number everywhere, or unit matrices in the last two dimensions."""
@@ -61,7 +58,7 @@ def _value(
     if node.op != "call_function" or not isinstance(seen, torch.Tensor) or seen.numel() > MOST_ELEMENTS:
         return None
     target: Any = node.target
-    name = str(target).split(".")[-2:][0]
+    name = str(getattr(target, "overloadpacket", target)).rpartition(".")[2]
     if "empty" in name or torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
         return None
     if name in SHAPED:
@@ -74,7 +71,7 @@ def _value(
     try:
         value = target(*args, **kwargs)
     except (RuntimeError, NotImplementedError, ValueError, TypeError):
-        return None
+        return None  # what torch cannot execute as it was traced stays the operator that it is
     return value if isinstance(value, torch.Tensor) else None
 
 

@@ -347,7 +347,7 @@ def _turned_product(folder: Folder, of: RawNode, order: Sequence[int], full: Sha
     while (of.op in SAME or of.op.rpartition(".")[2] in RESHAPES) and of.sizes[-2:] == (full[-1], full[-2]):
         of = folder.raw.nodes[_place(next(iter(of.args.values())))]
     name = of.op.rpartition(".")[2]
-    if name not in ("mm", "bmm") or of.sizes[-2:] != (full[-1], full[-2]):
+    if name not in ("mm", "bmm") or of.sizes[-2:] != (full[-1], full[-2]) or any(_units(folder, of)):
         return None
     return turned(folder.builder, name, *_pair(folder, of), full)
 
@@ -383,11 +383,16 @@ def _variance(folder: Folder, node: RawNode, name: str) -> Value:
     return _times(folder, total, freedom**-1.0 if freedom > 0 else None, node.sizes)
 
 
+def _units(folder: Folder, node: RawNode) -> list[bool]:
+    """Which of a product's factors are unit matrices."""
+    return [folder.raw.nodes[_place(given)].unit for given in list(node.args.values())[:2]]
+
+
 def _product(folder: Folder, node: RawNode, name: str) -> Value:
     """A matrix product; one with a unit matrix is the other factor."""
     first, second = _pair(folder, node)
-    for given, other in zip(list(node.args.values())[:2], (second, first), strict=True):
-        if folder.raw.nodes[_place(given)].unit:
+    for unit, other in zip(_units(folder, node), (second, first), strict=True):
+        if unit:
             return other
     return multiply(folder.builder, name, first, second, node.sizes) or folder.other(node) or Number(None)
 
