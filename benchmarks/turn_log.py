@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.arms import Arm, Call
-from cudal1_env.judge.cuda_memory import CudaMemory
-from cudal1_env.judge.pool import InputSet
+from cudal1_env.judge.device.cuda_memory import CudaMemory
+from cudal1_env.judge.measure.arm import Arm, Call
+from cudal1_env.judge.oracle.pool import InputSet
 from judge_cuda import CASES, HEAD, program, task
 from parts import machine_line, write
 

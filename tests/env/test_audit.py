@@ -20,8 +20,8 @@ from cudal1_env.commands.parts import part_of
 from cudal1_env.errors import TOO_LARGE, RecordError, SettingsError
 from cudal1_env.gate import AuditReport, TaskAudit, find_audit, load_audit, reference_sha256
 from cudal1_env.judge.audit import AuditJudge
-from cudal1_env.judge.numerics import Expected
-from cudal1_env.judge.pool import Pool
+from cudal1_env.judge.device.tensors import Expected
+from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.records import PROTOCOL_VERSION
 from cudal1_env.reward import LOG_FLOOR
 from env.doubles import RuleEvaluator, program, suite, task

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 from cudal1_env.errors import TaskError
-from cudal1_env.judge import launches
-from cudal1_env.judge.arms import Fault
-from cudal1_env.judge.launches import Launches
+from cudal1_env.judge.measure import trials as launches
+from cudal1_env.judge.measure.arm import Fault
+from cudal1_env.judge.measure.trials import Launches
 from cudal1_env.records import Status
 
 GIB = 1 << 30

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from cudal1_env.judge.checks import chosen_samples, whole_samples
-from cudal1_env.judge.numerics import Answer, Expected, compare, most_differing
-from cudal1_env.judge.rounds import proven
+from cudal1_env.judge.device.tensors import Expected
+from cudal1_env.judge.measure.trial import proven
+from cudal1_env.judge.oracle.numerics import Answer, compare, most_differing
+from cudal1_env.judge.oracle.samples import chosen_samples, whole_samples
 from cudal1_env.stats import Launch
 from hypothesis import given
 from hypothesis import strategies as st

@@ -13,8 +13,8 @@ from cudal1_data import load_task
 from cudal1_env.doctor import as_candidate
 from cudal1_env.errors import TaskError
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.cpu import CpuMemory
-from cudal1_env.judge.keeper import CoreKeeper
+from cudal1_env.judge.device.cpu import CpuMemory
+from cudal1_env.judge.workers.core_keeper import CoreKeeper
 
 
 def state(pid: int) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cudal1_env.errors import MachineError
-from cudal1_env.judge.lease import Seat, away_from, choose_core, lease, take_seat
+from cudal1_env.judge.workers.lease import Seat, away_from, choose_core, lease, take_seat
 
 CORES = (0, 1, 2, 3, 4, 5, 6)
 
@@ -59,7 +59,7 @@ PROGRAM = """
 import os, sys, tempfile
 tempfile.tempdir = sys.argv[1]
 os.sched_getaffinity = lambda pid: set(range(16))
-from cudal1_env.judge.lease import take_seat
+from cudal1_env.judge.workers.lease import take_seat
 seat = take_seat("cuda")
 print(seat.core, flush=True)
 sys.stdin.read()

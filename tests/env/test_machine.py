@@ -17,13 +17,14 @@ from cudal1_env.cli import main
 from cudal1_env.doctor import Findings, GpuFindings
 from cudal1_env.errors import MachineError, TooLargeError
 from cudal1_env.hardware import has_gpu
-from cudal1_env.judge import Judge, JudgeSettings, launches
-from cudal1_env.judge.arms import Arm, Fault
-from cudal1_env.judge.cpu import CpuDevice
-from cudal1_env.judge.gpu import GpuFacts, mps_runs
-from cudal1_env.judge.health import Held, await_memory, check_returned
-from cudal1_env.judge.room import Room, room_missing
-from cudal1_env.judge.trial import why_no_program_runs
+from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.add_ons.smoke import why_no_program_runs
+from cudal1_env.judge.device.cpu import CpuDevice
+from cudal1_env.judge.device.gpu import GpuFacts, mps_runs
+from cudal1_env.judge.device.health import Held, await_memory, check_returned
+from cudal1_env.judge.measure import trials as launches
+from cudal1_env.judge.measure.arm import Arm, Fault
+from cudal1_env.judge.measure.headroom import Room, room_missing
 from cudal1_env.records import Evaluation, Status
 from cudal1_env.stats import DEFAULT_SPREAD
 from cudal1_worker.sandbox import Spec
@@ -284,7 +285,7 @@ def test_a_program_runs_inside_the_sandbox(judge: Judge) -> None:
 
 
 def test_why_no_program_runs_is_told(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cudal1_env.judge.trial._PROGRAM", "class ModelNew:\n    def __init__(self): 1 / 0\n")
+    monkeypatch.setattr("cudal1_env.judge.add_ons.smoke._PROGRAM", "class ModelNew:\n    def __init__(self): 1 / 0\n")
     reason = why_no_program_runs(judge._builder)
     assert reason == "RUNTIME_ERROR: ModelNew(...) failed: ZeroDivisionError: division by zero (line 2)"
 

@@ -9,10 +9,10 @@ import pytest
 from cudal1_data import Task
 from cudal1_env.errors import MachineError, TaskError, TooLargeError
 from cudal1_env.judge import JudgeSettings
-from cudal1_env.judge.arms import Arm, Fault
 from cudal1_env.judge.batch import BatchJudge
-from cudal1_env.judge.launches import Launches
-from cudal1_env.judge.pool import Pool
+from cudal1_env.judge.measure.arm import Arm, Fault
+from cudal1_env.judge.measure.trials import Launches
+from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.records import Evaluation, Status
 from cudal1_worker import gpus
 from cudal1_worker import protocol as wire

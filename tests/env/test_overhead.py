@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from cudal1_env.judge import rounds
-from cudal1_env.judge.arms import Arm, Call
-from cudal1_env.judge.overhead import of_cpu, of_gpu, overstated_ms
-from cudal1_env.judge.pool import InputSet
-from cudal1_env.judge.rounds import Measurement, Tally
-from cudal1_env.judge.suspicion import kept_share
+from cudal1_env.judge.measure import trial as rounds
+from cudal1_env.judge.measure.arm import Arm, Call
+from cudal1_env.judge.measure.interference import kept_share
+from cudal1_env.judge.measure.overhead import of_cpu, of_gpu, overstated_ms
+from cudal1_env.judge.measure.trial import Measurement, Tally
+from cudal1_env.judge.oracle.pool import InputSet
 
 LEAST, FIRST, HARNESS = 0.3, 0.01, 0.002
 

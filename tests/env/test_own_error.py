@@ -9,8 +9,8 @@ import pytest
 import torch
 from cudal1_data import Task
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.numerics import compare
-from cudal1_env.judge.verdict import Case
+from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.oracle.numerics import compare
 from cudal1_env.records import Status
 from cudal1_worker.oracle import Oracle
 

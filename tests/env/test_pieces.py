@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from cudal1_env.judge import numerics
-from cudal1_env.judge.numerics import Answer, Expected, compare, row_scales
+from cudal1_env.judge.device.tensors import Expected
+from cudal1_env.judge.oracle import numerics
+from cudal1_env.judge.oracle.numerics import Answer, compare, row_scales
 from cudal1_worker import oracle, own_error
 from hypothesis import given
 from hypothesis import strategies as st

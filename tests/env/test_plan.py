@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 
 import numpy as np
-from cudal1_env.judge.cuda_memory import _Plan, _rows
-from cudal1_env.judge.device import Output
-from cudal1_env.judge.numerics import Expected
+from cudal1_env.judge.device.base import Output
+from cudal1_env.judge.device.cuda_memory import _Plan, _rows
+from cudal1_env.judge.device.tensors import Expected
 from cudal1_worker import protocol as wire
 from hypothesis import given
 from hypothesis import strategies as st

@@ -11,7 +11,7 @@ import torch
 from cudal1_data import Task
 from cudal1_env.commands.output import details
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.ran import OddProfileError, parse_profile
+from cudal1_env.judge.add_ons.profile import OddProfileError, parse_profile
 from cudal1_env.origin import origin_of, triton_names
 from cudal1_env.records import Origin, Status
 from cudal1_worker import protocol as wire

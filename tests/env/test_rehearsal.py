@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 from cudal1_data import Task
 from cudal1_env.baselines.programs import BASELINES, program
-from cudal1_env.judge import Judge, JudgeSettings, rehearsal
-from cudal1_env.judge.rehearsal import compiles
+from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.measure import precompile as rehearsal
+from cudal1_env.judge.measure.precompile import compiles
 from cudal1_env.records import Status
 
 REFERENCE = """import torch

@@ -12,11 +12,11 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from cudal1_env.judge.arms import Arm, Call
-from cudal1_env.judge.cuda_memory import STAGED_BYTES, CudaMemory
-from cudal1_env.judge.launches import confirmed
-from cudal1_env.judge.pool import WARM_SETS, InputSet
-from cudal1_env.judge.rounds import SOLO_AFTER, SOLO_TURNS, LaunchResult, Longer, Measurement, Tally
+from cudal1_env.judge.device.cuda_memory import STAGED_BYTES, CudaMemory
+from cudal1_env.judge.measure.arm import Arm, Call
+from cudal1_env.judge.measure.trial import SOLO_AFTER, SOLO_TURNS, LaunchResult, Longer, Measurement, Tally
+from cudal1_env.judge.measure.trials import confirmed
+from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet
 from cudal1_env.stats import Launch
 
 

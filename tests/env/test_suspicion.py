@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cudal1_env.judge import suspicion
-from cudal1_env.judge.rounds import SOLO_AFTER, SOLO_TURNS
-from cudal1_env.judge.suspicion import slowed
+from cudal1_env.judge.measure import interference as suspicion
+from cudal1_env.judge.measure.interference import slowed
+from cudal1_env.judge.measure.trial import SOLO_AFTER, SOLO_TURNS
 from cudal1_env.testing.noise import MODELS, Autoregressive, NoiseModel
 
 LAUNCHES = 500

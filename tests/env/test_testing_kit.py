@@ -19,7 +19,8 @@ from cudal1_env.commands.redteam import Redteam
 from cudal1_env.errors import MachineError, SettingsError
 from cudal1_env.evaluator import Evaluator
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.numerics import Answer, Expected, compare, tolerance
+from cudal1_env.judge.device.tensors import Expected
+from cudal1_env.judge.oracle.numerics import Answer, compare, tolerance
 from cudal1_env.records import Evaluation, Status
 from cudal1_env.testing.child import ChildEvaluator
 from cudal1_env.testing.mutants import ANSWER_MUTANTS, MUTANTS

@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from cudal1_env.judge.launches import Launches
-from cudal1_env.judge.numerics import Expected
-from cudal1_env.judge.oracle import Anatomy
-from cudal1_env.judge.rounds import SETS_BESIDE, SETS_BY_CALL
+from cudal1_env.judge.device.tensors import Expected
+from cudal1_env.judge.measure.trial import SETS_BESIDE, SETS_BY_CALL
+from cudal1_env.judge.measure.trials import Launches
+from cudal1_env.judge.oracle.client import Anatomy
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.records import Precision
 from hypothesis import given

@@ -8,11 +8,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from cudal1_env.judge import JudgeSettings
-from cudal1_env.judge.arms import Arm, Call, Fault
-from cudal1_env.judge.launches import Launches
-from cudal1_env.judge.pool import WARM_SETS, InputSet
-from cudal1_env.judge.rounds import SOLO_AFTER, LaunchResult, Measurement, Tally
-from cudal1_env.judge.suspicion import beyond_chance
+from cudal1_env.judge.measure.arm import Arm, Call, Fault
+from cudal1_env.judge.measure.interference import beyond_chance
+from cudal1_env.judge.measure.trial import SOLO_AFTER, LaunchResult, Measurement, Tally
+from cudal1_env.judge.measure.trials import Launches
+from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet
 from cudal1_env.records import Status
 from cudal1_env.stats import Launch
 

@@ -14,12 +14,12 @@ from cudal1_env.calibration import load_spread, save_spread, spread_path
 from cudal1_env.errors import EnvError, MachineError
 from cudal1_env.hardware import resolve_device
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.builder import Builder
-from cudal1_env.judge.cpu import CpuDevice
-from cudal1_env.judge.gpu import GpuFacts, gpu_facts
-from cudal1_env.judge.lease import choose_core, lease
-from cudal1_env.judge.peaks import Peaks
-from cudal1_env.judge.trial import why_no_program_runs
+from cudal1_env.judge.add_ons.smoke import why_no_program_runs
+from cudal1_env.judge.device.cpu import CpuDevice
+from cudal1_env.judge.device.gpu import GpuFacts, gpu_facts
+from cudal1_env.judge.device.peaks import Peaks
+from cudal1_env.judge.measure.builder import Builder
+from cudal1_env.judge.workers.lease import choose_core, lease
 from cudal1_env.records import Device, Machine
 from cudal1_env.sandbox import available_layers, successful_attempts
 from cudal1_env.stats import DEFAULT_SPREAD, Launch, Spread, calibrate_spread
@@ -139,7 +139,7 @@ def examine() -> Findings:
 
 def examine_gpu() -> GpuFindings:
     """Look at the GPU that the judge would use: measure its peaks again, and run a program on it in the sandbox."""
-    from cudal1_env.judge.cuda import CudaDevice  # starts torch and the GPU
+    from cudal1_env.judge.device.cuda import CudaDevice  # starts torch and the GPU
 
     facts: GpuFacts | None = None
     try:

@@ -1,7 +1,8 @@
 """What a call runs: kernels by their time on the GPU, or on a CPU operators by their own time.
 
 Called in a worker that serves for nothing else, because the profiler (CUPTI) stays in the process that it was used in.
-The answer is this process's word; the judge checks its form (`cudal1_env.judge.ran`) and rewards nothing for it.
+The answer is this process's word; the judge checks its form (`cudal1_env.judge.add_ons.profile`) and rewards nothing
+for it.
 """
 
 from __future__ import annotations

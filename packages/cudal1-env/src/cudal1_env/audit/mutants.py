@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cudal1_env.judge.audit import KnownSet, Values
-from cudal1_env.judge.numerics import EPSILON, Expected
+from cudal1_env.judge.device.tensors import EPSILON, Expected
 
 Make = Callable[[], Values | None]
 """Makes a mutant: flat, in the output's order, float64 (integers as int64); None where it does not apply."""

@@ -16,7 +16,7 @@ from cudal1_env.audit.mutants import Subject, is_equivalent, left_by_worker, mak
 from cudal1_env.errors import TOO_LARGE, RecordError, TaskError
 from cudal1_env.gate import AuditReport, InputShare, TaskAudit, reference_sha256
 from cudal1_env.judge.audit import AuditJudge, KnownSet, Values
-from cudal1_env.judge.numerics import Answer, compare
+from cudal1_env.judge.oracle.numerics import Answer, compare
 from cudal1_env.records import PROTOCOL_VERSION, Device
 
 MOST_SETS = 12

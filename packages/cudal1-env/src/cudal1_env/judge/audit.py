@@ -15,9 +15,10 @@ import numpy.typing as npt
 from cudal1_data import Task
 
 from cudal1_env.errors import NoRoomError, TooLargeError
+from cudal1_env.judge.device.tensors import Expected, decode
 from cudal1_env.judge.judge import Judge
-from cudal1_env.judge.numerics import Answer, Expected, decode
-from cudal1_env.judge.pool import SEED_BYTES, InputSet, Pool
+from cudal1_env.judge.oracle.numerics import Answer
+from cudal1_env.judge.oracle.pool import SEED_BYTES, InputSet, Pool
 from cudal1_env.judge.settings import JudgeSettings
 
 Values = npt.NDArray[Any]

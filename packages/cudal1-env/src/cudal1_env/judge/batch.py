@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from cudal1_data import Task
 
 from cudal1_env.errors import TaskError
-from cudal1_env.judge.builder import Built
 from cudal1_env.judge.judge import Begun, Judge, close_arms
-from cudal1_env.judge.lease import away_from, core_name, lease
-from cudal1_env.judge.pool import SEED_BYTES, Pool
-from cudal1_env.judge.rehearsal import compiles
-from cudal1_env.judge.verdict import Case
+from cudal1_env.judge.measure.builder import Built
+from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.precompile import compiles
+from cudal1_env.judge.oracle.pool import SEED_BYTES, Pool
+from cudal1_env.judge.workers.lease import away_from, core_name, lease
 from cudal1_env.records import Evaluation, Precision
 
 Outcome = Evaluation | TaskError

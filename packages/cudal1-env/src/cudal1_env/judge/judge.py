@@ -19,17 +19,17 @@ from cudal1_env.calibration import load_spread
 from cudal1_env.errors import MachineError, NoRoomError, TaskError, TooLargeError
 from cudal1_env.gate import AuditReport, find_audit, reference_sha256
 from cudal1_env.hardware import resolve_device
-from cudal1_env.judge.arms import Fault
-from cudal1_env.judge.builder import Builder, Built
-from cudal1_env.judge.extras import Extras
-from cudal1_env.judge.health import Held, await_memory, check_returned
-from cudal1_env.judge.launches import Launches
-from cudal1_env.judge.lease import away_from, core_name, lease, take_seat
-from cudal1_env.judge.place import choose_device
-from cudal1_env.judge.pool import SEED_BYTES, Pool
-from cudal1_env.judge.rehearsal import compiles
+from cudal1_env.judge.add_ons.add_ons import Extras
+from cudal1_env.judge.device.health import Held, await_memory, check_returned
+from cudal1_env.judge.device.place import choose_device
+from cudal1_env.judge.measure.arm import Fault
+from cudal1_env.judge.measure.builder import Builder, Built
+from cudal1_env.judge.measure.case import Case, printable
+from cudal1_env.judge.measure.precompile import compiles
+from cudal1_env.judge.measure.trials import Launches
+from cudal1_env.judge.oracle.pool import SEED_BYTES, Pool
 from cudal1_env.judge.settings import JudgeSettings
-from cudal1_env.judge.verdict import Case, printable
+from cudal1_env.judge.workers.lease import away_from, core_name, lease, take_seat
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.sandbox import default_spec
 

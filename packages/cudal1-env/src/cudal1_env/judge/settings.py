@@ -79,7 +79,7 @@ class JudgeSettings(BaseModel):
     """Share of the input sets, secret, whose whole outputs are compared."""
     error_factor: float = Field(default=32.0, gt=1)
     """c: a candidate's error may be this many times the reference's own; see docs/architecture.md, numerics. Outputs of
-    half precision have another (`cudal1_env.judge.numerics.HALF`)."""
+    half precision have another (`cudal1_env.judge.oracle.numerics.HALF`)."""
     error_floor_ulps: float = Field(default=8.0, gt=0)
     """Least tolerance, in units of the last place of the output's scale."""
     max_source_bytes: int = Field(default=1 << 20, gt=0)

@@ -11,14 +11,14 @@ import numpy as np
 from cudal1_worker import protocol as wire
 
 from cudal1_env.errors import TaskError, TooLargeError
-from cudal1_env.judge.arms import Arm, Fault
-from cudal1_env.judge.builder import Builder, Built
-from cudal1_env.judge.floor import Floor
-from cudal1_env.judge.host_memory import check_host_memory
-from cudal1_env.judge.oracle import Anatomy
-from cudal1_env.judge.pool import WARM_SETS, InputSet, Pool, WeightsMode
-from cudal1_env.judge.room import Room
-from cudal1_env.judge.rounds import (
+from cudal1_env.judge.device.roofline import Floor
+from cudal1_env.judge.measure.arm import Arm, Fault
+from cudal1_env.judge.measure.builder import Builder, Built
+from cudal1_env.judge.measure.case import Case, printable
+from cudal1_env.judge.measure.headroom import Room
+from cudal1_env.judge.measure.host_memory import check_host_memory
+from cudal1_env.judge.measure.interference import beyond_chance
+from cudal1_env.judge.measure.trial import (
     SETS_BESIDE,
     SETS_BY_CALL,
     SINGLES,
@@ -26,8 +26,8 @@ from cudal1_env.judge.rounds import (
     Longer,
     Measurement,
 )
-from cudal1_env.judge.suspicion import beyond_chance
-from cudal1_env.judge.verdict import Case, printable
+from cudal1_env.judge.oracle.client import Anatomy
+from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet, Pool, WeightsMode
 from cudal1_env.records import Evaluation, Look, Precision, Status
 from cudal1_env.stats import RULES, Launch, Spread, centre, conclude, decide
 

@@ -22,7 +22,7 @@ from cudal1_worker.gpus import touched_gpu
 from cudal1_worker.sandbox import Spec
 
 from cudal1_env.errors import MachineError, WorkerLostError
-from cudal1_env.judge.memory import SharedBlock
+from cudal1_env.judge.device.memory import SharedBlock
 from cudal1_env.sandbox import Cage, CgroupUnavailable, WorkerGone, clean_environment
 from cudal1_env.sandbox import Worker as Hold
 

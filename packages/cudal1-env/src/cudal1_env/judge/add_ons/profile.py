@@ -8,8 +8,8 @@ from typing import Annotated
 from cudal1_worker import protocol as wire
 from pydantic import BaseModel, Field, ValidationError
 
-from cudal1_env.judge.arms import Arm
-from cudal1_env.judge.pool import WARM_SETS, Pool, WeightsMode
+from cudal1_env.judge.measure.arm import Arm
+from cudal1_env.judge.oracle.pool import WARM_SETS, Pool, WeightsMode
 from cudal1_env.origin import origin_of, triton_names
 from cudal1_env.records import Device, Kernel, Profile
 

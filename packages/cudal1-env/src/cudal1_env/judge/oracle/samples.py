@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cudal1_env.judge.numerics import Answer, Array, Comparison, Expected, compare_samples
-from cudal1_env.judge.pool import InputSet
+from cudal1_env.judge.device.tensors import Array, Expected
+from cudal1_env.judge.oracle.numerics import Answer, Comparison, compare_samples
+from cudal1_env.judge.oracle.pool import InputSet
 
 _WHOLE_IN_TURN = 2
 """Calls of a turn whose whole outputs are compared, at most: that takes longer than the calls."""

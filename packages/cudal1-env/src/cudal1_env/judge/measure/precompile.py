@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cudal1_env.judge.arms import Arm, Fault
-from cudal1_env.judge.lease import lease
-from cudal1_env.judge.pool import Pool
-from cudal1_env.judge.verdict import Case
-from cudal1_env.judge.workers import Dead, Late
+from cudal1_env.judge.measure.arm import Arm, Fault
+from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.oracle.pool import Pool
+from cudal1_env.judge.workers.lease import lease
+from cudal1_env.judge.workers.worker import Dead, Late
 from cudal1_env.records import Status
 
 if TYPE_CHECKING:
-    from cudal1_env.judge.builder import Builder
+    from cudal1_env.judge.measure.builder import Builder
 
 _BY_TORCH = re.compile(r"torch\.compile|(?<!\bre)\.compile\(|torch\._inductor|torch\._dynamo")
 """`.compile(` is a model's or a function's of torch; a regular expression's is none."""

@@ -15,10 +15,10 @@ from typing import Literal
 
 from cudal1_data import Task
 
-from cudal1_env.judge.arms import Fault
-from cudal1_env.judge.floor import Floor
-from cudal1_env.judge.pool import WARM_SETS
-from cudal1_env.judge.rounds import Tally
+from cudal1_env.judge.device.roofline import Floor
+from cudal1_env.judge.measure.arm import Fault
+from cudal1_env.judge.measure.trial import Tally
+from cudal1_env.judge.oracle.pool import WARM_SETS
 from cudal1_env.records import Evaluation, GpuState, Latency, Look, Machine, Precision, Seconds, Speedup, Status
 from cudal1_env.stats import Launch, summarize_latency
 

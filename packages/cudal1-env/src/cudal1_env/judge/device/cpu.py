@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from cudal1_worker import protocol as wire
 
-from cudal1_env.judge import memory
-from cudal1_env.judge.device import Contract, Needs, Output, check_holes
-from cudal1_env.judge.memory import SharedBlock, sealed_file
-from cudal1_env.judge.numerics import Expected, decode
+from cudal1_env.judge.device import memory
+from cudal1_env.judge.device.base import Contract, Needs, Output, check_holes
+from cudal1_env.judge.device.memory import SharedBlock, sealed_file
+from cudal1_env.judge.device.tensors import Expected, decode
 from cudal1_env.records import Machine
 
 Bytes = npt.NDArray[np.uint8]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cudal1_env.judge.arms import Fault
-from cudal1_env.judge.device import Device
+from cudal1_env.judge.device.base import Device
+from cudal1_env.judge.measure.arm import Fault
 from cudal1_env.records import Status
 
 _ROOM_BYTES = 4 << 30

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from cudal1_worker.sandbox import Spec
 
-from cudal1_env.judge.arms import Arm, Fault
-from cudal1_env.judge.build import BuildFolders
-from cudal1_env.judge.device import Device
-from cudal1_env.judge.keeper import CoreKeeper
-from cudal1_env.judge.oracle import Anatomy
-from cudal1_env.judge.place import answers
-from cudal1_env.judge.pool import Pool
-from cudal1_env.judge.rehearsal import Rehearsals, compiles, compiles_by_torch
+from cudal1_env.judge.device.base import Device
+from cudal1_env.judge.device.place import answers
+from cudal1_env.judge.measure.arm import Arm, Fault
+from cudal1_env.judge.measure.case import Case, Role
+from cudal1_env.judge.measure.precompile import Rehearsals, compiles, compiles_by_torch
+from cudal1_env.judge.oracle.client import Anatomy
+from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.settings import JudgeSettings
-from cudal1_env.judge.verdict import Case, Role
-from cudal1_env.judge.workers import Worker, Zygote
+from cudal1_env.judge.workers.build_folders import BuildFolders
+from cudal1_env.judge.workers.core_keeper import CoreKeeper
+from cudal1_env.judge.workers.worker import Worker, Zygote
 from cudal1_env.records import Status
 from cudal1_env.sandbox import default_spec
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cudal1_worker.layout import encode
 
-from cudal1_env.judge.arms import Fault
-from cudal1_env.judge.builder import Builder
-from cudal1_env.judge.oracle import Anatomy
+from cudal1_env.judge.measure.arm import Fault
+from cudal1_env.judge.measure.builder import Builder
+from cudal1_env.judge.oracle.client import Anatomy
 
 _PROGRAM = """
 import torch

@@ -17,16 +17,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import pdtrc  # pyright: ignore[reportMissingTypeStubs]
 
-Floats = npt.NDArray[np.float64]
-Array = Any
-"""A numpy array, or a torch tensor where whole outputs are compared on the device on which they lie."""
+from cudal1_env.judge.device.tensors import EPSILON, Array, Expected
 
+Floats = npt.NDArray[np.float64]
 _PIECE = 1 << 24
 """Elements that are compared at a time."""
 _TINY = float(np.finfo(np.float32).tiny)
-
-EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-"""Distance from 1 to the next number, by dtype."""
 
 _LARGEST = {name: float(np.finfo(name).max) for name in ("float64", "float32", "float16")}
 _LARGEST["bfloat16"] = 2.0**127 * (2 - EPSILON["bfloat16"])
@@ -37,33 +33,6 @@ reference's own error: 32 times that would let 6 % through (docs/architecture.md
 
 _ILL_CONDITIONED = 1e-3
 _ILL_CONDITIONED_ULPS = 2.0
-
-_NUMPY = {"bool": "bool", "bfloat16": "uint16"}
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What one output of a task must look like."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    aliases: bool
-    """Whether the reference itself returns an input's memory."""
-
-    @cached_property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @cached_property
-    def item_bytes(self) -> int:
-        """Bytes of an element."""
-        return np.dtype(_NUMPY.get(self.dtype, self.dtype)).itemsize
-
-    @property
-    def floating(self) -> bool:
-        """Whether elements are real floating-point numbers."""
-        return self.dtype in EPSILON
 
 
 _CHANCE_OF_DIFFERING = 1e-6
@@ -109,15 +78,6 @@ class Comparison:
     """Largest absolute error over the scale; NaN where finite masks differ; share of mismatches for integers."""
     right: bool
     """Whether the error is within tolerance."""
-
-
-def decode(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[np.generic]:
-    """View raw bytes as numbers of a torch dtype; bfloat16 becomes float32."""
-    if dtype == "bfloat16":
-        return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    if dtype == "bool":
-        return data != 0
-    return data.view(np.dtype(dtype))
 
 
 def compare(got: Array, answer: Answer, expected: Expected, *, whole: bool) -> Comparison:

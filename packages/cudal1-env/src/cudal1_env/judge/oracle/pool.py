@@ -19,11 +19,12 @@ from cudal1_worker.protocol import MAX_OUTPUTS
 from cudal1_worker.sandbox import Spec
 
 from cudal1_env.errors import TaskError
-from cudal1_env.judge.device import Device
-from cudal1_env.judge.numerics import EPSILON, HALF, Answer, Array, Expected, most_own_error, row_scales, tolerance
-from cudal1_env.judge.oracle import Anatomy, OracleClient, RawSet, Weights
+from cudal1_env.judge.device.base import Device
+from cudal1_env.judge.device.tensors import EPSILON, Array, Expected
+from cudal1_env.judge.oracle.client import Anatomy, OracleClient, RawSet, Weights
+from cudal1_env.judge.oracle.numerics import HALF, Answer, most_own_error, row_scales, tolerance
 from cudal1_env.judge.settings import JudgeSettings
-from cudal1_env.judge.workers import Zygote
+from cudal1_env.judge.workers.worker import Zygote
 
 WeightsMode = Literal["loaded", "seeded"]
 

@@ -13,10 +13,10 @@ from cudal1_worker import protocol as wire
 from cudal1_worker.sandbox import Spec
 
 from cudal1_env.errors import TaskError, TooLargeError, WorkerLostError
-from cudal1_env.judge.device import Block, Device
-from cudal1_env.judge.memory import sealed_file
-from cudal1_env.judge.numerics import EPSILON, Array, Expected
-from cudal1_env.judge.workers import Dead, Late, Worker, Zygote
+from cudal1_env.judge.device.base import Block, Device
+from cudal1_env.judge.device.memory import sealed_file
+from cudal1_env.judge.device.tensors import EPSILON, Array, Expected
+from cudal1_env.judge.workers.worker import Dead, Late, Worker, Zygote
 
 _PAGE = 4096
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cudal1_env.judge.suspicion import median_and_error
+from cudal1_env.judge.measure.interference import median_and_error
 
 FIRST_CALL_MS = 0.1
 """The first call of a turn on a GPU takes longer than the others by no more than this."""

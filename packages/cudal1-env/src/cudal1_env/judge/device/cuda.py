@@ -18,15 +18,15 @@ from cudal1_worker import vmm
 from cudal1_worker.sandbox import GPU_NODE
 
 from cudal1_env.errors import MachineError
-from cudal1_env.judge.copies import CopyEngine
-from cudal1_env.judge.cuda_memory import STAGED_BYTES, ArenaSizes, CudaBlock, CudaMemory
-from cudal1_env.judge.device import Needs
-from cudal1_env.judge.floor import Floor, floor_of, moved_bytes
-from cudal1_env.judge.gpu import gpu_facts
-from cudal1_env.judge.health import Held
-from cudal1_env.judge.nvml import Nvml
-from cudal1_env.judge.peaks import Peaks, known_peaks, load_peaks, measure_peaks
-from cudal1_env.judge.watch import Watch
+from cudal1_env.judge.device.base import Needs
+from cudal1_env.judge.device.copies import CopyEngine
+from cudal1_env.judge.device.cuda_memory import STAGED_BYTES, ArenaSizes, CudaBlock, CudaMemory
+from cudal1_env.judge.device.gpu import gpu_facts
+from cudal1_env.judge.device.health import Held
+from cudal1_env.judge.device.nvml import Nvml
+from cudal1_env.judge.device.peaks import Peaks, known_peaks, load_peaks, measure_peaks
+from cudal1_env.judge.device.roofline import Floor, floor_of, moved_bytes
+from cudal1_env.judge.device.watch import Watch
 from cudal1_env.records import GpuState, Machine
 
 Tensor = Any

@@ -17,11 +17,11 @@ import numpy.typing as npt
 from cudal1_worker import protocol as wire
 from cudal1_worker import vmm
 
-from cudal1_env.judge.device import Contract, Needs, Output, check_holes
-from cudal1_env.judge.numerics import Expected, decode
+from cudal1_env.judge.device.base import Contract, Needs, Output, check_holes
+from cudal1_env.judge.device.tensors import Expected, decode
 
 if TYPE_CHECKING:
-    from cudal1_env.judge.cuda import CudaDevice
+    from cudal1_env.judge.device.cuda import CudaDevice
 
 Tensor = Any
 """A torch tensor on the GPU."""

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from cudal1_worker import protocol as wire
 
-from cudal1_env.judge.floor import Floor
-from cudal1_env.judge.health import Held
-from cudal1_env.judge.numerics import Array, Expected
+from cudal1_env.judge.device.health import Held
+from cudal1_env.judge.device.roofline import Floor
+from cudal1_env.judge.device.tensors import Array, Expected
 from cudal1_env.records import GpuState, Machine
 
 

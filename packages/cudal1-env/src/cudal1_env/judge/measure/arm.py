@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 from cudal1_worker import protocol as wire
 
-from cudal1_env.judge.checks import chosen_samples, chosen_whole, whole_samples
-from cudal1_env.judge.device import ArmMemory, Contract, Device, Needs, Output, parse_outputs
-from cudal1_env.judge.keeper import CoreKeeper
-from cudal1_env.judge.memory import sealed_file
-from cudal1_env.judge.numerics import Array, Comparison, compare
-from cudal1_env.judge.oracle import Anatomy, Weights
-from cudal1_env.judge.pool import InputSet
+from cudal1_env.judge.device.base import ArmMemory, Contract, Device, Needs, Output, parse_outputs
+from cudal1_env.judge.device.memory import sealed_file
+from cudal1_env.judge.device.tensors import Array
+from cudal1_env.judge.oracle.client import Anatomy, Weights
+from cudal1_env.judge.oracle.numerics import Comparison, compare
+from cudal1_env.judge.oracle.pool import InputSet
+from cudal1_env.judge.oracle.samples import chosen_samples, chosen_whole, whole_samples
 from cudal1_env.judge.settings import JudgeSettings
-from cudal1_env.judge.workers import Dead, Late, Worker
+from cudal1_env.judge.workers.core_keeper import CoreKeeper
+from cudal1_env.judge.workers.worker import Dead, Late, Worker
 from cudal1_env.records import Status
 
 _SPINS = 0x3FFF

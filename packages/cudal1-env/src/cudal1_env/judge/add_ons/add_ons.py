@@ -12,14 +12,14 @@ from cudal1_worker import protocol as wire
 
 from cudal1_env.baselines import BaselineEntry, BaselineKey, BaselineName, BaselineStore, measured, program, resolve
 from cudal1_env.errors import MachineError, RecordError
-from cudal1_env.judge.arms import Fault
-from cudal1_env.judge.builder import Builder, Built
-from cudal1_env.judge.launches import Launches
-from cudal1_env.judge.pool import Pool
-from cudal1_env.judge.ran import OddProfileError, run_profile
+from cudal1_env.judge.add_ons.profile import OddProfileError, run_profile
+from cudal1_env.judge.measure.arm import Fault
+from cudal1_env.judge.measure.builder import Builder, Built
+from cudal1_env.judge.measure.case import Case, sha256
+from cudal1_env.judge.measure.trials import Launches
+from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.settings import JudgeSettings
-from cudal1_env.judge.verdict import Case, sha256
-from cudal1_env.judge.workers import Dead, Late
+from cudal1_env.judge.workers.worker import Dead, Late
 from cudal1_env.records import BaselineFault, Device, Evaluation, Machine, Profile, Speedup, Status, Strongest
 from cudal1_env.stats import against
 

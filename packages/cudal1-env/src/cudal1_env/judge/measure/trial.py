@@ -16,10 +16,10 @@ from typing import Literal
 import numpy as np
 
 from cudal1_env.errors import TaskError
-from cudal1_env.judge.arms import Arm, Call, Fault
-from cudal1_env.judge.overhead import Overhead, of_cpu, of_gpu, overstated_ms
-from cudal1_env.judge.pool import WARM_SETS, InputSet
-from cudal1_env.judge.suspicion import beyond_usual, kept_share, median_and_error, slowed
+from cudal1_env.judge.measure.arm import Arm, Call, Fault
+from cudal1_env.judge.measure.interference import beyond_usual, kept_share, median_and_error, slowed
+from cudal1_env.judge.measure.overhead import Overhead, of_cpu, of_gpu, overstated_ms
+from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet
 from cudal1_env.records import GpuState, Look, OutputError, Status
 from cudal1_env.stats import Launch
 

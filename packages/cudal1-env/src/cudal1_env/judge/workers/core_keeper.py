@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from cudal1_env.judge.memory import SharedBlock
+from cudal1_env.judge.device.memory import SharedBlock
 
 _PAGE = 4096
 _HELD, _SPINNING = 0, 1

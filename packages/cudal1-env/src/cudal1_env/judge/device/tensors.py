@@ -1,0 +1,53 @@
+"""Tensors as bytes: what an output must look like, and numbers from raw bytes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = Any
+"""A numpy array, or a torch tensor where whole outputs are compared on the device on which they lie."""
+
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""Distance from 1 to the next number, by dtype."""
+
+_NUMPY = {"bool": "bool", "bfloat16": "uint16"}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one output of a task must look like."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    aliases: bool
+    """Whether the reference itself returns an input's memory."""
+
+    @cached_property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @cached_property
+    def item_bytes(self) -> int:
+        """Bytes of an element."""
+        return np.dtype(_NUMPY.get(self.dtype, self.dtype)).itemsize
+
+    @property
+    def floating(self) -> bool:
+        """Whether elements are real floating-point numbers."""
+        return self.dtype in EPSILON
+
+
+def decode(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[np.generic]:
+    """View raw bytes as numbers of a torch dtype; bfloat16 becomes float32."""
+    if dtype == "bfloat16":
+        return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    if dtype == "bool":
+        return data != 0
+    return data.view(np.dtype(dtype))

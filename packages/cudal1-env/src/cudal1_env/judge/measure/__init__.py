@@ -1,0 +1,1 @@
+"""From a candidate's text to timed samples: building arms, running trials, estimating overhead."""
