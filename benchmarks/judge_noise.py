@@ -38,7 +38,7 @@ def main() -> None:
             with Judge(JudgeSettings(device="cpu")) as judge:
                 for task in tasks * options.evaluations:
                     found.append(judge.evaluate(task, as_candidate(task), precision="training"))
-                    keys = {"task", "status", "speedup", "turns_ms", "seconds"}
+                    keys = {"task", "status", "speedup", "samples_ms", "seconds"}
                     write(file, {"kind": "evaluation", **found[-1].model_dump(mode="json", include=keys)})
         summary = write(file, {"kind": "summary", **summarise(found)})
     print(json.dumps(summary, indent=1))
@@ -51,7 +51,7 @@ def summarise(found: list[Evaluation]) -> dict[str, Any]:
     spreads = [
         statistics.stdev(math.log(mine / other) for mine, other in zip(*launch, strict=True))
         for one in found
-        for launch in one.turns_ms
+        for launch in one.samples_ms
     ]
     return {
         "evaluations": len(found),

@@ -44,7 +44,7 @@ def main() -> None:
             for evaluation in (first, again):
                 seconds = {key: round(value, 3) for key, value in evaluation.seconds.model_dump().items()}
                 print(
-                    f"{evaluation.launches} launches, {evaluation.rounds} pairs, {evaluation.calls} calls, {seconds}",
+                    f"{evaluation.trials} trials, {evaluation.pairs} pairs, {evaluation.calls} calls, {seconds}",
                     file=file,
                 )
             print(f"{set_ms(judge, one.id):.3f} ms for a set of inputs with its answers\n{text.getvalue()}", file=file)

@@ -58,14 +58,10 @@ def test_what_is_held_outlives_later_turns() -> None:
     copies = Copies(torch.zeros(4096, dtype=torch.uint8))
     copies.take(torch.full((100,), 9.0))
     copies.forget()
-    kept = copies.take(torch.arange(100.0))
-    copies.hold()
     for turn in range(3):
         copies.forget()
         made = [copies.take(torch.full((100,), float(-turn - k))) for k in range(4)]
         assert [float(one[0]) for one in made] == [float(-turn - k) for k in range(4)]
-        assert torch.equal(kept, torch.arange(100.0))
-        assert torch.equal(copies.take(kept), kept)
 
 
 def test_what_does_not_fit_stays_where_it_is() -> None:
@@ -81,22 +77,20 @@ GIB = 1 << 30
     ("output", "work", "own", "copies"),
     [
         (1 << 10, 1 << 20, GIB, GIB),
-        (GIB, 0, 5 * GIB, 5 * GIB),
-        (3 * GIB, 0, 9 * GIB, 7 * GIB),
-        (5 * GIB, 0, 15 * GIB, 10 * GIB),
+        (GIB, 0, 2 * GIB, GIB),
+        (3 * GIB, 0, 6 * GIB, 3 * GIB),
         (1 << 12, GIB, 2 * GIB, GIB),
         (1 << 12, 1 << 40, 8 * GIB, GIB),
     ],
     ids=[
         "small",
         "large outputs",
-        "two are more than a turn may have",
-        "one is",
+        "larger outputs",
         "large work",
         "larger than its share",
     ],
 )
 def test_an_arena_holds_what_the_reference_needs(output: int, work: int, own: int, copies: int) -> None:
-    sizes = ArenaSizes(Needs(4096, output, work, 128, 4 * GIB), 128 * GIB)
+    sizes = ArenaSizes(Needs(4096, output, work), 128 * GIB)
     assert own <= sizes.own_bytes <= own + (4 << 20)
     assert copies <= sizes.copies_bytes <= copies + (4 << 20)

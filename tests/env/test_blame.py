@@ -6,10 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from cudal1_env.errors import TaskError
-from cudal1_env.judge.measure import trials as launches
-from cudal1_env.judge.measure.arm import Fault
-from cudal1_env.judge.measure.trials import Launches
+from cudal1_env.judge.measure import headroom
+from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.records import Status
 
 GIB = 1 << 30
@@ -32,7 +30,6 @@ class Gpu:
         self.held, self.lingering, self.works, self.counted, self.beside = held, lingering, works, counted, beside
         self.alive: set[str] = {"candidate", "reference"}
         self.device = SimpleNamespace(free_bytes=self.free, faults=(MemoryError,))
-        self.settings = None
 
     def free(self) -> int | None:
         if "candidate" not in self.alive:
@@ -43,13 +40,8 @@ class Gpu:
     def arm(self, name: str) -> Any:
         return SimpleNamespace(close=lambda: self.alive.discard(name))
 
-    def reference(self, case: object, pool: object) -> Any:
-        self.alive.add("alone")
-        return self.arm("alone")
-
-    def construct(self, case: object, pool: object, arm: object) -> None:
-        if not self.works:
-            raise TaskError("expected the reference to run")
+    def works_alone(self) -> bool:
+        return self.works
 
 
 @pytest.mark.parametrize(
@@ -76,15 +68,18 @@ class Gpu:
     ],
 )
 def test_who_is_to_blame(monkeypatch: pytest.MonkeyPatch, gpu: Gpu, *, blamed: bool) -> None:
-    monkeypatch.setattr(launches, "_BLAME_PAUSE_S", 0.0)
-    one = Launches(cast(Any, gpu), cast(Any, None))
-    monkeypatch.setattr(one, "_construct_reference", gpu.construct)
-    arguments: Any = (None, None, gpu.arm("reference"), gpu.arm("candidate"))
+    monkeypatch.setattr(headroom, "_BLAME_PAUSE_S", 0.0)
+
+    def asked() -> None:
+        headroom.memory_taken(
+            cast(Any, gpu.device), gpu.arm("reference"), gpu.arm("candidate"), gpu.works_alone, beside=gpu.beside
+        )
+
     if blamed:
         with pytest.raises(Fault) as found:
-            one._blame(*arguments, beside=gpu.beside)
+            asked()
         assert found.value.status is Status.OUT_OF_MEMORY
         assert not gpu.alive
     else:
-        one._blame(*arguments, beside=gpu.beside)
+        asked()
         assert "alone" not in gpu.alive

@@ -6,10 +6,8 @@ import math
 
 import numpy as np
 from cudal1_env.judge.device.tensors import Expected
-from cudal1_env.judge.measure.trial import proven
 from cudal1_env.judge.oracle.numerics import Answer, compare, most_differing
 from cudal1_env.judge.oracle.samples import chosen_samples, whole_samples
-from cudal1_env.stats import Launch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
@@ -77,14 +75,6 @@ def test_every_turn_reads_as_much_on_the_clock_and_something_of_the_last_call(ca
     assert [part.size for part in after.positions] == [min(size, max(4, 256 // calls))] * calls
     got = [part.astype(np.float32) for part in on_clock.positions]
     assert all(one.right for one in on_clock.compare(got, [Expected((size,), "float32", aliases=False)]))
-
-
-def test_calls_in_one_go_prove_no_more_than_calls_alone() -> None:
-    launch = Launch((0.1,) * 8, (0.01,) * 8)  # ten times as fast, says the burst
-    assert proven(launch, [0.4] * 5, [0.4] * 5) == 1.0
-    assert proven(launch, [0.4] * 5, [0.45] * 5) == 1.0
-    assert math.isclose(proven(launch, [0.4] * 5, [0.35] * 5), 2.0)
-    assert proven(launch, [0.4] * 5, [0.31] * 5) > 9.9
 
 
 @given(st.integers(1, 100_000), st.floats(1e-4, 0.5))

@@ -40,7 +40,7 @@ def test_a_reference_is_as_fast_as_itself(judge: Judge, name: str) -> None:
     assert one.machine.device == "cuda"
     assert one.machine.driver is not None
     assert one.gpu_states[0][0].sm_mhz > 0
-    assert one.strangers == 0
+    assert one.foreign_gpu_processes == 0
 
 
 def test_an_algebraic_short_cut_is_faster(judge: Judge) -> None:

@@ -83,9 +83,9 @@ def test_a_record_holds_the_floor_and_no_reference_is_below_it(judge: Judge) -> 
         judge.learn(AuditReport(suite="starter", device="cuda", most_sets=1, tasks=(entry,)))
         one = judge.evaluate(task, as_candidate(task))
         assert one.status is Status.CORRECT, one.message
-        assert one.floor_ms is not None
-        assert one.floor_fraction is not None
-        assert 0.0 < one.floor_fraction < 1.1, (task.id, one.floor_fraction)
+        assert one.roofline_ms is not None
+        assert one.roofline_fraction is not None
+        assert 0.0 < one.roofline_fraction < 1.1, (task.id, one.roofline_fraction)
 
 
 def test_what_the_floor_forbids_is_impossible(judge: Judge, mish: Task, monkeypatch: pytest.MonkeyPatch) -> None:

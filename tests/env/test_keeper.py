@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cudal1_data import load_task
@@ -55,13 +54,13 @@ def test_without_a_core_it_does_nothing() -> None:
 
 
 def test_the_core_is_let_go_when_an_arm_dies_while_it_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    supply = CpuMemory.supply
+    settle = CpuMemory.settle
 
-    def kill_after(self: CpuMemory, *args: Any, **options: Any) -> None:
-        supply(self, *args, **options)
+    def kill_after(self: CpuMemory) -> None:
+        settle(self)
         os.kill(self._pid, signal.SIGKILL)  # pyright: ignore[reportPrivateUsage]
 
-    monkeypatch.setattr(CpuMemory, "supply", kill_after)
+    monkeypatch.setattr(CpuMemory, "settle", kill_after)
     task = load_task("starter/diag_matmul")
     with Judge(JudgeSettings(device="cpu")) as judge:
         with pytest.raises(TaskError, match="expected the reference to answer"):

@@ -22,9 +22,10 @@ from cudal1_env.judge.add_ons.smoke import why_no_program_runs
 from cudal1_env.judge.device.cpu import CpuDevice
 from cudal1_env.judge.device.gpu import GpuFacts, mps_runs
 from cudal1_env.judge.device.health import Held, await_memory, check_returned
-from cudal1_env.judge.measure import trials as launches
-from cudal1_env.judge.measure.arm import Arm, Fault
-from cudal1_env.judge.measure.headroom import Room, room_missing
+from cudal1_env.judge.measure import headroom
+from cudal1_env.judge.measure.arm import Arm
+from cudal1_env.judge.measure.fault import Fault
+from cudal1_env.judge.measure.headroom import Headroom, headroom_missing
 from cudal1_env.records import Evaluation, Status
 from cudal1_env.stats import DEFAULT_SPREAD
 from cudal1_worker.sandbox import Spec
@@ -56,7 +57,7 @@ WHOLE = GpuFacts(
     mps=False,
     memory_bytes=140 * GIB,
     level2_bytes=60 << 20,
-    strangers=0,
+    foreign_processes=0,
 )
 
 
@@ -72,7 +73,7 @@ def judge() -> Iterator[Judge]:
 def test_a_gpu_that_is_set_right_is_not_refused() -> None:
     assert WHOLE.obstacles == []
     assert "BUSY" not in "\n".join(WHOLE.text())
-    assert "BUSY: 2 processes" in "\n".join(WHOLE.model_copy(update={"strangers": 2}).text())
+    assert "BUSY: 2 foreign processes" in "\n".join(WHOLE.model_copy(update={"foreign_processes": 2}).text())
 
 
 @pytest.mark.parametrize(
@@ -146,9 +147,9 @@ def test_memory_that_does_not_come_back_is_the_machines_fault() -> None:
     beyond = await_memory(Held(2 * GIB, GIB), lambda: Held(9 * GIB, GIB), within_s=0.05)
     assert beyond == 7 * GIB
     with pytest.raises(MachineError, match=r"back within 2 s.*7168 MiB are still held"):
-        check_returned(beyond, strangers=0)
-    check_returned(beyond, strangers=1)  # it may be theirs
-    check_returned(0, strangers=0)
+        check_returned(beyond, foreign_processes=0)
+    check_returned(beyond, foreign_processes=1)  # it may be theirs
+    check_returned(0, foreign_processes=0)
 
 
 def test_a_candidate_is_judged_and_then_the_device_is_found_ill(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +190,7 @@ def test_what_the_device_itself_raises_is_the_machines_fault(judge: Judge, monke
 
 @given(BYTES, BYTES)
 def test_a_candidate_that_leaves_half_or_four_gibibytes_is_welcome(before: int, left: int) -> None:
-    text = room_missing(before, left)
+    text = headroom_missing(before, left)
     assert (text is None) == (left >= min(4 * GIB, before // 2))
 
 
@@ -218,7 +219,7 @@ def test_memory_that_the_judge_takes_meanwhile_is_no_excuse_for_a_candidate(monk
     device = CpuDevice(None)
     monkeypatch.setattr(device, "free_bytes", lambda: next(free))
     monkeypatch.setattr(device, "own_bytes", lambda: next(own))
-    hogged, filled = Room(device), Room(device)
+    hogged, filled = Headroom(device), Headroom(device)
     hogged.begin()
     with pytest.raises(Fault, match="to leave 4 GiB .* 1 GiB are left of 70"):
         hogged.check()
@@ -262,7 +263,7 @@ def test_a_program_that_leaves_no_room_for_its_own_memory_is_to_blame(
         alive = True
         return memory(self, *needs)
 
-    monkeypatch.setattr(launches, "_BLAME_PAUSE_S", 0.0)
+    monkeypatch.setattr(headroom, "_BLAME_PAUSE_S", 0.0)
     monkeypatch.setattr(CpuDevice, "faults", (Full,))
     monkeypatch.setattr(CpuDevice, "out_of_room", lambda self, error: isinstance(error, Full))
     monkeypatch.setattr(CpuDevice, "free_bytes", lambda self: 60 * GIB - alive * held)

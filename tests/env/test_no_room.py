@@ -10,8 +10,10 @@ from cudal1_data import Task
 from cudal1_env.errors import MachineError, TaskError, TooLargeError
 from cudal1_env.judge import JudgeSettings
 from cudal1_env.judge.batch import BatchJudge
-from cudal1_env.judge.measure.arm import Arm, Fault
-from cudal1_env.judge.measure.trials import Launches
+from cudal1_env.judge.measure.arm import Arm
+from cudal1_env.judge.measure.fault import Fault
+from cudal1_env.judge.measure.record import Seen, failed
+from cudal1_env.judge.measure.trials import Trials
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.records import Evaluation, Status
 from cudal1_worker import gpus
@@ -45,14 +47,14 @@ def judge(one_judge: BatchJudge, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ba
 
 def failing(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge, words: str, *, while_pools: int) -> None:
     """Let measurements fail while the judge keeps so many pools."""
-    measure = Launches.measure
+    measure = Trials.measure
 
-    def full(self: Launches, built: Any, pool: Any) -> Evaluation:
+    def full(self: Trials, built: Any, pool: Any) -> Evaluation:
         if len(judge._pools) >= while_pools:
             raise Full(words)
         return measure(self, built, pool)
 
-    monkeypatch.setattr(Launches, "measure", full)
+    monkeypatch.setattr(Trials, "measure", full)
 
 
 def test_other_tasks_inputs_go_and_come_again(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge) -> None:
@@ -66,15 +68,15 @@ def test_other_tasks_inputs_go_and_come_again(monkeypatch: pytest.MonkeyPatch, j
 def test_a_program_is_denied_for_its_memory_only_where_no_other_task_held_some(
     monkeypatch: pytest.MonkeyPatch, judge: BatchJudge, while_pools: int
 ) -> None:
-    measure, asked = Launches.measure, list[int]()
+    measure, asked = Trials.measure, list[int]()
 
-    def crowded(self: Launches, built: Any, pool: Any) -> Evaluation:
+    def crowded(self: Trials, built: Any, pool: Any) -> Evaluation:
         asked.append(len(judge._pools))
         if len(judge._pools) >= while_pools:
-            raise Fault(Status.OUT_OF_MEMORY, "too little")
+            return failed(built.case, Seen(), Fault(Status.OUT_OF_MEMORY, "too little"))
         return measure(self, built, pool)
 
-    monkeypatch.setattr(Launches, "measure", crowded)
+    monkeypatch.setattr(Trials, "measure", crowded)
     monkeypatch.setattr(judge.device, "free_bytes", lambda: 1 << 40)
     monkeypatch.setattr(judge.device, "pool_bytes", lambda wanted: 1 << 40)
     found = judge.evaluate_many([(task, ANSWER) for task in TASKS])
@@ -112,19 +114,19 @@ def test_candidates_are_imported_again_one_by_one_where_memory_is_short(
     monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
 ) -> None:
     alive: list[int] = []
-    build, measure = judge._builder.build, Launches.measure
+    build, measure = judge._builder.build, Trials.measure
     built: list[Any] = []
 
     def noted(*arguments: Any, **named: Any) -> Any:
         built.append(build(*arguments, **named))
         return built[-1]
 
-    def counted(self: Launches, one: Any, pool: Any) -> Evaluation:
+    def counted(self: Trials, one: Any, pool: Any) -> Evaluation:
         alive.append(sum(other.arm is not None for other in built))
         return measure(self, one, pool)
 
     monkeypatch.setattr(judge._builder, "build", noted)
-    monkeypatch.setattr(Launches, "measure", counted)
+    monkeypatch.setattr(Trials, "measure", counted)
     monkeypatch.setattr(judge.device, "free_bytes", lambda: 1 << 20)
     found = judge.evaluate_many([(TASKS[0], ANSWER + f"# {k}\n") for k in range(2)])
     assert [one.status for one in found] == [Status.CORRECT] * 2, [one.message for one in found]
@@ -138,7 +140,7 @@ def test_what_opened_a_gpu_when_it_was_imported_is_not_there_while_others_are_me
     monkeypatch.setattr(gpus, "NODES", "/dev/zero")
     monkeypatch.setattr(judge.device, "free_bytes", lambda: 1 << 40)
     monkeypatch.setattr(judge.device, "pool_bytes", lambda wanted: 1 << 40)
-    build, measure = judge._builder.build, Launches.measure
+    build, measure = judge._builder.build, Trials.measure
     built: list[Any] = []
     alive: list[list[bool]] = []
 
@@ -146,12 +148,12 @@ def test_what_opened_a_gpu_when_it_was_imported_is_not_there_while_others_are_me
         built.append(build(*arguments, **named))
         return built[-1]
 
-    def counted(self: Launches, one: Any, pool: Any) -> Evaluation:
+    def counted(self: Trials, one: Any, pool: Any) -> Evaluation:
         alive.append(["opens" in other.case.source for other in built if other.arm is not None])
         return measure(self, one, pool)
 
     monkeypatch.setattr(judge._builder, "build", noted)
-    monkeypatch.setattr(Launches, "measure", counted)
+    monkeypatch.setattr(Trials, "measure", counted)
     opens = "opens = open('/dev/zero')\n" + ANSWER
     found = judge.evaluate_many([(TASKS[0], opens), (TASKS[0], ANSWER)])
     assert [one.status for one in found] == [Status.CORRECT] * 2, [one.message for one in found]
@@ -280,7 +282,7 @@ def test_nobody_else_is_on_a_gpu_whose_peaks_are_measured(monkeypatch: pytest.Mo
         monkeypatch.setattr(judge.device, "peaks_known", lambda known=known: known)
         assert judge.evaluate(TASKS[0], ANSWER).correct
         built.clear()
-    assert alive == [True, False]
+    assert alive == [True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -197,5 +197,5 @@ def measure_against_itself(judge: Judge, task: Task, count: int) -> list[Launch]
         one = judge.evaluate(task, as_candidate(task))
         if not one.correct:
             raise MachineError(f"expected {task.id} to agree with itself, got {one.status}: {one.message}")
-        launches.extend(Launch(reference, candidate) for reference, candidate in one.turns_ms)
+        launches.extend(Launch(reference, candidate) for reference, candidate in one.samples_ms)
     return launches

@@ -368,8 +368,8 @@ def info_of(evaluation: Evaluation) -> dict[str, Any]:
         info["latency_ms"] = evaluation.candidate.median_ms
     if evaluation.reference is not None:
         info["reference_latency_ms"] = evaluation.reference.median_ms
-    if evaluation.floor_fraction is not None:
-        info["floor_fraction"] = evaluation.floor_fraction
+    if evaluation.roofline_fraction is not None:
+        info["roofline_fraction"] = evaluation.roofline_fraction
     return info
 
 

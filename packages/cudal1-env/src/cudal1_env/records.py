@@ -10,10 +10,12 @@ import math
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
-PROTOCOL_VERSION = "1"
-"""Changes whenever two records stop being comparable."""
+PROTOCOL_VERSION = "2"
+"""Raised by every change after which the same program could get another status, speedup or reward: how calls are
+released and timed, which inputs and weights there are, tolerances, the rewarded end, what is rejected. Records of
+different versions are readable, and never compared, pooled or shown beside each other."""
 
 Device = Literal["cpu", "cuda"]
 Precision = Literal["training", "report"]
@@ -209,24 +211,6 @@ class GpuState(BaseModel):
     """What held the clocks back."""
 
 
-class Look(BaseModel):
-    """What one launch showed of work that goes on while a program stands still."""
-
-    model_config = ConfigDict(frozen=True)
-
-    itself: bool
-    """Whether the reference stood in the candidate's place, to tell whose fault it is that an earlier launch showed."""
-    candidate_only: int = Field(ge=0)
-    """Pairs in which something ran on the GPU before the candidate's watched calls only."""
-    reference_only: int = Field(ge=0)
-    """Pairs in which something ran before the reference's only."""
-    slowed: bool
-    """Whether the reference was slower beside the candidate than alone, beyond noise."""
-    kept_share: float = Field(default=1.0, gt=0, le=1)
-    """How much of the reference's time beside the candidate it takes alone, too. On a GPU the rest of it does not
-    count; on a CPU, where nothing of a stopped program runs, turns alone are shorter because they see inputs again."""
-
-
 class Machine(BaseModel):
     """What the evaluation ran on."""
 
@@ -255,7 +239,7 @@ class Machine(BaseModel):
 class Evaluation(BaseModel):
     """The verdict on one candidate for one task."""
 
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings", populate_by_name=True)
 
     protocol: str = PROTOCOL_VERSION
     """Version of the protocol that made this record."""
@@ -279,6 +263,11 @@ class Evaluation(BaseModel):
     """One human sentence: what was expected, what came, what to do."""
     speedup: Speedup | None = None
     """Against `eager`; None unless CORRECT (or UNSTABLE, IMPOSSIBLE, where it is evidence)."""
+    rewarded_low: Positive | None = None
+    """Lower end that rewards use: `speedup.low` with `stealable_ms` added to the candidate's latency. With CORRECT;
+    None in records of protocol 1, where `speedup.low` is this end."""
+    too_short: bool = False
+    """Whether the reference takes less than three times `stealable_ms`; `rewarded_low` is at most 1 then."""
     speedups: dict[str, Speedup] = Field(default_factory=dict[str, Speedup])
     """Against each other baseline that was measured."""
     strongest: Strongest | None = None
@@ -289,27 +278,34 @@ class Evaluation(BaseModel):
     """Latency of the reference."""
     candidate: Latency | None = None
     """Latency of the candidate."""
-    floor_ms: Positive | None = None
-    """Speed-of-light floor of the task on this device; None where none is known (CPU)."""
-    floor_fraction: NonNegative | None = None
-    """Floor over the candidate's latency: 1.0 is the speed of light."""
+    roofline_ms: Positive | None = Field(default=None, validation_alias=AliasChoices("roofline_ms", "floor_ms"))
+    """Latency that the task's bytes need at this GPU's memory bandwidth; None where it is not known (CPU)."""
+    roofline_fraction: NonNegative | None = Field(
+        default=None, validation_alias=AliasChoices("roofline_fraction", "floor_fraction")
+    )
+    """Roofline over the candidate's latency: 1.0 is bound by memory bandwidth."""
     errors: tuple[OutputError, ...] = ()
     """Largest error seen for each output tensor."""
     weights: Literal["loaded", "seeded"] | None = None
     """`loaded`: non-default values went into both arms; `seeded`: state names differ, both kept the seed's."""
     precision: Precision
     """How narrow the interval had to be."""
-    launches: int = Field(default=0, ge=0)
-    """Launches (fresh worker pairs) that were measured."""
-    rounds: int = Field(default=0, ge=0)
-    """Pairs of turns that were measured."""
-    turns_ms: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = ()
-    """For each launch the mean latency of a call in each turn: reference's, then candidate's, paired by position."""
+    trials: int = Field(default=0, ge=0, validation_alias=AliasChoices("trials", "launches"))
+    """Trials (fresh worker pairs) that were measured."""
+    pairs: int = Field(default=0, ge=0, validation_alias=AliasChoices("pairs", "rounds"))
+    """Paired samples that were measured."""
+    samples_ms: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = Field(
+        default=(), validation_alias=AliasChoices("samples_ms", "turns_ms")
+    )
+    """For each trial the mean latency of a call in each sample: reference's, then candidate's, paired by position."""
+    reference_alone_ms: tuple[tuple[float, float], ...] = ()
+    """For each trial the reference's median latency alone: before the pairs, and after the candidate's death."""
+    reference_shares: tuple[float, ...] = ()
+    """For each trial how much of the reference's latency in the pairs counts; below 1 where it was faster alone."""
     overhead_ms: NonNegative | None = None
-    """Subtracted from every call of both arms: release, flag and read, measured on the reference (median launch)."""
-    charged_ms: NonNegative = 0.0
-    """Added to a call of the candidate, on average: by how much it ran longer than the reference usually does where
-    no clock runs, to drop its last outputs (largest of all launches)."""
+    """L: subtracted from every call of both arms: release, flag and read, estimated on the reference (median trial)."""
+    stealable_ms: NonNegative | None = None
+    """h: how much of it a candidate could use for its own work at most; added to its latency in `rewarded_low`."""
     calls: int = Field(default=0, ge=0)
     """Timed calls of the candidate, each checked on a secret sample."""
     full_checks: int = Field(default=0, ge=0)
@@ -323,12 +319,11 @@ class Evaluation(BaseModel):
     machine: Machine | None = None
     """What it ran on; None when the candidate never got that far."""
     gpu_states: tuple[tuple[GpuState, ...], ...] = ()
-    """For each launch what the driver told after each pair of turns; empty on a CPU."""
-    looks: tuple[Look, ...] = ()
-    """For each launch, those that were repeated and those of the reference beside itself too, what went on while the
-    program stood still."""
-    strangers: int = Field(default=0, ge=0)
-    """Processes of others that computed on the GPU when the evaluation began; figures beside them mean little."""
+    """For each trial what the driver said after each pair; empty on a CPU."""
+    foreign_gpu_processes: int = Field(
+        default=0, ge=0, validation_alias=AliasChoices("foreign_gpu_processes", "strangers")
+    )
+    """Number of foreign processes on the GPU at the start; if non-zero, treat timings as unreliable."""
     sandbox: tuple[str, ...] = ()
     """Sandbox layers that were active."""
     sandbox_missing: tuple[str, ...] = ()
@@ -338,7 +333,7 @@ class Evaluation(BaseModel):
     seed: str | None = None
     """The seed (hex), once it will never be used again; see `Judge.retire`."""
     first_set: int = Field(default=2, ge=2)
-    """Number of the first input set under the seed that its launches were timed on: earlier ones other launches had."""
+    """Number of the first input set under the seed that its trials were timed on: other trials had the earlier ones."""
     marks: tuple[str, ...] = ()
     """What must be known of where the program comes from; `trained_on_test`: its writer learnt from test data."""
     stderr: str = ""

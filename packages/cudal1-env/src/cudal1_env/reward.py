@@ -15,7 +15,7 @@ Rule = Literal["speedup", "log", "milestone"]
 """How a verdict becomes a number; see `reward`."""
 
 NEARLY = 0.8
-"""How much of the reference's speed must be certain for an interval that holds 1 to count as 1."""
+"""Least lower end of an interval that contains 1 and counts as 1."""
 
 LOG_FLOOR = math.log(0.1)
 """What `log` gives for a failure, and the least that it gives: 10 times slower is worth no more than wrong."""
@@ -24,13 +24,14 @@ MILESTONES = (0.0, 1.01, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 """Thresholds that `milestone` counts. Any correct program passes the first; the second is the paper's for a speedup."""
 
 
-def reward(status: Status, speedup: Speedup | None, rule: Rule = "speedup") -> float:
+def reward(
+    status: Status, speedup: Speedup | None, rule: Rule = "speedup", *, rewarded_low: float | None = None
+) -> float:
     """Return the reward of a verdict.
 
-    `speedup` is 0 for whatever is not correct. For a correct program it is the interval's `low` when that is over 1
-    (what is proven), 1.0 when the interval holds 1, and `point` when `high` is under 1. Where an interval that holds 1
-    begins below `NEARLY`, it is `point` if that is less than 1: a slow program could vary its own time until nothing is
-    certain. It never falls when all three rise.
+    `speedup` is 0 for all that is not correct. For a correct program it is the rewarded end of the interval if that is
+    above 1; 1.0 if the interval contains 1 and its lower end is at least `NEARLY`; otherwise the point estimate, capped
+    at 1: a slow program could vary its own time until nothing is certain. It never falls when all three rise.
 
     `log` is the logarithm of that, at least LOG_FLOOR, which is also what a failure gets. `milestone` is the number of
     MILESTONES that it exceeds, 0 for a failure.
@@ -39,6 +40,7 @@ def reward(status: Status, speedup: Speedup | None, rule: Rule = "speedup") -> f
         status: The verdict.
         speedup: Reference over candidate; needed with `CORRECT`, ignored with any other status.
         rule: Which of the three.
+        rewarded_low: The record's; by default `speedup.low`.
 
     Raises:
         ValueError: `CORRECT` without a speedup.
@@ -56,7 +58,7 @@ def reward(status: Status, speedup: Speedup | None, rule: Rule = "speedup") -> f
     if status is Status.CORRECT:
         if speedup is None:
             raise ValueError("expected a speedup with CORRECT, got None; pass the record's own")
-        value = _worth(speedup)
+        value = _worth(speedup, speedup.low if rewarded_low is None else rewarded_low)
     if rule == "speedup":
         return value
     if rule == "log":
@@ -66,7 +68,7 @@ def reward(status: Status, speedup: Speedup | None, rule: Rule = "speedup") -> f
 
 def reward_of(evaluation: Evaluation, rule: Rule = "speedup") -> float:
     """Return the reward of a record; see `reward`."""
-    return reward(evaluation.status, evaluation.speedup, rule)
+    return reward(evaluation.status, evaluation.speedup, rule, rewarded_low=evaluation.rewarded_low)
 
 
 def nothing(rule: Rule = "speedup") -> float:
@@ -78,9 +80,9 @@ def nothing(rule: Rule = "speedup") -> float:
     return reward(Status.WRONG_OUTPUT, None, rule)
 
 
-def _worth(speedup: Speedup) -> float:
-    if speedup.low > 1.0:
-        return speedup.low
+def _worth(speedup: Speedup, rewarded_low: float) -> float:
+    if rewarded_low > 1.0:
+        return rewarded_low
     return 1.0 if speedup.low >= NEARLY and speedup.high >= 1.0 else min(speedup.point, 1.0)
 
 

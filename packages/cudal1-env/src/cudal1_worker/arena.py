@@ -54,7 +54,7 @@ class Arena:
 
 
 class Copies:
-    """Room for copies of outputs, given out in line and forgotten together, but for those that are held.
+    """Room for copies of outputs, given out in line and forgotten together.
 
     Args:
         room: Bytes, shape (n,).
@@ -62,7 +62,7 @@ class Copies:
 
     def __init__(self, room: torch.Tensor) -> None:
         self._room = room
-        self._held = self._end = 0
+        self._end = 0
 
     def take(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy; what does not fit stays where it is."""
@@ -73,10 +73,6 @@ class Copies:
         self._end = end
         return self._room[begin : begin + size].view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
-    def hold(self) -> None:
-        """Never give the room of the present copies to others."""
-        self._held = self._end
-
     def forget(self) -> None:
-        """Give the room of all copies that are not held to the next ones."""
-        self._end = self._held
+        """Give the room of all copies to the next ones."""
+        self._end = 0

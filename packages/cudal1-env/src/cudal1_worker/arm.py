@@ -1,7 +1,7 @@
 """One arm: the process in which one program lives, is called, and dies.
 
-The judge leads through the slow phases by messages (`build`, `construct`, `load`, `slots`, `call`, `seal`) and
-through timed calls by the control page. Whatever this module says is a courtesy: the judge believes bytes only.
+The judge leads through the slow phases by messages (`build`, `construct`, `load`, `inputs`, `call`, `seal`) and through
+timed calls by the control page. All that this module says is a courtesy: the judge reads bytes only.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _device = torch.Tensor.device.__get__  # type: ignore[attr-defined]
 _layout = torch.Tensor.layout.__get__  # type: ignore[attr-defined]
 _stride = torch.Tensor.stride
 _data_ptr = torch.Tensor.data_ptr
+_storage = torch.Tensor.untyped_storage
 
 
 class Failure(Exception):
@@ -97,10 +98,11 @@ class Arm:
         self.model: Any = None
         self.side: Any = CpuSide()
         self.entries: list[layout.Entry] = []
-        self.inputs: list[list[Any]] = []
+        self.inputs: list[Any] = []
         self.outputs: list[Any] = []
         self.forms: dict[int, Any] = {}
-        self.reused = False
+        self.registered: set[int] = set()
+        """Addresses of the storages of the model's parameters and buffers."""
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
             "ahead": self.ahead,
@@ -110,7 +112,6 @@ class Arm:
             "inputs": self.learn_inputs,
             "call": self.call_once,
             "pace": self.pace,
-            "rehearse": self.rehearse,
             "profile": self.profile,
             "seal": self.seal,
         }
@@ -193,70 +194,48 @@ class Arm:
         return {"ok": True}
 
     def learn_inputs(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Learn how inputs will lie in memory, and map the blocks in which timed calls find them."""
+        """Map the blocks in which calls find their inputs; answer with their addresses."""
         self.entries = message["entries"]
         self.inputs = []  # they lie in what is unmapped now
         self.side.learn_slots(message, fds)
-        return {"ok": True}
+        return {"slots": [_data_ptr(slot) for slot in self.side.slots]}
 
     def inputs_in(self, block: torch.Tensor) -> list[Any]:
-        """Return a set of inputs that lies in a block; tell the judge where that is."""
-        self.words[wire.INPUTS] = _data_ptr(block)
+        """Return a set of inputs that lies in a block."""
         return [
             layout.view(block, entry) if "tensor" in entry else layout.decode(entry["value"]) for entry in self.entries
         ]
 
     def call_once(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Call the model once, untimed, and leave a descriptor in the reply page; answer with its seconds if asked to.
-
-        The outputs of the call before live on meanwhile: whether this one overwrites them is learnt here.
-        """
-        before = set(places(self.outputs))
-        self.inputs = [self.inputs_in(self.side.untimed_block(message, fds))]
-        seconds = message["clock"] and time.perf_counter()
+        """Call the model once, untimed, and describe its outputs; answer with the seconds and the inputs' address."""
+        self.outputs = []
+        block = self.side.untimed_block(message)
+        self.inputs = self.inputs_in(block)
+        self.registered = storages(self.model)
+        began = time.perf_counter()
         with torch.no_grad():
-            outputs = self.model(*self.inputs[0])
-        self.side.finish()
-        seconds = message["clock"] and time.perf_counter() - seconds
-        self.reused = not before.isdisjoint(places(outputs))
-        self.outputs = [self.side.keep(outputs, reused=False)]
-        self.side.finish()
+            self.side.begin()
+            self.outputs = self.returned(self.model(*self.inputs))
+        seconds = time.perf_counter() - began
         if self.describe(self.outputs) != wire.RETURNED:
             raise Failure("contract", "expected dense tensors, or nested lists, tuples or dicts of them")
-        return {"ok": True, "seconds": seconds}
+        return {"seconds": seconds, "inputs": _data_ptr(block)}
 
     def pace(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Call again and again on the last inputs, and answer with the seconds of a call."""
         calls, began = 0, time.perf_counter()
         with torch.no_grad():
             while calls < wire.PACE_CALLS and time.perf_counter() - began < wire.PACE_S:
-                self.model(*self.inputs[0])
+                self.model(*self.inputs)
                 calls += 1
         self.side.finish()
         return {"seconds": (time.perf_counter() - began) / calls}
-
-    def rehearse(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Make as many calls in one go as a timed turn will, and learn whether outputs lie where earlier ones did.
-
-        A program may turn over several buffers, which two calls alone do not show.
-        """
-        blocks = self.side.slots[: len(self.side.slots) // wire.SLOTS]
-        outputs: list[Any] = []  # all alive to the end, so that memory is used again by the program only
-        found: list[int] = []
-        with torch.no_grad():
-            for block in blocks:
-                outputs.append(self.model(*self.inputs_in(block)))
-                # At once: outputs of torch.compile's graphs refuse to be asked after the next call.
-                found += places(outputs[-1])
-        self.side.finish()
-        self.reused = self.reused or len(set(found)) < len(found)
-        return {"ok": True}
 
     def profile(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make calls under the profiler, and answer with what ran; this arm is used for nothing else."""
         from cudal1_worker.profile import profiled
 
-        inputs = self.inputs_in(self.side.untimed_block(message, fds))
+        inputs = self.inputs_in(self.side.untimed_block(message))
         gpu = not isinstance(self.side, CpuSide)
         return profiled(lambda: self.model(*inputs), self.side.finish, calls=message["calls"], gpu=gpu)
 
@@ -268,78 +247,69 @@ class Arm:
     def timed(self) -> NoReturn:
         """Follow the control page for the rest of this process's life.
 
-        At WAKE, which no clock sees, outputs of the turn before are dropped and tensors made over the block of the next
-        turn's inputs. The judge fills that block while this process is stopped, and lets it go on with GO. So all that
-        this loop does while the clock runs is the call and its description: whatever else it did would be subtracted
-        as overhead, and a program that replaces the loop by a leaner one would seem faster.
+        Call number n finds its inputs in block n modulo `wire.SLOTS`, when the judge has written n to GO. Views of the
+        next block are made behind the flag. The rest of this loop's work is on the clock, for both arms alike; a
+        program that replaces the loop by a leaner one gains no more than the judge allows for (`Overhead`).
         """
-        control, words, side = self.control, self.words, self.side
-        last_go = last_wake = 0
-        kept = self.outputs
-        side.hold()
+        control, words, slots, kept = self.control, self.words, self.side.slots, self.outputs
+        last = 0  # not what the page says: the judge may have written to it before this process came here
         with torch.no_grad():
             while True:
-                go = control[wire.GO]
-                if go == last_go:
-                    wake = control[wire.WAKE]
-                    if wake != last_wake:
-                        self.outputs = []
-                        first = control[wire.SLOT]
-                        self.inputs = [self.inputs_in(side.slots[first + k]) for k in range(control[wire.COUNT])]
-                        side.wake(wake)
-                        words[wire.AWAKE] = last_wake = wake
-                    continue
-                last_go = go
+                inputs = self.inputs_in(slots[(last + 1) % wire.SLOTS])
+                while (go := control[wire.GO]) == last:
+                    pass
+                last = go
                 try:
                     if control[wire.OPERATION] == wire.CALL:
-                        self.outputs = self.call_all()
+                        self.outputs = []
+                        self.side.begin()
+                        self.outputs = self.returned(self.model(*inputs))
                         words[wire.OUTCOME] = self.describe(self.outputs)
                     else:
-                        began = time.perf_counter_ns()
-                        side.touch()
-                        again = [side.keep(kept[0], reused=False) for _ in self.inputs]
-                        side.finish()
-                        words[wire.OUTCOME] = self.describe(again)
-                        words[wire.DESCRIBING] = time.perf_counter_ns() - began
+                        self.side.begin()
+                        self.side.touch()
+                        words[wire.OUTCOME] = self.describe(self.returned(kept))
                     words[wire.FLAG] = go
                 except Exception as error:  # data for the judge, sent behind the flag
                     words[wire.OUTCOME] = wire.RAISED
                     words[wire.FLAG] = go
                     wire.send(self.channel, describe_error(error))
 
-    def call_all(self) -> list[Any]:
-        """Call the model on each set of inputs; return the outputs when nothing of it runs any more.
+    def returned(self, outputs: Any) -> list[Any]:
+        """Return the leaves of a call's outputs when nothing of the call runs any more.
 
-        Outputs that the next call would overwrite are copied, on the program's own time.
+        What the judge could not read where it lies is copied, and so is what shares memory with a parameter or a
+        buffer, because the judge overwrites outputs. Both on the program's own time.
         """
-        side, reused = self.side, self.reused and len(self.inputs) > 1
-        outputs = [side.keep(self.model(*one), reused=reused) for one in self.inputs]
+        side, registered = self.side, self.registered
+        leaves = [outputs] if type(outputs) is torch.Tensor else layout.flatten(outputs)
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor) and _layout(leaf) is torch.strided:
+                leaf = layout.as_stored(leaf)
+                own = type(leaf) is torch.Tensor and _storage(leaf).data_ptr() in registered
+                leaves[place] = side.copy(leaf) if own or not side.reachable(leaf) else leaf
         side.finish()
-        return outputs
+        return leaves
 
-    def describe(self, calls: list[Any]) -> int:
-        """Write one descriptor for each output tensor of each call into the reply page; return the outcome.
+    def describe(self, leaves: list[Any]) -> int:
+        """Write one descriptor for each output tensor into the reply page; return the outcome.
 
-        One tensor of the same form as the last in its place needs only its address: this runs while the clock does.
+        A tensor of the same form as the last in its place needs only its address: this runs while the clock does.
         """
-        words, place = self.words, 0
-        for outputs in calls:
-            form = (_shape(outputs), _stride(outputs), _dtype(outputs)) if type(outputs) is torch.Tensor else None
+        words = self.words
+        if len(leaves) > wire.MAX_OUTPUTS:
+            return wire.NOT_TENSORS
+        for place, leaf in enumerate(leaves):
+            form = (_shape(leaf), _stride(leaf), _dtype(leaf)) if type(leaf) is torch.Tensor else None
             if form is not None and form == self.forms.get(place):
-                words[wire.ADDRESS + place * wire.DESCRIPTOR_WORDS] = _data_ptr(outputs)
-                place += 1
+                words[wire.ADDRESS + place * wire.DESCRIPTOR_WORDS] = _data_ptr(leaf)
                 continue
-            leaves = layout.flatten(outputs) if type(outputs) is not torch.Tensor else [outputs]
-            if place + len(leaves) > wire.MAX_DESCRIPTORS:
+            self.forms.pop(place, None)
+            if not self.describe_one(leaf, place):
                 return wire.NOT_TENSORS
-            for leaf in leaves:
-                self.forms.pop(place, None)
-                if not self.describe_one(leaf, place):
-                    return wire.NOT_TENSORS
-                place += 1
             if form is not None:
-                self.forms[place - 1] = form
-        words[wire.OUTPUTS] = place
+                self.forms[place] = form
+        words[wire.OUTPUTS] = len(leaves)
         return wire.RETURNED
 
     def describe_one(self, leaf: Any, place: int) -> bool:
@@ -367,10 +337,11 @@ class Arm:
         return True
 
 
-def places(outputs: Any) -> list[int]:
-    """Return the addresses of the dense tensors among outputs."""
-    leaves = [leaf for leaf in layout.flatten(outputs) if isinstance(leaf, torch.Tensor)]
-    return [_data_ptr(leaf) for leaf in leaves if type(leaf) is torch.Tensor and _layout(leaf) is torch.strided]
+def storages(model: Any) -> set[int]:
+    """Return the addresses of the storages of a module's parameters and buffers."""
+    if not isinstance(model, torch.nn.Module):
+        return set()
+    return {_storage(one).data_ptr() for many in (model.parameters(), model.buffers()) for one in many}
 
 
 def state_names(model: Any) -> list[list[Any]]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import mmap
+import os
 import random
 from typing import Any
 
 import torch
 
 from cudal1_worker import protocol as wire
-from cudal1_worker.layout import as_stored, flatten
 
 _PLUGS = 6
-"""Blocks that are taken from the heap before a turn; every other one is given back at once."""
+"""Blocks that are taken from the heap before a call; every other one is given back at once."""
 _LARGEST_PLUG_BYTES = 16 << 20
 _frombuffer, _empty = torch.frombuffer, torch.empty
 
@@ -25,47 +25,48 @@ class CpuSide:
         self.slots: list[torch.Tensor] = []
         self.plugs: list[torch.Tensor] = []
         self.random = random.Random()
+        self._fds: list[int] = []
 
     def place(self, model: Any) -> Any:
         """Return the model where it is."""
         return model
 
     def learn_slots(self, message: wire.Message, fds: list[int]) -> None:
-        """Map the blocks in which timed calls find their inputs, read-only."""
+        """Map the blocks in which calls find their inputs, read-only."""
         self.size_bytes = message["bytes"]
+        self._fds = [os.dup(fd) for fd in fds]
         self.slots = [self._mapped(fd, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ) for fd in fds]
 
-    def untimed_block(self, message: wire.Message, fds: list[int]) -> torch.Tensor:
-        """Map the inputs of an untimed call, shared and read-only, or privately and writable."""
+    def untimed_block(self, message: wire.Message) -> torch.Tensor:
+        """Return the block of an untimed call: read-only as in timed calls, or a private and writable mapping of it."""
         if message["writable"]:
-            return self._mapped(fds[0], mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
-        return self._mapped(fds[0], mmap.MAP_SHARED, mmap.PROT_READ)
+            return self._mapped(self._fds[message["slot"]], mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+        return self.slots[message["slot"]]
 
     def _mapped(self, fd: int, flags: int, prot: int) -> torch.Tensor:
         return _frombuffer(mmap.mmap(fd, self.size_bytes, flags=flags, prot=prot), dtype=torch.uint8)
 
-    def hold(self) -> None:
-        """Outputs lie where the program put them."""
-
-    def wake(self, turn: int) -> None:
+    def begin(self) -> None:
         """Change which blocks of the heap are free.
 
-        Where a process allocates a hundred times, chance decides early how many blocks it then uses in turns, and so
+        Where a process allocates a hundred times, chance decides early how many blocks it then uses in calls, and so
         how much of them a cache holds: that alone made one program 10 % faster than its copy, for as long as both
-        lived. Chance decides anew for each turn, so that it is seen as noise.
+        lived. Chance decides anew for each call, so that it is seen as noise.
         """
         largest = min(self.size_bytes, _LARGEST_PLUG_BYTES)
         sizes = [int(largest * self.random.uniform(0.1, 1.0)) for _ in range(_PLUGS)]
         self.plugs = [_empty(size, dtype=torch.uint8) for size in sizes][::2]
 
     def touch(self) -> None:
-        """An empty turn has nothing to start."""
+        """An empty call has nothing to start."""
 
     def finish(self) -> None:
         """Nothing runs behind a call's back."""
 
-    def keep(self, outputs: Any, *, reused: bool) -> Any:
-        """Outputs can be read wherever they lie, as they are stored."""
-        if type(outputs) is torch.Tensor:
-            return as_stored(outputs)
-        return [as_stored(leaf) for leaf in flatten(outputs)]
+    def reachable(self, tensor: torch.Tensor) -> bool:
+        """Outputs can be read wherever they lie."""
+        return True
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a copy in memory of its own."""
+        return tensor.clone()

@@ -1,10 +1,10 @@
 """What judge and worker say to each other: framed JSON over a socket, and two shared pages.
 
-The socket carries the slow phases (build, construct, weights). The pages carry the timed phase, in which a
-system call would cost more than the thing that is measured:
+The socket carries the slow phases (build, construct, weights). The pages carry timed calls, in which a system call
+would cost more than what is measured:
 
 * the *control page* is written by the judge and mapped read-only by the worker (its memfd is sealed);
-* the *reply page* is written by the worker; the judge copies it once, after the worker was frozen.
+* the *reply page* is written by the worker; the judge copies it once for each call, when the flag is up.
 
 Both are arrays of 64-bit words in native byte order.
 """
@@ -24,11 +24,11 @@ Message = dict[str, Any]
 PAGE_BYTES = 1 << 16
 
 # Words of the control page.
-GO, OPERATION, WAKE, SLOT, COUNT = 0, 1, 2, 3, 4
+GO, OPERATION, SLOT = 0, 1, 2
 # Operations.
 CALL, EMPTY = 1, 2
 # Words of the reply page.
-FLAG, AWAKE, OUTCOME, OUTPUTS, INPUTS, DESCRIBING = 0, 1, 2, 3, 4, 5
+FLAG, OUTCOME, OUTPUTS, INPUTS = 0, 1, 2, 3
 # Outcomes of a call.
 RETURNED, RAISED, NOT_TENSORS = 1, 2, 3
 
@@ -42,8 +42,6 @@ ADDRESS = DESCRIPTOR_OFFSET // 8
 DESCRIPTOR = struct.Struct(f"=QQQQ{MAX_DIMENSIONS}q{MAX_DIMENSIONS}q")
 """Address, dtype code, dimensions, device code, shape, strides (in elements)."""
 DESCRIPTOR_WORDS = DESCRIPTOR.size // 8
-MAX_DESCRIPTORS = (PAGE_BYTES - DESCRIPTOR_OFFSET) // DESCRIPTOR.size
-"""Output tensors of all calls that are made in one go."""
 
 DTYPES = (
     "float32",
@@ -67,13 +65,10 @@ MAX_KERNEL_NAME = 200
 """Characters of each name."""
 MAX_MESSAGE_BYTES = 8 << 20
 SLOTS = 2
-"""Blocks of memory for the inputs of one call; timed calls take turns, so that no address comes twice in a row."""
+"""Blocks of memory for inputs; calls use them in turn, so that no address comes twice in a row. Each was used by an
+untimed call before the first timed one, so a program may capture a CUDA graph for each address."""
 PACE_CALLS, PACE_S = 100, 0.01
 """Calls, and seconds of launching them, after which the worker knows how long a call takes on average."""
-GATE_BYTES = 4096
-"""Device memory behind the slots: a 32-bit word that the judge writes (the turn whose gate is open) ..."""
-GATE_PASSED = 4
-"""... and, at this offset, one that the worker's stream writes when it has passed."""
 _LENGTH = struct.Struct("=I")
 _PIECE_BYTES = 1 << 15
 
@@ -163,7 +158,7 @@ def _wait(channel: socket.socket, deadline: float | None, event: int) -> None:
     poll.register(channel, event)
     left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1e3
     if not poll.poll(left):
-        raise ChannelTimeout("expected the other side to speak and to listen, it did not in time")
+        raise ChannelTimeout("timed out waiting for the worker's channel")
 
 
 def says_no_memory(text: str) -> bool:

@@ -22,11 +22,11 @@ from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.add_ons.add_ons import Extras
 from cudal1_env.judge.device.health import Held, await_memory, check_returned
 from cudal1_env.judge.device.place import choose_device
-from cudal1_env.judge.measure.arm import Fault
 from cudal1_env.judge.measure.builder import Builder, Built
-from cudal1_env.judge.measure.case import Case, printable
+from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.precompile import compiles
-from cudal1_env.judge.measure.trials import Launches
+from cudal1_env.judge.measure.record import printable
+from cudal1_env.judge.measure.trials import Trials
 from cudal1_env.judge.oracle.pool import SEED_BYTES, Pool
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.lease import away_from, core_name, lease, take_seat
@@ -58,8 +58,8 @@ class Judge:
             self.device = choose_device(self.settings, self.core)
             default_spec(self.device.name, demanded=self.settings.require_sandbox)
             self._builder = Builder(self.settings, self.device, self.core)
-            self._launches = Launches(self._builder, load_spread(self.device.name, self.device.identity))
-            self._extras = Extras(self.settings, self._builder, self._launches)
+            self._trials = Trials(self._builder, load_spread(self.device.name, self.device.identity))
+            self._extras = Extras(self.settings, self._builder, self._trials)
         except BaseException:
             self._seat.close()
             raise
@@ -213,7 +213,6 @@ class Judge:
             self._pools[key] = pool = self._new_pool(case, seed)
         self._pools.move_to_end(key)
         self._allot(pool)
-        case.commitment = pool.secrets.commitment
         return pool
 
     def _allot(self, pool: Pool) -> None:
@@ -298,13 +297,12 @@ class Judge:
 
     def _case(self, task: Task, source: str, precision: Precision) -> Case:
         self._builder.zygote.start()
-        case = Case(task, printable(source), precision)
-        case.shares = self._shares.get(reference_sha256(task), ())
-        case.machine = self.device.machine(self.core, self._builder.zygote.torch, self._builder.zygote.cuda)
-        return case
+        machine = self.device.machine(self.core, self._builder.zygote.torch, self._builder.zygote.cuda)
+        sensitivity = self._shares.get(reference_sha256(task), ())
+        return Case(task, printable(source), precision, machine=machine, sensitivity=sensitivity)
 
     def _thin_out(self, built: Sequence[Built]) -> None:
-        """Kill candidates that could disturb others on a GPU; each is imported again for its launches.
+        """Kill candidates that could disturb others on a GPU; each is imported again for its trials.
 
         Those that opened it when they were imported, or started a process, may have work queued there, which goes on
         though they stand still. Where memory is short, all are killed: one that takes some would be the others'
@@ -349,17 +347,15 @@ class Judge:
             self._retire(key)
         self._allot(pool)
         again = self._case(case.task, case.source, case.precision)
-        again.commitment = pool.secrets.commitment
         try:
             return self._measure(self._builder.build(again, pool), pool)
         except (NoRoomError, TooLargeError) as error:
             raise _too_large(case, error) from error
 
     def _measure(self, built: Built, pool: Pool) -> Evaluation:
-        case = built.case
         try:
             if built.fault is not None:
-                return case.failed(built.fault)
+                return self._trials.measure(built, pool)
             with self.faults_named():
                 return self._under_lease(built, pool)
         finally:
@@ -387,20 +383,17 @@ class Judge:
         leased = lease(core_name(self.core), *self.device.locks)
         with leased as waited, away_from(self._seat.kept_free), case.watch.phase("lease"):
             case.watch.add("wait", waited)
-            case.strangers = self.device.strangers(self._own_pids(built))
+            foreign = self.device.foreign_processes(self._own_pids(built))
             if built.arm is not None and not self.device.peaks_known():
                 built.arm.close()  # nobody else may be on the GPU while they are measured; it is imported again
                 built.arm = None
-            case.floor = self._launches.floor(case, pool)
+                self._trials.floor(case, pool)
             before = self._held(pool)
-            try:
-                evaluation = self._launches.measure(built, pool)
-            except Fault as fault:
-                evaluation = case.failed(fault)
+            evaluation = self._trials.measure(built, pool)
             evaluation = self._extras.add(built, pool, evaluation)
             self._builder.drop(built)
             self._check_health(before, pool)
-        return evaluation.model_copy(update={"seconds": case.watch.seconds()})
+        return evaluation.model_copy(update={"seconds": case.watch.seconds(), "foreign_gpu_processes": foreign})
 
     def _held(self, pool: Pool) -> Held | None:
         held = self.device.held()
@@ -410,7 +403,7 @@ class Judge:
         """Make sure that the device is as it was: every process of the candidate is dead. A few milliseconds.
 
         Args:
-            before: What was held before the candidate's launches; None where that is not counted.
+            before: What was held before the candidate's trials; None where that is not counted.
             pool: Of its task.
 
         Raises:
@@ -421,7 +414,7 @@ class Judge:
         if not self.device.computes():
             raise MachineError("expected the GPU to add up right after a candidate, it did not; do not use this GPU")
         beyond = await_memory(before, lambda: self._held(pool) or before)
-        check_returned(beyond, self.device.strangers(self._own_pids(None)) if beyond else 0)
+        check_returned(beyond, self.device.foreign_processes(self._own_pids(None)) if beyond else 0)
 
     def _own_pids(self, built: Built | None) -> set[int]:
         """Processes of this judge that may hold memory of the device."""

@@ -31,7 +31,7 @@ class JudgeSettings(BaseModel):
     build_timeout_s: float = Field(default=180.0, gt=0)
     """Limit for importing a candidate, compilation included (a C++ extension takes 30 s on an idle core)."""
     warmup_timeout_s: float = Field(default=60.0, gt=0)
-    """Limit for the constructor, and for each untimed call."""
+    """Limit for the constructor and all untimed calls together, autotuning and graph capture among them."""
     baseline_warmup_timeout_s: float = Field(default=300.0, gt=0)
     """The same for a baseline, whose text is the task's: a network of a hundred layers compiles for minutes."""
     call_timeout_factor: float = Field(default=1000.0, gt=1)
@@ -49,30 +49,23 @@ class JudgeSettings(BaseModel):
     max_pools: int = Field(default=12, ge=1)
     """Tasks whose oracle process and input sets are kept at a time."""
     sets_training: int = Field(default=40, ge=8)
-    """Input sets for the timed pairs of one `training` launch; each is used once for each arm."""
+    """On a CPU, input sets for the timed pairs of one `training` trial; each is used once for each arm."""
     sets_report: int = Field(default=78, ge=8)
-    """The same for each launch of `report`."""
+    """The same for each trial of `report`."""
     budget_training_s: float = Field(default=0.8, gt=0)
     """Seconds of measurement after which a `training` evaluation takes the interval as it stands."""
     budget_report_s: float = Field(default=20.0, gt=0)
     """The same for `report`, over all launches."""
     budget_report_gpu_s: float = Field(default=7.0, gt=0)
     """The same on a GPU, for which others wait."""
-    turn_ms: float = Field(default=8.0, gt=0)
-    """A turn repeats single calls until it lasts about this long."""
-    burst_below_us: float = Field(default=2000.0, ge=0)
-    """Calls whose reference is faster than this are made several in one go (GPUs only) ..."""
-    burst_ms: float = Field(default=3.0, gt=0)
-    """... so many that they take about this long together."""
-    burst_reference_ms: float = Field(default=25.0, gt=0)
-    """Where the candidate's calls are shorter than the reference's, so many are made in one go that *its* calls take
-    `burst_ms` together, if the reference's do not take longer than this;"""
-    burst_training: int = Field(default=64, ge=1)
-    """no more than this at `training` precision: each call needs inputs and answers of its own;"""
-    burst_report: int = Field(default=128, ge=1)
+    sample_ms: float = Field(default=8.0, gt=0)
+    """On a CPU a pair repeats samples of one call until an arm's last about this long together."""
+    chain_ms: float = Field(default=1.0, gt=0)
+    """On a GPU a sample is a chain of calls that takes the reference about this long, the overhead left out, ..."""
+    chain_training: int = Field(default=16, ge=1)
+    """... of no more calls than this at `training` precision: each needs inputs and answers of its own;"""
+    chain_report: int = Field(default=24, ge=1)
     """no more than this at `report`."""
-    burst_bytes: int = Field(default=4 << 30, gt=0)
-    """Inputs, or outputs, of the calls that are made in one go; less on a GPU with little memory."""
     sample_elements: int = Field(default=128, ge=16)
     """Secret output elements that stop the clock, over all outputs of a call."""
     full_check_share: float = Field(default=0.25, gt=0, le=1)

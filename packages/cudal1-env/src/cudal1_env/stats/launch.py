@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,12 +75,9 @@ class Launch:
             tuple(time + more_ms for time in self.reference_ms), tuple(time + more_ms for time in self.candidate_ms)
         )
 
-    def charged(self, reference_ms: Sequence[float], candidate_ms: Sequence[float]) -> Launch:
-        """Return this launch with something added to each latency of either arm, pair by pair."""
-        return Launch(
-            tuple(time + more for time, more in zip(self.reference_ms, reference_ms, strict=True)),
-            tuple(time + more for time, more in zip(self.candidate_ms, candidate_ms, strict=True)),
-        )
+    def scaled_reference(self, share: float) -> Launch:
+        """Return this launch with the reference's latencies multiplied by a share."""
+        return Launch(tuple(share * time for time in self.reference_ms), self.candidate_ms)
 
     def log_ratios(self) -> FloatArray:
         """Return log(reference / candidate) of each pair, shape (pairs,)."""

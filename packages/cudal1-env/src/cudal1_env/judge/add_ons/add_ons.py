@@ -13,10 +13,11 @@ from cudal1_worker import protocol as wire
 from cudal1_env.baselines import BaselineEntry, BaselineKey, BaselineName, BaselineStore, measured, program, resolve
 from cudal1_env.errors import MachineError, RecordError
 from cudal1_env.judge.add_ons.profile import OddProfileError, run_profile
-from cudal1_env.judge.measure.arm import Fault
 from cudal1_env.judge.measure.builder import Builder, Built
-from cudal1_env.judge.measure.case import Case, sha256
-from cudal1_env.judge.measure.trials import Launches
+from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.fault import Fault
+from cudal1_env.judge.measure.record import sha256
+from cudal1_env.judge.measure.trials import Trials
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.worker import Dead, Late
@@ -32,19 +33,19 @@ class Extras:
     Args:
         settings: Which baselines, and when a profile.
         builder: Makes workers.
-        launches: Measures programs. What is leased is the caller's to see to.
+        trials: Measures programs. What is leased is the caller's to see to.
 
     Raises:
         SettingsError: A baseline is asked for that this machine cannot have.
     """
 
-    def __init__(self, settings: JudgeSettings, builder: Builder, launches: Launches) -> None:
+    def __init__(self, settings: JudgeSettings, builder: Builder, trials: Trials) -> None:
         self.settings = settings
         self.device: Device = builder.device.name
         self.names = measured(resolve(settings.baselines, self.device))
         self.asked = bool(settings.baselines)
         self.store = BaselineStore()
-        self._builder, self._launches = builder, launches
+        self._builder, self._trials = builder, trials
 
     def add(self, built: Built, pool: Pool, evaluation: Evaluation) -> Evaluation:
         """Return the record of a program that was just measured with everything that is asked for.
@@ -125,9 +126,8 @@ class Extras:
 
     def _twin(self, case: Case, name: BaselineName) -> Case:
         """A baseline's program as a case, at the precision of the program that it is for."""
-        twin = Case(case.task, program(name, case.task.source), case.precision, role="baseline")
-        twin.machine, twin.shares, twin.floor = case.machine, case.shares, case.floor
-        return twin
+        source = program(name, case.task.source)
+        return Case(case.task, source, case.precision, "baseline", case.machine, case.sensitivity)
 
     def _entry(self, case: Case, name: BaselineName, pool: Callable[[], Pool]) -> BaselineEntry:
         """Return what is known of a baseline, measuring it where nothing is."""
@@ -153,9 +153,7 @@ class Extras:
         self._builder.rehearsals.keep(twin, pool, leased=True)
         built = self._builder.build(twin, pool, leased=True)
         try:
-            return twin.failed(built.fault) if built.fault is not None else self._launches.measure(built, pool)
-        except Fault as fault:
-            return twin.failed(fault)
+            return self._trials.measure(built, pool)
         finally:
             self._builder.drop(built)
 

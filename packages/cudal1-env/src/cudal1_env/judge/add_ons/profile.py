@@ -59,10 +59,11 @@ def run_profile(arm: Arm, pool: Pool, mode: WeightsMode, source: str, device: De
     if mode == "loaded":
         arm.load(pool.weights())
     sets = pool.sets(mode, 0, WARM_SETS)
-    for one in sets:
-        arm.warm(one, writable=False)
-    with arm.memory.present(sets[-1].inputs, writable=False) as (message, fds):
-        answer = arm.worker.ask({"op": "profile", "calls": _CALLS, **message}, fds, timeout_s=_TIMEOUT_S)
+    for slot, one in enumerate(sets):
+        arm.warm(one, slot)
+    arm.thaw()
+    message = {"op": "profile", "calls": _CALLS, "slot": len(sets) - 1, "writable": False}
+    answer = arm.worker.ask(message, timeout_s=_TIMEOUT_S)
     return parse_profile(answer, calls=_CALLS, source=source, device=device)
 
 

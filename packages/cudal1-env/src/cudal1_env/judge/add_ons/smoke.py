@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cudal1_worker.layout import encode
 
-from cudal1_env.judge.measure.arm import Fault
 from cudal1_env.judge.measure.builder import Builder
+from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.oracle.client import Anatomy
 
 _PROGRAM = """

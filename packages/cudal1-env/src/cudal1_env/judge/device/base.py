@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,9 @@ from cudal1_env.judge.device.health import Held
 from cudal1_env.judge.device.roofline import Floor
 from cudal1_env.judge.device.tensors import Array, Expected
 from cudal1_env.records import GpuState, Machine
+
+if TYPE_CHECKING:
+    from cudal1_env.judge.device.reading import Plan
 
 
 class Contract(Exception):
@@ -74,12 +76,6 @@ class Block(Protocol):
 class ArmMemory(Protocol):
     """Memory of one arm: the blocks in which it finds inputs, and what it leaves behind."""
 
-    cold: bool
-    """Whether `supply` empties the caches last in any case; else a few inputs may come after that."""
-    most_calls: int
-    """Most calls in one go from here on. Whether inputs are few goes by the most, not by each turn: what it takes to
-    bring them is then the same for all."""
-
     def begin(self) -> tuple[wire.Message, list[int]] | None:
         """What the worker must be told before its constructor runs, and what it answers is given to `began`."""
         ...
@@ -88,60 +84,39 @@ class ArmMemory(Protocol):
         """Take the worker's answer to `begin`."""
         ...
 
-    def slots(self, count: int) -> tuple[wire.Message, list[int]]:
-        """Make blocks for the inputs of `count` calls in one go, twice; what the worker must be told of them."""
+    def slots(self) -> tuple[wire.Message, list[int]]:
+        """Make `wire.SLOTS` blocks for inputs; what the worker must be told of them."""
         ...
 
-    def present(self, inputs: Array, *, writable: bool) -> AbstractContextManager[tuple[wire.Message, list[int]]]:
-        """Lay out the inputs of an untimed call; what the worker must be told of them."""
+    def put(self, slot: int, inputs: Array) -> None:
+        """Write the inputs of a call into a block, and wait until they are there. The arm stands still, or waits."""
         ...
 
-    def fill(self, first: int, inputs: Sequence[Array]) -> None:
-        """Write inputs into the blocks from `first` on, and wait until they are there."""
+    def settle(self) -> None:
+        """Bring the caches into the state in which each timed sample begins. The arm stands still."""
         ...
 
-    def supply(self, turn: int, first: int, inputs: Sequence[Array], *, watch: bool) -> float | None:
-        """Write the inputs of a timed turn and empty the caches; the arm stands still.
+    def stage(self, sets: Sequence[Array]) -> Sequence[int]:
+        """Lay out the inputs of a chain's calls in the judge's memory; where `release` finds those of each."""
+        ...
+
+    def release(self, slot: int, source: int, stale: Sequence[Output], plan: Plan) -> None:
+        """Bring the inputs of a chain's next call while the clock runs.
 
         Args:
-            turn: Number of the turn.
-            first: The block from which on they go.
-            inputs: One for each call.
-            watch: Hold the device meanwhile, to see whether anything else works on it.
-
-        Returns:
-            Seconds that others took of the device, if that was asked for and can be told, else None.
+            slot: The block.
+            source: What `stage` said of these inputs.
+            stale: Outputs of the call before, which were read.
+            plan: Elements of them that are overwritten now.
         """
         ...
 
-    def intact(self, inputs: Array, address: int) -> bool:
-        """Whether the inputs of the last untimed call, mapped in the worker at `address`, are as they were."""
+    def intact(self, slot: int, inputs: Array, address: int) -> bool:
+        """Whether the inputs of an untimed call, mapped in the worker at `address`, are as they were."""
         ...
 
-    def expect(self, positions: Sequence[npt.NDArray[np.int64]], expected: tuple[Expected, ...]) -> None:
-        """Get ready to read these positions: what can be done before the clock runs."""
-        ...
-
-    def samples_as_before(self, page: bytes) -> Callable[[], list[npt.NDArray[np.generic]]] | None:
-        """Read what `expect` was told, if the outputs differ from those read before in their addresses only.
-
-        Args:
-            page: A copy of the reply page.
-
-        Returns:
-            What sorts out the elements for each output, which are read by now, so that this need not be on the clock;
-            it is called before anything else is read. None where the page says something else, which is for `samples`.
-        """
-        ...
-
-    def learn(self, page: bytes, outputs: Sequence[Output]) -> None:
-        """Remember the form of the checked outputs of one call, for `samples_as_before`."""
-        ...
-
-    def samples(
-        self, outputs: Sequence[Output], positions: Sequence[npt.NDArray[np.int64]]
-    ) -> list[npt.NDArray[np.generic]]:
-        """Read the outputs' elements at flat positions.
+    def read(self, plan: Plan, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:
+        """Copy the elements of a plan from checked outputs to the host, shape (plan.size_bytes,).
 
         Raises:
             Contract: The memory that the worker named is not there.
@@ -149,10 +124,20 @@ class ArmMemory(Protocol):
         ...
 
     def whole(self, output: Output) -> Array:
-        """Read a whole output, flat, in C order of its shape.
+        """Copy a whole output, flat, in C order of its shape.
 
         Raises:
             Contract: The memory that the worker named is not there, or is not the worker's own.
+        """
+        ...
+
+    def overwrite(self, outputs: Sequence[Output]) -> None:
+        """Overwrite exactly the elements of outputs that were compared, so that no answer is left in them.
+
+        The arm stands still. Elements that lie in an input, because the reference's do, are left.
+
+        Raises:
+            Contract: The memory that the worker named cannot be written to.
         """
         ...
 
@@ -171,10 +156,6 @@ class Needs:
     """Size of the outputs of one call."""
     work_bytes: int
     """What a call of the reference takes at most, its outputs among it; 0 on a CPU."""
-    calls: int
-    """Most calls in one go ..."""
-    burst_bytes: int
-    """... and most that their inputs, or their outputs, take."""
 
 
 class Device(Protocol):
@@ -189,19 +170,17 @@ class Device(Protocol):
     """Whether both arms and the oracle may round to TF32."""
     locks: tuple[str, ...]
     """What must be leased beside the arms' core."""
-    sample_pieces: int | None
-    """How many elements are read before the clock stops, over all outputs of a turn; None: whole samples."""
-    bursts: bool
-    """Whether several short calls are made in one go."""
-    reads_frozen: bool
-    """Whether outputs are read while the worker stands still. On a GPU its kernels would run on in any case, and what
-    counts is that the bytes which were read at that moment are right."""
+    chained: bool
+    """Whether a sample is a chain of calls between which the clock runs on and the worker is not stopped. A GPU's work
+    outlives a stopped process. On a CPU nothing does, so each call is a sample of its own."""
+    neighbour_allowance: float
+    """How many times as long the reference may take beside an honest candidate that stands still."""
+    on_clock_elements: int | None
+    """How many secret elements of each call are read before the clock stops; None: whole samples."""
     gpus: tuple[str, ...] | None
     """Which GPUs' nodes of /dev a worker finds, where the machine has several; None: what there is."""
     at_once_bytes: int
     """Input sets with answers that an oracle makes in one go: each time that it and the judge take turns costs."""
-    most_burst_bytes: int
-    """Memory that the inputs, or the outputs, of calls in one go may take, at most."""
     environment: dict[str, str]
     """Environment variables of the workers, beside those that they share with the judge."""
     faults: tuple[type[Exception], ...]
@@ -215,7 +194,7 @@ class Device(Protocol):
         """What the driver tells about the device now; None where there is none."""
         ...
 
-    def strangers(self, own: Collection[int]) -> int:
+    def foreign_processes(self, own: Collection[int]) -> int:
         """How many processes work on the device that are not of this judge."""
         ...
 
@@ -293,29 +272,23 @@ class Device(Protocol):
         ...
 
 
-def parse_outputs(page: bytes, expected: tuple[Expected, ...], calls: int, device_code: int) -> list[Output]:
+def parse_outputs(page: bytes, expected: tuple[Expected, ...], device_code: int) -> list[Output]:
     """Check a copy of the reply page against the contract.
 
     Args:
-        page: The reply page, copied once after the worker was frozen.
+        page: The reply page, copied once.
         expected: What the task's outputs must look like.
-        calls: How many calls were made in one go.
         device_code: On which kind of device they must lie.
-
-    Returns:
-        The outputs of the first call, then those of the second, ...
 
     Raises:
         Contract: Number, device, dtype or shape differ, or strides reach backwards.
     """
     count = int.from_bytes(page[8 * wire.OUTPUTS : 8 * wire.OUTPUTS + 8], "little")
-    if count != calls * len(expected):
-        raise Contract(f"expected {len(expected)} output tensors, got {count / calls:g}")
+    if count != len(expected):
+        raise Contract(f"expected {len(expected)} output tensors, got {count}")
     outputs: list[Output] = []
-    for place in range(count):
-        position = place % len(expected)
-        want = expected[position]
-        offset = wire.DESCRIPTOR_OFFSET + place * wire.DESCRIPTOR.size
+    for position, want in enumerate(expected):
+        offset = wire.DESCRIPTOR_OFFSET + position * wire.DESCRIPTOR.size
         address, code, rank, device, *rest = (int(word) for word in wire.DESCRIPTOR.unpack_from(page, offset))
         shape, strides = tuple(rest[:rank]), tuple(rest[wire.MAX_DIMENSIONS : wire.MAX_DIMENSIONS + rank])
         dtype = wire.DTYPES[code] if code < len(wire.DTYPES) else f"unknown dtype {code}"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import numpy as np
@@ -14,11 +13,13 @@ from cudal1_worker import protocol as wire
 
 from cudal1_env.judge.device import memory
 from cudal1_env.judge.device.base import Contract, Needs, Output, check_holes
-from cudal1_env.judge.device.memory import SharedBlock, sealed_file
+from cudal1_env.judge.device.memory import SharedBlock
+from cudal1_env.judge.device.reading import Plan
 from cudal1_env.judge.device.tensors import Expected, decode
 from cudal1_env.records import Machine
 
 Bytes = npt.NDArray[np.uint8]
+_NOISE_BYTES = 1 << 20
 
 
 class CpuDevice:
@@ -33,11 +34,11 @@ class CpuDevice:
     code = 0
     tf32 = False
     locks: tuple[str, ...] = ()
-    bursts = False
+    chained = False
+    neighbour_allowance = 1.05
+    """Arms share the L3 cache, which is not emptied: what one leaves there costs the other some per cent."""
     at_once_bytes = 16 << 20
-    most_burst_bytes = 1 << 30
-    sample_pieces: int | None = None
-    reads_frozen = True
+    on_clock_elements: int | None = None
     gpus: tuple[str, ...] | None = None
     faults: tuple[type[Exception], ...] = ()
 
@@ -45,6 +46,7 @@ class CpuDevice:
         self._core = core
         self.environment: dict[str, str] = {}
         self._block = np.zeros(2 * level2_bytes(core or 0), dtype=np.uint8)
+        self._noise = np.random.default_rng().integers(0, 256, _NOISE_BYTES, dtype=np.uint8)
 
     def held(self) -> None:
         """Control groups and limits see to memory on a CPU."""
@@ -55,6 +57,12 @@ class CpuDevice:
     def computes(self) -> bool:
         """A CPU does."""
         return True
+
+    def noise(self, expected: Expected) -> npt.NDArray[np.void]:
+        """Random elements of an output's dtype, shape (size,); from a block of random bytes, over and over."""
+        kind = f"V{expected.item_bytes}"
+        values = self._noise & 1 if expected.dtype == "bool" else self._noise
+        return np.resize(values.view(kind), expected.size)
 
     def settle(self) -> None:
         """Empty the private caches of the arms' core, so that neither arm finds what the other left.
@@ -75,7 +83,7 @@ class CpuDevice:
     def state(self) -> None:
         """A CPU has no driver to ask."""
 
-    def strangers(self, own: Collection[int]) -> int:
+    def foreign_processes(self, own: Collection[int]) -> int:
         """Others may use other cores."""
         return 0
 
@@ -149,8 +157,6 @@ class CpuMemory:
 
     def __init__(self, device: CpuDevice, pid: int, input_bytes: int) -> None:
         self._device = device
-        self.cold = True
-        self.most_calls = 1
         self._pid = pid
         self._input_bytes = input_bytes
         self._slots: list[SharedBlock] = []
@@ -161,63 +167,47 @@ class CpuMemory:
     def began(self, answer: wire.Message) -> None:
         """Nothing to learn."""
 
-    def slots(self, count: int) -> tuple[wire.Message, list[int]]:
-        """Make sealed blocks for inputs: the worker can map them read-only and in no other way."""
-        self._slots = [SharedBlock(self._input_bytes, sealed=True) for _ in range(wire.SLOTS * count)]
+    def slots(self) -> tuple[wire.Message, list[int]]:
+        """Make sealed blocks for inputs: the worker cannot write to them, only to a private copy."""
+        self._slots = [SharedBlock(self._input_bytes, sealed=True) for _ in range(wire.SLOTS)]
         return {"bytes": self._input_bytes}, [block.fd for block in self._slots]
 
-    @contextlib.contextmanager
-    def present(self, inputs: Bytes, *, writable: bool) -> Generator[tuple[wire.Message, list[int]]]:
-        """Put the inputs of an untimed call into a sealed file."""
-        with sealed_file(inputs.data) as fd:
-            yield {"writable": writable}, [fd]
+    def put(self, slot: int, inputs: Bytes) -> None:
+        """Write inputs into a block."""
+        np.copyto(self._slots[slot].bytes, inputs)
 
-    def fill(self, first: int, inputs: Sequence[Bytes]) -> None:
-        """Write inputs into the blocks from `first` on."""
-        for block, one in zip(self._slots[first:], inputs, strict=False):
-            np.copyto(block.bytes, one)
-
-    def supply(self, turn: int, first: int, inputs: Sequence[Bytes], *, watch: bool) -> None:
-        """Write the inputs of a timed turn, and empty the core's cache."""
-        self.fill(first, inputs)
+    def settle(self) -> None:
+        """Empty the core's private caches."""
         self._device.settle()
 
-    def intact(self, inputs: Bytes, address: int) -> bool:
-        """Whether the inputs of the last untimed call are as they were."""
+    def stage(self, sets: Sequence[Bytes]) -> list[int]:
+        """A CPU has no chains."""
+        return [0] * len(sets)
+
+    def release(self, slot: int, source: int, stale: Sequence[Output], plan: Plan) -> None:
+        """A CPU has no chains: the arm stood still while its inputs were put and its outputs overwritten."""
+
+    def intact(self, slot: int, inputs: Bytes, address: int) -> bool:
+        """Whether the inputs of an untimed call are as they were."""
         try:
             return np.array_equal(memory.read(self._pid, address, self._input_bytes), inputs)
         except memory.Unreadable:
             return False
 
-    def expect(self, positions: Sequence[npt.NDArray[np.int64]], expected: tuple[Expected, ...]) -> None:
-        """Nothing to do beforehand."""
-
-    def samples_as_before(self, page: bytes) -> None:
-        """One call at a time leaves nothing to save."""
-
-    def learn(self, page: bytes, outputs: Sequence[Output]) -> None:
-        """Nor anything to learn."""
-
-    def samples(
-        self, outputs: Sequence[Output], positions: Sequence[npt.NDArray[np.int64]]
-    ) -> list[npt.NDArray[np.generic]]:
-        """Read the outputs' elements at flat positions from the frozen worker.
+    def read(self, plan: Plan, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:
+        """Copy the elements of a plan from the stopped worker.
 
         Raises:
             Contract: The memory that the worker named is not there.
         """
-        return [self._sample(output, places) for output, places in zip(outputs, positions, strict=True)]
-
-    def _sample(self, output: Output, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
-        want = output.expected
-        addresses = np.uint64(output.address) + output.offsets(positions).astype(np.uint64)
+        addresses = np.array([output.address for output in outputs], dtype=np.uint64)
         try:
-            return decode(memory.gather(self._pid, addresses.astype(np.uint64), want.item_bytes), want.dtype)
+            return memory.gather(self._pid, plan.sources(addresses), plan.sizes)
         except memory.Unreadable as error:
             raise Contract(f"expected readable outputs: {error}") from None
 
     def whole(self, output: Output) -> npt.NDArray[np.generic]:
-        """Read a whole output from the frozen worker, flat, in C order of its shape.
+        """Copy a whole output from the stopped worker, flat, in C order of its shape.
 
         Raises:
             Contract: The memory that the worker named is not there, or is not the worker's own.
@@ -225,25 +215,53 @@ class CpuMemory:
         want = output.expected
         if not want.size:
             return decode(np.empty(0, dtype=np.uint8), want.dtype)
-        check_holes(output)
         # Where the reference itself returns an input, so may a candidate; inputs lie in shared, sealed memory.
-        ranges = memory.private_ranges(self._pid)
+        ranges = [] if want.aliases else memory.private_ranges(self._pid)
         if not want.aliases and not memory.is_private(ranges, output.address, output.span_bytes):
-            raise Contract("expected outputs in memory of the process's own, they lie in a shared or unmapped range")
+            raise Contract("expected outputs in the process's own memory, they lie in a shared or unmapped range")
+        elements = _elements(self._span(output), output)
+        return decode(np.ascontiguousarray(elements).reshape(-1).view(np.uint8), want.dtype)
+
+    def overwrite(self, outputs: Sequence[Output]) -> None:
+        """Overwrite exactly the elements of outputs, with bytes from the device's noise.
+
+        Raises:
+            Contract: The memory that the worker named cannot be written to.
+        """
+        for output in outputs:
+            if output.expected.aliases or not output.expected.size:
+                continue
+            span = self._span(output)
+            _elements(span, output)[...] = self._device.noise(output.expected).reshape(output.expected.shape)
+            try:
+                memory.write(self._pid, output.address, span)
+            except memory.Unreadable as error:
+                raise Contract(f"expected outputs in writable memory: {error}") from None
+
+    def _span(self, output: Output) -> Bytes:
+        """Copy the memory from an output's first to its last element.
+
+        Raises:
+            Contract: The memory that the worker named is not there.
+        """
+        check_holes(output)
         try:
-            data = memory.read(self._pid, output.address, output.span_bytes)
+            return memory.read(self._pid, output.address, output.span_bytes)
         except memory.Unreadable as error:
             raise Contract(f"expected readable outputs: {error}") from None
-        items = data.view(f"V{want.item_bytes}")
-        strides = tuple(stride * want.item_bytes for stride in output.strides)
-        laid = np.lib.stride_tricks.as_strided(items, shape=want.shape, strides=strides, writeable=False)
-        return decode(np.ascontiguousarray(laid).reshape(-1).view(np.uint8), want.dtype)
 
     def close(self) -> None:
         """Give the blocks back."""
         for block in self._slots:
             block.close()
         self._slots = []  # their mappings go with them
+
+
+def _elements(span: Bytes, output: Output) -> npt.NDArray[np.void]:
+    """View the elements of an output in its span, in its shape."""
+    want = output.expected
+    strides = tuple(stride * want.item_bytes for stride in output.strides)
+    return np.lib.stride_tricks.as_strided(span.view(f"V{want.item_bytes}"), shape=want.shape, strides=strides)
 
 
 def level2_bytes(core: int) -> int:

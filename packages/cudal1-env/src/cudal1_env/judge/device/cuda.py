@@ -26,7 +26,6 @@ from cudal1_env.judge.device.health import Held
 from cudal1_env.judge.device.nvml import Nvml
 from cudal1_env.judge.device.peaks import Peaks, known_peaks, load_peaks, measure_peaks
 from cudal1_env.judge.device.roofline import Floor, floor_of, moved_bytes
-from cudal1_env.judge.device.watch import Watch
 from cudal1_env.records import GpuState, Machine
 
 Tensor = Any
@@ -36,8 +35,6 @@ _NUMBERS = 1 << 16
 """How many are added up to see whether the GPU still computes."""
 _POOL_SHARE = 0.4
 """Share of the GPU's memory for input sets and answers."""
-_BURST_SHARE = 1 / 32
-"""Share of it for the inputs, or the outputs, of calls in one go."""
 
 
 class CudaDevice:
@@ -52,9 +49,9 @@ class CudaDevice:
 
     name: Literal["cpu", "cuda"] = "cuda"
     code = 1
-    bursts = True
-    sample_pieces: int | None = 32
-    reads_frozen = False
+    chained = True
+    neighbour_allowance = 1.0
+    on_clock_elements: int | None = 32
     at_once_bytes = 256 << 20
 
     def __init__(self, *, tf32: bool) -> None:
@@ -66,21 +63,18 @@ class CudaDevice:
         self._torch = torch
         self._properties: Any = torch.cuda.get_device_properties(0)
         self._level2 = facts.level2_bytes
-        self.most_burst_bytes = int(_BURST_SHARE * self._properties.total_memory)
         self._driver = facts.driver
         self.identity = facts.uuid
         self._nvml = Nvml(facts.uuid)
         torch_faults: tuple[type[Exception], ...] = (torch.AcceleratorError, torch.OutOfMemoryError)
         self.faults = (vmm.CudaError, self._nvml.fault, *torch_faults)
         try:
-            self._flush: Tensor = torch.zeros(2, 2 * self._level2, dtype=torch.uint8, device="cuda")
             self.copies = CopyEngine()
-            self.watch = Watch()
             self.stage: Tensor = torch.empty(STAGED_BYTES, dtype=torch.uint8, pin_memory=True)
         except self.faults as error:
             raise MachineError(
                 f"expected room for a context on GPU-{self.identity}, got {type(error).__name__}: {error}; "
-                f"{facts.strangers} processes of others are there (nvidia-smi): wait for them, or choose another GPU"
+                f"{facts.foreign_processes} foreign processes are there: wait for them, or choose another GPU"
             ) from error
         self.locks = (f"gpu-{self.identity}",)
         self.gpus: tuple[str, ...] | None = None
@@ -111,10 +105,6 @@ class CudaDevice:
         """Give back what of the L2 cache was set aside for somebody."""
         vmm.check(vmm.driver.cuCtxResetPersistingL2Cache())
 
-    def flush(self) -> None:
-        """Overwrite the L2 cache."""
-        self.copies.copy_one(self._flush[0].data_ptr(), self._flush[1].data_ptr(), self._flush.shape[1])
-
     def out_of_room(self, error: Exception) -> bool:
         """Whether a fault says that the GPU has too little memory free."""
         return isinstance(error, self._torch.OutOfMemoryError) or wire.says_no_memory(str(error))
@@ -123,7 +113,7 @@ class CudaDevice:
         """Clocks, power and throttle reasons, as the driver tells them."""
         return self._nvml.state()
 
-    def strangers(self, own: Collection[int]) -> int:
+    def foreign_processes(self, own: Collection[int]) -> int:
         """How many processes compute on this GPU that are not of this judge."""
         return len(self._nvml.processes() - {os.getpid(), *own})
 

@@ -41,7 +41,7 @@ class GpuFacts(BaseModel):
     """Its memory."""
     level2_bytes: int = Field(gt=0)
     """Its L2 cache."""
-    strangers: int = Field(ge=0)
+    foreign_processes: int = Field(ge=0)
     """Processes of others that compute on it."""
 
     @property
@@ -79,8 +79,8 @@ class GpuFacts(BaseModel):
             f"gpu       compute mode {self.compute_mode}, MIG {'on' if self.mig else 'off'}, "
             f"MPS {'on' if self.mps else 'off'}",
         ]
-        if self.strangers:
-            lines.append(f"gpu       BUSY: {self.strangers} processes of others; figures beside them mean little")
+        if self.foreign_processes:
+            lines.append(f"gpu       BUSY: {self.foreign_processes} foreign processes: treat timings as unreliable")
         return lines
 
 
@@ -123,7 +123,7 @@ def _facts(properties: Any, nvml: Nvml) -> GpuFacts:
         mps=mps_runs() or nvml.mps_clients() > 0,
         memory_bytes=int(properties.total_memory),
         level2_bytes=int(properties.L2_cache_size),
-        strangers=len(nvml.processes() - {os.getpid()}),
+        foreign_processes=len(nvml.processes() - {os.getpid()}),
     )
 
 

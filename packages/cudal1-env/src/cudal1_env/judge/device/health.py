@@ -47,17 +47,17 @@ def await_memory(before: Held, look: Callable[[], Held], *, within_s: float = _B
     return 0
 
 
-def check_returned(beyond_bytes: int, strangers: int) -> None:
+def check_returned(beyond_bytes: int, foreign_processes: int) -> None:
     """Insist that what a candidate held is free again.
 
     Args:
         beyond_bytes: What is still held.
-        strangers: Processes of others on the GPU. If there are some it may be theirs; the record names their number.
+        foreign_processes: Foreign processes on the GPU: if there are some, the memory may be theirs.
 
     Raises:
         MachineError: It is held, and nobody else is there.
     """
-    if beyond_bytes and not strangers:
+    if beyond_bytes and not foreign_processes:
         raise MachineError(
             f"expected the GPU's memory back within {_BACK_WITHIN_S:g} s of a candidate's death, "
             f"{beyond_bytes / 2**20:.0f} MiB are still held by something; look at nvidia-smi, and judge on another GPU"

@@ -1,4 +1,4 @@
-"""Memory shared with workers, and memory read from them.
+"""Memory shared with workers; reading and overwriting memory of theirs.
 
 Data goes over in memfds sealed against every writing. The control page is a memfd that the judge maps first and then
 seals: F_SEAL_FUTURE_WRITE refuses every later writable mapping and write, while the judge's own mapping stays
@@ -28,15 +28,17 @@ _SENT = f"/memfd:{_NAME} ".encode()
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _readv = _libc.process_vm_readv
-_readv.restype = ctypes.c_ssize_t
-_readv.argtypes = [
-    ctypes.c_int,
-    ctypes.c_void_p,
-    ctypes.c_ulong,
-    ctypes.c_void_p,
-    ctypes.c_ulong,
-    ctypes.c_ulong,
-]
+_writev = _libc.process_vm_writev
+for _one in (_readv, _writev):
+    _one.restype = ctypes.c_ssize_t
+    _one.argtypes = [
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_ulong,
+        ctypes.c_void_p,
+        ctypes.c_ulong,
+        ctypes.c_ulong,
+    ]
 
 
 class Unreadable(Exception):
@@ -111,30 +113,46 @@ def read(pid: int, address: int, size_bytes: int) -> npt.NDArray[np.uint8]:
     return data
 
 
-def gather(pid: int, addresses: npt.NDArray[np.uint64], item_bytes: int) -> npt.NDArray[np.uint8]:
+def write(pid: int, address: int, data: npt.NDArray[np.uint8]) -> None:
+    """Write a range of a worker's memory.
+
+    Raises:
+        Unreadable: The range is not mapped in the worker, or not writable.
+    """
+    done = 0
+    while done < data.size:
+        local = np.array([[data.ctypes.data + done, data.size - done]], dtype=np.uint64)
+        remote = np.array([[address + done, data.size - done]], dtype=np.uint64)
+        count = _writev(pid, local.ctypes.data, 1, remote.ctypes.data, 1, 0)
+        if count <= 0:
+            raise Unreadable(f"expected {data.size} writable bytes at {address:#x}, got {done}")
+        done += count
+
+
+def gather(pid: int, addresses: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
     """Copy scattered items of a worker's memory.
 
     Args:
         pid: The worker.
         addresses: Shape (n,).
-        item_bytes: Size of each item.
+        sizes: Bytes of each item, shape (n,).
 
     Returns:
-        Shape (n * item_bytes,).
+        The items one after another, shape (sum of sizes,).
 
     Raises:
         Unreadable: An address is not mapped in the worker.
     """
-    data = np.empty(addresses.size * item_bytes, dtype=np.uint8)
-    for start in range(0, addresses.size, _IOV_MAX):
-        part = addresses[start : start + _IOV_MAX]
-        remote = np.empty((part.size, 2), dtype=np.uint64)
-        remote[:, 0] = part
-        remote[:, 1] = item_bytes
-        want = part.size * item_bytes
-        local = np.array([[data.ctypes.data + start * item_bytes, want]], dtype=np.uint64)
-        if _readv(pid, local.ctypes.data, 1, remote.ctypes.data, part.size, 0) != want:
-            raise Unreadable(f"expected {part.size} readable items, some are not mapped")
+    data = np.empty(int(sizes.sum()), dtype=np.uint8)
+    remote = np.stack([addresses, sizes], axis=1)
+    done = 0
+    for start in range(0, len(remote), _IOV_MAX):
+        part = remote[start : start + _IOV_MAX]
+        want = int(part[:, 1].sum())
+        local = np.array([[data.ctypes.data + done, want]], dtype=np.uint64)
+        if _readv(pid, local.ctypes.data, 1, part.ctypes.data, len(part), 0) != want:
+            raise Unreadable(f"expected {len(part)} readable items, some are not mapped")
+        done += want
     return data
 
 

@@ -59,11 +59,11 @@ def moved_bytes(input_bytes: Sequence[int], output_bytes: int, shares: Sequence[
         output_bytes: Size of all outputs that are not inputs.
         shares: For each input tensor the share of its elements that matter, at least; empty where nothing is known,
             and then inputs do not count.
-        level2_bytes: Size of the L2 cache, in which outputs may remain.
+        level2_bytes: Size of the L2 cache, in which inputs may lie when a call begins, and outputs when it ends.
     """
     known = len(shares) == len(input_bytes)
     needed = sum(size * share for size, share in zip(input_bytes, shares, strict=True)) if known else 0.0
-    return int(needed) + max(0, output_bytes - level2_bytes)
+    return max(0, int(needed) + output_bytes - level2_bytes)
 
 
 def floor_of(moved: int, bandwidth_gb_s: float) -> Floor | None:

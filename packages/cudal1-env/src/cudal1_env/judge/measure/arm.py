@@ -1,4 +1,4 @@
-"""One arm of a measurement, led by the judge: build, construct, load weights, untimed and timed calls.
+"""One arm of a trial, led by the judge: build, construct, load weights, untimed calls, and the parts of timed ones.
 
 Both arms, reference and candidate, go through exactly this code.
 """
@@ -8,19 +8,20 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 from cudal1_worker import protocol as wire
 
-from cudal1_env.judge.device.base import ArmMemory, Contract, Device, Needs, Output, parse_outputs
+from cudal1_env.judge.device.base import ArmMemory, Contract, Device, Needs, Output
 from cudal1_env.judge.device.memory import sealed_file
-from cudal1_env.judge.device.tensors import Array
+from cudal1_env.judge.device.reading import Plan, Reader
+from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.oracle.client import Anatomy, Weights
 from cudal1_env.judge.oracle.numerics import Comparison, compare
 from cudal1_env.judge.oracle.pool import InputSet
-from cudal1_env.judge.oracle.samples import chosen_samples, chosen_whole, whole_samples
+from cudal1_env.judge.oracle.samples import Samples, whole_samples
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.core_keeper import CoreKeeper
 from cudal1_env.judge.workers.worker import Dead, Late, Worker
@@ -28,7 +29,8 @@ from cudal1_env.records import Status
 
 _SPINS = 0x3FFF
 """Polls of the flag between two looks at the clock (about a millisecond)."""
-_STALL_S, _AWAKE_TIMEOUT_S = 1.0, 2.0  # the first: a host may hold up a short call
+_STALL_S = 1.0
+"""A host may hold up a short call for so long."""
 
 _BUILD_ERRORS = {
     "syntax": Status.SYNTAX_ERROR,
@@ -43,31 +45,6 @@ _CALL_ERRORS = {
 }
 _SIGSYS = 31
 _SIGKILL = 9
-
-
-class Fault(Exception):
-    """A program failed, with the status that this gets. Data, not an error of the judge."""
-
-    def __init__(self, status: Status, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-
-
-@dataclass(frozen=True)
-class Call:
-    """Timed calls that were made in one go: one, or several where a single one is too short."""
-
-    elapsed_ns: int
-    """From the release of the inputs until the sample of the last outputs is read."""
-    comparisons: tuple[tuple[Comparison, ...], ...]
-    """For each call and output: the sample, or the whole output where the set says so."""
-    full_checks: int
-    """Calls whose whole outputs were compared."""
-    taken_s: float | None
-    """Seconds that something else took of the device when the inputs had arrived, if that was asked for."""
-    awake_ns: int = 0
-    """How long the arm ran before, to drop its last outputs."""
 
 
 class Arm:
@@ -100,11 +77,14 @@ class Arm:
         self.anatomy = anatomy
         self.settings = settings
         self.wanted = wanted
+        self.reader = Reader(anatomy.outputs, device.code)
+        self.random = np.random.default_rng()  # seeded by the system: nobody needs to repeat it
         self._memory: ArmMemory | None = None
-        self._burst = 1
-        self._random = np.random.default_rng()  # seeded by the system: nobody needs to repeat it
+        self._slots_at: list[int] = []
         self._turn = 0
         self._deadline_s = settings.call_timeout_s
+        self._untimed_s = settings.warmup_timeout_s
+        """Seconds that are left for the constructor and all untimed calls together."""
 
     # --- slow phases -------------------------------------------------------------------------------------------
 
@@ -118,7 +98,7 @@ class Arm:
         with sealed_file(source.encode()) as fd:
             self._ask({"op": "build", "wanted": self.wanted}, [fd], limit, _BUILD_ERRORS, "importing the program")
 
-    def rehearse(self, seed: int) -> None:
+    def precompile(self, seed: int) -> None:
         """Make the model and call it once on made-up inputs, outside of the judge's memory; this arm is used no more.
 
         Args:
@@ -138,7 +118,7 @@ class Arm:
             "tf32": self.device.tf32,
         }
         limit_s = max(self.settings.build_timeout_s, self.settings.warmup_timeout_s)
-        self._ask(message, [], limit_s, _CALL_ERRORS, "a rehearsal")
+        self._ask(message, [], limit_s, _CALL_ERRORS, "a call on made-up inputs")
 
     def construct(self, seed: int) -> bool:
         """Make the model.
@@ -152,34 +132,20 @@ class Arm:
         Raises:
             Fault: The constructor fails.
         """
-        anatomy, settings = self.anatomy, self.settings
+        anatomy = self.anatomy
         output_bytes = sum(out.size * out.item_bytes for out in anatomy.outputs)
-        calls = max(settings.burst_training, settings.burst_report)
-        burst_bytes = min(settings.burst_bytes, self.device.most_burst_bytes)
-        needs = Needs(anatomy.input_bytes, output_bytes, anatomy.work_bytes, calls, burst_bytes)
-        self._memory = self.device.memory(self.worker.pid, needs)
+        self._memory = self.device.memory(self.worker.pid, Needs(anatomy.input_bytes, output_bytes, anatomy.work_bytes))
         if (begin := self._memory.begin()) is not None:
-            self._memory.began(self._ask(*begin, self.settings.warmup_timeout_s, _CALL_ERRORS, "starting on the GPU"))
-        answer = self._ask(
-            {"op": "construct", "wanted": self.wanted, "seed": seed, "arguments": self.anatomy.arguments},
+            self._memory.began(self._ask_untimed(*begin, "starting on the GPU"))
+        answer = self._ask_untimed(
+            {"op": "construct", "wanted": self.wanted, "seed": seed, "arguments": anatomy.arguments},
             [],
-            self.settings.warmup_timeout_s,
-            _CALL_ERRORS,
             f"{self.wanted}(...)",
         )
-        self.make_slots(1)
-        return answer.get("state") == self.anatomy.state
-
-    def make_slots(self, burst: int) -> None:
-        """Make room for the inputs of as many calls in one go.
-
-        Raises:
-            Fault: The worker cannot map it.
-        """
-        message, fds = self.memory.slots(burst)
-        message = {"op": "inputs", "entries": self.anatomy.entries, **message}
-        self._ask(message, fds, self.settings.warmup_timeout_s, _CALL_ERRORS, "learning the inputs' layout")
-        self._burst = burst
+        message, fds = self._memory.slots()
+        told = self._ask_untimed({"op": "inputs", "entries": anatomy.entries, **message}, fds, "mapping the inputs")
+        self._slots_at = _addresses(told.get("slots"))
+        return answer.get("state") == anatomy.state
 
     @property
     def memory(self) -> ArmMemory:
@@ -195,77 +161,62 @@ class Arm:
         """
         message = {"op": "load", "names": weights.names, "entries": weights.entries, "bytes": int(weights.data.size)}
         with sealed_file(weights.data.data) as fd:
-            self._ask(message, [fd], self.settings.warmup_timeout_s, _CALL_ERRORS, "loading weights")
+            self._ask_untimed(message, [fd], "loading weights")
 
-    def warm(self, one: InputSet, *, writable: bool) -> tuple[float, tuple[Comparison, ...]]:
-        """Call once, untimed, and compare as a timed call would.
+    def warm(self, one: InputSet, slot: int, *, writable: bool = False) -> tuple[float, tuple[Comparison, ...]]:
+        """Call once, untimed, and compare as a timed call would; the arm is frozen afterwards.
 
         Args:
             one: An input set.
+            slot: The block in which it lies.
             writable: Map the inputs privately and writable, to tell a program that writes to its inputs from one that
                 crashes; timed calls map them read-only.
 
         Returns:
-            Seconds of the call as the worker says (to be believed of the reference only), and the comparisons.
+            Seconds of the call as the worker says (the reference's are believed), and the comparisons.
 
         Raises:
             Fault: The call fails, breaks the contract, or writes to its inputs.
         """
-        with self.memory.present(one.inputs, writable=writable) as (message, fds):
-            message = {"op": "call", "clock": self.wanted == "Model", **message}
-            answer = self._ask(message, fds, self.settings.warmup_timeout_s, _CALL_ERRORS, "the first calls")
-            self.freeze()
-            try:
-                if writable and not self.memory.intact(one.inputs, self._inputs_at()):
-                    raise Fault(
-                        Status.WRONG_CONTRACT, "expected inputs to be left as they are, the program wrote to one"
-                    )
-                with self._contract():
-                    outputs = self._outputs(self._page(1), 1)
-                    if one.whole:
-                        comparisons = self._whole(one, outputs)
-                    else:
-                        samples = whole_samples(one.answers)
-                        got = self.memory.samples(outputs, samples.positions)
-                        comparisons = tuple(samples.compare(got, self.anatomy.outputs))
-            finally:
-                self.thaw()
-        seconds = answer.get("seconds")
-        return seconds if isinstance(seconds, float) and seconds > 0 else 1e-3, comparisons
+        self.memory.put(slot, one.inputs)
+        answer = self._ask_untimed({"op": "call", "slot": slot, "writable": writable}, [], "the untimed calls")
+        self.freeze()
+        inputs_at = answer.get("inputs")
+        if writable and not self.memory.intact(slot, one.inputs, inputs_at if isinstance(inputs_at, int) else 0):
+            raise Fault(Status.WRONG_CONTRACT, "expected inputs to be left as they are, the program wrote to one")
+        with self.contract():
+            outputs = self.reader.outputs(self._page())
+            if one.whole:
+                comparisons = self.compare_whole(one, outputs)
+            else:
+                samples = whole_samples(one.answers)
+                plan = Plan(outputs, samples.positions)
+                comparisons = tuple(samples.compare(plan.split(self.memory.read(plan, outputs)), self.anatomy.outputs))
+            if all(comparison.right for comparison in comparisons):
+                self.memory.overwrite(outputs)
+        return _seconds(answer), comparisons
 
     def pace(self) -> float:
-        """Return the seconds of a call among many, as the worker says (to be believed of the reference only).
+        """Return the seconds of a call among many, as the worker says (the reference's are believed).
 
         Raises:
             Fault: A call fails.
         """
-        answer = self._ask({"op": "pace"}, [], self.settings.warmup_timeout_s, _CALL_ERRORS, "calls in a row")
-        seconds = answer.get("seconds")
-        return seconds if isinstance(seconds, float) and seconds > 0 else 1e-3
+        return _seconds(self._ask_untimed({"op": "pace"}, [], "calls in a row"))
 
-    def open(self, burst: int, warm: Array, *, cold: bool) -> None:
+    def open(self) -> None:
         """Enter the timed loop, held to one core, without the right to make processes. The arm is frozen afterwards.
 
         What the program says from here on is not kept: it sees inputs that the task's later candidates will see again,
         and its author reads the record.
 
-        Args:
-            burst: Most calls in one go.
-            warm: Inputs for calls that are made to find out whether the program uses its outputs' memory again.
-            cold: Empty the caches after a turn's inputs came, however few they are.
-
         Raises:
             Fault: The worker fails.
         """
         self.worker.mute()
-        self.memory.cold = cold
         self.thaw()
-        if burst != self._burst:
-            self.make_slots(burst)
-            self.memory.fill(0, [warm] * burst)
-            self._ask({"op": "rehearse"}, [], self.settings.warmup_timeout_s, _CALL_ERRORS, "several calls in one go")
         if "fork-gate" not in self.worker.layers:
-            self._ask({"op": "seal"}, [], self.settings.warmup_timeout_s, _CALL_ERRORS, "sealing")
+            self._ask_untimed({"op": "seal"}, [], "sealing")
         with self._faults("sealing"):
             wire.send(self.worker.channel, {"op": "timed"}, timeout_s=self.settings.warmup_timeout_s)
             self.worker.seal()
@@ -279,109 +230,96 @@ class Arm:
             settings.call_timeout_factor * reference_s + _STALL_S, max(settings.call_timeout_s, 4 * reference_s)
         )
 
-    def at_most(self, calls: int) -> None:
-        """Say how many calls will be made in one go at most: inputs of all calls come as those of the most do."""
-        self.memory.most_calls = calls
-
-    # --- timed calls -------------------------------------------------------------------------------------------
-
-    def call(self, sets: Sequence[InputSet], *, empty: bool = False, watch: bool = False) -> Call:
-        """Make timed calls in one go, at most as many as `make_slots` was told; the arm is frozen before and after.
-
-        The judge writes the inputs into memory that the arm does not choose, and empties the caches, while the arm is
-        frozen. The clock starts when it lets the arm run again, and stops when the judge, having frozen the arm, has
-        read a secret sample of all outputs.
-
-        Args:
-            sets: Inputs never seen by this arm.
-            watch: Find out, before the clock starts, whether something of the arm works on the device though it stands
-                still; such a call is not for timing.
-            empty: Everything but the calls themselves, on the last untimed call's outputs (to measure the overhead).
-
-        Raises:
-            Fault: A call fails or breaks the contract.
-        """
-        control, reply, count = self._control.words, self._reply.words, len(sets)
-        self._turn += 1
-        turn = self._turn
-        first = turn % wire.SLOTS * self._burst if count <= self._burst else 0
-        control[wire.SLOT], control[wire.COUNT] = first, count
-        control[wire.OPERATION] = wire.EMPTY if empty else wire.CALL
-        awake_ns = self._awake(turn)
-        answers = [answer for one in sets for answer in one.answers]
-        if (pieces := self.device.sample_pieces) is None:
-            on_clock, afterwards = whole_samples(answers), None
-        else:
-            on_clock, afterwards = chosen_samples(answers, pieces, self._random)
-        self.memory.expect(on_clock.positions, self.anatomy.outputs)
-        # From here until it is let go nothing of the arm runs: it sees neither a copy in the making nor a warm cache.
-        taken_s = self.memory.supply(turn, first, [one.inputs for one in sets], watch=watch)
-        self.keeper.hold()
-        with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
-            began = time.perf_counter_ns()
-            control[wire.GO] = turn
-            try:
-                self.worker.thaw()
-            finally:  # also when the arm is dead: else the keeper would spin on
-                self.keeper.release()
-            self._wait(reply, wire.FLAG, turn, began + int(self._deadline_s * count * 1e9))
-        if reply[wire.OUTCOME] != wire.RETURNED:
-            self._raise_outcome(reply[wire.OUTCOME])
-        if self.device.reads_frozen:
-            self.freeze()
-        with self._contract():
-            page = self._page(count)
-            read = self.memory.samples_as_before(page)
-            got = [] if read else self.memory.samples(self._outputs(page, count), on_clock.positions)
-            elapsed = time.perf_counter_ns() - began
-            # What was read is the judge's by now: sorting and comparing it need not hurry.
-            if read:
-                got = read()
-            if not self.device.reads_frozen:
-                self.freeze()
-            outputs = self._outputs(page, count)
-            width = len(self.anatomy.outputs)
-            sampled = on_clock.compare(got, self.anatomy.outputs)
-            if afterwards is not None and all(one.right for one in sampled):
-                more = self.memory.samples(outputs, afterwards.positions)
-                sampled = afterwards.compare(more, self.anatomy.outputs)
-            comparisons = [tuple(sampled[width * k : width * (k + 1)]) for k in range(count)]
-            whole = [] if empty else chosen_whole(sets, self._random)  # of both arms: reading warms caches
-            for place in whole:
-                if all(sample.right for sample in comparisons[place]):
-                    comparisons[place] = self._whole(sets[place], outputs[width * place : width * (place + 1)])
-        self.worker.drain()
-        return Call(elapsed, tuple(comparisons), len(whole), taken_s, awake_ns)
+    # --- parts of a timed call, see `chain` -------------------------------------------------------------------------
 
     @property
-    def describing_ns(self) -> int:
-        """How long the (trusted) worker waited for the device and described its outputs in the last empty call."""
-        return self._reply.words[wire.DESCRIBING]
+    def next_slot(self) -> int:
+        """The block in which the next call finds its inputs."""
+        return (self._turn + 1) % wire.SLOTS
 
-    def _awake(self, turn: int) -> int:
-        """Let the arm run until it has dropped its last outputs and polls; return how many nanoseconds it ran."""
-        began = time.perf_counter_ns()
-        self._control.words[wire.WAKE] = turn
-        self.thaw()
-        with self._faults("handing over after a call"):
-            self._wait(self._reply.words, wire.AWAKE, turn, began + int(_AWAKE_TIMEOUT_S * 1e9))
-        self.freeze()
-        return time.perf_counter_ns() - began
+    def operation(self, operation: int) -> None:
+        """Say what the next calls are: `wire.CALL` or `wire.EMPTY`."""
+        self._control.words[wire.OPERATION] = operation
 
-    def _inputs_at(self) -> int:
-        """Where the worker says that it mapped its inputs; only its own contract depends on it."""
-        return self._reply.words[wire.INPUTS]
+    def go(self) -> int:
+        """Write the ready word of the next call; return its number."""
+        self._turn += 1
+        self._control.words[wire.GO] = self._turn
+        return self._turn
 
-    def _wait(self, words: memoryview, word: int, value: int, limit_ns: int) -> None:
-        spins = 0
-        while words[word] != value:
-            spins += 1
-            if not spins & _SPINS:
-                self.worker.drain()
-                if time.perf_counter_ns() > limit_ns:
-                    raise Late("it did not")
-                if not self.worker.alive:
-                    raise Dead(self.worker.end())
+    def let_go(self) -> None:
+        """Let the stopped arm run, and its core's keeper make way.
+
+        Raises:
+            Fault: It is dead.
+        """
+        try:
+            self.thaw()
+        finally:  # also when the arm is dead: else the keeper would spin on
+            self.keeper.release()
+
+    def wait_for(self, turn: int) -> bytes:
+        """Wait for a call's done word; return a copy of what the worker wrote about its outputs.
+
+        Raises:
+            Fault: The call fails, or is late.
+        """
+        words, spins = self._reply.words, 0
+        limit_ns = time.perf_counter_ns() + int(self._deadline_s * 1e9)
+        with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
+            while words[wire.FLAG] != turn:
+                spins += 1
+                if not spins & _SPINS:
+                    self.worker.drain()
+                    if time.perf_counter_ns() > limit_ns:
+                        raise Late("it did not")
+                    if not self.worker.alive:
+                        raise Dead(self.worker.end())
+        if words[wire.OUTCOME] != wire.RETURNED:
+            self._raise_outcome(words[wire.OUTCOME])
+        return self._page()
+
+    def outputs(self, page: bytes) -> list[Output]:
+        """Where a call's outputs lie, as the worker says and the contract allows.
+
+        Raises:
+            Fault: They are not what the task's outputs are.
+        """
+        with self.contract():
+            outputs = self.reader.quickly(page)
+            for place, output in enumerate(outputs):
+                low, high = output.address, output.address + output.span_bytes
+                for start in self._slots_at:
+                    if low < start + self.anatomy.input_bytes and start < high and not output.expected.aliases:
+                        raise Contract(f"expected output {place} in memory of its own, it lies in an input")
+        return outputs
+
+    def read(self, plan: Plan, samples: Samples, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:
+        """Read elements of a call's outputs.
+
+        Args:
+            plan: Made for outputs of the form that was known then.
+            samples: The elements; where the outputs have another form, the plan is made anew.
+            outputs: Checked.
+
+        Raises:
+            Fault: The memory that the worker named is not there.
+        """
+        with self.contract():
+            if not plan.fits(outputs):
+                plan = Plan(outputs, samples.positions)
+            return self.memory.read(plan, outputs)
+
+    def compare_whole(self, one: InputSet, outputs: Sequence[Output]) -> tuple[Comparison, ...]:
+        """Compare whole outputs.
+
+        Raises:
+            Contract: The memory that the worker named is not there, or is not its own.
+        """
+        return tuple(
+            compare(self.memory.whole(output), answer, output.expected, whole=True)
+            for answer, output in zip(one.answers, outputs, strict=True)
+        )
 
     def _raise_outcome(self, outcome: int) -> None:
         if outcome == wire.RAISED:
@@ -391,39 +329,11 @@ class Arm:
             self._check(known, _CALL_ERRORS, "a timed call")
         raise Fault(Status.WRONG_CONTRACT, "expected dense tensors on the task's device, or nested sequences of them")
 
-    def _page(self, calls: int) -> bytes:
-        """A copy of what the worker wrote about its outputs."""
-        size = wire.DESCRIPTOR_OFFSET + calls * len(self.anatomy.outputs) * wire.DESCRIPTOR.size
-        return self._reply.bytes[:size].tobytes()
-
-    def _outputs(self, page: bytes, calls: int) -> list[Output]:
-        """Where the outputs lie, as the worker says and the contract allows.
-
-        Raises:
-            Contract: They are not what the task's outputs are.
-        """
-        expected = self.anatomy.outputs
-        outputs = parse_outputs(page, expected, calls, self.device.code)
-        self._check_aliasing(outputs, len(expected))
-        self.memory.learn(page, outputs[: len(expected)])
-        return outputs
-
-    def _whole(self, one: InputSet, outputs: Sequence[Output]) -> tuple[Comparison, ...]:
-        return tuple(
-            compare(self.memory.whole(output), answer, output.expected, whole=True)
-            for answer, output in zip(one.answers, outputs, strict=True)
-        )
-
-    def _check_aliasing(self, outputs: Sequence[Output], width: int) -> None:
-        start = self._inputs_at()
-        end = start + self.anatomy.input_bytes
-        for place, output in enumerate(outputs):
-            low, high = output.address, output.address + output.span_bytes
-            if low < end and start < high and not output.expected.aliases:
-                raise Contract(f"expected output {place % width} in memory of its own, it lies in an input")
+    def _page(self) -> bytes:
+        return self._reply.bytes[: self.reader.page_bytes].tobytes()
 
     @contextlib.contextmanager
-    def _contract(self) -> Generator[None]:
+    def contract(self) -> Generator[None]:
         """Turn a broken contract into the program's fault."""
         try:
             yield
@@ -467,6 +377,18 @@ class Arm:
 
     # --- messages ----------------------------------------------------------------------------------------------
 
+    def _ask_untimed(self, message: wire.Message, fds: list[int], what: str) -> dict[str, Any]:
+        """Ask for a part of what comes before the timed calls; all parts share one budget."""
+        limit_s = self.settings.warmup_timeout_s
+        if self._untimed_s <= 0.0:
+            raise Fault(Status.TIMEOUT, f"construction and untimed calls took over {limit_s:g} s together")
+        self.thaw()
+        began = time.monotonic()
+        try:
+            return self._ask(message, fds, self._untimed_s, _CALL_ERRORS, what)
+        finally:
+            self._untimed_s -= time.monotonic() - began
+
     def _ask(
         self, message: wire.Message, fds: list[int], timeout_s: float, errors: dict[str, Status], what: str
     ) -> dict[str, Any]:
@@ -499,3 +421,13 @@ class Arm:
         self.worker.close()
         if self._memory is not None:
             self._memory.close()
+
+
+def _addresses(told: Any) -> list[int]:
+    """The addresses that a worker says its inputs have; only its own contract depends on them."""
+    return [one for one in cast(list[Any], told) if isinstance(one, int)] if isinstance(told, list) else []
+
+
+def _seconds(answer: wire.Message) -> float:
+    seconds = answer.get("seconds")
+    return seconds if isinstance(seconds, float) and seconds > 0 else 1e-3

@@ -9,8 +9,9 @@ from cudal1_worker.sandbox import Spec
 
 from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.device.place import answers
-from cudal1_env.judge.measure.arm import Arm, Fault
+from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.case import Case, Role
+from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.precompile import Rehearsals, compiles, compiles_by_torch
 from cudal1_env.judge.oracle.client import Anatomy
 from cudal1_env.judge.oracle.pool import Pool
@@ -36,7 +37,13 @@ class Built:
     folder: Path | None
     """Build folder of the host, to be removed; None where it is in the worker's own file system."""
     snapshot: Path | None
-    """What a later launch's build folder begins as."""
+    """What a later trial's build folder begins as."""
+    layers: tuple[str, ...] = ()
+    """Sandbox layers of its worker."""
+    missing: tuple[str, ...] = ()
+    """Sandbox layers that the machine lacks."""
+    stderr: str = ""
+    """What the program printed until its import failed."""
 
 
 def limits(settings: JudgeSettings, role: Role) -> JudgeSettings:
@@ -94,8 +101,7 @@ class Builder:
             return self._imported(case, pool, snapshot)
         case.watch.add("build", rehearsal.seconds)
         if rehearsal.fault is not None:
-            case.stderr = rehearsal.stderr
-            return Built(case, None, rehearsal.fault, None, None)
+            return Built(case, None, rehearsal.fault, None, None, stderr=rehearsal.stderr)
         try:
             built = self._imported(case, pool, rehearsal.snapshot)
         except BaseException:
@@ -121,15 +127,14 @@ class Builder:
             if kept is None and case.precision == "report":
                 kept = self.folders.keep(folder, worker.pid)
         except Fault as fault:
-            case.stderr = worker.log
             arm.close()
             self.folders.drop(folder)
-            return Built(case, None, fault, None, None)
+            return Built(case, None, fault, None, None, worker.layers, worker.missing, worker.log)
         except BaseException:
             arm.close()
             self.folders.drop(folder)
             raise
-        return Built(case, arm, None, folder, kept)
+        return Built(case, arm, None, folder, kept, worker.layers, worker.missing)
 
     def too_long(self, case: Case) -> Fault | None:
         """Say that a program is longer than the settings allow; None if it is not."""
@@ -144,7 +149,6 @@ class Builder:
         begins_as, folder = self.folders.begin(snapshot, private=private)
         with case.watch.phase("start"):
             worker = self._zygote_of(case).fork("arm", self.spec(begins_as, core=core))
-        case.layers, case.missing = worker.layers, worker.missing
         return self.arm(worker, pool.anatomy, "ModelNew", case.role), folder
 
     def reference(self, case: Case, pool: Pool) -> Arm:

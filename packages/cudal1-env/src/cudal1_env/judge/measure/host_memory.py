@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from cudal1_env.errors import MachineError
-from cudal1_env.judge.measure.arm import Fault
+from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.records import Status
 
 _RESIDENT = re.compile(r"^Rss(?:Anon|Shmem):\s+(\d+) kB$", re.MULTILINE)

@@ -1,85 +1,87 @@
-"""What a turn takes beside its calls: learnt from the reference, and looked at again when the candidate is dead."""
+"""Harness overhead: what is subtracted from a timed call of both arms, and what of it a candidate could steal."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cudal1_env.judge.measure.interference import median_and_error
-
-FIRST_CALL_MS = 0.1
-"""The first call of a turn on a GPU takes longer than the others by no more than this."""
-_FIRST_MS, _FIRST_SPREAD_MS = 0.01, 0.01
-"""By so much it does as a rule, and so much that differs; what is measured counts as much as it knows better."""
-_OVERSTATED_ERRORS = 3.0
+_OF_MEDIAN = 1.2533
+"""Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)."""
+_RESOLUTION = 0.02
+"""Latencies below this share of the overhead, or below its spread, cannot be told from it: taken as that long."""
+TOO_SHORT = 3.0
+"""A reference that takes less than this many times the stealable overhead is too short for a reward above 1."""
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """What is subtracted from a turn."""
+    """Harness overhead of one call, estimated on the reference's worker by empty calls."""
 
-    fixed_ms: float
-    """However many calls it has."""
-    harness_ms: float
-    """For each call, the worker's own work on it."""
+    call_ms: float
+    """L: release, flag and read. Subtracted from every call of both arms."""
+    stealable_ms: float
+    """h: how much of it a candidate could use for its own work at most, at most L. On a GPU all of it: a kernel can
+    compute while inputs arrive and while samples are copied. On a CPU all but the judge's own reading, during which the
+    worker is stopped. It is added to the candidate's latency at the rewarded end."""
     spread_ms: float
-    """How well `fixed_ms` is known."""
+    """Median absolute deviation of empty calls."""
 
-    def of_turn(self, calls: int) -> float:
-        """Milliseconds that a turn of so many calls takes beside them."""
-        return self.fixed_ms + calls * self.harness_ms
+    @property
+    def resolution_ms(self) -> float:
+        """Latencies below this cannot be told from the overhead."""
+        return max(self.spread_ms, _RESOLUTION * self.call_ms)
 
+    def net_ms(self, elapsed_ms: float) -> float:
+        """Latency of a call that took so long with the overhead."""
+        return max(elapsed_ms - self.call_ms, self.resolution_ms)
 
-def of_cpu(empty_ms: Sequence[float], describing_ms: float) -> Overhead:
-    """Return the overhead of single calls on a CPU.
-
-    Args:
-        empty_ms: Empty calls, with the worker's work on them.
-        describing_ms: What of it that work is.
-    """
-    middle = statistics.median(empty_ms)
-    spread = statistics.median(abs(time - middle) for time in empty_ms)
-    return Overhead(middle - describing_ms, describing_ms, spread)
+    def or_less(self, other: Overhead) -> Overhead:
+        """The smaller of two estimates: too large a one favours the faster arm."""
+        return min(self, other, key=lambda one: one.call_ms)
 
 
-def of_gpu(empty_ms: Mapping[int, Sequence[float]], full_ms: Mapping[int, Sequence[float]]) -> Overhead:
-    """Return the overhead of turns on a GPU.
-
-    Turns of m and of n calls are made, empty (with the smallest kernel in place of the calls) and not.
-    T(n) = a + n (h + t), E(n) = e + n h, with h the harness's own work on each call and t the call: so
-    a = (n T(m) - m T(n)) / (n - m), h = (E(n) - E(m)) / (n - m), and what a turn takes beside n t is a + n h.
-    a exceeds e by what the first call of a turn takes longer than the others. Where calls are long the difference of
-    two long times tells that badly. So it is what is most likely, given a difference x of a and e with the error s, and
-    10 us +- 10 us before anything is measured (both normal): (x / s^2 + 10 / 10^2) / (1 / s^2 + 1 / 10^2), between 0
-    and `FIRST_CALL_MS`. (Held to that range alone, noise of either sign makes it too large in the mean.)
+def estimate_overhead(empty_ms: Sequence[float], reading_ms: Sequence[float]) -> Overhead:
+    """Return the overhead that empty calls of the reference show.
 
     Args:
-        empty_ms: Times of empty turns by their number of calls, of which there are two.
-        full_ms: The same of turns of calls.
+        empty_ms: Empty calls, by the judge's clock.
+        reading_ms: How much of each the judge read while the worker was stopped; zeros where it was not.
+
+    >>> estimate_overhead([0.2, 0.21, 0.22], [0.05, 0.05, 0.06])
+    Overhead(call_ms=0.21, stealable_ms=0.16, spread_ms=0.01)
     """
-    m, n = sorted(empty_ms)
-    harness = max(0.0, (statistics.median(empty_ms[n]) - statistics.median(empty_ms[m])) / (n - m))
-    least = statistics.median(empty_ms[n]) - n * harness
-    (some, some_error), (all_, all_error) = median_and_error(full_ms[m]), median_and_error(full_ms[n])
-    measured = (n * some - m * all_) / (n - m) - least
-    error = math.hypot(n * some_error, m * all_error) / (n - m)
-    if error > 0.0:
-        weight, before = error**-2, _FIRST_SPREAD_MS**-2
-        measured = (weight * measured + before * _FIRST_MS) / (weight + before)
-    return Overhead(least + min(max(measured, 0.0), FIRST_CALL_MS), harness, min(error, FIRST_CALL_MS))
+    call_ms = statistics.median(empty_ms)
+    spread_ms = statistics.median(abs(one - call_ms) for one in empty_ms)
+    return Overhead(call_ms, call_ms - statistics.median(reading_ms), spread_ms)
 
 
-def overstated_ms(before_ms: Sequence[float], after_ms: Sequence[float]) -> float:
-    """By how much the overhead was learnt too large: a candidate that lives can make empty turns of the reference long.
+def rewarded_low(low: float, reference_ms: float, stealable_ms: float) -> float:
+    """Return the lower end that rewards use.
 
-    The difference of the medians where it exceeds three standard errors, else 0.
+    (T_ref - L) / (T_cand - L + h) with T_cand - L = (T_ref - L) / low: 1 / (1 / low + h / (T_ref - L)). Where the
+    reference takes less than `TOO_SHORT` h, nothing above 1 is paid.
 
     Args:
-        before_ms: Empty turns from which the overhead was learnt.
-        after_ms: As long ones once the candidate is dead.
+        low: Lower end of the speedup's interval.
+        reference_ms: T_ref - L, the reference's latency.
+        stealable_ms: h.
+
+    >>> rewarded_low(2.0, 1.0, 0.1), rewarded_low(2.0, 1.0, 0.0), rewarded_low(8.0, 0.2, 0.1)
+    (1.6666666666666667, 2.0, 1.0)
     """
-    (before, before_error), (after, after_error) = median_and_error(before_ms), median_and_error(after_ms)
-    over = before - after
-    return over if over > _OVERSTATED_ERRORS * math.hypot(before_error, after_error) else 0.0
+    end = 1.0 / (1.0 / low + stealable_ms / reference_ms)
+    return min(end, 1.0) if is_too_short(reference_ms, stealable_ms) else end
+
+
+def is_too_short(reference_ms: float, stealable_ms: float) -> bool:
+    """Whether a reference is too short for a reward above 1."""
+    return reference_ms < TOO_SHORT * stealable_ms
+
+
+def median_and_error(times_ms: Sequence[float]) -> tuple[float, float]:
+    """Median and its standard error from the median absolute deviation, as for normal noise."""
+    middle = statistics.median(times_ms)
+    deviation = 1.4826 * statistics.median(abs(time - middle) for time in times_ms)
+    return middle, _OF_MEDIAN * deviation / math.sqrt(len(times_ms))

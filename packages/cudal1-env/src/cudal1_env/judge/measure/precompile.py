@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cudal1_env.judge.measure.arm import Arm, Fault
+from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.workers.lease import lease
 from cudal1_env.judge.workers.worker import Dead, Late
@@ -125,7 +126,7 @@ class Rehearsals:
         seed = int.from_bytes(os.urandom(7), "little")
         try:
             with lease(*() if leased else arm.device.locks, shared=True):
-                arm.rehearse(seed)
+                arm.precompile(seed)
         except Fault as fault:
             if fault.status in _LOST:
                 return None

@@ -1,500 +1,247 @@
-"""One launch: turns of both arms in random order, each call on inputs never seen, the idle arm frozen.
+"""One trial: paired samples of both arms in random order, the idle arm frozen.
 
-Order of a launch: the empty turns that tell the overhead, the reference alone, pairs of turns, the candidate's
-death, the reference alone again.
+Order of a trial: empty calls that tell the overhead, the reference alone, pairs of samples, the candidate's death, the
+reference alone and empty calls again.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from cudal1_env.errors import TaskError
-from cudal1_env.judge.measure.arm import Arm, Call, Fault
-from cudal1_env.judge.measure.interference import beyond_usual, kept_share, median_and_error, slowed
-from cudal1_env.judge.measure.overhead import Overhead, of_cpu, of_gpu, overstated_ms
-from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet
-from cudal1_env.records import GpuState, Look, OutputError, Status
+from cudal1_env.judge.measure.arm import Arm
+from cudal1_env.judge.measure.case import Tally
+from cudal1_env.judge.measure.chain import Sample, timed_sample
+from cudal1_env.judge.measure.fault import Fault
+from cudal1_env.judge.measure.interference import reference_share
+from cudal1_env.judge.measure.overhead import Overhead, estimate_overhead
+from cudal1_env.judge.oracle.pool import InputSet
+from cudal1_env.records import GpuState, Status
 from cudal1_env.stats import Launch
 
-SOLO_TURNS, SOLO_AFTER = 4, 8
-"""Turns of the reference alone, before and after. It can be trusted with the sets of the pairs, and with one twice."""
-_FIRST_PAIRS, _MORE_PAIRS = 8, 6
-"""Pairs whose sets are made before the first turn, and when those are used up: the looks at the interval are there."""
-_SETTLING_TURNS = 2
-"""Turns of each arm that are not timed, before the first pair and when the oracle had the device to make sets."""
-SETS_BY_CALL, SETS_BESIDE = 7, 16
-"""How many sets a launch's first four pairs take, for each call of a turn, and beside that: in three of them a whole
-turn is watched, which chance exceeds in 1 of 81 launches, and calls are made alone. Later pairs' may not be kept."""
-_EMPTY_CALLS = 7
-_SLOPES = 6
-"""Turns of some calls, and of twice as many, that tell a GPU's overhead."""
-_LONG_S, _LONG_SLOPES = 10e-3, 2
-"""Where calls are made one by one and take longer than this, so many of these turns are not empty: they would use up
-the time for the pairs, and what they tell is held to within `FIRST_CALL_MS`."""
-SINGLES = 2
-"""Calls for each pair that are made alone, where turns consist of several calls in one go."""
-_WATCHED_FIRST, _WATCHED = 4, 0.5
-"""Pairs in which somebody looks what else runs on a GPU: the first ones, which every launch has, and this share of the
-others."""
-_RESOLUTION = 0.02
-"""Latencies below this share of the overhead, or below its spread, cannot be told from it: taken as that long."""
+ALONE_BEFORE = 4
+ALONE_AFTER = 8
+"""Samples of the reference alone, before the pairs and after the candidate's death."""
+_EMPTY = 7
+"""Empty samples that tell the overhead; on a GPU each has as many calls as a timed one."""
+FIRST_PAIRS = 8
+MORE_PAIRS = 6
+"""Pairs whose input sets are made before the first one, and when those are used up: the interim looks are there."""
+_SETTLING = 2
+"""Samples of each arm that are not used, before the first pair and when the oracle had the device to make sets."""
+_LONG_MS = 10.0
+"""Where calls take longer than this, the reference is timed alone half as often after the candidate's death."""
+_AWAKE_S = 2.0
+_AWAKE_FACTOR = 3.0
+"""What a candidate's calls before the clock may take in a trial, in seconds and over the reference's own, whichever is
+more."""
 
-Kind = Literal["turn", "single", "watch"]
-"""What calls in one go are for: a turn's latency, a call's alone, or to see what else runs on the device meanwhile."""
-Stays = Sequence[Sequence[tuple[int, Kind]]]
-"""What each arm does in a pair: for each of its stays on the device, how many calls it makes in one go, one such number
-after another, and what for. Both arms make the calls of a stay before either comes to those of the next."""
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much a trial measures."""
+
+    pairs: int
+    """Most pairs of samples."""
+    calls: int
+    """Most calls of a sample; 1 on a CPU."""
+    repeats: int
+    """Samples of each arm that a pair averages over; 1 on a GPU."""
+
+    @property
+    def sets(self) -> int:
+        """Most input sets of a pair."""
+        return self.calls * self.repeats
+
+
+class Sets(Protocol):
+    """Input sets of a trial. The sets of a pair are given once, and forgotten."""
+
+    @property
+    def warm(self) -> InputSet:
+        """A set of untimed calls."""
+        ...
+
+    def prepare(self, count: int) -> None:
+        """Make the next `count` sets, as far as they can be kept."""
+        ...
+
+    def take(self, count: int) -> list[InputSet]:
+        """Return the next `count` sets, which no arm has met."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What one trial measured."""
+
+    samples: Launch
+    """Latencies in pairs, without the overhead."""
+    overhead: Overhead
+    """What was subtracted from every call of both arms."""
+    alone_ms: tuple[float, float]
+    """Median latency of the reference alone, before the pairs and after the candidate's death."""
+    reference_share: float
+    """How much of the reference's latency beside the candidate counts (`interference`)."""
+    states: tuple[GpuState, ...] = ()
+    """What the driver said after each pair."""
+
+    @property
+    def counted(self) -> Launch:
+        """The samples with the reference's latency that counts."""
+        return self.samples.scaled_reference(self.reference_share)
 
 
 @dataclass
-class Tally:
-    """What has been seen of a candidate's outputs."""
+class Trial:
+    """Two arms in the timed loop, and what they are timed on.
 
-    calls: int = 0
-    full_checks: int = 0
-    errors: dict[tuple[int, str], OutputError] = field(default_factory=dict[tuple[int, str], OutputError])
-    """The worst by output and distribution."""
-
-    def check(self, one: InputSet, comparisons: Sequence[object], *, names: str = "candidate") -> None:
-        """Count a call's comparisons.
-
-        Raises:
-            Fault: One of them is wrong.
-        """
-        self.calls += 1
-        for position, (comparison, answer) in enumerate(zip(comparisons, one.answers, strict=True)):
-            seen = OutputError(
-                output=position,
-                # Two digits: the program chooses this number, and could tell its author about inputs with more.
-                error=float(f"{comparison.error:.1e}"),  # type: ignore[attr-defined]
-                tolerance=answer.tolerance / answer.scale if answer.scale > 0 else answer.tolerance,
-                reference_error=answer.reference_error,
-                distribution=one.distribution,
-            )
-            worst = self.errors.get((position, one.distribution))
-            wrong = not comparison.right  # type: ignore[attr-defined]
-            if wrong or worst is None or seen.error * worst.tolerance > worst.error * seen.tolerance:
-                self.errors[position, one.distribution] = seen
-            if wrong:
-                raise Fault(
-                    Status.WRONG_OUTPUT,
-                    f"expected output {position} within {seen.tolerance:.3g} of the float64 answer (over its scale), "
-                    f"the error is {seen.error:.2g} on {one.distribution} inputs",
-                )
-
-
-@dataclass(frozen=True)
-class Longer:
-    """How many calls may be made in one go where the candidate is faster than the reference."""
-
-    most: int
-    below_ms: float
-    """Calls that take longer are made one by one."""
-    turn_ms: float
-    """What calls in one go should take together."""
-
-
-@dataclass(frozen=True)
-class LaunchResult:
-    """What one launch measured."""
-
-    launch: Launch
-    alone_ms: tuple[float, float]
-    """Median latency of the reference alone, before and after the candidate."""
-    slowed: bool
-    """Whether the reference was slower beside the candidate than alone, beyond noise."""
-    worked: tuple[int, int]
-    """In how many pairs something ran on the device before the candidate's watched calls only, and before the
-    reference's only. On a GPU that tells of work that goes on though the process stands still, set off by the inputs'
-    arrival."""
-    overhead_ms: float
-    """What was subtracted from every call of both arms."""
-    harness_ms: float
-    """How much of it is the worker's own code, which a program could replace by less."""
-    states: tuple[GpuState, ...] = ()
-    """What the driver told after each pair."""
-    resolution_ms: float = 0.0
-    """Latencies that differ by less cannot be told apart."""
-    proven: float = math.inf
-    """Largest speedup that calls made alone bear out, where turns consist of several calls in one go."""
-    kept_share: float = 1.0
-    """How much of the reference's time beside the candidate it takes alone, too; at most 1."""
-    charged_ms: float = 0.0
-    """What was added to the candidate's calls, on average, because it ran longer before them than is usual."""
-
-    @property
-    def suspect(self) -> bool:
-        """Whether the candidate seems to do something while it stands still."""
-        return self.slowed or self._excess > 0
-
-    @property
-    def _excess(self) -> int:
-        return self.worked[0] - self.worked[1]
-
-    def excuses(self, suspect: LaunchResult) -> bool:
-        """Whether this launch, of the reference beside itself, shows what a suspect one of the candidate shows.
-
-        A slowed reference excuses one that was slowed at most twice as much. Work in a pair or two is no excuse for
-        work in most: it must be seen at least half as often.
-        """
-        as_slow = self.slowed and self.kept_share**2 <= suspect.kept_share
-        return (as_slow or not suspect.slowed) and 2 * self._excess >= suspect._excess
-
-    def look(self, *, itself: bool) -> Look:
-        """For the record.
-
-        Args:
-            itself: Whether the reference stood in the candidate's place.
-        """
-        return Look(
-            itself=itself,
-            candidate_only=self.worked[0],
-            reference_only=self.worked[1],
-            slowed=self.slowed,
-            kept_share=self.kept_share,
-        )
-
-
-class Measurement:
-    """Measures one launch.
-
-    Args:
-        reference: The reference's arm, warmed, in the timed loop.
-        candidate: The candidate's arm, likewise.
-        sets: Gives the input sets of a range of numbers, made when first wanted; the first `WARM_SETS` are for untimed
-            calls, the others are this launch's own.
-        prepare: Makes the sets of a range of numbers, as far as they can be kept.
-        random: Order of the arms, and which turns are watched.
-        tally: Counts the candidate's calls.
-        reference_s: What a call of the reference takes, by and large.
-        most_pairs: Pairs of turns after which the launch ends.
-        calls_per_turn: Calls that a turn averages over, a multiple of `burst`.
-        burst: Calls that are made in one go.
-        longer: How many there may be where the candidate is faster.
-        closely: Whether all pairs have watched calls, or on a CPU untimed ones, because a launch before gave reason to.
+    Raises:
+        Fault: The candidate fails.
+        TaskError: The reference fails.
     """
 
-    def __init__(
-        self,
-        reference: Arm,
-        candidate: Arm,
-        sets: Callable[[int, int], list[InputSet]],
-        prepare: Callable[[int, int], None],
-        random: np.random.Generator,
-        tally: Tally,
-        *,
-        reference_s: float,
-        most_pairs: int,
-        calls_per_turn: int,
-        burst: int,
-        longer: Longer | None = None,
-        closely: bool = False,
-    ) -> None:
-        self.reference = reference
-        self.candidate = candidate
-        self.sets = sets
-        self.prepare = prepare
-        self.random = random
-        self.tally = tally
-        self.reference_s = reference_s
-        self.most_pairs = most_pairs
-        self.calls_per_turn = calls_per_turn
-        self.burst = burst
-        self.longer = longer
-        self.closely = closely
-        self._taken_s: dict[bool, list[float]] = {False: [], True: []}
-        self._single_ms: dict[bool, list[float]] = {False: [], True: []}
-        self._ran_ms = {False: 0.0, True: 0.0}
-        self._awake_ms: dict[bool, list[float]] = {False: [], True: []}
-        self._overhead = Overhead(0.0, 0.0, 0.0)
-        self._empty_ms: list[float] = []
-        self._resolution_ms = 1e-3
+    reference: Arm
+    candidate: Arm
+    sets: Sets
+    sizes: Sizes
+    tally: Tally
+    """Counts the candidate's calls."""
+    random: np.random.Generator
+    """Order of the arms, and lengths of samples."""
+    _overhead: Overhead = field(default=Overhead(0.0, 0.0, 0.0))
+    _first_calls_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
 
-    def run(self, enough: Callable[[Launch], bool]) -> LaunchResult:
-        """Measure until `enough` says so or the launch is full; the candidate is dead afterwards.
+    def run(self, reference_s: float, enough: Callable[[Launch], bool]) -> TrialResult:
+        """Measure until `enough` says so or the trial is full; the candidate is dead afterwards.
 
         Args:
-            enough: Looks at the launch after each pair.
-
-        Raises:
-            Fault: The candidate fails.
-            TaskError: The reference fails.
+            reference_s: What a call of the reference takes, roughly.
+            enough: Asked about the samples after each pair.
         """
-        arms = (self.reference, self.candidate)
-        for arm in arms:
-            arm.limit(self.reference_s)
-        self._lengthen()
-        burst = self.burst
-        for arm in arms:
-            arm.at_most(self._longest)
-        plans = [self._plan(pair) for pair in range(self.most_pairs)]
-        sizes = (sum(count for stay in plan for count, _ in stay) for plan in plans)
-        begins = list(itertools.accumulate(sizes, initial=WARM_SETS))
-        ready = min(_FIRST_PAIRS, self.most_pairs)
-        self.prepare(WARM_SETS, begins[ready])  # made now, not between turns
-        solo = self.sets(WARM_SETS, WARM_SETS + max(2, SOLO_TURNS * burst))
-        (warm,) = self.sets(WARM_SETS - 1, WARM_SETS)
-        self._measure_overhead(solo, warm)
-        solo = solo[: SOLO_TURNS * burst]
-        before = self._alone(solo)
-        for arm in arms:
+        for arm in (self.reference, self.candidate):
+            arm.limit(reference_s)
+        ready = min(FIRST_PAIRS, self.sizes.pairs)
+        alone_sets = max(ALONE_BEFORE, self.sizes.sets)
+        self.sets.prepare(alone_sets + ready * self.sizes.sets)  # made now, not between samples
+        alone = self.sets.take(alone_sets)
+        self._overhead = self._empty()
+        before = self._alone(alone, ALONE_BEFORE)
+        for arm in (self.reference, self.candidate):
             arm.limit(statistics.median(before) * 1e-3)
-        for _ in range(SOLO_TURNS):  # the reference has settled by now; so must the candidate
-            self._turn([warm] * burst, is_candidate=True)
-        launch, states = Launch(), list[GpuState]()
+        samples, states = self._pairs(ready, enough)
+        self.candidate.close()
+        if (lesser := self._overhead.or_less(self._empty())) is not self._overhead:
+            more_ms = self._overhead.call_ms - lesser.call_ms
+            samples, before = samples.longer(more_ms), [one + more_ms for one in before]
+            self._overhead = lesser
+        after = self._alone(alone, ALONE_AFTER if before[-1] < _LONG_MS else ALONE_AFTER // 2)
+        return TrialResult(
+            samples,
+            self._overhead,
+            (statistics.median(before), statistics.median(after)),
+            reference_share(samples.reference_ms, before, after, allowed=self.reference.device.neighbour_allowance),
+            tuple(states),
+        )
+
+    def _pairs(self, ready: int, enough: Callable[[Launch], bool]) -> tuple[Launch, list[GpuState]]:
+        """Measure pairs. Samples of a pair are neighbours in time, so that a machine's drift meets both alike.
+
+        A sample behind one of the same arm takes less time, so either arm has as many of these: each odd pair swaps the
+        arms, the others do by chance. On a CPU, where that costs little, an unused sample of the other arm comes in
+        between.
+        """
+        samples, states = Launch(), list[GpuState]()
         order = (True, False) if self.random.random() < 0.5 else (False, True)
-        self._settle(warm, order)
-        for pair in range(self.most_pairs):
+        self._settle(order)
+        for pair in range(self.sizes.pairs):
             if pair == ready:
-                ready = min(pair + _MORE_PAIRS, self.most_pairs)
-                self.prepare(begins[pair], begins[ready])
-                self._settle(warm, order)
+                ready = min(pair + MORE_PAIRS, self.sizes.pairs)
+                self.sets.prepare((ready - pair) * self.sizes.sets)
+                self._settle(order)
             if pair % 2 == 1 or self.random.random() < 0.5:
-                order = self._swapped(order, warm)
-            # The sets have no name here: those that are not kept must be gone before the next ones are made.
-            times = self._pair(self.sets(begins[pair], begins[pair + 1]), plans[pair], order, warm)
-            launch = launch.add(times[False], times[True])
+                order = (order[1], order[0])
+                if not self.reference.device.chained:
+                    self._unused(is_candidate=order[1])
+            samples = self._pair(samples, order)
             if (state := self.reference.device.state()) is not None:
                 states.append(state)
-            if enough(launch):
+            if enough(samples):
                 break
-        self.candidate.close()
-        if over_ms := self._overstated_ms(warm):
-            launch, before = launch.longer(over_ms), [time + over_ms for time in before]
-        beside_ms, charged_ms = launch.reference_ms, self._charged_ms()
-        launch, most = launch.charged(*charged_ms), math.inf
-        if burst > 1:
-            launch = believed(launch, self._single_ms[False], self._single_ms[True])
-            most = proven(launch, self._single_ms[False], self._single_ms[True])
-        again = SOLO_AFTER // SOLO_TURNS if self.reference_s <= _LONG_S else 1
-        after = self._alone(solo * again)
-        alone_ms = (statistics.median(before), statistics.median(after))
-        return LaunchResult(
-            launch,
-            alone_ms,
-            slowed(beside_ms, before, after),
-            self._worked(),
-            self._overhead.of_turn(burst),
-            self._overhead.harness_ms,
-            tuple(states),
-            self._resolution_ms,
-            most,
-            kept_share(beside_ms, before, after),
-            statistics.fmean(charged_ms[1]),
-        )
+        return samples, states
 
-    def _charged_ms(self) -> list[list[float]]:
-        """What is added to the calls of each pair on a CPU: by how much either arm ran longer before than is usual.
+    def _pair(self, samples: Launch, order: Sequence[bool]) -> Launch:
+        calls = self._calls()
+        sets = self.sets.take(calls * self.sizes.repeats)  # both arms see the same
+        latency_ms = {is_candidate: self._latency_ms(sets, calls, is_candidate=is_candidate) for is_candidate in order}
+        return samples.add(latency_ms[False], latency_ms[True])
 
-        It runs there to drop its last outputs. A program that reads its weights then finds them near, and takes at
-        least as long for it as that saves. On a GPU the judge empties the cache that counts.
-        """
-        calls = self.calls_per_turn if self.reference.device.name == "cpu" else math.inf
-        over_ms = [beyond_usual(self._awake_ms[False], times) for times in self._awake_ms.values()]
-        return [[time / calls for time in times] for times in over_ms]
+    def _calls(self) -> int:
+        """Length of the next samples: secret, so that any call may be the last one, which is compared whole."""
+        most = self.sizes.calls
+        return int(self.random.integers(-(-most // 2), most + 1))
 
-    def _swapped(self, order: tuple[bool, bool], warm: InputSet) -> tuple[bool, bool]:
-        """Return the other order of the arms, in which the first turn comes behind one of the same arm.
+    def _latency_ms(self, sets: Sequence[InputSet], calls: int, *, is_candidate: bool) -> float:
+        """Return the mean latency of a call over samples of `calls` calls each, in milliseconds."""
+        parts = [sets[start : start + calls] for start in range(0, len(sets), calls)]
+        return statistics.fmean(self._sample_ms(part, is_candidate=is_candidate) for part in parts)
 
-        Such a turn takes less time. So either arm has as many of them: each odd pair swaps, the others do by chance,
-        and settling turns end like the pair before them. On a CPU, where a turn costs little, one of the other arm
-        comes in between.
-        """
-        second, first = order
-        if self.reference.device.name == "cpu":
-            self._turn([warm] * self.burst, is_candidate=second)
-        return first, second
+    def _sample_ms(self, sets: Sequence[InputSet], *, is_candidate: bool) -> float:
+        if not is_candidate:
+            return self._overhead.net_ms(self._of_reference(sets).call_ms)
+        sample = timed_sample(self.candidate, sets, self.sets.warm)
+        self._charge(sample, is_candidate=True)
+        for one, comparisons in zip(sets, sample.comparisons, strict=True):
+            self.tally.check(one, comparisons)
+        self.tally.full_checks += sample.full_checks
+        return self._overhead.net_ms(sample.call_ms)
 
-    def _settle(self, warm: InputSet, order: tuple[bool, bool]) -> None:
-        """Make turns that are not timed: the first ones after a break take longer."""
-        for is_candidate in order * _SETTLING_TURNS:
-            self._turn([warm] * self.burst, is_candidate=is_candidate)
-
-    def _lengthen(self) -> None:
-        """Make more calls in one go where the candidate's take less time than the reference's.
-
-        The reference's latency says how many calls make a turn long enough. A candidate that is five times as fast
-        would have turns a fifth as long, and the same uncertainty at their ends. How long its calls take the judge sees
-        by its own clock, in turns that are not used for anything else.
-        """
-        if self.longer is None or self.longer.most <= self.burst:
-            return
-        turn = self.sets(WARM_SETS - 1, WARM_SETS) * self.burst
-        empty = [self._trusted(turn, empty=True).elapsed_ns * 1e-6 for _ in range(SOLO_TURNS)]
-        beside = statistics.median(empty)
-        full: list[float] = []
-        for number in range(SOLO_TURNS):
-            full.append(self._elapsed_ms(turn, is_candidate=True))
-            if number and min(full) - beside > 2 * self.longer.below_ms * self.burst:  # no need to look again
-                return
-        call_ms = max(statistics.median(full) - beside, 1e-3) / self.burst
-        wanted = min(self.longer.most, math.ceil(self.longer.turn_ms / call_ms))
-        if call_ms < self.longer.below_ms and wanted > self.burst:
-            self.burst = wanted
-            self.calls_per_turn = max(wanted, self.calls_per_turn // wanted * wanted)
-
-    @property
-    def _longest(self) -> int:
-        """Most calls that are made in one go, those among them that tell the overhead."""
-        return max(2, self.burst)
-
-    def _plan(self, pair: int) -> Stays:
-        """What each arm does in a pair: the turn, then calls made alone; the same for both arms.
-
-        Turns of the two arms are neighbours in time: what changes within tens of milliseconds then falls on both alike.
-        On a GPU calls of some pairs are watched. The number of calls is on the control page before the worker is
-        stopped, so what is watched is as long as one of the others, and stands before or behind that one.
-        """
-        stays: list[list[tuple[int, Kind]]] = [[(self.burst, "turn")] * (self.calls_per_turn // self.burst)]
-        if self.burst > 1:
-            stays.append([(1, "single")] * SINGLES)
-        watches = self.closely or pair < _WATCHED_FIRST or self.random.random() < _WATCHED
-        if watches and self.reference.device.name != "cpu":
-            places = [(stay, place) for stay in stays for place in range(len(stay))]
-            stay, place = places[int(self.random.integers(len(places)))]
-            stay.insert(place + int(self.random.integers(2)), (stay[place][0], "watch"))
-        return stays
-
-    def _pair(self, sets: list[InputSet], plan: Stays, order: Sequence[bool], warm: InputSet) -> dict[bool, float]:
-        """Make a plan's calls with both arms; return the mean latency of a call of their turns in milliseconds.
-
-        On a CPU large temporaries put what the reference needs out of the cache that cores share. So where it seemed
-        slowed before, each arm begins with an untimed call, which brings its own back.
-        """
-        total_ms = {False: 0.0, True: 0.0}
-        self._ran_ms = {False: 0.0, True: 0.0}
-        unused = iter(sets)
-        for stay in plan:
-            parts = [(list(itertools.islice(unused, count)), kind) for count, kind in stay]
-            for is_candidate in order:
-                if self.closely and self.reference.device.name == "cpu":
-                    self._turn([warm], is_candidate=is_candidate)
-                for part, kind in parts:
-                    elapsed_ms = self._elapsed_ms(part, is_candidate=is_candidate, watch=kind == "watch")
-                    if kind == "turn":
-                        total_ms[is_candidate] += self._net_ms(elapsed_ms, len(part))
-                    elif kind == "single":
-                        self._single_ms[is_candidate].append(elapsed_ms)
-        for is_candidate, ran_ms in self._ran_ms.items():
-            self._awake_ms[is_candidate].append(ran_ms)
-        return {is_candidate: total / self.calls_per_turn for is_candidate, total in total_ms.items()}
-
-    def _worked(self) -> tuple[int, int]:
-        """See `LaunchResult.worked`."""
-        both = [(mine > 0, other > 0) for mine, other in zip(self._taken_s[True], self._taken_s[False], strict=True)]
-        return both.count((True, False)), both.count((False, True))
-
-    def _measure_overhead(self, sets: list[InputSet], warm: InputSet) -> None:
-        """Learn from the reference what a turn takes beside its calls; outputs of empty calls are those on `warm`."""
-        if self.reference.device.name == "cpu":
-            self._empty_ms = self._empty_turns(warm, _EMPTY_CALLS)
-            self._overhead = of_cpu(self._empty_ms, self.reference.describing_ns * 1e-6)
-        else:
-            n = self._longest
-            m = n // 2
-            slopes = _LONG_SLOPES if self.burst == 1 and self.reference_s > _LONG_S else _SLOPES
-            empty: dict[int, list[float]] = {m: [], n: []}
-            full: dict[int, list[float]] = {m: [], n: []}
-            for number in range(_SLOPES):
-                for count in (m, n):
-                    empty[count].append(self._trusted([warm] * count, empty=True).elapsed_ns * 1e-6)
-                    if number < slopes:
-                        full[count].append(self._trusted(sets[:count]).elapsed_ns * 1e-6)
-            self._empty_ms = empty[n]
-            self._overhead = of_gpu(empty, full)
-        turn_ms = self._overhead.of_turn(self.burst)
-        self._resolution_ms = max(self._overhead.spread_ms, _RESOLUTION * turn_ms) / self.burst
-
-    def _empty_turns(self, warm: InputSet, number: int) -> list[float]:
-        """Times of as many empty turns of the reference, on a GPU of the length that its overhead is learnt from."""
-        count = 1 if self.reference.device.name == "cpu" else self._longest
-        return [self._trusted([warm] * count, empty=True).elapsed_ns * 1e-6 for _ in range(number)]
-
-    def _overstated_ms(self, warm: InputSet) -> float:
-        """By how much a call's overhead was learnt too large, now that the candidate is dead; 0 within noise."""
-        over = overstated_ms(self._empty_ms, self._empty_turns(warm, len(self._empty_ms)))
-        self._overhead = replace(self._overhead, fixed_ms=self._overhead.fixed_ms - over)
-        return over / self.burst
-
-    def _alone(self, sets: list[InputSet]) -> list[float]:
-        return [self._turn(part, is_candidate=False) for part in _groups(sets, self.burst)]
-
-    def _turn(self, sets: list[InputSet], *, is_candidate: bool) -> float:
-        """Call an arm once on each set; return the mean latency of a call in milliseconds."""
-        total = 0.0
-        for part in _groups(sets, self.burst):
-            total += self._net_ms(self._elapsed_ms(part, is_candidate=is_candidate), len(part))
-        return total / len(sets)
-
-    def _net_ms(self, elapsed_ms: float, count: int) -> float:
-        """What so many calls in one go took, without the overhead."""
-        return max(elapsed_ms - self._overhead.of_turn(self.burst), self._resolution_ms * count)
-
-    def _elapsed_ms(self, part: list[InputSet], *, is_candidate: bool, watch: bool = False) -> float:
-        """Make calls in one go, compare their outputs, and return the milliseconds that the judge's clock saw."""
-        if is_candidate:
-            call = self.candidate.call(part, watch=watch)
-            for one, comparisons in zip(part, call.comparisons, strict=True):
-                self.tally.check(one, comparisons)
-            self.tally.full_checks += call.full_checks
-        else:
-            call = self._trusted(part, watch=watch)
-        self._ran_ms[is_candidate] += call.awake_ns * 1e-6
-        if call.taken_s is not None:
-            self._taken_s[is_candidate].append(call.taken_s)
-        return call.elapsed_ns * 1e-6
-
-    def _trusted(self, sets: list[InputSet], *, empty: bool = False, watch: bool = False) -> Call:
+    def _of_reference(self, sets: Sequence[InputSet], *, empty: bool = False) -> Sample:
         try:
-            call = self.reference.call(sets, empty=empty, watch=watch)
+            sample = timed_sample(self.reference, sets, self.sets.warm, empty=empty)
         except Fault as fault:
             raise TaskError(f"expected the reference to answer, got {fault.status}: {fault.message}") from fault
-        if not all(comparison.right for one in call.comparisons for comparison in one):
-            errors = [comparison.error for one in call.comparisons for comparison in one]
+        if not all(comparison.right for one in sample.comparisons for comparison in one):
+            errors = [comparison.error for one in sample.comparisons for comparison in one]
             raise TaskError(f"expected the reference to agree with its own float64 answer, errors over scale: {errors}")
-        return call
+        self._charge(sample, is_candidate=False)
+        return sample
 
+    def _charge(self, sample: Sample, *, is_candidate: bool) -> None:
+        """Add up what the calls before the clock took: a budget bounds what no clock sees.
 
-def _groups(sets: list[InputSet], size: int) -> list[list[InputSet]]:
-    return [sets[start : start + size] for start in range(0, len(sets), size)]
+        Raises:
+            Fault: The candidate's is spent.
+        """
+        self._first_calls_s[is_candidate] += sample.first_call_s
+        limit_s = max(_AWAKE_S, _AWAKE_FACTOR * self._first_calls_s[False])
+        if self._first_calls_s[True] > limit_s:
+            text = f"expected the calls before the clock to take at most {limit_s:.2g} s in a trial, they took longer"
+            raise Fault(Status.TIMEOUT, text)
 
+    def _empty(self) -> Overhead:
+        """Estimate the overhead from empty samples of the reference."""
+        sets = [self.sets.warm] * self.sizes.calls
+        samples = [self._of_reference(sets, empty=True) for _ in range(_EMPTY)]
+        return estimate_overhead([one.call_ms for one in samples], [one.reading_ms for one in samples])
 
-def proven(launch: Launch, reference_ms: Sequence[float], candidate_ms: Sequence[float]) -> float:
-    """Return the speedup that calls made alone show, at least 1: no more than that is certain of calls in one go.
+    def _alone(self, sets: Sequence[InputSet], count: int) -> list[float]:
+        """Time the reference alone; it can be trusted with the same sets again."""
+        size = self.sizes.sets
+        starts = [size * number % max(1, len(sets) - size + 1) for number in range(count)]
+        calls = self.sizes.calls
+        return [self._latency_ms(sets[start : start + size], calls, is_candidate=False) for start in starts]
 
-    What a call takes in one go, less what it saves alone: r / (r - max(0, d)), d the difference of the medians.
+    def _settle(self, order: Sequence[bool]) -> None:
+        """Make samples that are not used: on a CPU the first ones after a break take longer."""
+        if not self.reference.device.chained:
+            for is_candidate in [*order] * _SETTLING:
+                self._unused(is_candidate=is_candidate)
 
-    Args:
-        launch: Turns of several calls in one go.
-        reference_ms: Calls made alone, with all that a turn takes beside its call.
-        candidate_ms: The same of the candidate.
-    """
-    whole = statistics.median(launch.reference_ms)
-    saved = max(0.0, statistics.median(reference_ms) - statistics.median(candidate_ms))
-    return whole / max(whole - saved, 1e-3 * whole)
-
-
-def believed(launch: Launch, reference_ms: Sequence[float], candidate_ms: Sequence[float]) -> Launch:
-    """Return a launch in which the candidate saves no more than calls made alone allow.
-
-    Calls that are made in one go find all their inputs at once: a program could do their work together. Made alone it
-    cannot. So what it saves on a call is at most what it saves there, plus three standard errors.
-
-    Args:
-        launch: Turns of several calls in one go.
-        reference_ms: Calls made alone, with all that a turn takes beside its call.
-        candidate_ms: The same of the candidate.
-    """
-    reference, candidate = median_and_error(reference_ms), median_and_error(candidate_ms)
-    most = reference[0] - candidate[0] + 3.0 * math.hypot(reference[1], candidate[1])
-    result = Launch()
-    for mine, other in zip(launch.reference_ms, launch.candidate_ms, strict=True):
-        result = result.add(mine, max(other, mine - max(most, 0.0)))
-    return result
+    def _unused(self, *, is_candidate: bool) -> None:
+        self._sample_ms([self.sets.warm], is_candidate=is_candidate)

@@ -1,0 +1,174 @@
+"""One timed sample: calls of one arm, each released after the judge has read the outputs of the call before.
+
+  judge   |- first call, untimed -|= inputs in, GO =|        |= sample out =|= inputs in, GO =|        |= sample out =|
+  worker                                            |= call =|                                |= call =|
+  clock                           ^ it starts                                                            it stops ^
+
+On a GPU a sample is such a chain; its length is secret. Nothing of a call's inputs exists for the worker before the
+sample of the call before was read, and the clock never stops between the first release and the last read. What the
+worker does while inputs arrive or samples leave is on the clock; it can use no more than the overhead for it.
+
+On a CPU a sample is one call. The worker stands still, confirmed, while its inputs are put and its last outputs are
+overwritten; the clock runs from the moment at which it is let go until the judge has read its outputs from the stopped
+process. So there is no first call, and nothing that a program could do before the clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from cudal1_worker import protocol as wire
+
+from cudal1_env.judge.device.base import Output
+from cudal1_env.judge.device.reading import Plan
+from cudal1_env.judge.oracle.numerics import Comparison
+from cudal1_env.judge.oracle.pool import InputSet
+from cudal1_env.judge.oracle.samples import Samples, chosen_samples, whole_samples
+
+if TYPE_CHECKING:
+    from cudal1_env.judge.measure.arm import Arm
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one timed sample showed."""
+
+    call_ms: float
+    """Latency of a call with the overhead, on average over the chain."""
+    comparisons: tuple[tuple[Comparison, ...], ...]
+    """For each call and output: the secret elements, or the whole output where the set says so."""
+    full_checks: int
+    """Calls whose whole outputs were compared."""
+    reading_ms: float
+    """How long the judge read while the worker was stopped; 0 where it was not."""
+    first_call_s: float
+    """How long the call before the clock took; 0 where there is none."""
+
+
+@dataclass
+class _Link:
+    """One call of a chain."""
+
+    one: InputSet
+    on_clock: Samples
+    """What is read before the clock stops."""
+    plan: Plan
+    """The same as bytes, for outputs of the form that the last ones had."""
+    stale: Plan
+    """Elements of the outputs of the call before that are overwritten with the release."""
+    afterwards: Samples
+    """What is read behind the clock, if this is a chain's last call."""
+    source: int = 0
+    """Where `ArmMemory.release` finds the inputs."""
+    outputs: list[Output] = field(default_factory=list[Output])
+    """As the worker described them."""
+    data: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
+    """What was read."""
+    stopped_ns: int = 0
+    """When the worker was seen stopped, by the clock; 0 where it is not."""
+    read_ns: int = 0
+    """When its outputs had been read, by the clock."""
+
+
+def timed_sample(arm: Arm, sets: Sequence[InputSet], warm: InputSet, *, empty: bool = False) -> Sample:
+    """Make timed calls with an arm; it stands still before and after.
+
+    Args:
+        arm: In the timed loop.
+        sets: Inputs that this arm never saw, one for each call; on a CPU one.
+        warm: Inputs of the first call of a chain, which is not timed.
+        empty: Everything but the calls themselves, with the last untimed call's outputs: tells the overhead.
+
+    Raises:
+        Fault: A call fails or breaks the contract.
+    """
+    arm.operation(wire.EMPTY if empty else wire.CALL)
+    links = [_link(arm, one) for one in sets]
+    if arm.device.chained:
+        first = _link(arm, warm)
+        everything = (first, *links)
+        for link, source in zip(everything, arm.memory.stage([one.one.inputs for one in everything]), strict=True):
+            link.source = source
+        arm.memory.settle()
+        arm.thaw()
+        first_call_s = _clocked(arm, [first], []) * 1e-9
+        elapsed_ns = _clocked(arm, links, first.outputs)
+        arm.freeze()
+    else:
+        arm.memory.put(arm.next_slot, sets[0].inputs)
+        arm.memory.settle()
+        arm.keeper.hold()
+        first_call_s = 0.0
+        elapsed_ns = _clocked(arm, links, [])
+    comparisons, full_checks = ((), 0) if empty else _compared(arm, links)
+    last = links[-1]
+    with arm.contract():
+        arm.memory.overwrite(last.outputs)
+    arm.worker.drain()
+    reading_ms = (last.read_ns - last.stopped_ns) * 1e-6 if last.stopped_ns else 0.0
+    return Sample(elapsed_ns * 1e-6 / len(links), comparisons, full_checks, reading_ms, first_call_s)
+
+
+def _clocked(arm: Arm, links: Sequence[_Link], stale: Sequence[Output]) -> int:
+    """Make calls; return the nanoseconds from the first release to the last read. This is all that the clock sees."""
+    chained, now = arm.device.chained, time.perf_counter_ns
+    began = ended = now()
+    for link in links:
+        if chained:
+            arm.memory.release(arm.next_slot, link.source, stale, link.stale)
+        turn = arm.go()  # the ready word, last
+        if not chained:
+            arm.let_go()
+        page = arm.wait_for(turn)  # the done word
+        if not chained:
+            arm.freeze()
+            link.stopped_ns = now()
+        link.outputs = stale = arm.outputs(page)
+        link.data = arm.read(link.plan, link.on_clock, stale)
+        link.read_ns = ended = now()
+    return ended - began
+
+
+def _link(arm: Arm, one: InputSet) -> _Link:
+    """Choose what is read of a call's outputs, and where, before the clock runs.
+
+    With the release, half of the elements that will be read are overwritten in the outputs of the call before, and as
+    many others: where a program uses that memory again, what it does not write anew shows.
+    """
+    forms, random = arm.reader.known, arm.random
+    if arm.device.on_clock_elements is None:
+        samples = whole_samples(one.answers)
+        plan = Plan(forms, samples.positions)
+        return _Link(one, samples, plan, plan, samples)
+    on_clock, afterwards = chosen_samples(one.answers, arm.device.on_clock_elements, random)
+    halves = [where[: -(-where.size // 2)] for where in on_clock.positions]
+    others = [
+        random.integers(0, max(1, form.expected.size), half.size) for form, half in zip(forms, halves, strict=True)
+    ]
+    stale = [np.concatenate(both) for both in zip(halves, others, strict=True)]
+    return _Link(one, on_clock, Plan(forms, on_clock.positions), Plan(forms, stale), afterwards)
+
+
+def _compared(arm: Arm, links: Sequence[_Link]) -> tuple[tuple[tuple[Comparison, ...], ...], int]:
+    """Compare what was read, then more of the last call's outputs; also how many calls were compared whole."""
+    expected = arm.reader.expected
+    found = [tuple(link.on_clock.compare(link.plan.split(link.data), expected)) for link in links]
+    last, full_checks = links[-1], 0
+    with arm.contract():
+        if arm.device.chained and _right(found[-1]):
+            plan = Plan(last.outputs, last.afterwards.positions)
+            more = plan.split(arm.memory.read(plan, last.outputs))
+            found[-1] = tuple(last.afterwards.compare(more, expected))
+        if last.one.whole and _right(found[-1]):
+            found[-1] = arm.compare_whole(last.one, last.outputs)
+            full_checks = 1
+    return tuple(found), full_checks
+
+
+def _right(comparisons: Sequence[Comparison]) -> bool:
+    return all(one.right for one in comparisons)

@@ -1,0 +1,156 @@
+"""From what was seen of a candidate to its record."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from cudal1_env.judge.device.roofline import Floor
+from cudal1_env.judge.measure.case import Case, Tally
+from cudal1_env.judge.measure.fault import Fault
+from cudal1_env.judge.measure.overhead import is_too_short, rewarded_low
+from cudal1_env.judge.measure.trial import TrialResult
+from cudal1_env.judge.oracle.pool import WARM_SETS
+from cudal1_env.records import Evaluation, Latency, Speedup, Status
+from cudal1_env.stats import summarize_latency
+
+
+@dataclass
+class Seen:
+    """What was seen of one candidate."""
+
+    layers: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    stderr: str = ""
+    tally: Tally = field(default_factory=Tally)
+    trials: list[TrialResult] = field(default_factory=list[TrialResult])
+    floor: Floor | None = None
+    """The task's bound by memory bandwidth, where one is known."""
+    weights: Literal["loaded", "seeded"] | None = None
+    commitment: str | None = None
+    """Of the seed."""
+    first_set: int = WARM_SETS
+    """Number of the pool's first input set that its trials were timed on."""
+
+    @property
+    def reference(self) -> Latency:
+        """Latency of the reference, over all trials."""
+        return summarize_latency([ms for trial in self.trials for ms in trial.samples.reference_ms])
+
+    @property
+    def candidate(self) -> Latency:
+        """Latency of the candidate, over all trials."""
+        return summarize_latency([ms for trial in self.trials for ms in trial.samples.candidate_ms])
+
+
+def failed(case: Case, seen: Seen, fault: Fault) -> Evaluation:
+    """Return the record of a candidate that failed."""
+    return _record(case, seen, fault.status, fault.message)
+
+
+def measured(case: Case, seen: Seen, speedup: Speedup) -> Evaluation:
+    """Return the record of a candidate that was correct and was measured."""
+    stealable_ms = statistics.median(trial.overhead.stealable_ms for trial in seen.trials)
+    reference_ms = seen.reference.median_ms
+    too_short = is_too_short(reference_ms, stealable_ms)
+    verb = "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "not told apart"
+    text = f"correct; {speedup.point:.3g} x the reference's speed ({speedup.low:.3g} to {speedup.high:.3g}): {verb}"
+    if too_short:
+        text += f"; calls of {1e3 * reference_ms:.2g} us are too short for a reward above 1 on this machine"
+    return _record(
+        case,
+        seen,
+        Status.CORRECT,
+        text,
+        speedup=speedup,
+        rewarded=rewarded_low(speedup.low, reference_ms, stealable_ms),
+        stealable_ms=stealable_ms,
+        too_short=too_short,
+        reference=seen.reference,
+        candidate=seen.candidate,
+    )
+
+
+def unstable(case: Case, seen: Seen, speedup: Speedup) -> Evaluation:
+    """Return the record of a candidate whose trials do not agree."""
+    text = "two trials disagree by more than 10 % on a speedup above 3; measure on an idle machine"
+    return _record(case, seen, Status.UNSTABLE, text, speedup=speedup)
+
+
+def impossible(case: Case, seen: Seen, speedup: Speedup, floor: Floor) -> Evaluation:
+    """Return the record of a candidate that is faster than its bytes can move; its speedup is evidence."""
+    text = (
+        f"a call must move {floor.moved_bytes / 1e6:.4g} MB, which takes {floor.floor_ms:.3g} ms at best; calls seem "
+        f"to take {seen.candidate.median_ms:.3g} ms, and no correct program is that fast"
+    )
+    return _record(
+        case, seen, Status.IMPOSSIBLE, text, speedup=speedup, reference=seen.reference, candidate=seen.candidate
+    )
+
+
+def _record(
+    case: Case,
+    seen: Seen,
+    status: Status,
+    message: str,
+    *,
+    speedup: Speedup | None = None,
+    rewarded: float | None = None,
+    stealable_ms: float | None = None,
+    too_short: bool = False,
+    reference: Latency | None = None,
+    candidate: Latency | None = None,
+) -> Evaluation:
+    trials, floor_ms = seen.trials, None if seen.floor is None or candidate is None else seen.floor.floor_ms
+    return Evaluation(
+        id=uuid.uuid4().hex,
+        created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        task=case.task.id,
+        task_sha256=sha256(case.task.source),
+        task_source=case.task.source,
+        source=case.source,
+        source_sha256=sha256(case.source),
+        status=status,
+        message=printable(message),
+        speedup=speedup,
+        rewarded_low=rewarded,
+        too_short=too_short,
+        reference=reference,
+        candidate=candidate,
+        roofline_ms=floor_ms,
+        roofline_fraction=None if floor_ms is None or candidate is None else floor_ms / candidate.median_ms,
+        errors=tuple(seen.tally.errors[key] for key in sorted(seen.tally.errors)),
+        weights=seen.weights,
+        precision=case.precision,
+        trials=len(trials),
+        pairs=sum(trial.samples.pairs for trial in trials),
+        samples_ms=tuple((trial.samples.reference_ms, trial.samples.candidate_ms) for trial in trials),
+        reference_alone_ms=tuple(trial.alone_ms for trial in trials),
+        reference_shares=tuple(trial.reference_share for trial in trials),
+        overhead_ms=statistics.median(trial.overhead.call_ms for trial in trials) if trials else None,
+        stealable_ms=stealable_ms,
+        calls=seen.tally.calls,
+        full_checks=seen.tally.full_checks,
+        seconds=case.watch.seconds(),
+        machine=case.machine,
+        gpu_states=tuple(trial.states for trial in trials),
+        sandbox=seen.layers,
+        sandbox_missing=seen.missing,
+        seed_commitment=seen.commitment,
+        first_set=seen.first_set,
+        stderr=printable(seen.stderr),
+    )
+
+
+def sha256(text: str) -> str:
+    """Hash of a program."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def printable(text: str) -> str:
+    """Return text that UTF-8 can hold: lone surrogates become question marks."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,52 @@
+"""A CPU double of a GPU's chains: the judge's own CPU device, on which calls follow each other without a stop.
+
+Real workers, the real protocol, the judge's clock. Between two calls the worker runs on, as a GPU's work would: inputs
+come while it may look, outputs are read while it may write. What it does not show: a GPU's speed and its own copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.device import memory
+from cudal1_env.judge.device.base import Needs, Output
+from cudal1_env.judge.device.cpu import CpuDevice, CpuMemory
+from cudal1_env.judge.device.reading import Plan
+
+
+class ChainedMemory(CpuMemory):
+    """Brings inputs and overwrites stale elements while the worker runs."""
+
+    def stage(self, sets: Sequence[Any]) -> list[int]:
+        self._staged = list(sets)
+        return list(range(len(sets)))
+
+    def release(self, slot: int, source: int, stale: Sequence[Output], plan: Plan) -> None:
+        if stale:
+            addresses = plan.sources(np.array([one.address for one in stale], dtype=np.uint64))
+            for address, size in zip(addresses.tolist(), plan.sizes.tolist(), strict=True):
+                memory.write(self._pid, address, np.full(size, 0x5B, dtype=np.uint8))
+        self.put(slot, self._staged[source])
+
+
+class ChainedDevice(CpuDevice):
+    """A CPU that is timed as a GPU is."""
+
+    chained = True
+    on_clock_elements: int | None = 32
+
+    def memory(self, pid: int, needs: Needs) -> CpuMemory:
+        return ChainedMemory(self, pid, needs.input_bytes)
+
+
+@contextmanager
+def chained_judge(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Generator[Judge]:
+    """A judge whose device is the double."""
+    monkeypatch.setattr("cudal1_env.judge.judge.choose_device", lambda settings, core: ChainedDevice(core))
+    with Judge(JudgeSettings(device="cpu", **settings)) as judge:
+        yield judge
