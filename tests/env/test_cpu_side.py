@@ -14,7 +14,7 @@ side.size_bytes = 1 << 19
 places = []
 for _ in range(100):
     if WAKE:
-        side.wake(0)
+        side.begin()
     places.append(torch.empty(1 << 17).data_ptr())
 print(len(set(places[50:])))
 """

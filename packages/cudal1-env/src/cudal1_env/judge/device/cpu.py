@@ -15,7 +15,7 @@ from cudal1_env.judge.device import memory
 from cudal1_env.judge.device.base import Contract, Needs, Output, check_holes
 from cudal1_env.judge.device.memory import SharedBlock
 from cudal1_env.judge.device.reading import Plan
-from cudal1_env.judge.device.tensors import Expected, decode
+from cudal1_env.judge.device.tensors import decode
 from cudal1_env.records import Machine
 
 Bytes = npt.NDArray[np.uint8]
@@ -47,6 +47,7 @@ class CpuDevice:
         self.environment: dict[str, str] = {}
         self._block = np.zeros(2 * level2_bytes(core or 0), dtype=np.uint8)
         self._noise = np.random.default_rng().integers(0, 256, _NOISE_BYTES, dtype=np.uint8)
+        self._bits: Bytes = (self._noise & 1).astype(np.uint8)
 
     def held(self) -> None:
         """Control groups and limits see to memory on a CPU."""
@@ -58,11 +59,9 @@ class CpuDevice:
         """A CPU does."""
         return True
 
-    def noise(self, expected: Expected) -> npt.NDArray[np.void]:
-        """Random elements of an output's dtype, shape (size,); from a block of random bytes, over and over."""
-        kind = f"V{expected.item_bytes}"
-        values = self._noise & 1 if expected.dtype == "bool" else self._noise
-        return np.resize(values.view(kind), expected.size)
+    def noise(self, dtype: str) -> Bytes:
+        """A block of random bytes that are elements of a dtype."""
+        return self._bits if dtype == "bool" else self._noise
 
     def settle(self) -> None:
         """Empty the private caches of the arms' core, so that neither arm finds what the other left.
@@ -231,10 +230,14 @@ class CpuMemory:
         for output in outputs:
             if output.expected.aliases or not output.expected.size:
                 continue
-            span = self._span(output)
-            _elements(span, output)[...] = self._device.noise(output.expected).reshape(output.expected.shape)
+            want, noise = output.expected, self._device.noise(output.expected.dtype)
             try:
-                memory.write(self._pid, output.address, span)
+                if output.span_bytes == want.size * want.item_bytes:  # no holes
+                    memory.fill(self._pid, output.address, output.span_bytes, noise)
+                else:
+                    span = self._span(output)
+                    _elements(span, output)[...] = np.resize(noise.view(f"V{want.item_bytes}"), want.shape)
+                    memory.write(self._pid, output.address, span)
             except memory.Unreadable as error:
                 raise Contract(f"expected outputs in writable memory: {error}") from None
 

@@ -129,6 +129,24 @@ def write(pid: int, address: int, data: npt.NDArray[np.uint8]) -> None:
         done += count
 
 
+def fill(pid: int, address: int, size_bytes: int, pattern: npt.NDArray[np.uint8]) -> None:
+    """Write a pattern over and over into a range of a worker's memory.
+
+    Raises:
+        Unreadable: The range is not mapped in the worker, or not writable.
+    """
+    done = 0
+    while done < size_bytes:
+        whole, rest = divmod(min(size_bytes - done, _IOV_MAX * pattern.size), pattern.size)
+        sizes = [pattern.size] * whole + ([rest] if rest else [])
+        local = np.array([[pattern.ctypes.data, size] for size in sizes[:_IOV_MAX]], dtype=np.uint64)
+        want = int(local[:, 1].sum())
+        remote = np.array([[address + done, want]], dtype=np.uint64)
+        if _writev(pid, local.ctypes.data, len(local), remote.ctypes.data, 1, 0) != want:
+            raise Unreadable(f"expected {size_bytes} writable bytes at {address:#x}, some are not")
+        done += want
+
+
 def gather(pid: int, addresses: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
     """Copy scattered items of a worker's memory.
 
