@@ -163,7 +163,7 @@ def _wait(channel: socket.socket, deadline: float | None, event: int) -> None:
     poll.register(channel, event)
     left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1e3
     if not poll.poll(left):
-        raise ChannelTimeout("expected the other side to speak and to listen, it did not in time")
+        raise ChannelTimeout("timed out waiting for the worker's channel")
 
 
 def says_no_memory(text: str) -> bool:
