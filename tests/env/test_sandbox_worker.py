@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
+from cudal1_env.errors import MachineError
 from cudal1_env.judge.workers.worker import Dead, Late, Worker
 from cudal1_env.sandbox import Cage, CgroupUnavailable, available_layers, default_spec
 from cudal1_worker.sandbox import Spec
@@ -259,6 +260,65 @@ def test_a_stopped_worker_can_be_killed(boxes: Boxes, spec: Spec, held: Held) ->
     worker.freeze()
     worker.kill()
     assert box.end() == signal.SIGKILL
+
+
+def test_without_a_gate_each_freeze_looks_for_processes_again(boxes: Boxes, spec: Spec, held: Held) -> None:
+    source = """
+        import struct, time
+        tell("ready")
+        while page[8] == 0:
+            time.sleep(0.001)
+        os.fork()
+        value = 0
+        while True:
+            value += 1
+            struct.pack_into("=Q", page, 0, value)
+    """
+    box = boxes.start(source, spec, gate=False)
+    box.report()
+    assert box.value() == "ready"
+    worker = held(box)
+    worker.seal()
+    assert not worker.sealed
+    worker.thaw()
+    box.page[8] = 1
+    while not worker.other_processes():
+        time.sleep(0.001)
+    worker.freeze()
+    assert stands_still(box)
+    assert worker.other_processes() == []
+
+
+@needs_gate
+def test_a_worker_whose_supervisor_is_dead_is_not_sealed(boxes: Boxes, spec: Spec, held: Held) -> None:
+    box = counting(boxes, COUNT_IN_A_THREAD, spec)
+    worker = held(box)
+    os.kill(box.supervisor, signal.SIGKILL)
+    with pytest.raises(Dead):
+        worker.seal()
+    assert not worker.sealed
+    worker.confirm_dead()
+
+
+def test_deaths_are_ordered_first_and_awaited_later(boxes: Boxes, spec: Spec, held: Held) -> None:
+    workers = [held(counting(boxes, COUNT_IN_A_CHILD, spec)) for _ in range(2)]
+    others = [pid for worker in workers for pid in worker.other_processes()]
+    for worker in workers:
+        worker.start_kill()
+    for worker in workers:
+        worker.confirm_dead()
+        assert not worker.alive
+    assert len(others) == 2
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in others)
+
+
+def test_what_does_not_die_breaks_the_machine_and_not_the_judge(boxes: Boxes, spec: Spec, held: Held) -> None:
+    worker = held(counting(boxes, COUNT_IN_A_THREAD, spec))
+    worker._dying = [worker._pidfd]  # as if it had been killed and went on
+    with pytest.raises(MachineError, match="did not die within 0.1 s of SIGKILL"):
+        worker.confirm_dead(timeout_s=0.1)
+    worker.close()
+    assert not worker._open
 
 
 @pytest.mark.parametrize("how", ["freeze", "kill", "close"])

@@ -1,6 +1,6 @@
 """One arm: the process in which one program lives, is called, and dies.
 
-The judge leads through the slow phases by messages (`build`, `construct`, `load`, `slots`, `call`, `seal`) and
+The judge leads through the slow phases by messages (`build`, `construct`, `load`, `slots`, `call`) and
 through timed calls by the control page. Whatever this module says is a courtesy: the judge believes bytes only.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from cudal1_worker import layout, sandbox
+from cudal1_worker import layout
 from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.cpu_side import CpuSide
@@ -112,7 +112,6 @@ class Arm:
             "pace": self.pace,
             "rehearse": self.rehearse,
             "profile": self.profile,
-            "seal": self.seal,
         }
 
     def serve(self) -> None:
@@ -259,11 +258,6 @@ class Arm:
         inputs = self.inputs_in(self.side.untimed_block(message, fds))
         gpu = not isinstance(self.side, CpuSide)
         return profiled(lambda: self.model(*inputs), self.side.finish, calls=message["calls"], gpu=gpu)
-
-    def seal(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Give up the right to start processes (where the supervisor has no gate to take it away)."""
-        sandbox.seal()
-        return {"ok": True}
 
     def timed(self) -> NoReturn:
         """Follow the control page for the rest of this process's life.

@@ -264,8 +264,6 @@ class Arm:
             self.make_slots(burst)
             self.memory.fill(0, [warm] * burst)
             self._ask({"op": "rehearse"}, [], self.settings.warmup_timeout_s, _CALL_ERRORS, "several calls in one go")
-        if "fork-gate" not in self.worker.layers:
-            self._ask({"op": "seal"}, [], self.settings.warmup_timeout_s, _CALL_ERRORS, "sealing")
         with self._faults("sealing"):
             self.worker.tell({"op": "timed"}, timeout_s=self.settings.warmup_timeout_s)
             self.worker.seal()
