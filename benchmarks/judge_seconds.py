@@ -17,7 +17,7 @@ from pathlib import Path
 from cudal1_data import load_suite, usable_variants
 from cudal1_env.doctor import available_needs
 from cudal1_env.judge import Judge
-from cudal1_env.judge.workers.worker import Zygote
+from cudal1_env.judge.workers.zygote import Zygote
 from cudal1_env.records import Evaluation
 from cudal1_env.sandbox import default_spec
 from judge_cpu import record

@@ -33,11 +33,12 @@ class Raised(Exception):
 class Box:
     """A worker that runs one text."""
 
-    def __init__(self, words: socket.socket, control: socket.socket, page: mmap.mmap) -> None:
-        self.words, self.control, self.page = words, control, page
+    def __init__(self, words: socket.socket, control: socket.socket, page: mmap.mmap, report_fd: int) -> None:
+        self.words, self.control, self.page, self.report_fd = words, control, page, report_fd
         self._heard: list[dict[str, Any]] = []
         words.settimeout(PATIENCE_S)
-        self.pid: int = self._hear("pid")
+        self.pid, self.supervisor = self._hear("pids")
+        self.layers: tuple[str, ...] = ()
 
     def _hear(self, wanted: str) -> Any:
         """The next message of a kind; worker and supervisor speak over one socket, in any order."""
@@ -53,7 +54,9 @@ class Box:
 
     def report(self) -> dict[str, Any]:
         """What the worker says of its layers, and how long it took to enter them."""
-        return self._hear("report")
+        report = self._hear("report")
+        self.layers = tuple(report["active"])
+        return report
 
     def value(self) -> Any:
         """The next value that the text tells."""
@@ -72,6 +75,7 @@ class Box:
             self.end()
         self.words.close()
         self.page.close()
+        os.close(self.report_fd)
 
 
 class Boxes:
@@ -98,13 +102,16 @@ class Boxes:
         os.ftruncate(page_fd, PAGE_BYTES)
         request = {"source": textwrap.dedent(source), "spec": spec.to_json(), "gate": gate, "enter": enter}
         data = json.dumps(request).encode()
-        fds = [their_words.fileno(), their_control.fileno(), page_fd]
+        report_fd, their_report = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(report_fd, False)
+        fds = [their_words.fileno(), their_control.fileno(), page_fd, their_report]
         socket.send_fds(self.channel, [len(data).to_bytes(4, "little") + data], fds)
         page = mmap.mmap(page_fd, PAGE_BYTES)
         for closed in (their_words, their_control):
             closed.close()
-        os.close(page_fd)
-        box = Box(words, control, page)
+        for fd in (page_fd, their_report):
+            os.close(fd)
+        box = Box(words, control, page, report_fd)
         self.open.append(box)
         return box
 
@@ -128,7 +135,7 @@ def serve(channel: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     channel.sendall(b"r")
     while True:
-        head, fds, _, _ = socket.recv_fds(channel, 4, 3)
+        head, fds, _, _ = socket.recv_fds(channel, 4, 4)
         if not head:
             return
         data = b""
@@ -142,7 +149,7 @@ def serve(channel: socket.socket) -> None:
             os.close(fd)
 
 
-def _supervise(request: dict[str, Any], words_fd: int, control: int, page_fd: int) -> None:
+def _supervise(request: dict[str, Any], words_fd: int, control: int, page_fd: int, told: int) -> None:
     import time
 
     words = socket.socket(fileno=words_fd)
@@ -154,9 +161,11 @@ def _supervise(request: dict[str, Any], words_fd: int, control: int, page_fd: in
         worker = os.fork()
         if worker == 0:
             os.close(control)
+            os.close(told)
             _work(request, spec, report, gate, words, page_fd, began)
-        words.send(json.dumps({"pid": worker}).encode())
+        words.send(json.dumps({"pids": [worker, os.getpid()]}).encode())
         status = gate.keep(worker, control) if gate is not None else _wait(worker, control)
+        os.write(told, json.dumps({"signal": status}).encode())
         words.send(json.dumps({"status": status}).encode())
     except BaseException as error:  # noqa: BLE001 - the test shall hear of it
         words.send(json.dumps({"raised": f"{type(error).__name__}: {error}"}).encode())

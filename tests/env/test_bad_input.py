@@ -345,7 +345,10 @@ def test_commands_refuse_to_work_without_the_layers_that_are_demanded(
         "verify": ("corpus.jsonl", "--device", "cpu", "--out", "out.jsonl"),
     }
     monkeypatch.chdir(tmp_path)
-    for layer, words in (("secomp", "expected names of sandbox layers, got secomp"), ("seccomp", "lacks seccomp")):
+    for layer, words in (
+        ("secomp", "unknown sandbox layers secomp"),
+        ("seccomp", "demanded sandbox layers: seccomp"),
+    ):
         if (name, layer) == ("doctor", "seccomp"):
             continue  # it says what there is
         lacking = dict.fromkeys(available_layers()) | {"seccomp": "a double"}

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -88,22 +89,79 @@ def test_judges_that_start_at_once_get_different_cores_and_a_dead_one_gives_its_
 
 
 def test_a_lease_that_is_held_for_too_long_is_a_clear_error(folder: Path) -> None:
-    message = "gpu-x to be free within 0 s.*another judge"
+    message = "timed out waiting for gpu-x, which another judge holds"
     with lease("gpu-x"), pytest.raises(MachineError, match=message), lease("gpu-x", wait_s=0.0):
         pass
     with lease("gpu-x", "cpu-1", wait_s=0.0) as waited:
         assert waited < 1.0
-    assert {path.name for path in folder.iterdir()} == {"gpu-x", "cpu-1"}
+    assert {path.name for path in folder.iterdir()} == {
+        f"{name}{lock}" for name in ("gpu-x", "cpu-1") for lock in ("", ".turnstile")
+    }
 
 
 def test_those_who_share_a_device_keep_others_off_and_are_kept_off(folder: Path) -> None:
-    refused = pytest.raises(MachineError, match="to be free")
+    refused = pytest.raises(MachineError, match="timed out waiting for gpu")
     with lease("gpu", shared=True), lease("gpu", shared=True), refused, lease("gpu", wait_s=0.0):
         pass
     with lease("gpu"), refused, lease("gpu", shared=True, wait_s=0.0):
         pass
     with lease("gpu", wait_s=0.0):
         pass
+
+
+SHARER = """
+import sys, tempfile, time
+tempfile.tempdir = sys.argv[1]
+from cudal1_env.judge.workers.lease import lease
+print("ready", flush=True)
+while True:
+    with lease("gpu", shared=True):
+        time.sleep(0.3)
+"""
+
+
+def test_whoever_wants_a_device_alone_waits_only_for_those_who_share_it_already(folder: Path) -> None:
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
+    sharers = [
+        subprocess.Popen([sys.executable, "-c", SHARER, str(folder.parent)], stdout=subprocess.PIPE, env=environment)
+        for _ in range(4)
+    ]
+    try:
+        for sharer in sharers:
+            assert sharer.stdout is not None
+            assert sharer.stdout.readline()
+            time.sleep(0.07)  # out of step, so that the device is never free
+        for _ in range(3):
+            with lease("gpu", wait_s=10.0) as waited:
+                assert waited < 3.0, "each shares the device for 0.3 s"
+                with pytest.raises(MachineError, match="timed out"), lease("gpu", shared=True, wait_s=0.1):
+                    pass
+            with lease("gpu", shared=True, wait_s=10.0):
+                pass
+    finally:
+        for sharer in sharers:
+            sharer.kill()
+            sharer.communicate()
+
+
+def test_a_killed_waiter_leaves_nobody_outside(folder: Path) -> None:
+    waiter = "import sys, tempfile\ntempfile.tempdir = sys.argv[1]\n"
+    waiter += "from cudal1_env.judge.workers.lease import lease\nlease('gpu').__enter__()\n"
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
+    with lease("gpu", shared=True):
+        process = subprocess.Popen([sys.executable, "-c", waiter, str(folder.parent)], env=environment)
+        try:
+            while True:  # until it waits in the turnstile
+                try:
+                    with lease("gpu", shared=True, wait_s=0.0):
+                        time.sleep(0.01)
+                except MachineError:
+                    break
+        finally:
+            process.kill()
+            process.wait()
+        with lease("gpu", shared=True, wait_s=0.0):
+            pass
 
 
 def test_a_lock_that_another_user_made_can_be_held(folder: Path) -> None:

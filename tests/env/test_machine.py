@@ -123,9 +123,9 @@ def test_workers_find_the_judges_gpu_and_no_other(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     shared = ["nvidia-caps", "nvidia-uvm", "nvidiactl"]
     folder = str(tmp_path)
-    assert Spec(root=True, gpus=("nvidia1",)).nvidia_nodes(folder) == sorted([*shared, "nvidia1"])
-    assert Spec(root=True).nvidia_nodes(folder) == sorted([*shared, "nvidia0", "nvidia1", "nvidia10"])
-    assert Spec.from_json(Spec(root=True, gpus=("nvidia1",)).to_json()).gpus == ("nvidia1",)
+    assert Spec(gpus=("nvidia1",)).nvidia_nodes(folder) == sorted([*shared, "nvidia1"])
+    assert Spec().nvidia_nodes(folder) == sorted([*shared, "nvidia0", "nvidia1", "nvidia10"])
+    assert Spec.from_json(Spec(gpus=("nvidia1",)).to_json()).gpus == ("nvidia1",)
 
 
 # --- health after a candidate --------------------------------------------------------------------------------------

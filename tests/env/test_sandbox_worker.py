@@ -5,12 +5,16 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from cudal1_env.sandbox import Cage, CgroupUnavailable, Worker, WorkerGone, available_layers, default_spec
+from cudal1_env.errors import MachineError
+from cudal1_env.judge.workers.worker import Dead, Late, Worker
+from cudal1_env.sandbox import Cage, CgroupUnavailable, available_layers, default_spec
 from cudal1_worker.sandbox import Spec
 from env.boxes import Box, Boxes
 
@@ -60,12 +64,31 @@ def spec() -> Spec:
     return default_spec()
 
 
+class Held:
+    """Makes the judge's view of boxes, and closes it at the end."""
+
+    def __init__(self) -> None:
+        self.workers: list[Worker] = []
+
+    def __call__(self, box: Box) -> Worker:
+        owned = ExitStack()
+        channel, other = socket.socketpair()
+        log_fd, write_fd = os.pipe()
+        other.close()
+        os.close(write_fd)
+        owned.enter_context(channel)
+        owned.callback(os.close, log_fd)
+        worker = Worker(box.pid, box.supervisor, channel, box.control, log_fd, box.report_fd, (), None, owned)
+        worker.layers = box.layers
+        self.workers.append(worker)
+        return worker
+
+
 @pytest.fixture
-def held() -> Iterator[list[Worker]]:
-    workers: list[Worker] = []
-    yield workers
-    for worker in workers:
-        worker.kill_all()
+def held() -> Iterator[Held]:
+    held = Held()
+    yield held
+    for worker in held.workers:
         worker.close()
 
 
@@ -101,23 +124,21 @@ needs_gate = pytest.mark.skipif(
 )
 
 
-def test_a_frozen_worker_stands_and_a_thawed_one_goes_on(boxes: Boxes, spec: Spec, held: list[Worker]) -> None:
+def test_a_frozen_worker_stands_and_a_thawed_one_goes_on(boxes: Boxes, spec: Spec, held: Held) -> None:
     box = counting(boxes, COUNT_IN_A_THREAD, spec)
-    worker = Worker(box.pid)
-    held.append(worker)
+    worker = held(box)
     for _ in range(20):
-        assert worker.freeze() == []
+        worker.freeze()
         assert stands_still(box, 0.002)
         worker.thaw()
         assert goes_on(box)
 
 
 @needs_gate
-def test_a_sealed_worker_freezes_at_once_and_fully(boxes: Boxes, spec: Spec, held: list[Worker]) -> None:
+def test_a_sealed_worker_freezes_at_once_and_fully(boxes: Boxes, spec: Spec, held: Held) -> None:
     box = counting(boxes, COUNT_IN_A_THREAD, spec)
-    worker = Worker(box.pid)
-    held.append(worker)
-    assert worker.seal(box.control) == []
+    worker = held(box)
+    worker.seal()
     assert worker.sealed
     assert stands_still(box)
     times = []
@@ -132,30 +153,29 @@ def test_a_sealed_worker_freezes_at_once_and_fully(boxes: Boxes, spec: Spec, hel
     assert min(times) < 0.05, times
 
 
-def test_sigstop_alone_leaves_a_child_running_and_freeze_does_not(boxes: Boxes, spec: Spec, held: list[Worker]) -> None:
+def test_sigstop_alone_leaves_a_child_running_and_freeze_does_not(boxes: Boxes, spec: Spec, held: Held) -> None:
     box = counting(boxes, COUNT_IN_A_CHILD, spec)
-    worker = Worker(box.pid)
-    held.append(worker)
-    worker.stop()
+    worker = held(box)
+    os.kill(box.pid, signal.SIGSTOP)
     assert goes_on(box), "the attack is no attack here"
-    others = worker.stragglers()
-    assert len(others) == 1
-    assert worker.freeze() == others
+    assert len(worker.other_processes()) == 1
+    worker.freeze()
     assert stands_still(box)
-    assert worker.stragglers() == []
+    assert worker.other_processes() == []
 
 
 @needs_gate
-def test_sealing_kills_what_was_forked_before(boxes: Boxes, spec: Spec, held: list[Worker]) -> None:
+def test_sealing_kills_what_was_forked_before(boxes: Boxes, spec: Spec, held: Held) -> None:
     box = counting(boxes, COUNT_IN_A_CHILD, spec)
-    worker = Worker(box.pid)
-    held.append(worker)
-    assert len(worker.seal(box.control)) == 1
+    worker = held(box)
+    assert len(worker.other_processes()) == 1
+    worker.seal()
+    assert worker.other_processes() == []
     worker.thaw()
     assert stands_still(box)
 
 
-def test_a_child_whose_first_thread_is_dead_is_killed_too(boxes: Boxes, spec: Spec, held: list[Worker]) -> None:
+def test_a_child_whose_first_thread_is_dead_is_killed_too(boxes: Boxes, spec: Spec, held: Held) -> None:
     source = """
         import ctypes, struct, threading, time
         def count():
@@ -170,15 +190,14 @@ def test_a_child_whose_first_thread_is_dead_is_killed_too(boxes: Boxes, spec: Sp
         time.sleep(1000)
     """
     box = counting(boxes, source, spec)
-    worker = Worker(box.pid)
-    held.append(worker)
-    assert worker.stragglers()
-    assert worker.freeze()
+    worker = held(box)
+    assert worker.other_processes()
+    worker.freeze()
     assert stands_still(box)
-    assert worker.stragglers() == []
+    assert worker.other_processes() == []
 
 
-def test_a_child_that_wakes_its_parent_is_killed_too(boxes: Boxes, spec: Spec, held: list[Worker]) -> None:
+def test_a_child_that_wakes_its_parent_is_killed_too(boxes: Boxes, spec: Spec, held: Held) -> None:
     source = """
         import signal, struct, time
         if os.fork() == 0:
@@ -191,15 +210,14 @@ def test_a_child_that_wakes_its_parent_is_killed_too(boxes: Boxes, spec: Spec, h
             struct.pack_into("=Q", page, 0, value)
     """
     box = counting(boxes, source, spec)
-    worker = Worker(box.pid)
-    held.append(worker)
-    assert len(worker.freeze()) == 1
+    worker = held(box)
+    assert len(worker.other_processes()) == 1
+    worker.freeze()
     assert stands_still(box)
+    assert worker.other_processes() == []
 
 
-def test_a_thread_that_waits_for_its_child_in_the_kernel_is_stopped(
-    boxes: Boxes, spec: Spec, held: list[Worker]
-) -> None:
+def test_a_thread_that_waits_for_its_child_in_the_kernel_is_stopped(boxes: Boxes, spec: Spec, held: Held) -> None:
     # vfork holds its caller in the kernel, deaf to SIGSTOP, until the child runs a program or ends.
     source = """
         import ctypes
@@ -209,64 +227,123 @@ def test_a_thread_that_waits_for_its_child_in_the_kernel_is_stopped(
     """
     box = boxes.start(source, spec)
     box.report()
-    worker = Worker(box.pid)
-    held.append(worker)
-    while not worker.stragglers():
+    worker = held(box)
+    while not worker.other_processes():
         time.sleep(0.001)
     assert goes_on(box)
-    with pytest.raises(TimeoutError, match="to stop within"):
-        worker.stop(timeout_s=0.2)
-    assert len(worker.freeze(timeout_s=10.0)) == 1
+    worker.sealed = True  # then freeze looks for no other process
+    with pytest.raises(Late, match="did not stop within"):
+        worker.freeze(timeout_s=0.2)
+    worker.sealed = False
+    worker.freeze(timeout_s=10.0)
     assert stands_still(box)
 
 
-def test_killing_takes_everything_along(boxes: Boxes, spec: Spec) -> None:
+def test_killing_takes_everything_along(boxes: Boxes, spec: Spec, held: Held) -> None:
     box = counting(boxes, COUNT_IN_A_CHILD, spec)
-    worker = Worker(box.pid)
-    others = worker.stragglers()
-    worker.kill_all()
+    worker = held(box)
+    others = worker.other_processes()
+    worker.kill()
     assert stands_still(box)
     assert box.end() == signal.SIGKILL
     assert not [pid for pid in (box.pid, *others) if os.path.exists(f"/proc/{pid}")]
-    with pytest.raises(WorkerGone):
+    with pytest.raises(Dead):
         worker.freeze()
-    with pytest.raises(WorkerGone):
+    with pytest.raises(Dead):
         worker.thaw()
     worker.close()
 
 
-def test_a_stopped_worker_can_be_killed(boxes: Boxes, spec: Spec) -> None:
+def test_a_stopped_worker_can_be_killed(boxes: Boxes, spec: Spec, held: Held) -> None:
     box = counting(boxes, COUNT_IN_A_THREAD, spec)
-    worker = Worker(box.pid)
+    worker = held(box)
     worker.freeze()
-    worker.kill_all()
+    worker.kill()
     assert box.end() == signal.SIGKILL
+
+
+def test_without_a_gate_each_freeze_looks_for_processes_again(boxes: Boxes, spec: Spec, held: Held) -> None:
+    source = """
+        import struct, time
+        tell("ready")
+        while page[8] == 0:
+            time.sleep(0.001)
+        os.fork()
+        value = 0
+        while True:
+            value += 1
+            struct.pack_into("=Q", page, 0, value)
+    """
+    box = boxes.start(source, spec, gate=False)
+    box.report()
+    assert box.value() == "ready"
+    worker = held(box)
+    worker.seal()
+    assert not worker.sealed
+    worker.thaw()
+    box.page[8] = 1
+    while not worker.other_processes():
+        time.sleep(0.001)
+    worker.freeze()
+    assert stands_still(box)
+    assert worker.other_processes() == []
+
+
+@needs_gate
+def test_a_worker_whose_supervisor_is_dead_is_not_sealed(boxes: Boxes, spec: Spec, held: Held) -> None:
+    box = counting(boxes, COUNT_IN_A_THREAD, spec)
+    worker = held(box)
+    os.kill(box.supervisor, signal.SIGKILL)
+    with pytest.raises(Dead):
+        worker.seal()
+    assert not worker.sealed
+    worker.confirm_dead()
+
+
+def test_deaths_are_ordered_first_and_awaited_later(boxes: Boxes, spec: Spec, held: Held) -> None:
+    workers = [held(counting(boxes, COUNT_IN_A_CHILD, spec)) for _ in range(2)]
+    others = [pid for worker in workers for pid in worker.other_processes()]
+    for worker in workers:
+        worker.start_kill()
+    for worker in workers:
+        worker.confirm_dead()
+        assert not worker.alive
+    assert len(others) == 2
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in others)
+
+
+def test_what_does_not_die_breaks_the_machine_and_not_the_judge(boxes: Boxes, spec: Spec, held: Held) -> None:
+    worker = held(counting(boxes, COUNT_IN_A_THREAD, spec))
+    worker._dying = [worker._pidfd]  # as if it had been killed and went on
+    with pytest.raises(MachineError, match="did not die within 0.1 s of SIGKILL"):
+        worker.confirm_dead(timeout_s=0.1)
     worker.close()
+    assert not worker._open
 
 
 @pytest.mark.parametrize("how", ["freeze", "kill", "close"])
-def test_without_a_pid_namespace_orphans_are_found_as_well(boxes: Boxes, spec: Spec, how: str) -> None:
+def test_without_a_pid_namespace_orphans_are_found_as_well(boxes: Boxes, spec: Spec, held: Held, how: str) -> None:
     layers = tuple(name for name in spec.layers if name != "pid-namespace")
     box = counting(boxes, COUNT_IN_A_CHILD, replace(spec, layers=layers))
-    worker = Worker(box.pid)
-    (orphan,) = worker.stragglers()
+    worker = held(box)
+    (orphan,) = worker.other_processes()
     if how == "freeze":
-        assert worker.freeze() == [orphan]
+        worker.freeze()
+        assert worker.other_processes() == []
     elif how == "kill":
-        worker.kill_all()
+        worker.kill()
     else:  # the supervisor alone
         box.control.close()
         box.end()
         assert not os.path.exists(f"/proc/{orphan}")
     assert stands_still(box)
-    worker.kill_all()
+    worker.kill()
     worker.close()
 
 
-def test_the_judge_holds_a_worker_to_a_core_with_all_its_threads(boxes: Boxes, spec: Spec, held: list[Worker]) -> None:
+def test_the_judge_holds_a_worker_to_a_core_with_all_its_threads(boxes: Boxes, spec: Spec, held: Held) -> None:
     box = counting(boxes, COUNT_IN_A_THREAD, spec)
-    worker = Worker(box.pid)
-    held.append(worker)
+    worker = held(box)
     core = max(os.sched_getaffinity(0))
     worker.pin(core)
     tasks = [int(name) for name in os.listdir(f"/proc/{box.pid}/task")]
@@ -274,7 +351,7 @@ def test_the_judge_holds_a_worker_to_a_core_with_all_its_threads(boxes: Boxes, s
     assert [os.sched_getaffinity(task) for task in tasks] == [{core}] * 2
 
 
-def test_the_judge_reads_a_stopped_workers_memory(boxes: Boxes, spec: Spec, held: list[Worker]) -> None:
+def test_the_judge_reads_a_stopped_workers_memory(boxes: Boxes, spec: Spec, held: Held) -> None:
     source = """
         import ctypes, time
         text = ctypes.create_string_buffer(b"what the judge must see")
@@ -284,8 +361,7 @@ def test_the_judge_reads_a_stopped_workers_memory(boxes: Boxes, spec: Spec, held
     box = boxes.start(source, spec)
     box.report()
     address = box.value()
-    worker = Worker(box.pid)
-    held.append(worker)
+    worker = held(box)
     worker.freeze()
     assert read_memory(box.pid, address, 23) == b"what the judge must see"
 
@@ -308,7 +384,7 @@ def read_memory(pid: int, address: int, count: int) -> bytes:
 @pytest.fixture
 def cage() -> Iterator[Cage]:
     try:
-        cage = Cage.make("test")
+        cage = Cage.make()
     except CgroupUnavailable as error:
         pytest.skip(f"no control groups for this user: {error}")
     yield cage
@@ -362,16 +438,3 @@ def test_a_cage_bounds_shared_memory(boxes: Boxes, spec: Spec, cage: Cage) -> No
     cage.add(box.pid)
     box.page[0] = 1
     assert box.end() == signal.SIGKILL
-
-
-def test_groups_of_a_killed_judge_are_swept(cage: Cage) -> None:
-    from cudal1_env.sandbox import cgroup
-
-    folders = tuple(cgroup.own_groups().values())
-    child = os.posix_spawn("/bin/true", ["true"], {})
-    os.waitpid(child, 0)
-    left = next(folder for folder in folders if os.access(folder, os.W_OK)) / f"cudal1-{child}-x"
-    left.mkdir()
-    cgroup._sweep.__wrapped__(folders)
-    assert not left.exists()
-    assert cage.members() == []

@@ -13,7 +13,7 @@ import torch
 from cudal1_env.errors import WorkerLostError
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure.precompile import compiles, compiles_by_torch
-from cudal1_env.judge.workers.worker import Zygote
+from cudal1_env.judge.workers.zygote import Zygote
 from cudal1_env.records import Evaluation, Status
 from cudal1_worker import gpus, preload
 from cudal1_worker import protocol as wire

@@ -1,6 +1,6 @@
 """One arm: the process in which one program lives, is called, and dies.
 
-The judge leads through the slow phases by messages (`build`, `construct`, `load`, `inputs`, `call`, `seal`) and through
+The judge leads through the slow phases by messages (`build`, `construct`, `load`, `inputs`, `call`) and through
 timed calls by the control page. All that this module says is a courtesy: the judge reads bytes only.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from cudal1_worker import layout, sandbox
+from cudal1_worker import layout
 from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.cpu_side import CpuSide
@@ -113,7 +113,6 @@ class Arm:
             "call": self.call_once,
             "pace": self.pace,
             "profile": self.profile,
-            "seal": self.seal,
         }
 
     def serve(self) -> None:
@@ -238,11 +237,6 @@ class Arm:
         inputs = self.inputs_in(self.side.untimed_block(message))
         gpu = not isinstance(self.side, CpuSide)
         return profiled(lambda: self.model(*inputs), self.side.finish, calls=message["calls"], gpu=gpu)
-
-    def seal(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Give up the right to start processes (where the supervisor has no gate to take it away)."""
-        sandbox.seal()
-        return {"ok": True}
 
     def timed(self) -> NoReturn:
         """Follow the control page for the rest of this process's life.

@@ -1,4 +1,4 @@
-"""The sandbox from the judge's side: what this machine offers, and the hold on a worker from outside.
+"""The sandbox from the judge's side: which layers this machine offers, and the control groups around a worker.
 
 The layers themselves are entered inside, in `cudal1_worker.sandbox`.
 """
@@ -13,13 +13,10 @@ from cudal1_env.sandbox.layers import (
     require_layers,
     successful_attempts,
 )
-from cudal1_env.sandbox.worker import Worker, WorkerGone
 
 __all__ = [
     "Cage",
     "CgroupUnavailable",
-    "Worker",
-    "WorkerGone",
     "available_layers",
     "clean_environment",
     "default_spec",

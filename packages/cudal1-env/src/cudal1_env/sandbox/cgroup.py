@@ -11,14 +11,16 @@ would leave processes behind that nothing but a thaw can end.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import time
 from pathlib import Path
 
-_PREFIX = "cudal1"
-_V1_CONTROLLERS = ("memory", "pids")
+from cudal1_env.errors import MachineError
+from cudal1_env.sandbox.owned import make_owned, remove_abandoned
+
+_PREFIX = "cudal1-worker-"
+_CONTROLLERS = ("memory", "pids")
 
 
 class CgroupUnavailable(Exception):
@@ -28,9 +30,10 @@ class CgroupUnavailable(Exception):
 class Cage:
     """The control groups of one worker. Make it with `Cage.make`."""
 
-    def __init__(self, folders: dict[str, Path], *, unified: bool) -> None:
-        self._folders = folders
-        self._unified = unified
+    def __init__(self) -> None:
+        self._folders: dict[str, Path] = {}
+        """By controller; with version 2 they are one folder."""
+        self._locks: list[int] = []
 
     @property
     def controllers(self) -> tuple[str, ...]:
@@ -38,49 +41,46 @@ class Cage:
         return tuple(self._folders)
 
     @classmethod
-    def make(cls, name: str) -> Cage:
-        """Make the groups of a worker.
-
-        Args:
-            name: Unique within this process; the folder is `cudal1-PID-NAME` with the judge's pid.
+    def make(cls) -> Cage:
+        """Make the groups of a worker, and remove those of judges that were killed.
 
         Raises:
             CgroupUnavailable: None could be made, or none that limits anything.
         """
         own = own_groups()
-        _sweep(tuple(own.values()))
-        full_name = f"{_PREFIX}-{os.getpid()}-{name}"
-        folders: dict[str, Path] = {}
-        reasons: list[str] = []
-        for controller in _V1_CONTROLLERS:
+        cage, reasons = cls(), list[str]()
+        for controller in _CONTROLLERS:
             if controller in own:
                 try:
-                    (own[controller] / full_name).mkdir()
-                    folders[controller] = own[controller] / full_name
+                    cage._folders[controller] = cage._make_folder(own[controller])
                 except OSError as error:
                     reasons.append(str(error))
-        if folders:
-            return cls(folders, unified=False)
-        if "" in own:
-            folder = own[""] / full_name
+        if not cage._folders and "" in own:
             try:
-                folder.mkdir()
-                folders = {key: folder for key in _V1_CONTROLLERS if (folder / f"{key}.max").exists()}
-                if folders:
-                    return cls(folders, unified=True)
-                folder.rmdir()
-                reasons.append(f"{own['']} hands down neither memory nor pids")
+                folder = cage._make_folder(own[""])
+                cage._folders = {key: folder for key in _CONTROLLERS if (folder / f"{key}.max").exists()}
+                if not cage._folders:
+                    folder.rmdir()
+                    reasons.append(f"{own['']} hands down neither memory nor pids")
             except OSError as error:
                 reasons.append(str(error))
-        raise CgroupUnavailable("; ".join(reasons) or "no control groups are mounted")
+        if not cage._folders:
+            cage.remove()
+            raise CgroupUnavailable("; ".join(reasons) or "no control groups are mounted")
+        return cage
+
+    def _make_folder(self, parent: Path) -> Path:
+        remove_abandoned(parent, _PREFIX, _remove_empty)
+        folder, lock = make_owned(parent, _PREFIX)
+        self._locks.append(lock)
+        return folder
 
     def limit(self, *, memory_bytes: int | None = None, tasks: int | None = None) -> None:
         """Set limits of memory (with swap where it is counted) and of tasks, as far as the controllers exist."""
         if memory_bytes is not None and "memory" in self._folders:
-            files = {"memory.limit_in_bytes": memory_bytes, "memory.memsw.limit_in_bytes": memory_bytes}
-            if self._unified:
-                files = {"memory.max": memory_bytes, "memory.swap.max": 0}
-            for file, value in files.items():
+            version_1 = {"memory.limit_in_bytes": memory_bytes, "memory.memsw.limit_in_bytes": memory_bytes}
+            version_2 = {"memory.max": memory_bytes, "memory.swap.max": 0}
+            for file, value in (version_1 | version_2).items():
                 path = self._folders["memory"] / file
                 if path.exists():
                     path.write_text(str(value))
@@ -113,13 +113,13 @@ class Cage:
         """Kill what is left inside and remove the groups; a second call does nothing.
 
         Raises:
-            TimeoutError: A process does not die.
+            MachineError: A process does not die.
         """
         deadline = time.monotonic() + timeout_s
         while self._folders and self.members():
             self.kill()
             if time.monotonic() > deadline:
-                raise TimeoutError(f"expected an empty control group within {timeout_s} s, left are {self.members()}")
+                raise MachineError(f"processes {self.members()} did not die within {timeout_s:g} s of SIGKILL")
             time.sleep(0.001)
         for folder in set(self._folders.values()):
             # Its last process is dead, but the kernel may still count it for a moment.
@@ -132,6 +132,8 @@ class Cage:
                         raise
                     time.sleep(0.001)
         self._folders = {}
+        while self._locks:
+            os.close(self._locks.pop())
 
 
 def own_groups() -> dict[str, Path]:
@@ -158,12 +160,7 @@ def own_groups() -> dict[str, Path]:
     return {name: path for name, path in own.items() if path.is_dir()}
 
 
-@functools.cache
-def _sweep(folders: tuple[Path, ...]) -> None:
-    """Remove the empty groups that judges left behind which were killed; once for each process."""
-    for folder in folders:
-        for group in folder.glob(f"{_PREFIX}-*-*"):
-            judge = group.name.split("-")[1]
-            if judge.isdigit() and not os.path.exists(f"/proc/{judge}"):
-                with contextlib.suppress(OSError):  # not empty, or another judge was quicker
-                    group.rmdir()
+def _remove_empty(group: Path) -> None:
+    """Remove a killed judge's group, unless its worker is still dying."""
+    with contextlib.suppress(OSError):
+        group.rmdir()

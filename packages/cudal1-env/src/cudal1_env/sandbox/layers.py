@@ -50,7 +50,7 @@ def _probed(device: Device) -> dict[str, dict[str, str | None]]:
         answer: dict[str, dict[str, str | None]] = json.loads(done.stdout)
         return answer
     except (subprocess.TimeoutExpired, ValueError) as error:
-        raise SandboxError(f"expected the sandbox probe to answer, got: {error}; try `{' '.join(command)}`") from error
+        raise SandboxError(f"the sandbox probe failed: {error}; run `{' '.join(command)}` to see why") from error
 
 
 def available_layers(device: Device = "cpu") -> dict[str, str | None]:
@@ -86,10 +86,10 @@ def require_layers(demanded: Iterable[str], missing: Mapping[str, str | None]) -
     """
     names = list(demanded)
     if unknown := sorted(set(names) - set(LAYERS)):
-        raise SandboxError(f"expected names of sandbox layers, got {', '.join(unknown)}; known are {', '.join(LAYERS)}")
+        raise SandboxError(f"unknown sandbox layers {', '.join(unknown)}; known are {', '.join(LAYERS)}")
     if lacking := [name for name in names if missing.get(name) is not None]:
         reasons = "; ".join(f"{name} ({missing[name]})" for name in lacking)
-        raise SandboxError(f"expected the sandbox layers {', '.join(names)}, this machine lacks {reasons}")
+        raise SandboxError(f"this machine lacks demanded sandbox layers: {reasons}; demand fewer of them")
 
 
 def default_spec(device: Device = "cpu", **changes: Any) -> Spec:
@@ -102,7 +102,6 @@ def default_spec(device: Device = "cpu", **changes: Any) -> Spec:
     """
     layers = available_layers(device)
     spec = Spec(
-        root=os.geteuid() == 0,
         device=device,
         layers=tuple(name for name in LAYERS if layers[name] is None),
         readable=readable_paths(),

@@ -3,8 +3,7 @@
 Order of calls: the supervisor (forked from the zygote, one thread) calls `unshare_namespaces(spec)`, makes a `Gate()`
 and forks; the child is the worker and calls `enter(spec, report, gate)`; from then on it may run programs. The
 supervisor calls `gate.keep(worker, control)`, which returns how the worker ended. The worker's right to make
-processes ends when the judge closes the gate over `control`, or, without a gate, at `seal()` inside. Only the standard
-library is imported here.
+processes ends when the judge closes the gate over `control`. Only the standard library is imported here.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from collections.abc import Callable, Iterable
 from cudal1_worker.sandbox import identity, landlock, libc, limits, mounts, namespaces, seccomp
 from cudal1_worker.sandbox.gate import Gate
 from cudal1_worker.sandbox.mounts import readable_paths
-from cudal1_worker.sandbox.seccomp import seal
 from cudal1_worker.sandbox.spec import BUILD_PATH, GPU_NODE, LAYERS, NOBODY, Report, SandboxFailure, Spec
 
 __all__ = [
@@ -28,16 +26,14 @@ __all__ = [
     "Report",
     "SandboxFailure",
     "Spec",
-    "die_with_parent",
     "enter",
     "keep_only",
     "readable_paths",
-    "seal",
     "unshare_namespaces",
 ]
 
 
-def die_with_parent(parent: int) -> None:
+def _die_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process when the thread that forked it ends.
 
     Args:
@@ -75,7 +71,7 @@ def enter(spec: Spec, report: Report, gate: Gate | None = None) -> Report:
     Args:
         spec: What to enter.
         report: What `unshare_namespaces` returned.
-        gate: The supervisor's gate, made before the fork; without one a program can always make processes until `seal`.
+        gate: The supervisor's gate, made before the fork; without one a program can always make processes.
 
     Returns:
         The report, complete.
@@ -93,20 +89,20 @@ def enter(spec: Spec, report: Report, gate: Gate | None = None) -> Report:
         try:
             mounts.enter(spec, own_proc=inside)
         except OSError as error:
-            raise SandboxFailure(f"expected a new root, got: {error}; leave out mount-namespace") from error
+            raise SandboxFailure(f"no new root: {error}; leave out mount-namespace") from error
     _place(spec, report)
     identity.drop(spec, report)
     _attempt(spec, report, "rlimits", lambda: limits.enter(spec, report))
     _attempt(spec, report, "no-new-privs", lambda: libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1))
     _attempt(spec, report, "landlock", lambda: landlock.enter(spec, report))
-    die_with_parent(parent)
+    _die_with_parent(parent)
     _filter(spec, report, gate)
     for name in LAYERS:
         if name not in report.entered:
             report.missing.setdefault(name, "left out")
     if lacking := [name for name in spec.demanded if name not in report.entered]:
         reasons = "; ".join(f"{name}: {report.missing[name]}" for name in lacking)
-        raise SandboxFailure(f"expected the sandbox layers {', '.join(spec.demanded)}, missing {reasons}")
+        raise SandboxFailure(f"demanded sandbox layers are missing: {reasons}")
     return report
 
 
@@ -141,6 +137,6 @@ def _place(spec: Spec, report: Report) -> None:
     if spec.build_dir is not None:
         report.build = BUILD_PATH if own else spec.build_dir
     if not own:
-        report.tmp = next(iter((*spec.writable, *((spec.build_dir,) if spec.build_dir else ()))), "/tmp")
+        report.tmp = spec.build_dir or "/tmp"
     for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):
         os.environ[name] = report.tmp

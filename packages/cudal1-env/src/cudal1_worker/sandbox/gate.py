@@ -1,9 +1,9 @@
 """The gate: a worker's calls that make or replace a process wait for the supervisor's leave (seccomp notification).
 
-`seal()` inside the worker can be replaced by the program that lives there. The gate cannot: the decision is taken in
-the supervisor, which runs nobody's program. While it is open it lets compilers start; once it is closed, for good,
-the calls fail with EPERM. A closed gate and a look for processes that were there before make a single process certain,
-and a single process is what SIGSTOP stops completely.
+A filter that the worker installs on itself would be the program's to replace. The gate is not: the supervisor decides,
+and runs nobody's program. While it is open it lets compilers start; once it is closed, for good, the calls fail with
+EPERM. A closed gate and a look for processes that were there before make a single process certain, and a single process
+is what SIGSTOP stops completely.
 
 Over the control socket the judge sends `SEAL` and gets `SEALED` back; when the judge closes it the worker is killed.
 """
@@ -19,6 +19,8 @@ import select
 import signal
 import socket
 import struct
+
+from cudal1_worker.sandbox.processes import descendants
 
 SEAL, SEALED = b"S", b"s"
 
@@ -117,19 +119,8 @@ def _bury(worker: int) -> int:
     with contextlib.suppress(ChildProcessError):  # none is left
         while True:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                for orphan in _children():
-                    os.kill(orphan, signal.SIGKILL)
+                for orphan in descendants(os.getpid()):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(orphan, signal.SIGKILL)
                 os.waitpid(-1, 0)
     return status
-
-
-def _children() -> list[int]:
-    """This process's children, by a look at every process: not every kernel keeps lists of children."""
-    found: list[int] = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-                line = file.read()
-                if int(line[line.rindex(b")") + 2 :].split(b" ", 2)[1]) == os.getpid():
-                    found.append(int(name))
-    return found

@@ -1,6 +1,6 @@
 """Who the worker is: an ordinary user of the host, without groups or capabilities, in a user namespace of its own.
 
-Root drops to `spec.uid` after the mounts. The user namespace that it then enters owns none of the other namespaces
+Root drops to `NOBODY` after the mounts. The user namespace that it then enters owns none of the other namespaces
 and holds no capability: it is there because the kernel counts a user's processes for each user namespace apart
 (Linux 5.14 and later), so that `RLIMIT_NPROC` binds one worker and not all workers of the machine together.
 """
@@ -11,15 +11,15 @@ import contextlib
 import os
 
 from cudal1_worker.sandbox import libc, namespaces
-from cudal1_worker.sandbox.spec import Report, Spec
+from cudal1_worker.sandbox.spec import NOBODY, Report, Spec
 
 _LAST_CAPABILITY = 63
 
 
-def reachable(spec: Spec) -> str | None:
-    """Return the first folder of Python's that `spec.uid` could not enter, or None. For root, after the mounts."""
-    os.setegid(spec.gid)
-    os.seteuid(spec.uid)
+def unreachable(spec: Spec) -> str | None:
+    """Return the first folder of Python's that `NOBODY` could not enter, or None. For root, after the mounts."""
+    os.setegid(NOBODY)
+    os.seteuid(NOBODY)
     try:
         return next(
             (
@@ -36,22 +36,23 @@ def reachable(spec: Spec) -> str | None:
 
 def drop(spec: Spec, report: Report) -> None:
     """Become an ordinary user without capabilities."""
-    if spec.root and "unprivileged-uid" in spec.layers:
+    root = os.geteuid() == 0
+    if root and "unprivileged-uid" in spec.layers:
         try:
-            if blocked := reachable(spec):
-                raise OSError(f"{blocked} cannot be read by uid {spec.uid}: install Python where everybody may read it")
+            if blocked := unreachable(spec):
+                raise OSError(f"{blocked} cannot be read by uid {NOBODY}: install Python where everybody may read it")
             os.setgroups([])
-            os.setresgid(spec.gid, spec.gid, spec.gid)
+            os.setresgid(NOBODY, NOBODY, NOBODY)
             _forbid_capabilities()
-            os.setresuid(spec.uid, spec.uid, spec.uid)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
             report.add("unprivileged-uid")
         except OSError as error:
             report.add("unprivileged-uid", str(error))
         # Changing the user made /proc/self root's; the files there must be the worker's own again.
         libc.prctl(libc.PR_SET_DUMPABLE, 1)
         if "user-namespace" in spec.layers and "unprivileged-uid" in report.entered:
-            _own_user_namespace(spec, report)
-    elif not spec.root:
+            _own_user_namespace(report)
+    elif not root:
         report.add("unprivileged-uid")
         _forbid_capabilities()
     if os.geteuid() != 0:
@@ -60,10 +61,10 @@ def drop(spec: Spec, report: Report) -> None:
     libc.prctl(libc.PR_SET_DUMPABLE, 1)
 
 
-def _own_user_namespace(spec: Spec, report: Report) -> None:
+def _own_user_namespace(report: Report) -> None:
     try:
         libc.unshare(libc.CLONE_NEWUSER)
-        namespaces.write_maps(spec.uid, spec.gid)
+        namespaces.write_maps(NOBODY, NOBODY)
         _forbid_capabilities()  # a new user namespace begins with all of them
         report.add("user-namespace")
     except OSError as error:

@@ -75,7 +75,7 @@ def writable(spec: Spec, report: Report) -> list[str]:
         paths.append("/proc")
         if not own:
             paths.extend(f"/dev/{name}" for name in spec.nvidia_nodes())
-    return [*paths, *spec.writable]
+    return paths
 
 
 def _allow(rules: int, path: str, rights: int) -> None:

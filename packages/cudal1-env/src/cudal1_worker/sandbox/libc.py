@@ -21,7 +21,6 @@ CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
-CLONE_NEWTIME = 0x00000080
 
 # Flags of mount(2) and umount2(2).
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
@@ -34,7 +33,6 @@ PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
-PR_SET_TIMERSLACK = 29
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
@@ -110,9 +108,9 @@ class _MountAttributes(ctypes.Structure):
     ]
 
 
-def mount_setattr(path: str, flags: int, *, clear: int = 0, recursive: bool = False) -> None:
-    """Set (and clear) MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC of a mount, which have the same values there."""
-    attributes = _MountAttributes(flags, clear, 0, 0)
+def mount_setattr(path: str, flags: int, *, recursive: bool = False) -> None:
+    """Set MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC of a mount, which have the same values there."""
+    attributes = _MountAttributes(flags, 0, 0, 0)
     syscall(
         _SYS_MOUNT_SETATTR,
         _AT_FDCWD,

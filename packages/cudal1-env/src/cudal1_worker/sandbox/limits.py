@@ -14,6 +14,7 @@ import resource
 from cudal1_worker.sandbox.spec import Report, Spec
 
 _OPEN_FILES = 4096
+_FILE_BYTES = 1 << 30
 _SHARED_ALLOWANCE = 4096
 """Added to the process limit where the kernel counts a user's processes over the whole machine."""
 
@@ -23,7 +24,7 @@ def enter(spec: Spec, report: Report) -> None:
     # 1 and not 0: with 0 the kernel still starts the host's crash handler when core_pattern is a pipe.
     _lower(resource.RLIMIT_CORE, 1)
     _lower(resource.RLIMIT_NOFILE, _OPEN_FILES)
-    _lower(resource.RLIMIT_FSIZE, spec.file_bytes)
+    _lower(resource.RLIMIT_FSIZE, _FILE_BYTES)
     alone = "user-namespace" in report.entered and _kernel() >= (5, 14)
     _lower(resource.RLIMIT_NPROC, spec.max_processes + (0 if alone else _SHARED_ALLOWANCE))
     _lower(resource.RLIMIT_MSGQUEUE, 0)

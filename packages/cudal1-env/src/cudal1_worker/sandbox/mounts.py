@@ -12,7 +12,7 @@ import stat
 import sys
 
 from cudal1_worker.sandbox import libc
-from cudal1_worker.sandbox.spec import BUILD_PATH, Spec
+from cudal1_worker.sandbox.spec import BUILD_PATH, NOBODY, Spec
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/sys")
 """Folders of the system; those that are links (`/bin` to `usr/bin`) are made as links."""
@@ -46,7 +46,6 @@ def enter(spec: Spec, *, own_proc: bool) -> None:
     """Build the new root and make it this mount namespace's only one. The working directory becomes /tmp."""
     folders, links = _visible(spec)
     sources = _open(folders)
-    writable = _open(list(spec.writable))
     build = _open([spec.build_dir] if spec.build_dir is not None else [])
     names = [*DEVICES, *(spec.nvidia_nodes() if spec.device == "cuda" else [])]
     devices = _open([f"/dev/{name}" for name in names])
@@ -65,8 +64,6 @@ def enter(spec: Spec, *, own_proc: bool) -> None:
         _bind(fd, root + path)
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         os.symlink(f"/proc/self/fd{target}", f"{root}/dev/{name}")
-    for path, _ in writable:
-        os.makedirs(root + path, exist_ok=True)
     read_only(root)
     _mount_proc(root + "/proc", own=own_proc)
     for folder in ("/tmp", "/dev/shm"):
@@ -75,15 +72,12 @@ def enter(spec: Spec, *, own_proc: bool) -> None:
         for path, fd in sources:  # a project that lives below /tmp is covered by now: show it again
             if path.startswith(folder + "/"):
                 _bind(fd, root + path)
-                _set_flags(root + path, read_only=True)
-    for path, fd in writable:
-        _bind(fd, root + path)
-        _set_flags(root + path, read_only=False)
+                _set_read_only(root + path)
     for _, fd in build:
-        _copy(fd, root + BUILD_PATH, spec)
+        _copy(fd, root + BUILD_PATH)
     for path in spec.hidden:
         _hide(root + path, null)
-    for _, fd in [*sources, *writable, *build, *devices, ("", null)]:
+    for _, fd in [*sources, *build, *devices, ("", null)]:
         os.close(fd)
     os.chdir(root)
     libc.pivot_root(".", ".")
@@ -149,14 +143,14 @@ def _bind(fd: int, target: str) -> None:
     libc.mount(f"/proc/self/fd/{fd}", target, None, libc.MS_BIND | libc.MS_REC)
 
 
-def _copy(fd: int, target: str, spec: Spec) -> None:
+def _copy(fd: int, target: str) -> None:
     """Copy a folder that the judge wrote, times included, and give the copy to the worker."""
     shutil.copytree(f"/proc/self/fd/{fd}", target)
     os.chmod(target, 0o755)
-    if spec.root:
+    if os.geteuid() == 0:
         for path, folders, files in os.walk(target):
             for name in (".", *folders, *files):
-                os.chown(os.path.join(path, name), spec.uid, spec.gid)
+                os.chown(os.path.join(path, name), NOBODY, NOBODY)
 
 
 def _mount_proc(target: str, *, own: bool) -> None:
@@ -168,7 +162,7 @@ def _mount_proc(target: str, *, own: bool) -> None:
         path = f"{target}/{name}"
         if os.path.lexists(path):
             libc.mount(path, path, None, libc.MS_BIND | libc.MS_REC)
-            _set_flags(path, read_only=True)
+            _set_read_only(path)
 
 
 def _hide(path: str, null: int) -> None:
@@ -179,13 +173,13 @@ def _hide(path: str, null: int) -> None:
         libc.mount(f"/proc/self/fd/{null}", path, None, libc.MS_BIND)
 
 
-def _set_flags(path: str, *, read_only: bool) -> None:
-    """Set one mount read-only or writable; never with set-uid programs or devices."""
-    flags = _QUIET | (libc.MS_RDONLY if read_only else 0)
+def _set_read_only(path: str) -> None:
+    """Set one mount read-only, without set-uid programs or devices."""
+    flags = _QUIET | libc.MS_RDONLY
     try:
-        libc.mount_setattr(path, flags, clear=0 if read_only else libc.MS_RDONLY)
+        libc.mount_setattr(path, flags)
     except OSError:  # before Linux 5.12
-        libc.mount(None, path, None, libc.MS_REMOUNT | libc.MS_BIND | flags | (_kept_flags(path) & ~libc.MS_RDONLY))
+        libc.mount(None, path, None, libc.MS_REMOUNT | libc.MS_BIND | flags | _kept_flags(path))
 
 
 def read_only(root: str) -> None:

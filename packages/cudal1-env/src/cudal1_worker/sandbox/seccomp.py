@@ -17,13 +17,13 @@ import platform
 from cudal1_worker.sandbox import bpf, libc
 
 _SET_MODE_FILTER = 1
-_FLAG_TSYNC, _FLAG_NEW_LISTENER = 1, 8
+_FLAG_NEW_LISTENER = 8
 
 _NEWEST = 470
 """The highest call number known here; above it every call fails with ENOSYS, as on an older kernel."""
 
 FORK, VFORK, EXECVE, EXECVEAT, CLONE, CLONE3 = 57, 58, 59, 322, 56, 435
-_SECCOMP, _UNSHARE, _SOCKET, _SOCKETPAIR, _PRCTL, _FCNTL, _PERSONALITY = 317, 272, 41, 53, 157, 72, 135
+_UNSHARE, _SOCKET, _SOCKETPAIR, _PRCTL, _FCNTL, _PERSONALITY = 272, 41, 53, 157, 72, 135
 
 KILLED = {
     "ptrace": 101,
@@ -96,6 +96,7 @@ REFUSED = {
     "modify_ldt": 154,
     "vhangup": 153,
     "lsm_set_self_attr": 460,
+    "seccomp": 317,
 }
 """Calls that fail with EPERM."""
 
@@ -124,7 +125,7 @@ _NAMESPACES = (
 
 
 def enter(*, gate: bool = False) -> int | None:
-    """Install the first filter, for good. Needs no_new_privs (or root).
+    """Install the filter, for good. Needs no_new_privs (or root).
 
     Args:
         gate: Let calls that make or replace a process wait for somebody's leave; that somebody holds the descriptor.
@@ -137,32 +138,16 @@ def enter(*, gate: bool = False) -> int | None:
     """
     if platform.machine() != "x86_64":
         raise OSError(errno.ENOSYS, f"the filter is written for x86_64, this machine is {platform.machine()}")
-    result = _install(_first(bpf.NOTIFY if gate else bpf.ALLOW), _FLAG_NEW_LISTENER if gate else 0)
+    program = bpf.Program.of(rules(bpf.NOTIFY if gate else bpf.ALLOW))
+    result = libc.seccomp(_SET_MODE_FILTER, _FLAG_NEW_LISTENER if gate else 0, ctypes.byref(program))
     return result if gate else None
 
 
-def seal() -> None:
-    """Refuse new processes from now on, in every thread; new threads stay possible.
-
-    What runs in the same process could replace this function: a judge that must be sure uses the gate, or looks for
-    other processes at each freeze.
-
-    Raises:
-        OSError: The kernel refused (also when a thread has a filter of its own).
-    """
-    left = _install(_second(), _FLAG_TSYNC)
-    if left:
-        raise OSError(errno.EBUSY, f"seccomp: thread {left} has a filter of its own")
-
-
-def _install(instructions: list[bpf.Instruction], flags: int) -> int:
-    return libc.seccomp(_SET_MODE_FILTER, flags, ctypes.byref(bpf.Program.of(instructions)))
-
-
-def _first(new_process: int) -> list[bpf.Instruction]:
+def rules(new_process: int) -> list[bpf.Instruction]:
+    """Return the filter's program; `new_process` is what calls do that make or replace a process."""
     refuse, absent = bpf.errno(errno.EPERM), bpf.errno(errno.ENOSYS)
     namespaces = ("any-bit", _NAMESPACES, bpf.KILL_PROCESS)
-    rules = [
+    decisions = [
         bpf.prologue(_NEWEST, absent),
         *(bpf.on_call(number, bpf.KILL_PROCESS) for number in KILLED.values()),
         *(bpf.on_call(number, refuse) for number in REFUSED.values()),
@@ -173,18 +158,7 @@ def _first(new_process: int) -> list[bpf.Instruction]:
         bpf.on_argument(_FCNTL, 1, [("equal", _F_SETSIG, refuse)], bpf.ALLOW),
         bpf.on_argument(_PERSONALITY, 0, [("equal", 0, bpf.ALLOW), ("equal", 0xFFFFFFFF, bpf.ALLOW)], refuse),
         bpf.on_argument(_UNSHARE, 0, [namespaces], bpf.ALLOW),
-        bpf.on_argument(_SECCOMP, 1, [("equal", _FLAG_TSYNC, bpf.ALLOW)], refuse),
         bpf.on_argument(CLONE, 0, [namespaces, ("any-bit", libc.CLONE_THREAD, bpf.ALLOW)], new_process),
         *(bpf.on_call(number, new_process) for number in (FORK, VFORK, EXECVE, EXECVEAT)),
     ]
-    return bpf.finish(rules)
-
-
-def _second() -> list[bpf.Instruction]:
-    refuse = bpf.errno(errno.EPERM)
-    rules = [
-        bpf.prologue(_NEWEST, bpf.errno(errno.ENOSYS)),
-        bpf.on_argument(CLONE, 0, [("any-bit", libc.CLONE_THREAD, bpf.ALLOW)], refuse),
-        *(bpf.on_call(number, refuse) for number in (FORK, VFORK, EXECVE, EXECVEAT, _SECCOMP)),
-    ]
-    return bpf.finish(rules)
+    return bpf.finish(decisions)

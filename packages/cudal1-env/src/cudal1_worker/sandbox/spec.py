@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, field, fields
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 LAYERS = (
     "user-namespace",
@@ -42,8 +42,6 @@ class SandboxFailure(RuntimeError):
 class Spec:
     """One worker's sandbox. Crosses from judge to zygote as JSON."""
 
-    root: bool
-    """Whether judge and zygote run as root (else as an ordinary user)."""
     device: Literal["cpu", "cuda"] = "cpu"
     """`cuda` leaves the NVIDIA devices and the worker's own /proc writable, and sets no memory limit by rlimit."""
     gpus: tuple[str, ...] | None = None
@@ -54,8 +52,6 @@ class Spec:
     """Layers without which `enter` raises."""
     readable: tuple[str, ...] = ()
     """Folders visible read-only beside the system's own (see `readable_paths`); nothing else of the host is visible."""
-    writable: tuple[str, ...] = ()
-    """Folders bound read-write at their own path."""
     hidden: tuple[str, ...] = ()
     """Folders below visible ones that are covered by an empty one."""
     build_dir: str | None = None
@@ -68,12 +64,6 @@ class Spec:
     """Private writable memory that the worker may add to what it was forked with (CPU only); None: no limit."""
     max_processes: int = 256
     """Tasks (threads and processes) of the worker."""
-    file_bytes: int = 1 << 30
-    """Size of one file."""
-    uid: int = NOBODY
-    """User to which root drops."""
-    gid: int = NOBODY
-    """Group to which root drops."""
 
     def nvidia_nodes(self, folder: str = "/dev") -> list[str]:
         """Return the names in /dev of the NVIDIA nodes, and folders of nodes, that a worker may use."""
@@ -86,16 +76,12 @@ class Spec:
 
     @classmethod
     def from_json(cls, text: str) -> Spec:
-        """Read what `to_json` wrote.
-
-        Raises:
-            ValueError: A field is unknown.
-        """
-        values: dict[str, object] = json.loads(text)
-        names = {entry.name for entry in fields(cls)}
-        if unknown := sorted(set(values) - names):
-            raise ValueError(f"expected fields of a sandbox Spec, got {unknown}; known are {sorted(names)}")
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})  # type: ignore[arg-type]
+        """Read what `to_json` wrote."""
+        values: dict[str, Any] = json.loads(text)
+        for name, value in values.items():
+            if isinstance(value, list):
+                values[name] = tuple(value)
+        return cls(**values)
 
 
 @dataclass

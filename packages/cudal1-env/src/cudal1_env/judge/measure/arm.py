@@ -215,10 +215,8 @@ class Arm:
         """
         self.worker.mute()
         self.thaw()
-        if "fork-gate" not in self.worker.layers:
-            self._ask_untimed({"op": "seal"}, [], "sealing")
         with self._faults("sealing"):
-            wire.send(self.worker.channel, {"op": "timed"}, timeout_s=self.settings.warmup_timeout_s)
+            self.worker.tell({"op": "timed"}, timeout_s=self.settings.warmup_timeout_s)
             self.worker.seal()
             if self.keeper.core is not None:
                 self.worker.pin(self.keeper.core)
@@ -365,15 +363,13 @@ class Arm:
         """Turn the worker's end or silence into the program's fault."""
         try:
             yield
-        except (Late, wire.ChannelTimeout) as late:
+        except Late as late:
             raise Fault(Status.TIMEOUT, f"expected {what} to end in time, {late}") from None
         except wire.BadMessage as error:
             text = f"what came over the worker's channel during {what} is no message: {error}"
             raise Fault(Status.TAMPERING, text) from None
         except Dead as error:
             raise self._fault_of_death(error, what) from None
-        except wire.ChannelClosed:
-            raise self._fault_of_death(Dead(self.worker.end()), what) from None
 
     # --- messages ----------------------------------------------------------------------------------------------
 

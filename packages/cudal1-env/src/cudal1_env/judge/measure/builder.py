@@ -18,7 +18,8 @@ from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.build_folders import BuildFolders
 from cudal1_env.judge.workers.core_keeper import CoreKeeper
-from cudal1_env.judge.workers.worker import Worker, Zygote
+from cudal1_env.judge.workers.worker import Worker
+from cudal1_env.judge.workers.zygote import Zygote
 from cudal1_env.records import Status
 from cudal1_env.sandbox import default_spec
 

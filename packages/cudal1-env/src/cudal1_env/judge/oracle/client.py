@@ -16,7 +16,8 @@ from cudal1_env.errors import TaskError, TooLargeError, WorkerLostError
 from cudal1_env.judge.device.base import Block, Device
 from cudal1_env.judge.device.memory import sealed_file
 from cudal1_env.judge.device.tensors import EPSILON, Array, Expected
-from cudal1_env.judge.workers.worker import Dead, Late, Worker, Zygote
+from cudal1_env.judge.workers.worker import Dead, Late, Worker
+from cudal1_env.judge.workers.zygote import Zygote
 
 _PAGE = 4096
 

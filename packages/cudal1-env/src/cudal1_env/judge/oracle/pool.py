@@ -24,7 +24,7 @@ from cudal1_env.judge.device.tensors import EPSILON, Array, Expected
 from cudal1_env.judge.oracle.client import Anatomy, OracleClient, RawSet, Weights
 from cudal1_env.judge.oracle.numerics import HALF, Answer, most_own_error, row_scales, tolerance
 from cudal1_env.judge.settings import JudgeSettings
-from cudal1_env.judge.workers.worker import Zygote
+from cudal1_env.judge.workers.zygote import Zygote
 
 WeightsMode = Literal["loaded", "seeded"]
 

@@ -20,17 +20,24 @@ from pathlib import Path
 
 from cudal1_worker.sandbox import BUILD_PATH, NOBODY
 
+from cudal1_env.sandbox.owned import make_owned, remove_abandoned
+
+_PREFIX = "cudal1-build-"
 _MOST_BYTES = 512 << 20
 _MOST_ENTRIES = 20_000
 _DEEPEST = 32
 
 
 class BuildFolders:
-    """Makes and removes build folders below one temporary folder of this judge."""
+    """Makes and removes build folders below one temporary folder of this judge.
+
+    Folders of judges that were killed are removed first.
+    """
 
     def __init__(self) -> None:
-        self._root = Path(tempfile.mkdtemp(prefix="cudal1-judge-"))
-        self._root.chmod(0o711)
+        parent = Path(tempfile.gettempdir())
+        remove_abandoned(parent, _PREFIX, remove)
+        self._root, self._lock = make_owned(parent, _PREFIX)
         self._empty = Path(tempfile.mkdtemp(dir=self._root, prefix="empty-"))
 
     def begin(self, snapshot: Path | None, *, private: bool) -> tuple[Path, Path | None]:
@@ -67,8 +74,11 @@ class BuildFolders:
             remove(folder)
 
     def close(self) -> None:
-        """Remove everything."""
-        remove(self._root)
+        """Remove everything; a second call does nothing."""
+        if self._lock >= 0:
+            remove(self._root)
+            os.close(self._lock)
+            self._lock = -1
 
 
 def remove(folder: Path) -> None:

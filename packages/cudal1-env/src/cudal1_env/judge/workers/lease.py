@@ -15,6 +15,7 @@ from cudal1_env.errors import MachineError
 from cudal1_env.records import Device
 
 _WAIT_S = 600.0
+_POLL_S = 0.01
 
 
 def choose_core() -> int | None:
@@ -95,7 +96,9 @@ def core_name(core: int | None) -> str:
 def lease(*names: str, shared: bool = False, wait_s: float = _WAIT_S) -> Generator[float]:
     """Hold devices, taken in the order of their names; yield the seconds that were waited for them.
 
-    Those who share a device measure nothing on it, and nobody measures on it meanwhile.
+    Those who share a device measure nothing on it, and nobody measures on it meanwhile. Whoever waits for a device of
+    its own waits for those that share it now, and for nobody who comes later: so nobody who shares a device may take
+    it a second time meanwhile.
 
     A lock is a file lock on an empty file that stays: removing it would race with the next holder.
 
@@ -105,20 +108,43 @@ def lease(*names: str, shared: bool = False, wait_s: float = _WAIT_S) -> Generat
     began = time.monotonic()
     with contextlib.ExitStack() as held:
         for name in sorted(names):
-            fd = _open_lock(name)
-            held.callback(os.close, fd)
-            while True:
-                try:
-                    fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() - began > wait_s:
-                        raise MachineError(
-                            f"expected {name} to be free within {wait_s:g} s, another judge holds it; wait for its "
-                            "end, or choose another GPU with CUDA_VISIBLE_DEVICES"
-                        ) from None
-                    time.sleep(0.01)
+            held.callback(os.close, _take(name, shared=shared, deadline=began + wait_s))
         yield time.monotonic() - began
+
+
+def _take(name: str, *, shared: bool, deadline: float) -> int:
+    """Wait for a device behind its turnstile; return the descriptor that holds it.
+
+    Everybody passes the turnstile (a lock of its own) on the way to the device. Whoever wants the device alone stays in
+    it until the device is free; whoever shares the device steps back out when it cannot have it at once.
+    """
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    turnstile, device = _open_lock(f"{name}.turnstile"), _open_lock(name)
+    try:
+        while not (_locked(turnstile, kind) and _locked(device, kind)):
+            if shared:
+                fcntl.flock(turnstile, fcntl.LOCK_UN)
+            if time.monotonic() > deadline:
+                raise MachineError(
+                    f"timed out waiting for {name}, which another judge holds; wait for it to finish, or choose "
+                    "another GPU with CUDA_VISIBLE_DEVICES"
+                )
+            time.sleep(_POLL_S)
+    except BaseException:
+        os.close(device)
+        raise
+    finally:
+        os.close(turnstile)
+    return device
+
+
+def _locked(fd: int, kind: int) -> bool:
+    """Try to take a lock; one that this descriptor has already stays taken."""
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _open_lock(name: str) -> int:

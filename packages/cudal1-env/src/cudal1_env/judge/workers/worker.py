@@ -1,37 +1,44 @@
-"""The zygote and its workers, seen from the judge."""
+"""A worker process, seen from the judge: its messages, its log, stopping it, killing it with all that it made.
+
+Stopping is SIGSTOP, confirmed thread by thread in /proc. It is complete for one process: nothing inside can arm what
+would wake it (see the worker's `seccomp`), and process 1 of a pid namespace can be stopped from outside only. A second
+process could wake the first or go on by itself. Therefore:
+
+* `seal` closes the worker's gate and kills its other processes: from then on there is one, and a freeze costs tens of
+  microseconds.
+* Before that, or where there is no gate, each `freeze` also looks for other processes and kills them.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import select
+import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
-import uuid
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from typing import Any
 
 from cudal1_worker import protocol as wire
 from cudal1_worker.gpus import touched_gpu
-from cudal1_worker.sandbox import Spec
+from cudal1_worker.sandbox.gate import SEAL, SEALED
+from cudal1_worker.sandbox.processes import DEAD, STAT_BYTES, STOPPED, descendants, living, state_of
 
-from cudal1_env.errors import MachineError, WorkerLostError
+from cudal1_env.errors import MachineError
 from cudal1_env.judge.device.memory import SharedBlock
-from cudal1_env.sandbox import Cage, CgroupUnavailable, WorkerGone, clean_environment
-from cudal1_env.sandbox import Worker as Hold
+from cudal1_env.sandbox import Cage
 
-_START_TIMEOUT_S = 60.0
-_FORK_TIMEOUT_S = 20.0
 _LOG_KEPT = 4000
 _LOG_READS = 32
 """Reads of 64 KiB from a log at a time: a worker may write faster than anybody reads."""
-_F_SETPIPE_SZ = 1031
+_MOST_KEPT = 64
+"""Threads whose file stays open: the judge has a thousand descriptors."""
+_DEATH_S = 30.0
+"""A GPU's driver ends what a worker left running there before the worker is dead. Where a million device threads print,
+that takes more than 5 s (tests/exploits/cuda/h36_printf_flood.py)."""
 
 
 class Dead(Exception):
@@ -43,69 +50,101 @@ class Dead(Exception):
 
 
 class Late(Exception):
-    """A worker did not answer in time."""
+    """A worker did not answer, or did not stop, in time."""
 
 
 class Worker:
-    """One worker process: its channel, its pages, its log, its end.
+    """One worker process.
 
     Args:
-        hold: Stops and kills the worker.
-        channel: Our end of the socket.
-        log_fd: Read end of its standard output and error.
-        report_fd: Read end of the supervisor's report.
-        orders: The supervisor's orders: it closes the gate, and kills the worker when this is closed.
-        control: Page that the worker can only read; None for an oracle.
-        reply: Page that the worker writes; None for an oracle.
+        pid: The worker's pid as the judge sees it.
+        supervisor: The pid of its supervisor.
+        channel: Our end of the socket for messages.
+        orders: Our end of the supervisor's socket: it closes the gate, and kills the worker when this is closed.
+        log_fd: Read end of the worker's standard output and error; does not block.
+        report_fd: Read end of the supervisor's report; does not block.
+        pages: The page that the worker can only read and the one that it writes; empty for an oracle.
+        cage: Its control groups, if any.
+        owned: Releases all of the above; the worker takes it over.
+
+    Raises:
+        ProcessLookupError, FileNotFoundError: It is dead already.
     """
 
     def __init__(
         self,
-        hold: Hold,
+        pid: int,
+        supervisor: int,
         channel: socket.socket,
+        orders: socket.socket,
         log_fd: int,
         report_fd: int,
-        orders: socket.socket,
-        control: SharedBlock | None,
-        reply: SharedBlock | None,
+        pages: Sequence[SharedBlock],
+        cage: Cage | None,
+        owned: ExitStack,
     ) -> None:
-        self.hold = hold
-        self.pid = hold.pid
-        self.pidfd = os.pidfd_open(hold.pid)
+        self.pid = pid
         self.channel = channel
-        self._orders = orders
-        self.control = control
-        self.reply = reply
+        self.control, self.reply = pages or (None, None)
         self.layers: tuple[str, ...] = ()
+        """Sandbox layers in force, known once the worker has entered them."""
         self.missing: tuple[str, ...] = ()
+        self.sealed = False
+        """Whether the worker is known to be one process for good; see `seal`."""
+        self._supervisor = supervisor
+        self._orders = orders
         self._log_fd = log_fd
         self._report_fd = report_fd
+        self._cage = cage
+        self._owned = owned
         self._log = b""
         self._muted = False
         self._how: dict[str, Any] | None = None
+        self._stats: dict[str, int] = {}
+        """Open /proc/PID/task/TID/stat by thread: opening takes longer than reading (34 against 42 us a freeze)."""
+        self._dying: list[int] = []
         self._open = True
+        self._pidfd = self._own(os.pidfd_open(pid))
+        self._tasks = self._own(os.open(f"/proc/{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        self._namespace = os.readlink(f"/proc/{pid}/ns/pid")
+        self._owned = owned.pop_all()
 
-    def ask(self, message: wire.Message, fds: Sequence[int] = (), *, timeout_s: float) -> wire.Message:
-        """Send a message and wait for the answer, draining the log meanwhile.
+    def _own(self, fd: int) -> int:
+        self._owned.callback(os.close, fd)
+        return fd
+
+    # --- messages ----------------------------------------------------------------------------------------------
+
+    def tell(self, message: wire.Message, fds: Sequence[int] = (), *, timeout_s: float) -> None:
+        """Send a message.
 
         Raises:
-            Dead: The worker ended.
-            Late: No answer in time.
-            BadMessage: What came is no message.
+            Dead: The worker ended, or closed its channel.
+            Late: It does not read.
         """
         try:
             wire.send(self.channel, message, fds, timeout_s=timeout_s)
         except wire.ChannelClosed:
             raise Dead(self.end()) from None
-        except wire.ChannelTimeout:
-            raise Late("it does not listen") from None
+        except wire.ChannelTimeout as error:
+            raise Late(str(error)) from None
+
+    def ask(self, message: wire.Message, fds: Sequence[int] = (), *, timeout_s: float) -> wire.Message:
+        """Send a message and wait for the answer, draining the log meanwhile.
+
+        Raises:
+            Dead: The worker ended, or closed its channel.
+            Late: No answer in time.
+            BadMessage: What came is no message.
+        """
+        self.tell(message, fds, timeout_s=timeout_s)
         return self.answer(timeout_s=timeout_s)
 
     def answer(self, *, timeout_s: float) -> wire.Message:
         """Wait for a message, draining the log meanwhile.
 
         Raises:
-            Dead: The worker ended.
+            Dead: The worker ended, or closed its channel.
             Late: No answer in time.
             BadMessage: What came is no message.
         """
@@ -124,7 +163,7 @@ class Worker:
                 try:
                     message, _ = wire.receive(self.channel, timeout_s=max(left, 1.0), max_fds=0)
                 except wire.ChannelTimeout:
-                    raise Late("half a message") from None
+                    raise Late(f"only a part of its answer came within {timeout_s:g} s") from None
                 except wire.ChannelClosed:
                     raise Dead(self.end()) from None
                 return message
@@ -150,26 +189,28 @@ class Worker:
         """The end of what the worker printed (untrusted text)."""
         return self._log.decode("utf-8", "replace")
 
-    @property
-    def alive(self) -> bool:
-        """Whether the worker has not ended."""
-        poll = select.poll()
-        poll.register(self.pidfd, select.POLLIN)
-        return not poll.poll(0)
+    # --- stopping ----------------------------------------------------------------------------------------------
 
-    def freeze(self) -> None:
-        """Stop the worker with all that it made; return when that is certain.
+    def freeze(self, timeout_s: float = 1.0) -> None:
+        """Stop every thread of the worker, and kill its other processes; return when that is certain.
 
         Raises:
             Dead: The worker ended.
-            Late: It does not stop.
+            Late: A thread cannot be stopped, or processes are made faster than they die.
         """
-        try:
-            self.hold.freeze()
-        except WorkerGone:
-            raise Dead(self.end()) from None
-        except TimeoutError as error:
-            raise Late(str(error)) from None
+        deadline = time.monotonic() + timeout_s
+        self._signal(signal.SIGSTOP)
+        while True:
+            stopped = self._all_stopped()
+            others = [] if self.sealed else self.other_processes()
+            # Stopped before and after the look, the worker made nothing in between: it cannot stop itself.
+            if stopped and not others and (self.sealed or self._all_stopped()):
+                return
+            if time.monotonic() > deadline:
+                raise Late(f"worker {self.pid} did not stop within {timeout_s:g} s; its other processes: {others}")
+            _kill(others)
+            if not self.sealed:  # another process may have woken it
+                self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Let the worker run again.
@@ -177,44 +218,154 @@ class Worker:
         Raises:
             Dead: The worker ended.
         """
-        try:
-            self.hold.thaw()
-        except WorkerGone:
-            raise Dead(self.end()) from None
+        self._signal(signal.SIGCONT)
+
+    def seal(self, timeout_s: float = 1.0) -> None:
+        """Close the worker's gate for good, kill its other processes, and leave it stopped: it stays one process.
+
+        An honest program may have left other processes (a pool of compilers). Where there is no gate (see `layers`),
+        each later freeze goes on looking for them.
+
+        Raises:
+            Dead: The worker ended.
+            Late: A thread cannot be stopped, or the supervisor does not answer.
+        """
+        gated = "fork-gate" in self.layers
+        if gated:
+            self._orders.settimeout(timeout_s)
+            try:
+                self._orders.sendall(SEAL)
+                closed = self._orders.recv(1) == SEALED
+            except TimeoutError:
+                raise Late(f"the supervisor of worker {self.pid} did not answer within {timeout_s:g} s") from None
+            except OSError:
+                closed = False
+            if not closed:
+                raise Dead(self.end())
+        self.freeze(timeout_s)
+        self.sealed = gated
 
     def pin(self, core: int) -> None:
-        """Hold the worker, which is frozen, to one core; it cannot undo that.
+        """Hold every thread of the worker, which is frozen, to one core; its program cannot undo that (`seccomp`).
 
         Raises:
             Dead: The worker ended.
         """
+        for task in self._threads():
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(task), {core})
+
+    def _signal(self, number: signal.Signals) -> None:
         try:
-            self.hold.pin(core)
-        except WorkerGone:
+            signal.pidfd_send_signal(self._pidfd, number)
+        except ProcessLookupError:
             raise Dead(self.end()) from None
 
-    def seal(self) -> None:
-        """Take away the worker's right to make processes, for good, and kill those it made. It is frozen afterwards.
+    def _threads(self) -> list[str]:
+        try:
+            return os.listdir(self._tasks)
+        except (FileNotFoundError, ProcessLookupError):
+            raise Dead(self.end()) from None
 
-        Without a gate (see `layers`) each later freeze looks for processes again.
+    def _all_stopped(self) -> bool:
+        """Look at every thread's state. Only a thread that runs can begin another one, so all stopped means all."""
+        state, threads = self._look(str(self.pid))
+        if threads > 1 and state not in (STOPPED, *DEAD):
+            return False
+        tasks = [str(self.pid)] if threads == 1 else self._threads()
+        for ended in self._stats.keys() - set(tasks):  # a program may begin and end as many as it likes
+            os.close(self._stats.pop(ended))
+        if threads > 1:
+            return all(self._look(task)[0] in (STOPPED, *DEAD) for task in tasks)
+        if state in DEAD:
+            raise Dead(self.end())
+        return state == STOPPED
+
+    def _look(self, task: str) -> tuple[bytes, int]:
+        """State letter of a thread, and how many its process has; the file stays open for the next look."""
+        fd = self._stats.pop(task, None)
+        try:
+            if fd is None:
+                fd = os.open(f"{task}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._tasks)
+            state, _, threads = state_of(os.pread(fd, STAT_BYTES, 0))
+        except (ProcessLookupError, FileNotFoundError):
+            state, threads = DEAD[0], 0
+        if fd is not None and threads and len(self._stats) < _MOST_KEPT:
+            self._stats[task] = fd
+        elif fd is not None:
+            os.close(fd)
+        return state, threads
+
+    # --- other processes of the worker, and its end ------------------------------------------------------------
+
+    def other_processes(self) -> list[int]:
+        """Return the pids (as the judge sees them) of all living processes of the worker but itself."""
+        if "pid-namespace" not in self.layers:  # its orphans are the supervisor's children
+            return sorted(descendants(self._supervisor) - {self.pid})
+        if not self._has_company():
+            return []
+        found: list[int] = []
+        for pid in living().keys() - {self.pid}:
+            with contextlib.suppress(OSError):  # it ended, or is another user's
+                if os.readlink(f"/proc/{pid}/ns/pid") == self._namespace:
+                    found.append(pid)
+        return sorted(found)
+
+    def _has_company(self) -> bool:
+        """Whether the worker's own /proc shows a process beside 1: cheaper than a look at the whole machine's."""
+        try:
+            return any(name.isdigit() and name != "1" for name in os.listdir(f"/proc/{self.pid}/root/proc"))
+        except OSError:  # it is dead, or its files are not for this user: then look the long way
+            return True
+
+    @property
+    def alive(self) -> bool:
+        """Whether the worker has not ended."""
+        return not _readable(self._pidfd, 0.0)
+
+    def uses_gpu(self) -> bool:
+        """Whether the worker may be at work on a GPU: it has opened one, or has another process that might have."""
+        try:
+            return bool(self.other_processes()) or touched_gpu(self.pid)
+        except PermissionError:  # nobody knows
+            return True
+
+    def start_kill(self) -> None:
+        """Send SIGKILL to the worker and to everything that it made; return at once. See `confirm_dead`."""
+        if not self._dying:
+            # As process 1 of a pid namespace it takes everything along.
+            others = [] if "pid-namespace" in self.layers else self.other_processes()
+            self._dying = [self._pidfd]
+            for pid in others:
+                with contextlib.suppress(ProcessLookupError):
+                    self._dying.append(self._own(os.pidfd_open(pid)))
+        for fd in self._dying:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+        if self._cage is not None:
+            self._cage.kill()
+
+    def confirm_dead(self, timeout_s: float = _DEATH_S) -> None:
+        """Wait until everything that `start_kill` killed is dead, and the device driver has let go of it.
 
         Raises:
-            Dead: The worker ended.
-            Late: It does not stop.
+            MachineError: Something does not die.
         """
-        try:
-            self.hold.seal(self._orders if "fork-gate" in self.layers else None)
-        except WorkerGone:
-            raise Dead(self.end()) from None
-        except TimeoutError as error:
-            raise Late(str(error)) from None
+        deadline = time.monotonic() + timeout_s
+        if not all(_readable(fd, max(0.0, deadline - time.monotonic())) for fd in self._dying):
+            raise MachineError(
+                f"worker {self.pid} did not die within {timeout_s:g} s of SIGKILL: one of its tasks hangs inside the "
+                "kernel; restart the machine, or use another GPU"
+            )
 
     def kill(self) -> None:
-        """Kill the worker with all that it made; wait until it is gone."""
-        try:
-            self.hold.kill_all()
-        except TimeoutError as error:
-            raise MachineError(str(error)) from error
+        """Kill the worker with all that it made; wait until it is gone.
+
+        Raises:
+            MachineError: Something does not die.
+        """
+        self.start_kill()
+        self.confirm_dead()
 
     def end(self) -> dict[str, Any]:
         """Kill what is left of the worker; return how it ended.
@@ -223,15 +374,12 @@ class Worker:
             What the supervisor saw (see `Dead`), or `{"closed": True}` for a worker that lived on without its channel.
         """
         if self._how is None:
-            poll = select.poll()
-            poll.register(self._report_fd, select.POLLIN)
             closed = False
-            if not poll.poll(1000):  # the channel may close a moment before the process does
+            if not _readable(self._report_fd, 1.0):  # the channel may close a moment before the process does
                 closed = self.alive
                 self.kill()
-                poll.poll(5000)
-            with contextlib.suppress(BlockingIOError):
-                self.drain()
+                _readable(self._report_fd, 5.0)
+            self.drain()
             try:
                 self._how = json.loads(os.read(self._report_fd, 4096) or b"{}")
             except (BlockingIOError, ValueError):
@@ -240,196 +388,29 @@ class Worker:
                 self._how = {"closed": True}
         return dict(self._how or {})
 
-    def uses_gpu(self) -> bool:
-        """Whether the worker may be at work on a GPU: it has opened one, or has a child that might have."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
-        with contextlib.suppress(OSError):
-            if children.read_text().strip():
-                return True
-        try:
-            return touched_gpu(self.pid)
-        except PermissionError:  # nobody knows
-            return True
-
     def close(self) -> None:
-        """Kill the worker and give every descriptor back."""
-        if not self._open:
-            return
-        self._open = False
-        self.kill()
-        self.end()
-        self.channel.close()
-        self._orders.close()
-        for fd in (self._log_fd, self._report_fd, self.pidfd):
-            os.close(fd)
-        self.hold.close()
-        if self.hold.cage is not None:
-            self.hold.cage.remove()
-        for block in (self.control, self.reply):
-            if block is not None:
-                block.close()
-
-
-def caged(spec: Spec) -> Cage | None:
-    """Make a control group with the limits of `spec`; None where this judge may not make groups."""
-    try:
-        cage = Cage.make(uuid.uuid4().hex[:12])
-    except CgroupUnavailable:
-        return None
-    # The zygote's own memory was charged elsewhere; what a fork shares stays there.
-    cage.limit(memory_bytes=spec.memory_bytes, tasks=spec.max_processes)
-    return cage
-
-
-class Zygote:
-    """The process from which workers are forked; started by exec, restarted if it dies.
-
-    Args:
-        environment: Variables of the workers, beside those that they share with the judge.
-        preload: Modules that it imports beside torch, as far as there are such.
-    """
-
-    def __init__(self, environment: Mapping[str, str] | None = None, *, preload: Sequence[str] = ()) -> None:
-        self._environment = dict(environment or {})
-        self._preload = tuple(preload)
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._channel: socket.socket | None = None
-        self.torch = ""
-        """Version of the workers' torch."""
-        self.cuda: str | None = None
-        """CUDA version of the workers' torch."""
-        self._touched = False
-
-    def usable(self) -> bool:
-        """Start it, and tell whether what it preloads left GPUs alone: else its workers could not use them."""
-        with self._lock:
-            if not self._touched:
-                self.start()
-                if self._touched:
-                    self.close()
-            return not self._touched
-
-    def start(self) -> None:
-        """Start the process, unless it runs.
+        """Kill the worker, wait until it is gone, and release all that it had. A second call does nothing.
 
         Raises:
-            MachineError: It does not come up.
+            MachineError: Something does not die.
         """
-        if self._process is not None and self._process.poll() is None:
-            return
-        ours, theirs = socket.socketpair()
-        environment = clean_environment(
-            OMP_NUM_THREADS="1",
-            MKL_NUM_THREADS="1",
-            OMP_WAIT_POLICY="PASSIVE",  # an oracle that waits must not keep a core busy
-            # Freed memory stays in the process. By default glibc decides from the order of early calls whether large
-            # blocks go back to the system, and two processes with the same code differ by a factor of two.
-            MALLOC_MMAP_THRESHOLD_=str(1 << 40),
-            MALLOC_TRIM_THRESHOLD_=str(1 << 40),
-            MALLOC_TOP_PAD_=str(64 << 20),
-            # torch.compile: no processes of its own, which the gate would kill, on the one core that an arm has; and no
-            # header compiled beforehand, which costs 4 s and is used once.
-            TORCHINDUCTOR_COMPILE_THREADS="1",
-            TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS="0",
-            PYTHONPATH=os.pathsep.join(path for path in sys.path if path),
-        )
-        environment |= self._environment
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-s", "-B", "-m", "cudal1_worker.zygote", str(theirs.fileno()), *self._preload],
-            pass_fds=[theirs.fileno()],
-            env=environment,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        theirs.close()
-        self._channel = ours
-        try:
-            ready, _ = wire.receive(ours, timeout_s=_START_TIMEOUT_S)
-        except (wire.ChannelClosed, wire.ChannelTimeout) as error:
-            self.close()
-            raise MachineError(f"expected the zygote to start within {_START_TIMEOUT_S:g} s: {error}") from error
-        self.torch, self.cuda, self._touched = ready["torch"], ready["cuda"], ready["touched"]
+        if self._open:
+            self.kill()
+            self.end()
+            self._open = False
+            while self._stats:
+                os.close(self._stats.popitem()[1])
+            self._owned.close()
 
-    def fork(self, role: Literal["arm", "oracle"], spec: Spec) -> Worker:
-        """Fork a worker and wait until it has entered its sandbox.
 
-        Raises:
-            WorkerLostError: The zygote or the new worker died on the way.
-        """
-        with contextlib.ExitStack() as ours_to_close:
-            ours, theirs = socket.socketpair()
-            log_read, log_write = os.pipe2(os.O_CLOEXEC)
-            with contextlib.suppress(PermissionError):
-                fcntl.fcntl(log_write, _F_SETPIPE_SZ, 1 << 20)
-            report_read, report_write = os.pipe2(os.O_CLOEXEC)
-            for end in (log_read, report_read):
-                os.set_blocking(end, False)
-                ours_to_close.callback(os.close, end)
-            orders, taken = socket.socketpair()
-            ours_to_close.callback(ours.close)
-            ours_to_close.callback(orders.close)
-            pages: list[SharedBlock] = []
-            if role == "arm":
-                pages = [SharedBlock(wire.PAGE_BYTES, sealed=True), SharedBlock(wire.PAGE_BYTES, sealed=False)]
-            for page in pages:
-                ours_to_close.callback(page.close)
-            fds = [theirs.fileno(), log_write, report_write, taken.fileno(), *(page.fd for page in pages)]
-            try:
-                with self._lock:
-                    answer = self._ask_to_fork(role, spec, fds)
-            finally:
-                theirs.close()
-                taken.close()
-                os.close(log_write)
-                os.close(report_write)
-            if answer["worker"] is None:
-                fault = os.read(report_read, 4096).decode("utf-8", "replace")
-                raise WorkerLostError(f"expected a worker, the supervisor failed: {fault}")
-            try:
-                hold = Hold(answer["worker"], caged(spec))
-            except WorkerGone as error:
-                raise WorkerLostError(f"expected a worker to live until it is held, {error}") from error
-            worker = Worker(hold, ours, log_read, report_read, orders, *(pages or (None, None)))
-            ours_to_close.pop_all()  # the worker closes them from now on
-        try:
-            ready = worker.answer(timeout_s=_FORK_TIMEOUT_S)
-        except (Dead, Late) as error:
-            log = worker.log
-            worker.close()
-            raise WorkerLostError(f"expected a worker to enter its sandbox, got {error}; it said: {log}") from error
-        worker.layers, worker.missing = tuple(ready["layers"]), tuple(ready["missing"])
-        if hold.cage is not None:
-            hold.cage.add(hold.pid)
-            worker.layers += ("cgroup",)
-        else:
-            worker.missing += ("cgroup",)
-        return worker
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
-    def _ask_to_fork(self, role: str, spec: Spec, fds: list[int]) -> wire.Message:
-        """Ask for a worker; a zygote that is late is stopped, because its answer would be taken for the next one's.
 
-        Raises:
-            WorkerLostError: It is dead or late.
-        """
-        self.start()
-        assert self._channel is not None
-        try:
-            wire.send(self._channel, {"role": role, "spec": spec.to_json()}, fds)
-            answer, _ = wire.receive(self._channel, timeout_s=_FORK_TIMEOUT_S)
-        except (wire.ChannelClosed, wire.ChannelTimeout) as error:
-            self.close()
-            raise WorkerLostError(f"expected the zygote to fork a worker: {error}") from error
-        return answer
-
-    def close(self) -> None:
-        """Stop the zygote; its workers die with it."""
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+def _readable(fd: int, timeout_s: float) -> bool:
+    """Whether a descriptor becomes readable in time; a pidfd does when all threads of its process are dead."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1e3))

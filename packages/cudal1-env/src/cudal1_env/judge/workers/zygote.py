@@ -1,0 +1,196 @@
+"""The process from which workers are forked, seen from the judge."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Literal
+
+from cudal1_worker import protocol as wire
+from cudal1_worker.sandbox import Spec
+
+from cudal1_env.errors import MachineError, WorkerLostError
+from cudal1_env.judge.device.memory import SharedBlock
+from cudal1_env.judge.workers.worker import Dead, Late, Worker
+from cudal1_env.sandbox import Cage, CgroupUnavailable, clean_environment
+
+_START_TIMEOUT_S = 60.0
+_FORK_TIMEOUT_S = 20.0
+
+
+class Zygote:
+    """The process from which workers are forked; started by exec, restarted if it dies.
+
+    Args:
+        environment: Variables of the workers, beside those that they share with the judge.
+        preload: Modules that it imports beside torch, as far as there are such.
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None, *, preload: Sequence[str] = ()) -> None:
+        self._environment = dict(environment or {})
+        self._preload = tuple(preload)
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self.torch = ""
+        """Version of the workers' torch."""
+        self.cuda: str | None = None
+        """CUDA version of the workers' torch."""
+        self._touched = False
+
+    def usable(self) -> bool:
+        """Start it, and tell whether what it preloads left GPUs alone: else its workers could not use them."""
+        with self._lock:
+            if not self._touched:
+                self.start()
+                if self._touched:
+                    self.close()
+            return not self._touched
+
+    def start(self) -> None:
+        """Start the process, unless it runs.
+
+        Raises:
+            MachineError: It does not come up.
+        """
+        if self._process is not None and self._process.poll() is None:
+            return
+        ours, theirs = socket.socketpair()
+        environment = clean_environment(
+            OMP_NUM_THREADS="1",
+            MKL_NUM_THREADS="1",
+            OMP_WAIT_POLICY="PASSIVE",  # an oracle that waits must not keep a core busy
+            # Freed memory stays in the process. By default glibc decides from the order of early calls whether large
+            # blocks go back to the system, and two processes with the same code differ by a factor of two.
+            MALLOC_MMAP_THRESHOLD_=str(1 << 40),
+            MALLOC_TRIM_THRESHOLD_=str(1 << 40),
+            MALLOC_TOP_PAD_=str(64 << 20),
+            # torch.compile: no processes of its own, which the gate would kill, on the one core that an arm has; and no
+            # header compiled beforehand, which costs 4 s and is used once.
+            TORCHINDUCTOR_COMPILE_THREADS="1",
+            TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS="0",
+            PYTHONPATH=os.pathsep.join(path for path in sys.path if path),
+        )
+        environment |= self._environment
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-s", "-B", "-m", "cudal1_worker.zygote", str(theirs.fileno()), *self._preload],
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        theirs.close()
+        self._channel = ours
+        try:
+            ready, _ = wire.receive(ours, timeout_s=_START_TIMEOUT_S)
+        except (wire.ChannelClosed, wire.ChannelTimeout) as error:
+            self.close()
+            raise MachineError(f"the zygote did not start within {_START_TIMEOUT_S:g} s: {error}") from error
+        self.torch, self.cuda, self._touched = ready["torch"], ready["cuda"], ready["touched"]
+
+    def fork(self, role: Literal["arm", "oracle"], spec: Spec) -> Worker:
+        """Fork a worker and wait until it has entered its sandbox.
+
+        Raises:
+            WorkerLostError: The zygote or the new worker died on the way.
+        """
+        with ExitStack() as ours:
+            with ExitStack() as theirs:
+                channel, their_channel = _sockets(ours, theirs)
+                orders, their_orders = _sockets(ours, theirs)
+                log_fd, their_log = _pipe(ours, theirs)
+                report_fd, their_report = _pipe(ours, theirs)
+                with contextlib.suppress(PermissionError):
+                    fcntl.fcntl(their_log, fcntl.F_SETPIPE_SZ, 1 << 20)
+                pages: list[SharedBlock] = []
+                if role == "arm":
+                    pages = [SharedBlock(wire.PAGE_BYTES, sealed=True), SharedBlock(wire.PAGE_BYTES, sealed=False)]
+                for page in pages:
+                    ours.callback(page.close)
+                fds = [their_channel, their_log, their_report, their_orders, *(page.fd for page in pages)]
+                with self._lock:
+                    answer = self._ask_to_fork(role, spec, fds)
+            if (pid := answer["worker"]) is None:
+                fault = os.read(report_fd, 4096).decode("utf-8", "replace")
+                raise WorkerLostError(f"the supervisor could not make a worker: {fault}")
+            try:
+                cage = _caged(pid, spec, ours)
+                worker = Worker(pid, answer["supervisor"], channel, orders, log_fd, report_fd, pages, cage, ours)
+            except (ProcessLookupError, FileNotFoundError) as error:
+                raise WorkerLostError(f"the new worker {pid} died at once: {error}") from error
+        try:
+            ready = worker.answer(timeout_s=_FORK_TIMEOUT_S)
+        except (Dead, Late) as error:
+            worker.close()
+            raise WorkerLostError(
+                f"the new worker {pid} did not enter its sandbox: {error}; its log: {worker.log}"
+            ) from error
+        worker.layers, worker.missing = tuple(ready["layers"]), tuple(ready["missing"])
+        if cage is None:
+            worker.missing += ("cgroup",)
+        else:
+            worker.layers += ("cgroup",)
+        return worker
+
+    def _ask_to_fork(self, role: str, spec: Spec, fds: list[int]) -> wire.Message:
+        """Ask for a worker; a zygote that is late is stopped, because its answer would be taken for the next one's.
+
+        Raises:
+            WorkerLostError: It is dead or late.
+        """
+        self.start()
+        assert self._channel is not None
+        try:
+            wire.send(self._channel, {"role": role, "spec": spec.to_json()}, fds)
+            answer, _ = wire.receive(self._channel, timeout_s=_FORK_TIMEOUT_S)
+        except (wire.ChannelClosed, wire.ChannelTimeout) as error:
+            self.close()
+            raise WorkerLostError(f"the zygote did not fork a worker within {_FORK_TIMEOUT_S:g} s: {error}") from error
+        return answer
+
+    def close(self) -> None:
+        """Stop the zygote; its workers die with it."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def _sockets(ours: ExitStack, theirs: ExitStack) -> tuple[socket.socket, int]:
+    """Our end and the descriptor of theirs; each is closed by its stack."""
+    one, other = socket.socketpair()
+    return ours.enter_context(one), theirs.enter_context(other).fileno()
+
+
+def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
+    """Our read end, which does not block, and their write end; each is closed by its stack."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(read, False)
+    ours.callback(os.close, read)
+    theirs.callback(os.close, write)
+    return read, write
+
+
+def _caged(pid: int, spec: Spec, ours: ExitStack) -> Cage | None:
+    """Move a new worker into a control group with the limits of `spec`; None where this judge may not make groups."""
+    try:
+        cage = Cage.make()
+    except CgroupUnavailable:
+        return None
+    ours.callback(cage.remove)
+    # The zygote's own memory was charged elsewhere; what a fork shares stays there.
+    cage.limit(memory_bytes=spec.memory_bytes, tasks=spec.max_processes)
+    cage.add(pid)
+    return cage
