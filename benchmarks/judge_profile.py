@@ -56,7 +56,7 @@ def set_ms(judge: Judge, task_id: str) -> float:
     first = 1 << 20
     began = time.perf_counter()
     for start in range(first, first + _SETS, step := pool.oracle.most_at_once):
-        pool._make(pool.usual_mode, range(start, min(start + step, first + _SETS)))
+        pool._make(range(start, min(start + step, first + _SETS)))
     return (time.perf_counter() - began) / _SETS * 1e3
 
 

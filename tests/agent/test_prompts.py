@@ -42,7 +42,7 @@ def test_a_prompt_without_exemplars_says_so(style: Style) -> None:
 
 def test_the_full_style_states_the_restrictions_and_names_the_device() -> None:
     prompt = build_prompt(REFERENCE, [], style="full", device="cuda")
-    for word in ("NVIDIA GPU", "kept from one run to the next", "hyper-parameter", "score is 0", "weights"):
+    for word in ("NVIDIA GPU", "kept from one run to the next", "hyper-parameter", "score is 0", "same names, shapes"):
         assert word in prompt
 
 

@@ -140,16 +140,6 @@ def test_weights_are_the_judges_where_the_state_agrees(judge: Judge) -> None:
     assert judge.evaluate(LINEAR, candidate(stale, init=folded)).status is Status.WRONG_OUTPUT
 
 
-def test_other_state_names_keep_the_seeded_weights_unless_defaults_could_be_left_out(judge: Judge) -> None:
-    other = "self.first = nn.Linear(128, 64); self.second = nn.LayerNorm(64)"
-    one = judge.evaluate(LINEAR, candidate("return self.second(self.first(x[0]))", init=other))
-    assert one.status is Status.WRONG_CONTRACT, "a LayerNorm is made with ones and zeros"
-    plain = reference("return self.lin(x[0])", "[torch.randn(64, 128)]", init="self.lin = nn.Linear(128, 64)")
-    plain = plain.model_copy(update={"id": "file/plain_linear"})
-    one = judge.evaluate(plain, candidate("return self.first(x[0])", init="self.first = nn.Linear(128, 64)"))
-    assert (one.status, one.weights) == (Status.CORRECT, "seeded")
-
-
 def test_integer_boolean_and_half_outputs(judge: Judge) -> None:
     task = reference(
         "return x[0].argmax(1), x[0] > 0, x[0].bfloat16() + 1, x[1] * 3",
@@ -286,7 +276,7 @@ def test_sets_beyond_the_memory_for_them_are_made_again() -> None:
             assert record.seconds.oracle_s > 0
             assert any(pool.size_bytes for pool in one._pools.values()) is (settings.pool_bytes > 1)
             with contextlib.closing(one._new_pool(one._case(ADD, program, "training"), seed)) as pool:
-                made += [pool.sets("seeded", 0, 10), pool.sets("seeded", 8, 10)]
+                made += [pool.sets(0, 10), pool.sets(8, 10)]
     few, few_again, many, many_again = made
     assert all(one is other for one, other in zip(many[8:], many_again, strict=True)), "kept"
     assert not any(one is other for one, other in zip(few[8:], few_again, strict=True)), "made again"

@@ -245,12 +245,12 @@ def test_a_task_has_half_of_the_memory_for_its_inputs_whatever_came_before(judge
 
 def test_sets_that_were_given_back_come_again_as_they_were(judge: BatchJudge) -> None:
     pool = judge._pool(judge._case(TASKS[0], "", "training"), None)
-    before = [one.inputs.tobytes() for one in pool.sets("seeded", 0, 4)]
+    before = [one.inputs.tobytes() for one in pool.sets(0, 4)]
     assert pool.size_bytes > 0
     pool.forget()
     assert pool.size_bytes == 0
     pool.fit(0)
-    assert [one.inputs.tobytes() for one in pool.sets("seeded", 0, 4)] == before
+    assert [one.inputs.tobytes() for one in pool.sets(0, 4)] == before
     assert pool.size_bytes == 0, "nothing is kept where nothing is left for making others"
 
 

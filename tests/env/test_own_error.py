@@ -43,7 +43,7 @@ def test_a_reference_is_right_on_every_set() -> None:
         (want,) = pool.anatomy.outputs
         beyond_probes = 0
         for heavy in range(5, 225, 10):
-            (one,) = pool.sets("seeded", heavy, heavy + 1)
+            (one,) = pool.sets(heavy, heavy + 1)
             (answer,) = one.answers
             assert one.distribution in ("heavy", "own")
             x = torch.from_numpy(one.inputs[: 4 * 256 * 256].view(np.float32).reshape(256, 256))
@@ -58,7 +58,7 @@ def test_a_reference_is_right_on_every_set() -> None:
 def test_inputs_are_kept_as_they_were_before_a_reference_wrote_to_them() -> None:
     with Judge(JudgeSettings(device="cpu")) as judge:
         pool = judge._pool(Case(task(WRITES), "", "training"), b"\1" * 16)
-        (one,) = pool.sets("seeded", 0, 1)
+        (one,) = pool.sets(0, 1)
         x = one.inputs[: 4 * 8 * 16].view(np.float32)
         assert one.answers[0].whole is not None
         np.testing.assert_array_equal(one.answers[0].whole, 2.0 * x.astype(np.float64))

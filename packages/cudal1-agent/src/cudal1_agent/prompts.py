@@ -69,7 +69,9 @@ FULL_RULES = """\
 - Each call must do the whole computation: nothing may be kept from one run to the next, and nothing may be left
   running when `forward` returns.
 - Batch size, dimensions and every other hyper-parameter stay as they are.
-- Parameters and buffers may be given new values after construction: derive nothing from weights before the first call.
+- Register every parameter and buffer of `Model` in the constructor of `ModelNew`, with the same names, shapes and
+  dtypes; their order does not matter, and further ones are allowed. They are given new values after construction:
+  derive fused, transposed or packed copies from them in the first call of `forward`, never before.
 """
 
 

@@ -36,6 +36,8 @@ class Evaluate:
     baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
     """Other ways to run the reference against which a right program is measured: compile, compile-reduce-overhead,
     compile-max-autotune, cuda-graph, cudnn-flags, or all (without compile-max-autotune)."""
+    policy: Literal["strict", "kernelbench"] = "strict"
+    """`kernelbench` adds a second verdict by KernelBench's rules (seeded weights, its tolerance), never the reward."""
     require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
     """Refuse to work unless these sandbox layers are active."""
     json: bool = False
@@ -52,7 +54,9 @@ class Evaluate:
         task = find_task(self.task, device)
         source = self.file.read_text(errors="replace")
         baselines = resolve(self.baselines, device)
-        settings = JudgeSettings(device=device, require_sandbox=self.require_sandbox, baselines=baselines)
+        settings = JudgeSettings(
+            device=device, require_sandbox=self.require_sandbox, baselines=baselines, policy=self.policy
+        )
         with Judge(settings) as judge:
             evaluation = judge.evaluate(task, source, precision=self.precision)
             seeds = judge.retire()

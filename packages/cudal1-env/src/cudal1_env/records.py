@@ -166,6 +166,21 @@ class Profile(BaseModel):
     """Share of those that are not listed."""
 
 
+class KernelBench(BaseModel):
+    """The verdict by KernelBench's rules (`cudal1_env.judge.add_ons.kernelbench`); it is never the reward."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
+
+    status: Status
+    """`CORRECT` if the outputs are close on every set of inputs; `WRONG_OUTPUT`, or how the program failed."""
+    message: str
+    """One human sentence."""
+    passed: int = Field(ge=0)
+    """Sets of inputs on which all outputs are close."""
+    max_error: float | None = None
+    """Largest absolute difference between outputs of reference and program; None where the program failed."""
+
+
 class Seconds(BaseModel):
     """Where the time of one evaluation went, in seconds."""
 
@@ -192,6 +207,8 @@ class Seconds(BaseModel):
     """Measuring baselines of this task that were not kept yet."""
     profile_s: NonNegative = 0.0
     """Finding out what ran."""
+    kernelbench_s: NonNegative = 0.0
+    """Judging by KernelBench's rules, too."""
 
 
 class GpuState(BaseModel):
@@ -287,7 +304,8 @@ class Evaluation(BaseModel):
     errors: tuple[OutputError, ...] = ()
     """Largest error seen for each output tensor."""
     weights: Literal["loaded", "seeded"] | None = None
-    """`loaded`: non-default values went into both arms; `seeded`: state names differ, both kept the seed's."""
+    """`loaded`: values of the judge's choice went into both arms; None where the reference has no state, or the program
+    failed before. `seeded` is in old records only: names differed, both arms kept the constructor's values."""
     precision: Precision
     """How narrow the interval had to be."""
     trials: int = Field(default=0, ge=0, validation_alias=AliasChoices("trials", "launches"))
@@ -314,6 +332,8 @@ class Evaluation(BaseModel):
     """What a call of the candidate ran, from a call that was not timed; None where none was made or it failed."""
     profile_note: str = ""
     """Why a profile that was to be made is missing."""
+    kernelbench: KernelBench | None = None
+    """The verdict by KernelBench's rules; None where it was not asked for, or the program could not be imported."""
     seconds: Seconds = Field(default_factory=Seconds)
     """Where the time went."""
     machine: Machine | None = None

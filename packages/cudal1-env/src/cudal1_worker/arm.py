@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from cudal1_worker import layout
+from cudal1_worker import layout, state
 from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.cpu_side import CpuSide
@@ -81,6 +81,8 @@ def describe_error(error: BaseException) -> wire.Message:
     where = f" (line {line})" if line is not None else ""
     return {
         "error": "memory" if memory else "raised",
+        "type": type(error).__name__,
+        "line": line,
         "text": f"{type(error).__name__}: {error}"[:_ERROR_CHARS] + where,
     }
 
@@ -108,6 +110,7 @@ class Arm:
             "ahead": self.ahead,
             "cuda": self.use_cuda,
             "construct": self.construct,
+            "fingerprints": self.fingerprints,
             "load": self.load,
             "inputs": self.learn_inputs,
             "call": self.call_once,
@@ -178,18 +181,19 @@ class Arm:
         return {"arena": self.side.start}
 
     def construct(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Make the model under the seed; answer with names, shapes and dtypes of its state."""
+        """Make the model under the seed; answer with a description of its state."""
+        self.outputs, self.model = [], None
         self.model = self.side.place(self.made(message))
-        return {"state": state_names(self.model)}
+        return {"state": state.described(self.model)}
+
+    def fingerprints(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Answer with hashes of some of the model's state."""
+        return {"fingerprints": state.fingerprints(self.model, message["names"])}
 
     def load(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Load the judge's weights into the model's state."""
         whole = mmap.mmap(fds[0], message["bytes"], flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-        block = torch.frombuffer(whole, dtype=torch.uint8)
-        state = self.model.state_dict()
-        with torch.no_grad():
-            for name, entry in zip(message["names"], message["entries"], strict=True):
-                state[name].copy_(layout.view(block, entry))
+        state.load(self.model, message["names"], message["entries"], torch.frombuffer(whole, dtype=torch.uint8))
         return {"ok": True}
 
     def learn_inputs(self, message: wire.Message, fds: list[int]) -> wire.Message:
@@ -336,14 +340,3 @@ def storages(model: Any) -> set[int]:
     if not isinstance(model, torch.nn.Module):
         return set()
     return {_storage(one).data_ptr() for many in (model.parameters(), model.buffers()) for one in many}
-
-
-def state_names(model: Any) -> list[list[Any]]:
-    """Return `[name, shape, dtype]` for each tensor of a module's state, in order; empty for anything else."""
-    if not isinstance(model, torch.nn.Module):
-        return []
-    return [
-        [name, list(value.shape), str(value.dtype).removeprefix("torch.")]
-        for name, value in model.state_dict().items()
-        if isinstance(value, torch.Tensor)
-    ]

@@ -117,11 +117,20 @@ def _moved(value: torch.Tensor, nature: Nature, name: str, generator: torch.Gene
     return out.copy_(y)
 
 
+def is_fixed(value: torch.Tensor, *, parameter: bool) -> bool:
+    """Whether `non_default_state` leaves a tensor as it was: a counter, and of buffers what has structure (a mask)."""
+    if not value.is_floating_point() or value.numel() == 0:
+        return True
+    if parameter or bool((value == value.flatten()[0]).all()):
+        return False
+    return bool((value == 0).any()) or value.unique().numel() < value.numel() // 4
+
+
 def non_default_state(state: dict[str, torch.Tensor], seed: int, *, parameters: set[str]) -> dict[str, torch.Tensor]:
     """Return values for a module's state that differ from every default.
 
     Ones (scales) become 1 + 0.2 n, zeros (biases, running means) 0.1 n, constant positive statistics stay positive,
-    other weights get noise of half their spread. Integers (counters) stay.
+    other weights get noise of half their spread. What `is_fixed` names stays.
 
     Args:
         state: `state_dict()` of a fresh module.
@@ -134,7 +143,7 @@ def non_default_state(state: dict[str, torch.Tensor], seed: int, *, parameters: 
         if not isinstance(value, torch.Tensor):
             continue
         value = value.cpu()
-        if not value.is_floating_point() or value.numel() == 0:
+        if is_fixed(value, parameter=name in parameters):
             result[name] = value.clone()
             continue
         noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
@@ -143,8 +152,6 @@ def non_default_state(state: dict[str, torch.Tensor], seed: int, *, parameters: 
             y = 0.1 * noise
         elif bool((x == x.flatten()[0]).all()):
             y = x * (1.0 + 0.2 * noise.clamp(-3, 3))
-        elif name not in parameters and (bool((x == 0).any()) or x.unique().numel() < x.numel() // 4):
-            y = x.clone()  # structured: a mask, an index
         else:
             y = x + 0.5 * x.std() * noise
         result[name] = y.to(value.dtype)

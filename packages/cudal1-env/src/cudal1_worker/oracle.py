@@ -7,7 +7,6 @@ candidate and no clock.
 from __future__ import annotations
 
 import contextlib
-import math
 import mmap
 import os
 import random
@@ -18,17 +17,14 @@ from typing import Any
 
 import torch
 
-from cudal1_worker import distributions, layout
+from cudal1_worker import distributions, layout, state
 from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
-from cudal1_worker.arm import Failure, describe_error, execute, state_names
+from cudal1_worker.arm import Failure, describe_error, execute
 from cudal1_worker.matter import Variation
 from cudal1_worker.own_error import in_parts, is_finite, most_of, read, report_of_any, report_of_finite
 
 REFERENCE = "Model"
-
-_CHANCE = 1e-5
-"""Zeros of a parameter are its constructor's doing where chance makes as many with less than this probability."""
 
 
 class Oracle:
@@ -37,7 +33,8 @@ class Oracle:
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
         self.module: types.ModuleType | None = None
-        self.models: dict[str, tuple[Any, Any]] = {}
+        self.models: tuple[Any, Any] = (None, None)
+        """The reference and its float64 twin; from `state` on with the judge's weights."""
         self.entries: list[layout.Entry] = []
         self.written: tuple[list[layout.Entry], list[Any]] = ([], [])
         self.device = torch.device("cpu")
@@ -52,7 +49,9 @@ class Oracle:
             "build": self.build,
             "describe": self.describe,
             "state": self.state,
+            "fingerprints": self.fingerprints,
             "make": self.make,
+            "draw": self.draw,
             "block": self.use_block,
             "write": self.write,
             "held": self.held,
@@ -120,8 +119,13 @@ class Oracle:
         assert self.module is not None
         arguments = layout.encode(self.module.get_init_inputs())
         seed = message["seed"]
-        self.models = {"seeded": self.pair(self.fresh_model(seed), self.fresh_model(seed))}
-        plain = self.models["seeded"][0]
+        self.models = self.pair(self.fresh_model(seed), self.fresh_model(seed))
+        plain = self.models[0]
+        fixed = [
+            name
+            for name, value in state.tensors(plain).items()
+            if distributions.is_fixed(value, parameter=isinstance(value, torch.nn.Parameter))
+        ]
         values = self.fresh_inputs(seed, "own")
         self.entries, size = layout.manifest(values)
         # What two draws have in common: of a tensor of two elements one tells little.
@@ -137,7 +141,8 @@ class Oracle:
         same = all(alike(a, b) for a, b in zip(first, second, strict=True))
         return {
             "arguments": arguments,
-            "state": state_names(plain),
+            "state": state.described(plain),
+            "fixed": fixed,
             "inputs": self.entries,
             "bytes": size,
             "work_bytes": work,
@@ -150,24 +155,33 @@ class Oracle:
                 for out in first
             ],
             "random": not same,
-            "defaults": default_names(plain),
         }
 
     def state(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make non-default weights, which wait for `write`, and models that hold them."""
         plain, wide = self.fresh_model(message["seed"]), self.fresh_model(message["seed"])
         with torch.no_grad():
-            parameters = {name for name, _ in plain.named_parameters()}
+            parameters = {name for name, value in state.tensors(plain).items() if isinstance(value, torch.nn.Parameter)}
             values = distributions.non_default_state(plain.state_dict(), message["values_seed"], parameters=parameters)
-            names = list(values)
-            entries, size = layout.manifest([values[name] for name in names])
-            self.written = (entries, [values[name] for name in names])
             for model in (plain, wide):
-                state = model.state_dict()
-                for name in names:
-                    state[name].copy_(values[name])
-        self.models["loaded"] = self.pair(plain, wide)
-        return {"names": names, "entries": entries, "bytes": size}
+                held = model.state_dict()
+                for name, value in values.items():
+                    held[name].copy_(value)
+            values = {name: value.clone() for name, value in plain.state_dict().items() if name in values}  # tied: one
+            entries, size = layout.manifest(list(values.values()))
+            self.written = (entries, list(values.values()))
+        self.models = self.pair(plain, wide)
+        return {"names": list(values), "entries": entries, "bytes": size}
+
+    def fingerprints(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Make the reference model under a seed, and answer with hashes of its state."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # as in an arm: a product's last digits may depend on it
+        try:
+            model = self.fresh_model(message["seed"])
+        finally:
+            torch.set_num_threads(threads)
+        return {"fingerprints": state.fingerprints(model, list(state.tensors(model)))}
 
     def pair(self, plain: Any, wide: Any) -> tuple[Any, Any]:
         """Return the model and its float64 twin.
@@ -182,13 +196,22 @@ class Oracle:
                     vars(module)[name] = widened(value)
         return plain, wide
 
+    def draw(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Write a set of inputs into the judge's memory."""
+        values = self.fresh_inputs(message["seed"], "own")
+        entries, _ = layout.manifest(values)
+        layout.store(self.block, entries, values)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return {"ok": True}
+
     def make(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make sets of inputs with their float64 answers, and write them into the judge's memory, one behind the other.
 
         Each set begins with its inputs; answers follow as float64 (integers as int64), in line. The answer says, for
         each set and output, `own_error.REPORTED`.
         """
-        plain, wide = self.models[message["weights"]]
+        plain, wide = self.models
         found: list[torch.Tensor] = []
         largest: list[float] = []
         for number, one in enumerate(message["sets"]):
@@ -258,7 +281,7 @@ class Oracle:
 
     def vary(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make inputs of which single elements are to be changed, for the task gate."""
-        wide = self.models[message["weights"]][1]
+        wide = self.models[1]
         first, *others = message["seeds"]
         self.variation = Variation(
             lambda changed: self.exact(wide, changed),
@@ -310,32 +333,6 @@ def widened(value: Any) -> Any:
     if type(value) is dict:
         return {key: widened(one) for key, one in value.items()}
     return value
-
-
-def default_names(model: Any) -> list[str]:
-    """Names of what a constructor fills with a constant, and of parameters that it makes partly zero (an identity)."""
-    if not isinstance(model, torch.nn.Module):
-        return []
-    parameters = {name for name, _ in model.named_parameters()}
-    return [
-        name
-        for name, value in model.state_dict().items()
-        if isinstance(value, torch.Tensor)
-        and value.is_floating_point()
-        and value.numel()
-        and bool((value == value.flatten()[0]).all() or (name in parameters and partly_zero(value)))
-    ]
-
-
-def partly_zero(value: torch.Tensor) -> bool:
-    """Whether more of a parameter is zero than chance would have it, an identity or a row of padding, say.
-
-    `uniform_` draws one of 2 / eps numbers, of which zero may be one, so of n elements k are zero with a probability of
-    at most (n eps / 2)^k / k! (Poisson).
-    """
-    zeros = int((value == 0).sum())
-    expected = value.numel() * torch.finfo(value.dtype).eps / 2
-    return zeros > 0 and zeros * math.log(expected) - math.lgamma(zeros + 1) < math.log(_CHANCE)
 
 
 def alike(first: torch.Tensor, second: torch.Tensor) -> bool:

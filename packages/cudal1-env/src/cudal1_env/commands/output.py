@@ -31,6 +31,10 @@ def details(evaluation: Evaluation) -> list[str]:
         beside.append(f"the strongest, {strongest.name}: {_interval(strongest.speedup)}")
     if beside:
         lines.append(f"against {'; '.join(beside)}")
+    if evaluation.kernelbench is not None:
+        lines.append(
+            f"by KernelBench's rules: {evaluation.kernelbench.status}: {plain(evaluation.kernelbench.message)}"
+        )
     if evaluation.profile is not None:
         lines.append(ran(evaluation.profile))
     elif evaluation.profile_note:

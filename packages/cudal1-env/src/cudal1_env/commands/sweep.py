@@ -44,6 +44,8 @@ class Sweep:
     """What `cudal1-env audit FILE --out` wrote, for the floor (default: the one beside FILE, where there is one)."""
     part: str = ""
     """K/N: only every N-th task, from the K-th on, for several GPUs or machines with an own `out` each."""
+    policy: Literal["strict", "kernelbench"] = "strict"
+    """`kernelbench` adds a second verdict by KernelBench's rules (seeded weights, its tolerance), never the reward."""
     require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
     """Refuse to work unless these sandbox layers are active."""
     json: bool = False
@@ -69,7 +71,9 @@ class Sweep:
             log(f"{file.path} holds {len(file.lines)} verdicts: they are not judged again")
         audit = find_audit(self.audit or "auto", str(self.file), device)
         baselines = resolve(self.baselines, device)
-        settings = JudgeSettings(device=device, require_sandbox=self.require_sandbox, baselines=baselines)
+        settings = JudgeSettings(
+            device=device, require_sandbox=self.require_sandbox, baselines=baselines, policy=self.policy
+        )
         with BatchJudge(settings) as judge:
             if audit is not None:
                 judge.learn(audit)

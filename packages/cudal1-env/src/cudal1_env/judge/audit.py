@@ -87,7 +87,7 @@ class AuditJudge(Judge):
         pool = self._known_pool(task)
         for number in range(count):
             with self._with_room(task):
-                one = self._on_host(pool, pool.sets(pool.usual_mode, number, number + 1)[0])
+                one = self._on_host(pool, pool.sets(number, number + 1)[0])
             yield one
 
     def inputs_that_matter(self, task: Task) -> list[tuple[int, int, float]]:
@@ -132,7 +132,7 @@ def _search(pool: Pool) -> list[tuple[int, int, float]]:
     if pool.anatomy.state:
         pool.weights()
     seeds = [secrets.number("vary", number) for number in range(1 + _OTHERS)]
-    most = oracle.vary(seeds, pool.usual_mode)
+    most = oracle.vary(seeds)
     random = secrets.generator("matter")
     counts = [[0, 0] for _ in tensors]
     largest = sorted(range(len(tensors)), key=lambda number: -tensors[number]["bytes"])[:_MOST_TENSORS]

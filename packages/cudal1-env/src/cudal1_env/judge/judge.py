@@ -212,6 +212,7 @@ class Judge:
             self._make_room()
             self._pools[key] = pool = self._new_pool(case, seed)
         self._pools.move_to_end(key)
+        pool.candidates += 1
         self._allot(pool)
         return pool
 
@@ -228,10 +229,12 @@ class Judge:
         pool.most_bytes = most - taken
 
     def _kept(self, case: Case, seed: bytes | None) -> Pool | None:
-        """The pool of a case's task, if there is one; one of another task with the same id retires."""
+        """The pool of a case's task, if there is one; it retires if it is spent, or of another task with this id."""
         key = _key(case, seed)
         pool = self._pools.get(key)
-        if pool is not None and pool.task.source != case.task.source:
+        if pool is None:
+            return None
+        if pool.task.source != case.task.source or (seed is None and pool.is_spent):
             self._retire(key)
             return None
         return pool

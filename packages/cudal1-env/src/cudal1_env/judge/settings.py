@@ -21,6 +21,9 @@ class JudgeSettings(BaseModel):
     baselines: tuple[Literal["all"] | BaselineName, ...] = ()
     """Other ways to run the reference against which right programs are measured; `all` leaves out
     `compile-max-autotune`, which takes minutes for a task. Each is measured once for each task, machine and version."""
+    policy: Literal["strict", "kernelbench"] = "strict"
+    """`kernelbench` adds a second verdict to each record, by KernelBench's rules: the constructor's weights, its
+    tolerance, no clock. Status, speedup and reward stay those of `strict`."""
     profile: Literal["report", "always", "never"] = "report"
     """When an untimed call of a right program finds out what ran: at `report` precision, because it takes as long as
     another start of the program."""
@@ -48,6 +51,10 @@ class JudgeSettings(BaseModel):
     """Memory for input sets and answers, over all tasks; the oldest task's are dropped first."""
     max_pools: int = Field(default=12, ge=1)
     """Tasks whose oracle process and input sets are kept at a time."""
+    pool_candidates: int = Field(default=64, ge=1)
+    """Candidates after which a task's secrets (seeds, weights, untimed inputs) are replaced ..."""
+    pool_s: float = Field(default=600.0, gt=0)
+    """... or seconds."""
     sets_training: int = Field(default=40, ge=8)
     """On a CPU, input sets for the timed pairs of one `training` trial; each is used once for each arm."""
     sets_report: int = Field(default=78, ge=8)

@@ -1,18 +1,21 @@
-"""What a record holds beyond the verdict: speedups against other baselines, and what ran. Neither changes the verdict.
+"""What a record holds beyond the verdict: other baselines, what ran, KernelBench's verdict. None changes the verdict.
 
-Both are done under the lease of the program that they are for, with the judge's own steps.
+All are done under the lease of the program that they are for, with the judge's own steps.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 from cudal1_worker import protocol as wire
 
 from cudal1_env.baselines import BaselineEntry, BaselineKey, BaselineName, BaselineStore, measured, program, resolve
 from cudal1_env.errors import MachineError, RecordError
+from cudal1_env.judge.add_ons.kernelbench import kernelbench_verdict
 from cudal1_env.judge.add_ons.profile import OddProfileError, run_profile
+from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.fault import Fault
@@ -21,14 +24,24 @@ from cudal1_env.judge.measure.trials import Trials
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.worker import Dead, Late
-from cudal1_env.records import BaselineFault, Device, Evaluation, Machine, Profile, Speedup, Status, Strongest
+from cudal1_env.records import (
+    BaselineFault,
+    Device,
+    Evaluation,
+    KernelBench,
+    Machine,
+    Profile,
+    Speedup,
+    Status,
+    Strongest,
+)
 from cudal1_env.stats import against
 
 _MESSAGE_CHARS = 500
 
 
 class Extras:
-    """Adds to the records of right programs what the settings ask for.
+    """Adds to records what the settings ask for.
 
     Args:
         settings: Which baselines, and when a profile.
@@ -48,7 +61,7 @@ class Extras:
         self._builder, self._trials = builder, trials
 
     def add(self, built: Built, pool: Pool, evaluation: Evaluation) -> Evaluation:
-        """Return the record of a program that was just measured with everything that is asked for.
+        """Return the record of a program that was just judged with everything that is asked for.
 
         Args:
             built: The program; its workers are dead.
@@ -56,12 +69,17 @@ class Extras:
             evaluation: Its record.
         """
         case = built.case
-        if case.role != "candidate" or not evaluation.correct:
+        if case.role != "candidate":
+            return evaluation
+        if self.settings.policy == "kernelbench":
+            with case.watch.phase("kernelbench"):
+                evaluation = evaluation.model_copy(update={"kernelbench": self._kernelbench(built, pool)})
+        if not evaluation.correct:
             return evaluation
         evaluation = self.compare(case, evaluation, lambda: pool)
         if self.settings.profile == "always" or (self.settings.profile == case.precision == "report"):
             with case.watch.phase("profile"):
-                found = self._profile(built, pool, evaluation)
+                found = self._profile(built, pool)
             named = "profile" if isinstance(found, Profile) else "profile_note"
             evaluation = evaluation.model_copy(update={named: found})
         return evaluation
@@ -157,24 +175,42 @@ class Extras:
         finally:
             self._builder.drop(built)
 
-    # --- what ran ----------------------------------------------------------------------------------------------
+    # --- another worker of the program, after measuring ----------------------------------------------------------
 
-    def _profile(self, built: Built, pool: Pool, evaluation: Evaluation) -> Profile | str:
-        """Return what a program runs, or why that is not known. Made in a worker of its own, after measuring."""
-        case = built.case
-        mode = "loaded" if evaluation.weights == "loaded" else "seeded"
+    @contextlib.contextmanager
+    def _another(self, built: Built, pool: Pool) -> Generator[Arm]:
+        """Import a program once more; within, its arm is there.
+
+        Raises:
+            Fault: It cannot be imported.
+        """
+        case = Case(built.case.task, built.case.source, "training", role="profile")
+        twin = self._builder.build(case, pool, built.snapshot, leased=True)
         try:
-            twin = self._builder.build(
-                Case(case.task, case.source, "training", role="profile"), pool, built.snapshot, leased=True
-            )
-            try:
-                if twin.fault is not None:
-                    raise twin.fault
-                assert twin.arm is not None, "what was imported without a fault has an arm"
-                return run_profile(twin.arm, pool, mode, case.source, self.device)
-            finally:
-                twin.snapshot = None  # it is the candidate's
-                self._builder.drop(twin)
+            if twin.fault is not None:
+                raise twin.fault
+            assert twin.arm is not None, "what was imported without a fault has an arm"
+            yield twin.arm
+        finally:
+            twin.snapshot = None  # it is the candidate's
+            self._builder.drop(twin)
+
+    def _kernelbench(self, built: Built, pool: Pool) -> KernelBench:
+        """Judge a program by KernelBench's rules."""
+        reference = self._builder.reference(built.case, pool)
+        try:
+            with self._another(built, pool) as arm:
+                return kernelbench_verdict(reference, arm, pool, sha256(built.case.source))
+        except Fault as fault:
+            return KernelBench(status=fault.status, message=fault.message, passed=0)
+        finally:
+            reference.close()
+
+    def _profile(self, built: Built, pool: Pool) -> Profile | str:
+        """Return what a program runs, or why that is not known."""
+        try:
+            with self._another(built, pool) as arm:
+                return run_profile(arm, pool, built.case.source, self.device)
         except Fault as fault:
             return f"no profile, the worker failed: {fault.status}: {fault.message}"[:_MESSAGE_CHARS]
         except Dead as error:

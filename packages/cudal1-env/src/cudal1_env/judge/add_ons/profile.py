@@ -9,7 +9,7 @@ from cudal1_worker import protocol as wire
 from pydantic import BaseModel, Field, ValidationError
 
 from cudal1_env.judge.measure.arm import Arm
-from cudal1_env.judge.oracle.pool import WARM_SETS, Pool, WeightsMode
+from cudal1_env.judge.oracle.pool import Pool, private_seed
 from cudal1_env.origin import origin_of, triton_names
 from cudal1_env.records import Device, Kernel, Profile
 
@@ -38,15 +38,14 @@ class OddProfileError(Exception):
     """What the worker said is no profile."""
 
 
-def run_profile(arm: Arm, pool: Pool, mode: WeightsMode, source: str, device: Device) -> Profile:
+def run_profile(arm: Arm, pool: Pool, source: str, device: Device) -> Profile:
     """Have an arm make untimed calls under the profiler.
 
-    The calls see only the inputs of untimed calls, because names of kernels are a program's own words in its record.
+    Names of kernels are a program's own words in its record, so the calls see inputs and weights of this arm alone.
 
     Args:
         arm: Built and frozen; to be closed afterwards.
-        pool: Weights and inputs.
-        mode: Which weights.
+        pool: Draws the inputs.
         source: The program, for the names of its Triton kernels.
         device: Where it runs.
 
@@ -54,15 +53,11 @@ def run_profile(arm: Arm, pool: Pool, mode: WeightsMode, source: str, device: De
         OddProfileError: The worker's answer is no profile, or an error.
         Fault, Dead, Late, BadMessage: The worker fails.
     """
+    inputs = pool.private_inputs()
+    arm.construct(private_seed())
+    arm.answers(inputs)
     arm.thaw()
-    arm.construct(pool.construct_seed)
-    if mode == "loaded":
-        arm.load(pool.weights())
-    sets = pool.sets(mode, 0, WARM_SETS)
-    for slot, one in enumerate(sets):
-        arm.warm(one, slot)
-    arm.thaw()
-    message = {"op": "profile", "calls": _CALLS, "slot": len(sets) - 1, "writable": False}
+    message = {"op": "profile", "calls": _CALLS, "slot": 0, "writable": False}
     answer = arm.worker.ask(message, timeout_s=_TIMEOUT_S)
     return parse_profile(answer, calls=_CALLS, source=source, device=device)
 

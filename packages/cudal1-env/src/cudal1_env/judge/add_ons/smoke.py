@@ -29,7 +29,7 @@ def why_no_program_runs(builder: Builder) -> str | None:
         What went wrong, None if nothing did.
     """
     worker = builder.zygote.fork("arm", builder.spec(None, core=builder.core))
-    anatomy = Anatomy(encode([]), [], [], 4096, ())
+    anatomy = Anatomy(encode([]), (), [], 4096, ())
     arm = builder.arm(worker, anatomy, "ModelNew")
     try:
         arm.build(_PROGRAM.format(device=builder.device.name))

@@ -21,7 +21,23 @@ if TYPE_CHECKING:
 
 
 class Contract(Exception):
-    """Outputs are not what the task's contract says; the text says what was expected and what came."""
+    """Outputs are not what the task's contract says.
+
+    Args:
+        expected: What was expected.
+        got: What came; numbers in it are the program's to choose.
+    """
+
+    def __init__(self, expected: str, got: str = "") -> None:
+        super().__init__(expected, got)
+        self.expected, self.got = expected, got
+
+    def text(self, *, withheld: bool) -> str:
+        """Say what was expected, and what came unless that is withheld."""
+        return self.expected if withheld or not self.got else f"{self.expected}, got {self.got}"
+
+    def __str__(self) -> str:
+        return self.text(withheld=False)
 
 
 _MOST_SPAN_BYTES = 256 << 20
@@ -285,7 +301,7 @@ def parse_outputs(page: bytes, expected: tuple[Expected, ...], device_code: int)
     """
     count = int.from_bytes(page[8 * wire.OUTPUTS : 8 * wire.OUTPUTS + 8], "little")
     if count != len(expected):
-        raise Contract(f"expected {len(expected)} output tensors, got {count}")
+        raise Contract(f"expected {len(expected)} output tensors", f"{count}")
     outputs: list[Output] = []
     for position, want in enumerate(expected):
         offset = wire.DESCRIPTOR_OFFSET + position * wire.DESCRIPTOR.size
@@ -293,13 +309,13 @@ def parse_outputs(page: bytes, expected: tuple[Expected, ...], device_code: int)
         shape, strides = tuple(rest[:rank]), tuple(rest[wire.MAX_DIMENSIONS : wire.MAX_DIMENSIONS + rank])
         dtype = wire.DTYPES[code] if code < len(wire.DTYPES) else f"unknown dtype {code}"
         if rank > wire.MAX_DIMENSIONS or shape != want.shape:
-            raise Contract(f"expected shape {list(want.shape)} for output {position}, got {list(shape)}")
+            raise Contract(f"expected shape {list(want.shape)} for output {position}", f"{list(shape)}")
         if dtype != want.dtype:
-            raise Contract(f"expected dtype {want.dtype} for output {position}, got {dtype}")
+            raise Contract(f"expected dtype {want.dtype} for output {position}", f"{dtype}")
         if device != device_code:
             raise Contract(f"expected output {position} on the task's device, got another")
         if any(stride < 0 for stride in strides):
-            raise Contract(f"expected strides of zero or more for output {position}, got {list(strides)}")
+            raise Contract(f"expected strides of zero or more for output {position}", f"{list(strides)}")
         outputs.append(Output(address, strides, want))
     return outputs
 
@@ -312,4 +328,4 @@ def check_holes(output: Output) -> None:
     """
     want = output.expected
     if output.span_bytes > max(16 * want.size * want.item_bytes, _MOST_SPAN_BYTES):
-        raise Contract(f"expected an output without large holes, strides {list(output.strides)} span too much")
+        raise Contract("expected an output without large holes", f"strides {list(output.strides)}")

@@ -203,7 +203,7 @@ class CpuMemory:
         try:
             return memory.gather(self._pid, plan.sources(addresses), plan.sizes)
         except memory.Unreadable as error:
-            raise Contract(f"expected readable outputs: {error}") from None
+            raise Contract("expected readable outputs", str(error)) from None
 
     def whole(self, output: Output) -> npt.NDArray[np.generic]:
         """Copy a whole output from the stopped worker, flat, in C order of its shape.
@@ -239,7 +239,7 @@ class CpuMemory:
                     _elements(span, output)[...] = np.resize(noise.view(f"V{want.item_bytes}"), want.shape)
                     memory.write(self._pid, output.address, span)
             except memory.Unreadable as error:
-                raise Contract(f"expected outputs in writable memory: {error}") from None
+                raise Contract("expected outputs in writable memory", str(error)) from None
 
     def _span(self, output: Output) -> Bytes:
         """Copy the memory from an output's first to its last element.
@@ -251,7 +251,7 @@ class CpuMemory:
         try:
             return memory.read(self._pid, output.address, output.span_bytes)
         except memory.Unreadable as error:
-            raise Contract(f"expected readable outputs: {error}") from None
+            raise Contract("expected readable outputs", str(error)) from None
 
     def close(self) -> None:
         """Give the blocks back."""

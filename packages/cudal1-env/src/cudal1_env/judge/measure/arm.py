@@ -17,11 +17,13 @@ from cudal1_worker import protocol as wire
 from cudal1_env.judge.device.base import ArmMemory, Contract, Device, Needs, Output
 from cudal1_env.judge.device.memory import sealed_file
 from cudal1_env.judge.device.reading import Plan, Reader
-from cudal1_env.judge.measure.fault import Fault
+from cudal1_env.judge.device.tensors import Array
+from cudal1_env.judge.measure.fault import Fault, check_answer, fault_of_death
 from cudal1_env.judge.oracle.client import Anatomy, Weights
 from cudal1_env.judge.oracle.numerics import Comparison, compare
 from cudal1_env.judge.oracle.pool import InputSet
 from cudal1_env.judge.oracle.samples import Samples, whole_samples
+from cudal1_env.judge.oracle.state import Entry, Fingerprints, parse_fingerprints, parse_state
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.core_keeper import CoreKeeper
 from cudal1_env.judge.workers.worker import Dead, Late, Worker
@@ -43,8 +45,6 @@ _CALL_ERRORS = {
     "contract": Status.WRONG_CONTRACT,
     "raised": Status.RUNTIME_ERROR,
 }
-_SIGSYS = 31
-_SIGKILL = 9
 
 
 class Arm:
@@ -83,6 +83,7 @@ class Arm:
         self._slots_at: list[int] = []
         self._turn = 0
         self._deadline_s = settings.call_timeout_s
+        self._withheld = False
         self._untimed_s = settings.warmup_timeout_s
         """Seconds that are left for the constructor and all untimed calls together."""
 
@@ -120,32 +121,52 @@ class Arm:
         limit_s = max(self.settings.build_timeout_s, self.settings.warmup_timeout_s)
         self._ask(message, [], limit_s, _CALL_ERRORS, "a call on made-up inputs")
 
-    def construct(self, seed: int) -> bool:
+    def begin(self) -> None:
+        """Make the arm's memory and map the blocks of its inputs.
+
+        Raises:
+            Fault: The worker fails.
+        """
+        anatomy = self.anatomy
+        output_bytes = sum(out.size * out.item_bytes for out in anatomy.outputs)
+        needs = Needs(anatomy.input_bytes, output_bytes, anatomy.work_bytes)
+        self._memory = self.device.memory(self.worker.pid, needs)
+        if (begin := self._memory.begin()) is not None:
+            self._memory.began(self._ask_untimed(*begin, "starting on the GPU"))
+        message, fds = self._memory.slots()
+        told = self._ask_untimed({"op": "inputs", "entries": anatomy.entries, **message}, fds, "mapping the inputs")
+        self._slots_at = _addresses(told.get("slots"))
+
+    def construct(self, seed: int) -> tuple[Entry, ...]:
         """Make the model.
 
         Args:
-            seed: Seed of the constructor; the same for both arms.
+            seed: Seed of the constructor.
 
         Returns:
-            Whether names and shapes of its state are the reference's.
+            Its state, as the worker says.
 
         Raises:
             Fault: The constructor fails.
         """
-        anatomy = self.anatomy
-        output_bytes = sum(out.size * out.item_bytes for out in anatomy.outputs)
-        self._memory = self.device.memory(self.worker.pid, Needs(anatomy.input_bytes, output_bytes, anatomy.work_bytes))
-        if (begin := self._memory.begin()) is not None:
-            self._memory.began(self._ask_untimed(*begin, "starting on the GPU"))
-        answer = self._ask_untimed(
-            {"op": "construct", "wanted": self.wanted, "seed": seed, "arguments": anatomy.arguments},
-            [],
-            f"{self.wanted}(...)",
-        )
-        message, fds = self._memory.slots()
-        told = self._ask_untimed({"op": "inputs", "entries": anatomy.entries, **message}, fds, "mapping the inputs")
-        self._slots_at = _addresses(told.get("slots"))
-        return answer.get("state") == anatomy.state
+        if self._memory is None:
+            self.begin()
+        message = {"op": "construct", "wanted": self.wanted, "seed": seed, "arguments": self.anatomy.arguments}
+        return parse_state(self._ask_untimed(message, [], f"{self.wanted}(...)").get("state"))
+
+    def fingerprints(self, names: Sequence[str]) -> Fingerprints:
+        """Fingerprints of some of the model's state, as the worker says.
+
+        Raises:
+            Fault: The worker fails.
+        """
+        answer = self._ask_untimed({"op": "fingerprints", "names": list(names)}, [], "looking at the state")
+        return parse_fingerprints(answer.get("fingerprints"))
+
+    def withhold(self) -> None:
+        """From here on the program knows secrets that others of the task will meet: tell nothing that it says."""
+        self.worker.mute()
+        self._withheld = True
 
     @property
     def memory(self) -> ArmMemory:
@@ -163,27 +184,20 @@ class Arm:
         with sealed_file(weights.data.data) as fd:
             self._ask_untimed(message, [fd], "loading weights")
 
-    def warm(self, one: InputSet, slot: int, *, writable: bool = False) -> tuple[float, tuple[Comparison, ...]]:
+    def warm(self, one: InputSet, slot: int) -> tuple[float, tuple[Comparison, ...]]:
         """Call once, untimed, and compare as a timed call would; the arm is frozen afterwards.
 
         Args:
             one: An input set.
             slot: The block in which it lies.
-            writable: Map the inputs privately and writable, to tell a program that writes to its inputs from one that
-                crashes; timed calls map them read-only.
 
         Returns:
             Seconds of the call as the worker says (the reference's are believed), and the comparisons.
 
         Raises:
-            Fault: The call fails, breaks the contract, or writes to its inputs.
+            Fault: The call fails or breaks the contract.
         """
-        self.memory.put(slot, one.inputs)
-        answer = self._ask_untimed({"op": "call", "slot": slot, "writable": writable}, [], "the untimed calls")
-        self.freeze()
-        inputs_at = answer.get("inputs")
-        if writable and not self.memory.intact(slot, one.inputs, inputs_at if isinstance(inputs_at, int) else 0):
-            raise Fault(Status.WRONG_CONTRACT, "expected inputs to be left as they are, the program wrote to one")
+        answer = self._untimed_call(one.inputs, slot, writable=False)
         with self.contract():
             outputs = self.reader.outputs(self._page())
             if one.whole:
@@ -196,6 +210,28 @@ class Arm:
                 self.memory.overwrite(outputs)
         return _seconds(answer), comparisons
 
+    def answers(self, inputs: Array) -> list[Array]:
+        """Call once, untimed, on inputs that the program may not write to; return the whole outputs, each flat.
+
+        The inputs are mapped privately and writable, to tell a program that writes to them from one that crashes; in
+        all other calls they are read-only.
+
+        Raises:
+            Fault: The call fails, breaks the contract, or writes to its inputs.
+        """
+        answer = self._untimed_call(inputs, 0, writable=True)
+        inputs_at = answer.get("inputs")
+        if not self.memory.intact(0, inputs, inputs_at if isinstance(inputs_at, int) else 0):
+            raise Fault(Status.WRONG_CONTRACT, "expected inputs to be left as they are, the program wrote to one")
+        with self.contract():
+            return [self.memory.whole(output) for output in self.reader.outputs(self._page())]
+
+    def _untimed_call(self, inputs: Array, slot: int, *, writable: bool) -> dict[str, Any]:
+        self.memory.put(slot, inputs)
+        answer = self._ask_untimed({"op": "call", "slot": slot, "writable": writable}, [], "an untimed call")
+        self.freeze()
+        return answer
+
     def pace(self) -> float:
         """Return the seconds of a call among many, as the worker says (the reference's are believed).
 
@@ -207,13 +243,10 @@ class Arm:
     def open(self) -> None:
         """Enter the timed loop, held to one core, without the right to make processes. The arm is frozen afterwards.
 
-        What the program says from here on is not kept: it sees inputs that the task's later candidates will see again,
-        and its author reads the record.
-
         Raises:
             Fault: The worker fails.
         """
-        self.worker.mute()
+        self.withhold()
         self.thaw()
         with self._faults("sealing"):
             self.worker.tell({"op": "timed"}, timeout_s=self.settings.warmup_timeout_s)
@@ -323,8 +356,7 @@ class Arm:
         if outcome == wire.RAISED:
             with self._faults("telling its error"):
                 answer = self.worker.answer(timeout_s=5.0)
-            known = {"error": answer.get("error"), "text": "an exception whose text is withheld"}
-            self._check(known, _CALL_ERRORS, "a timed call")
+            check_answer(answer, _CALL_ERRORS, "a timed call", withheld=True)
         raise Fault(Status.WRONG_CONTRACT, "expected dense tensors on the task's device, or nested sequences of them")
 
     def _page(self) -> bytes:
@@ -336,7 +368,7 @@ class Arm:
         try:
             yield
         except Contract as error:
-            raise Fault(Status.WRONG_CONTRACT, str(error)) from None
+            raise Fault(Status.WRONG_CONTRACT, error.text(withheld=self._withheld)) from None
 
     # --- stopping ----------------------------------------------------------------------------------------------
 
@@ -369,7 +401,7 @@ class Arm:
             text = f"what came over the worker's channel during {what} is no message: {error}"
             raise Fault(Status.TAMPERING, text) from None
         except Dead as error:
-            raise self._fault_of_death(error, what) from None
+            raise fault_of_death(error, what, withheld=self._withheld) from None
 
     # --- messages ----------------------------------------------------------------------------------------------
 
@@ -390,27 +422,8 @@ class Arm:
     ) -> dict[str, Any]:
         with self._faults(what):
             answer = self.worker.ask(message, fds, timeout_s=timeout_s)
-        self._check(answer, errors, what)
+        check_answer(answer, errors, what, withheld=self._withheld)
         return answer
-
-    def _check(self, answer: wire.Message, errors: dict[str, Status], what: str) -> None:
-        if "error" not in answer:
-            return
-        kind, text = answer["error"], answer.get("text", "")
-        status = errors.get(kind, errors["raised"]) if isinstance(kind, str) else errors["raised"]
-        text = text[:2000] if isinstance(text, str) else "(no text)"
-        raise Fault(status, text if status in (Status.NO_CODE, Status.SYNTAX_ERROR) else f"{what} failed: {text}")
-
-    def _fault_of_death(self, error: Dead, what: str) -> Fault:
-        number = error.how.get("signal")
-        if error.how.get("closed"):
-            return Fault(Status.CRASH, f"the worker closed its channel to the judge during {what}")
-        if number == _SIGSYS:
-            return Fault(Status.TAMPERING, f"a system call that no honest program needs was made during {what}")
-        if number == _SIGKILL:
-            return Fault(Status.OUT_OF_MEMORY, f"the worker was killed during {what}, most likely for its memory")
-        how = f"of signal {number}" if number is not None else f"with exit code {error.how.get('exit')}"
-        return Fault(Status.CRASH, f"the worker died {how} during {what}")
 
     def close(self) -> None:
         """Kill the worker and give its memory back."""

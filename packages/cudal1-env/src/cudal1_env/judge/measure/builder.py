@@ -45,6 +45,8 @@ class Built:
     """Sandbox layers that the machine lacks."""
     stderr: str = ""
     """What the program printed until its import failed."""
+    note: str = ""
+    """How its call on made-up inputs failed, if it did."""
 
 
 def limits(settings: JudgeSettings, role: Role) -> JudgeSettings:
@@ -108,6 +110,7 @@ class Builder:
         except BaseException:
             self.folders.drop(rehearsal.snapshot)
             raise
+        built.note = rehearsal.note
         if built.fault is not None:
             self.folders.drop(rehearsal.snapshot)
         return built

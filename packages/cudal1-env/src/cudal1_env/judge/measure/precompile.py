@@ -47,6 +47,8 @@ class Rehearsal:
     """What it compiled; None where its worker died or was late."""
     seconds: float
     stderr: str
+    note: str = ""
+    """How its call on made-up inputs failed, if it did."""
 
 
 def compiles(source: str) -> bool:
@@ -107,31 +109,33 @@ class Rehearsals:
         arm, folder = self._builder.fork(case, pool, None, core=None)
         fault: Fault | None = None
         snapshot: Path | None = None
+        note = ""
         try:
             arm.build(case.source)
-            snapshot = self._compiled(arm, folder, leased=leased)
+            snapshot, note = self._compiled(arm, folder, leased=leased)
         except Fault as error:
             fault = error
         finally:
             arm.close()
             self._builder.folders.drop(folder)
-        return Rehearsal(fault, snapshot, time.perf_counter() - began, arm.worker.log)
+        return Rehearsal(fault, snapshot, time.perf_counter() - began, arm.worker.log, note)
 
-    def _compiled(self, arm: Arm, folder: Path | None, *, leased: bool) -> Path | None:
-        """Let an imported program compile the rest; None where its worker dies or is late.
+    def _compiled(self, arm: Arm, folder: Path | None, *, leased: bool) -> tuple[Path | None, str]:
+        """Let an imported program compile the rest; no folder where its worker dies or is late. Also how it failed.
 
         What an exception of the program's own ended counts: it may be these inputs that it refuses, or others that
         rehearse may have taken the memory. Its own launch will tell. Nobody measures on the device meanwhile.
         """
-        seed = int.from_bytes(os.urandom(7), "little")
+        seed, note = int.from_bytes(os.urandom(7), "little"), ""
         try:
             with lease(*() if leased else arm.device.locks, shared=True):
                 arm.precompile(seed)
         except Fault as fault:
+            note = fault.message
             if fault.status in _LOST:
-                return None
+                return None, note
         try:
             arm.freeze()
         except (Fault, Dead, Late):  # killed, say for its memory
-            return None
-        return self._builder.folders.keep(folder, arm.worker.pid)
+            return None, note
+        return self._builder.folders.keep(folder, arm.worker.pid), note

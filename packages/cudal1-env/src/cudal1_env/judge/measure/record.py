@@ -15,6 +15,7 @@ from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.overhead import is_too_short, rewarded_low
 from cudal1_env.judge.measure.trial import TrialResult
 from cudal1_env.judge.oracle.pool import WARM_SETS
+from cudal1_env.judge.oracle.state import Mapping
 from cudal1_env.records import Evaluation, Latency, Speedup, Status
 from cudal1_env.stats import summarize_latency
 
@@ -30,7 +31,9 @@ class Seen:
     trials: list[TrialResult] = field(default_factory=list[TrialResult])
     floor: Floor | None = None
     """The task's bound by memory bandwidth, where one is known."""
-    weights: Literal["loaded", "seeded"] | None = None
+    weights: Literal["loaded"] | None = None
+    mapping: Mapping | None = None
+    """Where the reference's state is in the candidate."""
     commitment: str | None = None
     """Of the seed."""
     first_set: int = WARM_SETS
@@ -47,9 +50,19 @@ class Seen:
         return summarize_latency([ms for trial in self.trials for ms in trial.samples.candidate_ms])
 
 
-def failed(case: Case, seen: Seen, fault: Fault) -> Evaluation:
-    """Return the record of a candidate that failed."""
-    return _record(case, seen, fault.status, fault.message)
+def failed(case: Case, seen: Seen, fault: Fault, *, note: str = "") -> Evaluation:
+    """Return the record of a candidate that failed.
+
+    Args:
+        case: The candidate.
+        seen: What was seen of it.
+        fault: How it failed.
+        note: What it said of the failure before it knew any secret.
+    """
+    text = fault.message
+    if seen.mapping is not None and fault.status is Status.WRONG_OUTPUT:
+        text += seen.mapping.note()
+    return _record(case, seen, fault.status, f"{text}; on made-up inputs: {note}" if note else text)
 
 
 def measured(case: Case, seen: Seen, speedup: Speedup) -> Evaluation:

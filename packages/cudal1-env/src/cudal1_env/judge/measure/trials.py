@@ -19,9 +19,11 @@ from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.headroom import Headroom, memory_taken
 from cudal1_env.judge.measure.host_memory import check_host_memory
+from cudal1_env.judge.measure.precompile import compiles
 from cudal1_env.judge.measure.record import Seen
+from cudal1_env.judge.measure.state import mapped
 from cudal1_env.judge.measure.trial import Sizes, Trial, TrialResult
-from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet, Pool, WeightsMode
+from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet, Pool, private_seed
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.stats import RULES, Launch, Spread, centre, conclude, decide
 
@@ -56,7 +58,7 @@ class Trials:
         try:
             return self._measured(built, pool, seen)
         except Fault as fault:
-            return record.failed(case, seen, fault)
+            return record.failed(case, seen, fault, note=built.note if fault.status is Status.RUNTIME_ERROR else "")
 
     def _measured(self, built: Built, pool: Pool, seen: Seen) -> Evaluation:
         """Measure trials until the rule is satisfied and, for large speedups, two of them agree."""
@@ -135,20 +137,18 @@ class Trials:
         """Construct both arms, make their untimed calls, then measure."""
         self._construct_reference(case, pool, reference)
         headroom.begin()
-        mode = seen.weights = self._construct(case, pool, reference, candidate)
+        self._construct(case, pool, candidate, seen)
         self._check_memory(headroom, candidate)
-        reference_s = self._warm_reference(case, pool, mode, reference)
-        self._warm_candidate(case, pool, mode, candidate, seen)
+        reference_s = self._warm_reference(case, pool, reference)
+        self._warm_candidate(case, pool, candidate, seen)
         self._check_memory(headroom, candidate)
-        if not pool.anatomy.state:
-            seen.weights = None
         sizes = self._sizes(case.precision, reference_s, pool)
         with case.watch.phase("warmup"):
             with of_reference(pool):
                 reference.open()
             candidate.open()
         pool.fit(self._device.free_bytes(), 2 * sizes.sets)
-        sets = _TrialSets(case, pool, mode)
+        sets = _TrialSets(case, pool)
         # Seeded by the system: one order for all trials of a pool would favour an arm.
         trial = Trial(reference, candidate, sets, sizes, seen.tally, np.random.default_rng())
         try:
@@ -196,7 +196,7 @@ class Trials:
 
     def _construct_reference(self, case: Case, pool: Pool, reference: Arm) -> None:
         """Make the reference's model; on a GPU call it, too, so that it holds its memory before the candidate comes."""
-        sets = self._sets(case, pool, pool.usual_mode, 0, 1) if self._device.free_bytes() is not None else []
+        sets = self._sets(case, pool, 0, 1) if self._device.free_bytes() is not None else []
         with case.watch.phase("warmup"), of_reference(pool):
             reference.build(pool.task.source)
             reference.construct(pool.construct_seed)
@@ -204,26 +204,28 @@ class Trials:
                 reference.warm(one, 0)
             reference.freeze()
 
-    def _construct(self, case: Case, pool: Pool, reference: Arm, candidate: Arm) -> WeightsMode:
-        with case.watch.phase("warmup"):
-            candidate.thaw()
-            same = candidate.construct(pool.construct_seed)
-            candidate.freeze()
-        if not pool.anatomy.state:
-            return "seeded"
-        if not same and pool.anatomy.defaults:
-            raise Fault(
-                Status.WRONG_CONTRACT,
-                f"expected the reference's names and shapes in state_dict(), so that the judge can load weights: "
-                f"{', '.join(pool.anatomy.defaults[:4])} hold defaults when made, which a program must not rely on",
-            )
-        return "loaded" if same else "seeded"
+    def _construct(self, case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
+        """Construct the candidate's model and match its state.
 
-    def _warm_reference(self, case: Case, pool: Pool, mode: WeightsMode, reference: Arm) -> float:
+        Before an evaluation's first trial it is constructed and called once on inputs and weights that are drawn for
+        this program alone: what it says until then may be told. (Programs that compile were called so when they were
+        precompiled.) From then on all is withheld, because the task's later candidates meet the same secrets.
+        """
+        with case.watch.phase("warmup"):
+            if not seen.trials and case.role == "candidate" and not compiles(case.source):
+                candidate.construct(private_seed())
+                candidate.answers(pool.private_inputs())
+            mapping = mapped(candidate, pool, candidate.construct(pool.construct_seed))
+            candidate.withhold()
+            candidate.freeze()
+        seen.mapping = mapping
+        seen.weights = "loaded" if pool.anatomy.state else None
+
+    def _warm_reference(self, case: Case, pool: Pool, reference: Arm) -> float:
         """Make the reference's untimed calls; return the seconds of the fastest, as it says."""
-        sets = self._sets(case, pool, mode, 0, WARM_SETS)
+        sets = self._sets(case, pool, 0, WARM_SETS)
         with case.watch.phase("warmup"), of_reference(pool):
-            if mode == "loaded":
+            if pool.anatomy.state:
                 reference.load(pool.weights())
             calls = [*enumerate(sets), *[(WARM_SETS - 1, sets[-1])] * _WARM_REPEATS]
             elapsed_s = [reference.warm(one, slot)[0] for slot, one in calls]
@@ -232,19 +234,18 @@ class Trials:
             reference.freeze()
         return min(elapsed_s[1:])
 
-    def _warm_candidate(self, case: Case, pool: Pool, mode: WeightsMode, candidate: Arm, seen: Seen) -> None:
-        """Make the candidate's untimed calls: the first on a writable copy of its inputs, then one at each address."""
+    def _warm_candidate(self, case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
+        """Load the judge's weights, and make one untimed call at each address that timed calls will use."""
         with case.watch.phase("warmup"):
-            if mode == "loaded":
-                candidate.load(pool.weights())
-            sets = pool.sets(mode, 0, WARM_SETS)
-            for slot, one, writable in [(0, sets[0], True), *((slot, one, False) for slot, one in enumerate(sets))]:
-                _, comparisons = candidate.warm(one, slot, writable=writable)
+            if seen.mapping is not None and seen.mapping.pairs:
+                candidate.load(pool.weights().renamed(seen.mapping.pairs))
+            for slot, one in enumerate(pool.sets(0, WARM_SETS)):
+                _, comparisons = candidate.warm(one, slot)
                 seen.tally.check(one, comparisons)
 
-    def _sets(self, case: Case, pool: Pool, mode: WeightsMode, first: int, last: int) -> list[InputSet]:
+    def _sets(self, case: Case, pool: Pool, first: int, last: int) -> list[InputSet]:
         with case.watch.phase("oracle"):
-            return pool.sets(mode, first, last)
+            return pool.sets(first, last)
 
     # --- how much ----------------------------------------------------------------------------------------------
 
@@ -328,24 +329,23 @@ class _Clock:
 class _TrialSets:
     """A trial's own input sets: the first of the pool's that no candidate has met."""
 
-    def __init__(self, case: Case, pool: Pool, mode: WeightsMode) -> None:
+    def __init__(self, case: Case, pool: Pool) -> None:
         self._case, self._pool = case, pool
-        self._mode: WeightsMode = mode
         self._next = pool.fresh
-        self.warm = pool.sets(mode, WARM_SETS - 1, WARM_SETS)[0]
+        self.warm = pool.sets(WARM_SETS - 1, WARM_SETS)[0]
         self.oracle_s = 0.0
         """Seconds that making sets took."""
 
     def prepare(self, count: int) -> None:
         """Make sets that will be wanted, as far as they can be kept."""
         with self._oracle():
-            self._pool.prepare(self._mode, self._next, self._next + count)
+            self._pool.prepare(self._next, self._next + count)
 
     def take(self, count: int) -> list[InputSet]:
         """Return the next sets."""
         first, self._next = self._next, self._next + count
         with self._oracle():
-            return self._pool.sets(self._mode, first, self._next)
+            return self._pool.sets(first, self._next)
 
     @contextlib.contextmanager
     def _oracle(self) -> Generator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from cudal1_env.errors import TaskError, TooLargeError, WorkerLostError
 from cudal1_env.judge.device.base import Block, Device
 from cudal1_env.judge.device.memory import sealed_file
 from cudal1_env.judge.device.tensors import EPSILON, Array, Expected
+from cudal1_env.judge.oracle.state import Entry, Fingerprints, parse_fingerprints, parse_state
 from cudal1_env.judge.workers.worker import Dead, Late, Worker
 from cudal1_env.judge.workers.zygote import Zygote
 
@@ -28,16 +29,14 @@ class Anatomy:
 
     arguments: Any
     """Constructor arguments, encoded (see `cudal1_worker.layout.encode`)."""
-    state: list[list[Any]]
-    """`[name, shape, dtype]` for each tensor of the reference's state."""
+    state: tuple[Entry, ...]
+    """The tensors of the reference's state, in order of registration."""
     entries: list[dict[str, Any]]
     """Manifest of the inputs."""
     input_bytes: int
     """Size of an input set."""
     outputs: tuple[Expected, ...]
     """What each output must look like."""
-    defaults: tuple[str, ...] = ()
-    """Names of its state that a constructor fills with a constant or with zeros: what a program could leave out."""
     work_bytes: int = 0
     """Memory of a GPU that a call of the reference takes at most, its outputs among it."""
 
@@ -59,6 +58,15 @@ class Weights:
     names: list[str]
     entries: list[dict[str, Any]]
     data: npt.NDArray[np.uint8]
+
+    def renamed(self, pairs: dict[str, str]) -> Weights:
+        """Return those of them that a candidate has, by its own names.
+
+        Args:
+            pairs: Its name for each of the reference's.
+        """
+        there = [(pairs[name], entry) for name, entry in zip(self.names, self.entries, strict=True) if name in pairs]
+        return replace(self, names=[name for name, _ in there], entries=[entry for _, entry in there])
 
 
 @dataclass(frozen=True)
@@ -112,11 +120,10 @@ class OracleClient:
                     )
             self.anatomy = Anatomy(
                 answer["arguments"],
-                answer["state"],
+                tuple(replace(one, fixed=one.name in answer["fixed"]) for one in parse_state(answer["state"])),
                 answer["inputs"],
                 answer["bytes"],
                 outputs,
-                tuple(answer["defaults"]),
                 answer["work_bytes"],
             )
             self.rest()
@@ -155,12 +162,15 @@ class OracleClient:
         self._ask({"op": "write"})
         return Weights(list(answer["names"]), list(answer["entries"]), self._device.to_host(block[:size]))
 
-    def make(self, sets: Sequence[tuple[int, str]], weights: str) -> list[RawSet]:
+    def fingerprints(self, seed: int) -> Fingerprints:
+        """Fingerprints of the state that the reference's constructor makes under a seed."""
+        return parse_fingerprints(self._ask({"op": "fingerprints", "seed": seed})["fingerprints"])
+
+    def make(self, sets: Sequence[tuple[int, str]]) -> list[RawSet]:
         """Make input sets with their answers and the reference's own errors; `most_at_once` may be asked for.
 
         Args:
             sets: Single-use seed and distribution (`cudal1_worker.distributions.NAMES`) of each.
-            weights: `loaded` or `seeded`.
         """
         answers_at, stride = self.anatomy.input_bytes, self.set_bytes
         block = self._memory(stride * len(sets))
@@ -168,7 +178,6 @@ class OracleClient:
             {
                 "op": "make",
                 "sets": [{"seed": seed, "distribution": name} for seed, name in sets],
-                "weights": weights,
                 "stride": stride,
                 "answers_at": answers_at,
                 "answer_bytes": 8 * sum(out.size for out in self.anatomy.outputs),
@@ -186,6 +195,19 @@ class OracleClient:
             result.append(RawSet(self._device.copy(data[:answers_at]), answers, reports))
         return result
 
+    def draw(self, seed: int) -> Array:
+        """Make one set of inputs of the task's own distribution, without answers.
+
+        Args:
+            seed: Single-use.
+
+        Returns:
+            Bytes, shape (input_bytes,); in memory of the device.
+        """
+        block = self._memory(self.anatomy.input_bytes)
+        self._ask({"op": "draw", "seed": seed})
+        return self._device.copy(block[: self.anatomy.input_bytes])
+
     @property
     def most_at_once(self) -> int:
         """How many sets may be made in one go: each time the judge and the oracle take turns on a GPU costs."""
@@ -197,17 +219,16 @@ class OracleClient:
         size = self.anatomy.input_bytes + 8 * sum(out.size for out in self.anatomy.outputs)
         return -(-size // _PAGE) * _PAGE
 
-    def vary(self, seeds: Sequence[int], weights: str) -> list[float]:
+    def vary(self, seeds: Sequence[int]) -> list[float]:
         """Make inputs of which single elements are then changed.
 
         Args:
             seeds: Of the inputs, then of other sets, from which new values are taken.
-            weights: `loaded` or `seeded`.
 
         Returns:
             For each input tensor the largest share of its elements that can matter.
         """
-        return [float(share) for share in self._ask({"op": "vary", "seeds": list(seeds), "weights": weights})["most"]]
+        return [float(share) for share in self._ask({"op": "vary", "seeds": list(seeds)})["most"]]
 
     def changes(self, tensor: int | None, position: int = 0) -> bool:
         """Whether the float64 answer changes visibly with one element of an input; with None, with nothing at all."""

@@ -8,9 +8,10 @@ files. Who comes next finds out by its own clock what is in there (tests/exploit
 from __future__ import annotations
 
 import hashlib
+import secrets
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +24,9 @@ from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.device.tensors import EPSILON, Array, Expected
 from cudal1_env.judge.oracle.client import Anatomy, OracleClient, RawSet, Weights
 from cudal1_env.judge.oracle.numerics import HALF, Answer, most_own_error, row_scales, tolerance
+from cudal1_env.judge.oracle.state import Fingerprints
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.zygote import Zygote
-
-WeightsMode = Literal["loaded", "seeded"]
 
 WARM_SETS = 2
 """The first sets are for untimed calls, of every launch."""
@@ -37,6 +37,11 @@ _PROBES = {"own": 3, "shifted": 1, "heavy": 1, "needle": 1}
 """How many sets of each distribution tell the reference's own error."""
 _LEAST_WIDTH = 16
 """Shorter rows have no scale of their own: all their values may be small by chance."""
+
+
+def private_seed() -> int:
+    """A seed that is used once, for one worker."""
+    return secrets.randbits(62)
 
 
 def _width(out: Expected) -> int:
@@ -196,15 +201,19 @@ class Pool:
             raise TaskError(f"{task.id}: expected 1 to {MAX_OUTPUTS} output tensors, got {len(self.anatomy.outputs)}")
         self.closed = False
         """Whether it has retired."""
+        self.candidates = 0
+        """How many candidates it has served."""
+        self._began = time.monotonic()
         self.fresh = WARM_SETS
         """Number of the first set that no candidate has met, those for untimed calls left out."""
         self._weights: Weights | None = None
-        self._sets: dict[tuple[WeightsMode, int], InputSet] = {}
+        self._fingerprints: Fingerprints | None = None
+        self._sets: dict[int, InputSet] = {}
         self.most_bytes = settings.pool_bytes
         """What exceeds this is not kept; whoever holds several pools says so."""
         self.size_bytes = 0
         """Memory that its sets take."""
-        self._own_error: dict[tuple[WeightsMode, str], Own] = {}
+        self._own_error: dict[str, Own] = {}
 
     @property
     def anatomy(self) -> Anatomy:
@@ -222,50 +231,60 @@ class Pool:
         whole = sum(8 * out.size for out in self.anatomy.outputs)
         return self.anatomy.input_bytes + self.settings.full_check_share * whole + 1
 
-    @property
-    def usual_mode(self) -> WeightsMode:
-        """Which weights both arms hold where a candidate's state agrees with the reference's."""
-        return "loaded" if self.anatomy.state else "seeded"
-
     def weights(self) -> Weights:
-        """The non-default weights of this pool."""
+        """The weights that the judge chose for this pool, none of them a default; empty where a task has no state."""
         if self._weights is None:
             self._weights = self.oracle.weights(self.construct_seed, self.secrets.number("weights"))
         return self._weights
 
-    def sets(self, mode: WeightsMode, first: int, last: int) -> list[InputSet]:
+    def fingerprints(self) -> Fingerprints:
+        """Fingerprints of the state that the reference's constructor makes under this pool's seed."""
+        if self._fingerprints is None:
+            self._fingerprints = self.oracle.fingerprints(self.construct_seed)
+        return self._fingerprints
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether its secrets served long enough: each candidate learns a little of what the next one meets."""
+        age_s = time.monotonic() - self._began
+        return self.candidates >= self.settings.pool_candidates or age_s > self.settings.pool_s
+
+    def private_inputs(self) -> Array:
+        """Inputs of the task's own distribution that are for one worker alone; no answer to them is known."""
+        return self.oracle.draw(private_seed())
+
+    def sets(self, first: int, last: int) -> list[InputSet]:
         """Return the sets from number `first` to before `last`, making those that are missing.
 
         A set is the same each time. What exceeds the pool's memory is not kept, but made again when it is wanted again.
 
         Args:
-            mode: Which weights the arms hold.
             first: Number of the first.
             last: Number after the last.
 
         Raises:
             TaskError: The reference fails, or its own error is beyond use.
         """
-        if mode == "loaded":
-            self.weights()
-        if (mode, "own") not in self._own_error:
-            self._probe(mode)
+        if self.anatomy.state:
+            self.weights()  # the answers are those of a reference that holds them
+        if "own" not in self._own_error:
+            self._probe()
         made = dict[int, InputSet]()
-        missing = [index for index in range(first, last) if (mode, index) not in self._sets]
+        missing = [index for index in range(first, last) if index not in self._sets]
         step = self.oracle.most_at_once
         for start in range(0, len(missing), step):
-            for one in self._make(mode, missing[start : start + step]):
+            for one in self._make(missing[start : start + step]):
                 made[one.index] = one
                 if self.size_bytes + one.size_bytes <= self.most_bytes:
-                    self._sets[mode, one.index] = one
+                    self._sets[one.index] = one
                     self.size_bytes += one.size_bytes
-        return [made[index] if index in made else self._sets[mode, index] for index in range(first, last)]
+        return [made[index] if index in made else self._sets[index] for index in range(first, last)]
 
-    def prepare(self, mode: WeightsMode, first: int, last: int) -> None:
+    def prepare(self, first: int, last: int) -> None:
         """Make sets that will be wanted, as far as they can be kept; then give back what only making them took."""
         step = self.oracle.most_at_once
         for start in range(first, last, step):
-            part = self.sets(mode, start, min(start + step, last))
+            part = self.sets(start, min(start + step, last))
             if self.size_bytes + sum(one.size_bytes for one in part) > self.most_bytes:
                 break
         self.rest()
@@ -273,7 +292,7 @@ class Pool:
     def spend(self, last: int) -> None:
         """Never give a set before number `last` to a timed call of a candidate again; forget what is kept of them."""
         self.fresh = max(self.fresh, last)
-        for key in [key for key in self._sets if WARM_SETS <= key[1] < self.fresh]:
+        for key in [key for key in self._sets if WARM_SETS <= key < self.fresh]:
             self.size_bytes -= self._sets.pop(key).size_bytes
 
     def rest(self) -> None:
@@ -299,18 +318,18 @@ class Pool:
         self.size_bytes = 0
         self.device.trim()
 
-    def _probe(self, mode: WeightsMode) -> None:
+    def _probe(self) -> None:
         """Learn the reference's own error on each distribution, and which distributions the reference allows."""
         for name, count in _PROBES.items():
             none = [0.0] * len(self.anatomy.outputs)
             worst = Own(none, none)
             for number in range(count):
-                seed = self.secrets.number("probe", mode, name, number)
-                worst = worst.or_worse(self._own(self.oracle.make([(seed, name)], mode)[0]))
+                seed = self.secrets.number("probe", name, number)
+                worst = worst.or_worse(self._own(self.oracle.make([(seed, name)])[0]))
                 if not worst.usable:
                     break
             if worst.usable:
-                self._own_error[mode, name] = worst
+                self._own_error[name] = worst
             elif name == "own":
                 most = [most_own_error(out.dtype) for out in self.anatomy.outputs]
                 raise TaskError(
@@ -332,12 +351,12 @@ class Pool:
         )
         return Own(error, [entry["own_row_error"] for entry in raw.reports], usable)
 
-    def _make(self, mode: WeightsMode, indices: Sequence[int]) -> list[InputSet]:
+    def _make(self, indices: Sequence[int]) -> list[InputSet]:
         """Make sets; where the reference errs too much, though not on the probes, with inputs of the task's own."""
         names = [_CYCLE[index % len(_CYCLE)] for index in indices]
-        names = [name if (mode, name) in self._own_error else "own" for name in names]
-        seeds = [self.secrets.number("set", mode, index) for index in indices]
-        raws = self.oracle.make(list(zip(seeds, names, strict=True)), mode)
+        names = [name if name in self._own_error else "own" for name in names]
+        seeds = [self.secrets.number("set", index) for index in indices]
+        raws = self.oracle.make(list(zip(seeds, names, strict=True)))
         drafts: list[_Draft] = []
         unusable: list[int] = []
         for index, name, raw in zip(indices, names, raws, strict=True):
@@ -345,23 +364,23 @@ class Pool:
             if name != "own" and not own.usable:
                 unusable.append(index)
             else:
-                drafts.append(self._draft(mode, index, name, raw, own))
+                drafts.append(self._draft(index, name, raw, own))
         result = self._finished(drafts)
         for index in unusable:
-            (raw,) = self.oracle.make([(self.secrets.number("set", mode, index), "own")], mode)
-            result += self._finished([self._draft(mode, index, "own", raw, self._own(raw))])
+            (raw,) = self.oracle.make([(self.secrets.number("set", index), "own")])
+            result += self._finished([self._draft(index, "own", raw, self._own(raw))])
         return result
 
-    def _draft(self, mode: WeightsMode, index: int, name: str, raw: RawSet, own: Own) -> _Draft:
+    def _draft(self, index: int, name: str, raw: RawSet, own: Own) -> _Draft:
         """Choose what of a set is needed to judge outputs.
 
         What is allowed follows the reference's error on this set where that is larger than on the probes: products of
         large numbers before a softmax err by nothing on one set and by 0.03 % on the next.
         """
-        random = self.secrets.generator("check", mode, index)
+        random = self.secrets.generator("check", index)
         whole = bool(random.random() < self.settings.full_check_share) or index == 0
         share = max(16, self.settings.sample_elements // len(self.anatomy.outputs))
-        probed = self._own_error[mode, name]
+        probed = self._own_error[name]
         worse = probed.or_worse(own) if own.usable else probed
         answers: list[_DraftAnswer] = []
         for position, (out, values) in enumerate(zip(self.anatomy.outputs, raw.answers, strict=True)):

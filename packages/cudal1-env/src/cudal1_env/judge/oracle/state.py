@@ -1,0 +1,220 @@
+"""State as a mapping: which tensor of a candidate holds which tensor of the reference.
+
+The judge loads values of its own into the reference's state and into the candidate's. Where a value goes in the
+candidate is decided here, in three passes, each over what the passes before left on both sides:
+
+1. the same name, shape and dtype;
+2. the same, with the parts `_orig_mod` and `module` (torch.compile, DataParallel) taken out of both names;
+3. the same shape, dtype, kind (parameter or buffer) and *seeded value*: both constructors ran under one seed, so what
+   has the same bytes is most likely the same tensor under another name.
+
+Among equals the order of registration decides. What only the candidate has is ignored. What of the reference's finds no
+partner leads to a rejection: a tensor without the judge's value has the constructor's, which may have structure (rank,
+zeros, a constant) that the reference's function does not have for other weights (THREATS.md, H68).
+
+A seeded value is compared by a fingerprint that the worker makes, and so is a description: both are claims. A lie
+cannot pay, because it only changes where values are put. Every value that the reference needs still has to be given a
+place, or the program is rejected; the values themselves are the judge's, drawn from another seed, which no worker is
+told; and the outputs must be the reference's with exactly these values. A program that puts them where it does not look
+gets WRONG_OUTPUT, like one that ignores them. One that puts them where it does look might as well have registered its
+tensors in that order. So nothing is gained by reading the candidate's memory, and fingerprints are the simplest way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+_WRAPPERS = ("_orig_mod", "module")
+_FLOATING = ("float16", "bfloat16", "float32", "float64")
+_SHOWN = 8
+"""Names, or pairs of names, in a message."""
+_NAME_CHARS = 80
+
+_ADVICE = (
+    "register every parameter and buffer of Model in ModelNew's constructor, with Model's names, shapes and dtypes, "
+    "and derive fused, transposed or packed copies from them in the first forward"
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a module's state."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    parameter: bool
+    """Else a buffer."""
+    tied_to: str | None = None
+    """First name of the same memory, where this is a second one."""
+    fixed: bool = False
+    """Whether the judge leaves it as the constructor made it (a counter, a mask); told of the reference only."""
+
+
+Fingerprints = dict[str, str]
+"""Hash of the seeded value, by name."""
+Key = Callable[[Entry], Hashable]
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """Where the reference's state is in a candidate."""
+
+    pairs: dict[str, str] = field(default_factory=dict[str, str])
+    """The candidate's name for each of the reference's that has a partner, in the reference's order."""
+    guessed: tuple[str, ...] = ()
+    """Names of the reference's whose partner was found by its seeded value."""
+    missing: tuple[Entry, ...] = ()
+    """What of the reference's has no partner and needs one."""
+    constructed: tuple[Entry, ...] = ()
+    """What of the candidate's has no partner, and keeps the constructor's value."""
+
+    @property
+    def similar(self) -> list[str]:
+        """What of the candidate's might be something that is missing, but for the value."""
+        wanted = {_form(one) for one in self.missing}
+        return [one.name for one in self.constructed if _form(one) in wanted]
+
+    def refusal(self) -> str:
+        """Say why the program is rejected."""
+        shown = [f"{_clean(one.name)} ({_text(one)})" for one in self.missing[:_SHOWN]]
+        more = [f"and {len(self.missing) - _SHOWN} more"] if len(self.missing) > _SHOWN else []
+        return (
+            f"nothing in ModelNew's state_dict() after construction matches these of Model's: "
+            f"{', '.join(shown + more)}; {_ADVICE}"
+        )
+
+    def note(self) -> str:
+        """Say what may explain a wrong output; empty where names sufficed and nothing kept the constructor's value.
+
+        The candidate's names are in it. They were told when it was constructed, so they hold nothing that the task's
+        other candidates do not see in their own constructors.
+        """
+        parts: list[str] = []
+        if self.guessed:
+            shown = [f"{_clean(name)} = {_clean(self.pairs[name])}" for name in self.guessed[:_SHOWN]]
+            parts.append(f"state was matched by seeded value (Model = ModelNew): {', '.join(shown)}")
+        loaded = set(self.pairs.values())
+        kept = [one for one in self.constructed if one.dtype in _FLOATING and one.tied_to not in loaded]
+        if self.pairs and kept:
+            shown = [_clean(one.name) for one in kept[:_SHOWN]]
+            parts.append(f"these of ModelNew's state kept the constructor's values: {', '.join(shown)}")
+        return f"; {'; '.join(parts)}; {_ADVICE}" if parts else ""
+
+
+def match(
+    reference: Sequence[Entry],
+    candidate: Sequence[Entry],
+    seeded: tuple[Fingerprints, Fingerprints] = ({}, {}),
+) -> Mapping:
+    """Match the reference's state with a candidate's.
+
+    Args:
+        reference: Its state, in order of registration.
+        candidate: Its state, as its worker says, in order of registration.
+        seeded: Fingerprints of the reference's and of the candidate's; what has none is matched by name only.
+
+    >>> weight = Entry("lin.weight", (2, 3), "float32", True)
+    >>> match([weight], [Entry("_orig_mod.lin.weight", (2, 3), "float32", True)]).pairs
+    {'lin.weight': '_orig_mod.lin.weight'}
+    >>> other = Entry("w", (2, 3), "float32", True)
+    >>> match([weight], [other], ({"lin.weight": "ab"}, {"w": "ab"})).guessed
+    ('lin.weight',)
+    """
+    spare = {one.name: one for one in candidate}
+    pairs: dict[str, str] = {}
+    spare = {one.name: one for one in candidate}
+    for key in (_exact, _unwrapped):
+        pairs |= _paired([one for one in reference if one.name not in pairs], spare, key, key)
+    theirs, own = seeded
+    guessed = _paired(_needed(reference, pairs), spare, _valued(theirs), _valued(own))
+    pairs |= guessed
+    return Mapping(
+        {one.name: pairs[one.name] for one in reference if one.name in pairs},
+        tuple(guessed),
+        tuple(_needed(reference, pairs)),
+        tuple(spare.values()),
+    )
+
+
+def _paired(left: Sequence[Entry], spare: dict[str, Entry], key: Key, other_key: Key) -> dict[str, str]:
+    """Pair entries of the same key, in order, and take their partners out of `spare`; a key of None has no partner."""
+    waiting: dict[Hashable, deque[str]] = {}
+    for one in spare.values():
+        waiting.setdefault(other_key(one), deque()).append(one.name)
+    pairs: dict[str, str] = {}
+    for one in left:
+        found = key(one)
+        if found is not None and (queue := waiting.get(found)):
+            pairs[one.name] = queue.popleft()
+            del spare[pairs[one.name]]
+    return pairs
+
+
+def _needed(reference: Sequence[Entry], pairs: dict[str, str]) -> list[Entry]:
+    """What has no partner and needs one: one name of a tied weight is enough."""
+    there = {one.tied_to or one.name for one in reference if one.name in pairs}
+    needed: list[Entry] = []
+    for one in reference:
+        if not one.fixed and (one.tied_to or one.name) not in there:
+            needed.append(one)
+            there.add(one.tied_to or one.name)
+    return needed
+
+
+def _exact(one: Entry) -> Hashable:
+    return one.name, one.shape, one.dtype
+
+
+def _unwrapped(one: Entry) -> Hashable:
+    plain = ".".join(part for part in one.name.split(".") if part not in _WRAPPERS)
+    return plain, one.shape, one.dtype
+
+
+def _valued(fingerprints: Fingerprints) -> Key:
+    return lambda one: (_form(one), fingerprints[one.name]) if one.name in fingerprints else None
+
+
+def _form(one: Entry) -> tuple[tuple[int, ...], str, bool]:
+    return one.shape, one.dtype, one.parameter
+
+
+def _text(one: Entry) -> str:
+    kind = "parameter" if one.parameter else "buffer"
+    return f"{one.dtype} {kind} of shape {list(one.shape)}"
+
+
+def _clean(name: str) -> str:
+    """A name without anything that is not part of an identifier: a candidate's may be any text."""
+    return re.sub(r"[^\w.]", "?", name[:_NAME_CHARS], flags=re.ASCII)
+
+
+_Size = Annotated[int, Field(strict=True, ge=0, lt=1 << 62)]
+_Row = tuple[str, list[_Size], str, bool, str | None]
+_ROWS: TypeAdapter[list[_Row]] = TypeAdapter(list[_Row])
+_FINGERPRINTS: TypeAdapter[Fingerprints] = TypeAdapter(Fingerprints)
+
+
+def parse_state(told: object) -> tuple[Entry, ...]:
+    """Return the state that a worker describes (`cudal1_worker.state.described`); empty where it is not in form."""
+    try:
+        rows = _ROWS.validate_python(told, strict=False)
+    except ValidationError:
+        return ()
+    return tuple(
+        Entry(name, tuple(shape), dtype, parameter, tied_to) for name, shape, dtype, parameter, tied_to in rows
+    )
+
+
+def parse_fingerprints(told: object) -> Fingerprints:
+    """Return the fingerprints that a worker tells; empty where they are not in form."""
+    try:
+        return _FINGERPRINTS.validate_python(told, strict=True)
+    except ValidationError:
+        return {}
