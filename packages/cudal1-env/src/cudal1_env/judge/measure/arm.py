@@ -228,7 +228,8 @@ class Arm:
 
     def _untimed_call(self, inputs: Array, slot: int, *, writable: bool) -> dict[str, Any]:
         self.memory.put(slot, inputs)
-        answer = self._ask_untimed({"op": "call", "slot": slot, "writable": writable}, [], "an untimed call")
+        message = {"op": "call", "slot": slot, "writable": writable, "clock": self.wanted == "Model"}
+        answer = self._ask_untimed(message, [], "an untimed call")
         self.freeze()
         return answer
 
