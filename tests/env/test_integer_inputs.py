@@ -7,6 +7,7 @@ import torch
 from cudal1_env.hardware import has_gpu
 from cudal1_worker.distributions import NAMES, transform
 from cudal1_worker.oracle import Oracle
+from cudal1_worker.seeding import Seeds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,10 +50,9 @@ def test_the_float64_answer_gets_integers_as_they_are(dtype: torch.dtype) -> Non
     ],
 )
 def test_seeds_are_those_of_torch(device: str) -> None:
-    oracle = object.__new__(Oracle)
-    oracle.device = torch.device(device)
+    seeds = Seeds()
     drawn: list[torch.Tensor] = []
-    for seed in (torch.manual_seed, oracle.seed):
+    for seed in (torch.manual_seed, lambda one: seeds.start(one, torch.device(device))):
         torch.rand(7, device=device)
         seed(2**61 + 12345)
         drawn.append(torch.cat([torch.rand(50), torch.rand(50, device=device).cpu()]))

@@ -284,7 +284,8 @@ def test_sets_beyond_the_memory_for_them_are_made_again() -> None:
         assert (one.index, one.distribution) == (other.index, other.distribution)
         assert np.array_equal(one.inputs, other.inputs)
         for answer, same in zip(one.answers, other.answers, strict=True):
-            assert (answer.scale, answer.tolerance) == (same.scale, same.tolerance)
+            assert answer.scale == same.scale
+            assert np.array_equal(answer.limits, same.limits)
             assert np.array_equal(answer.positions, same.positions)
             assert np.array_equal(answer.values, same.values)
 

@@ -12,7 +12,7 @@ from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.oracle.numerics import compare
 from cudal1_env.records import Status
-from cudal1_worker.oracle import Oracle
+from cudal1_worker.oracle import as_dtype
 
 HEADER = "import torch\nimport torch.nn as nn\n"
 ONE_HOT = (
@@ -49,9 +49,8 @@ def test_a_reference_is_right_on_every_set() -> None:
             x = torch.from_numpy(one.inputs[: 4 * 256 * 256].view(np.float32).reshape(256, 256))
             got = torch.softmax(x @ x.T, 1).flatten().numpy()
             seen = compare(got, answer, want, whole=True)
-            assert seen.right, (one.index, one.distribution, seen.error, answer.tolerance)
-            probed = max(judge.settings.error_factor * answer.reference_error, 8 * 2.0**-23)
-            beyond_probes += seen.error > probed
+            assert seen.right, (one.index, one.distribution, seen)
+            beyond_probes += seen.error > 400 * answer.reference_error
         assert beyond_probes > 0, "expected a set on which the probes' error says too little: else this shows nothing"
 
 
@@ -93,7 +92,7 @@ class Stateful(torch.nn.Module):
 
 def test_tensors_in_plain_attributes_become_float64_with_the_module() -> None:
     """A reference may keep its first hidden state there, as some of KernelBench's level 3 do."""
-    plain, wide = Oracle.pair(object.__new__(Oracle), Stateful(), Stateful())
+    plain, wide = Stateful(), as_dtype(Stateful(), torch.float64)
     assert plain.h0.dtype == torch.float32
     assert wide.h0.dtype == torch.float64
     assert wide.rest["scales"][0].dtype == torch.float64

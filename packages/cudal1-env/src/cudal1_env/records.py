@@ -90,18 +90,19 @@ class Latency(BaseModel):
 
 
 class OutputError(BaseModel):
-    """The largest error seen in one output tensor on one distribution of inputs, next to what was allowed."""
+    """The worst element seen of one output on one distribution of inputs: its error next to what it may err."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     output: int = Field(ge=0)
     """Position among the outputs."""
     error: float
-    """Largest absolute difference from the float64 answer, over the answer's scale; NaN where finite masks differ."""
+    """Its difference from the float64 answer, over the answer's largest element, in two digits; NaN where finite masks
+    differ. The share of wrong elements for integers."""
     tolerance: NonNegative
-    """What was allowed, on the same scale."""
+    """What this element may err, on the same scale."""
     reference_error: NonNegative
-    """The reference's own error on the same scale."""
+    """The reference's own largest error on such inputs, on the same scale."""
     distribution: str = "own"
     """Distribution of the inputs (`cudal1_worker.distributions`); `own` is the task's."""
 

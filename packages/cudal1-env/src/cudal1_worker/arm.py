@@ -342,6 +342,7 @@ def storages(model: Any) -> set[int]:
     for module in modules:  # grows meanwhile
         own = vars(module)
         tensors = [*own["_parameters"].values(), *own["_buffers"].values()]
-        found.update(_storage(one).data_ptr() for one in tensors if isinstance(one, torch.Tensor))
+        made = [one for one in tensors if isinstance(one, torch.Tensor) and not torch.nn.parameter.is_lazy(one)]
+        found.update(_storage(one).data_ptr() for one in made)
         modules += [one for one in own["_modules"].values() if one is not None and all(one is not m for m in modules)]
     return found

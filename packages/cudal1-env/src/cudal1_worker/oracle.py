@@ -9,20 +9,31 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import random
 import socket
 import types
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from cudal1_worker import distributions, layout, state
+from cudal1_worker import distributions, inputs, layout, state
 from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.arm import Failure, describe_error, execute
 from cudal1_worker.matter import Variation
-from cudal1_worker.own_error import in_parts, is_finite, most_of, read, report_of_any, report_of_finite
+from cudal1_worker.own_error import (
+    error_of,
+    is_finite,
+    most_of,
+    moved_by,
+    read,
+    report_of_any,
+    report_of_finite,
+    second_values,
+)
+from cudal1_worker.seeding import Seeds
+from cudal1_worker.tolerance import Draw, Limits, Profile
 
 REFERENCE = "Model"
 
@@ -33,8 +44,15 @@ class Oracle:
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
         self.module: types.ModuleType | None = None
-        self.models: tuple[Any, Any] = (None, None)
-        """The reference and its float64 twin; from `state` on with the judge's weights."""
+        self.models = Models(None, None, None)
+        """The reference and its twins; from `state` on with the judge's weights."""
+        self.profiles: list[Profile | None] = []
+        """Of each floating-point output."""
+        self.double = False
+        """Whether an output is in float64."""
+        self.limits: list[Limits] = []
+        """Of each output."""
+        self.seeds = Seeds()
         self.entries: list[layout.Entry] = []
         self.written: tuple[list[layout.Entry], list[Any]] = ([], [])
         self.device = torch.device("cpu")
@@ -50,6 +68,7 @@ class Oracle:
             "describe": self.describe,
             "state": self.state,
             "fingerprints": self.fingerprints,
+            "probe": self.probe,
             "make": self.make,
             "draw": self.draw,
             "block": self.use_block,
@@ -81,7 +100,7 @@ class Oracle:
         self.device = torch.device(message["device"])
         if self.device.type == "cuda":
             allow_tf32(message["tf32"])
-        with os.fdopen(os.dup(fds[0]), "rb") as file:
+        with os.fdopen(os.dup(fds[0]), "rb") as file, self.seeds.only():
             self.module = execute(file.read().decode(), REFERENCE)
         for name in ("get_inputs", "get_init_inputs"):
             if name not in self.module.__dict__:
@@ -97,19 +116,12 @@ class Oracle:
         model = factory(**arguments) if isinstance(arguments, dict) else factory(*arguments)
         return model.to(self.device) if isinstance(model, torch.nn.Module) else model
 
-    def seed(self, seed: int) -> None:
-        """Do what `torch.manual_seed` does, for the device in use: for others it formats a traceback each time."""
-        torch.default_generator.manual_seed(seed)
-        if self.device.type == "cuda":
-            index = torch.cuda.current_device()  # the first time, this makes the generators
-            torch.cuda.default_generators[index].manual_seed(seed)
-
     def fresh_inputs(self, seed: int, distribution: str) -> list[Any]:
         """Call the task's `get_inputs` under a seed, then move its values to another distribution."""
         assert self.module is not None
-        self.seed(seed)
-        random.seed(seed)
-        with contextlib.nullcontext() if self.device.type == "cpu" else self.device:  # drawn where they are needed
+        self.seeds.start(seed, self.device)
+        # Drawn where they are needed.
+        with self.seeds.only(), contextlib.nullcontext() if self.device.type == "cpu" else self.device:
             values = list(self.module.get_inputs())
         values = [value.detach().to(self.device) if isinstance(value, torch.Tensor) else value for value in values]
         return distributions.transform(values, distribution, seed, self.natures)
@@ -119,8 +131,7 @@ class Oracle:
         assert self.module is not None
         arguments = layout.encode(self.module.get_init_inputs())
         seed = message["seed"]
-        self.models = self.pair(self.fresh_model(seed), self.fresh_model(seed))
-        plain = self.models[0]
+        plain = self.fresh_model(seed)
         fixed = [
             name
             for name, value in state.tensors(plain).items()
@@ -128,17 +139,22 @@ class Oracle:
         ]
         values = self.fresh_inputs(seed, "own")
         self.entries, size = layout.manifest(values)
+        other = self.fresh_inputs(seed ^ 1, "own")
+        agreeing, vary = inputs.agreeing(values, other), inputs.vary(values, other)
         # What two draws have in common: of a tensor of two elements one tells little.
-        one = [distributions.nature_of(value) for value in values]
-        other = [distributions.nature_of(value) for value in self.fresh_inputs(seed ^ 1, "own")]
-        self.natures = [a & b for a, b in zip(one, other, strict=False)]
+        natures = ([distributions.nature_of(value) for value in draw] for draw in (values, other))
+        self.natures = [a & b for a, b in zip(*natures, strict=False)]
+        del other
+        again = self.fresh_inputs(seed, "own")
+        repeat = inputs.repeat(values, again)
         before = self.most_allocated(again=True)
         first = self.run(plain, values)
         work = self.most_allocated() - before
-        again = self.fresh_inputs(seed, "own")
+        self.double = any(out.dtype == torch.float64 for out in first)
+        self.models = self.trio([plain, *(self.fresh_model(seed) for _ in range(1 + self.double))])
         torch.manual_seed(seed + 1)  # another state of the generator: dropout and its like show
         second = self.run(plain, again)
-        same = all(alike(a, b) for a, b in zip(first, second, strict=True))
+        same = all(inputs.alike(a, b) for a, b in zip(first, second, strict=True))
         return {
             "arguments": arguments,
             "state": state.described(plain),
@@ -151,26 +167,36 @@ class Oracle:
                     "shape": list(out.shape),
                     "dtype": str(out.dtype).removeprefix("torch."),
                     "aliases": aliases(out, values),
+                    "strides": list(out.stride()),
                 }
                 for out in first
             ],
             "random": not same,
+            "repeat": repeat,
+            "agreeing": agreeing,
+            "vary": vary,
         }
 
     def state(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make non-default weights, which wait for `write`, and models that hold them."""
-        plain, wide = self.fresh_model(message["seed"]), self.fresh_model(message["seed"])
+        models = [self.fresh_model(message["seed"]) for _ in range(2 + self.double)]
         with torch.no_grad():
-            parameters = {name for name, value in state.tensors(plain).items() if isinstance(value, torch.nn.Parameter)}
-            values = distributions.non_default_state(plain.state_dict(), message["values_seed"], parameters=parameters)
-            for model in (plain, wide):
+            parameters = {
+                name for name, value in state.tensors(models[0]).items() if isinstance(value, torch.nn.Parameter)
+            }
+            values = distributions.non_default_state(
+                models[0].state_dict(), message["values_seed"], parameters=parameters
+            )
+            for model in models:
                 held = model.state_dict()
                 for name, value in values.items():
                     held[name].copy_(value)
-            values = {name: value.clone() for name, value in plain.state_dict().items() if name in values}  # tied: one
+            values = {
+                name: value.clone() for name, value in models[0].state_dict().items() if name in values
+            }  # what is tied has one value
             entries, size = layout.manifest(list(values.values()))
             self.written = (entries, list(values.values()))
-        self.models = self.pair(plain, wide)
+        self.models = self.trio(models)
         return {"names": list(values), "entries": entries, "bytes": size}
 
     def fingerprints(self, message: wire.Message, fds: list[int]) -> wire.Message:
@@ -183,18 +209,70 @@ class Oracle:
             torch.set_num_threads(threads)
         return {"fingerprints": state.fingerprints(model, list(state.tensors(model)))}
 
-    def pair(self, plain: Any, wide: Any) -> tuple[Any, Any]:
-        """Return the model and its float64 twin.
+    def trio(self, models: list[Any]) -> Models:
+        """Return the model, its float64 twin and, for float64 outputs, its float32 twin, made of models that are alike.
 
-        Tensors that a module holds beside its parameters and buffers, in plain attributes, become float64 with it.
+        Tensors that a module holds beside its parameters and buffers, in plain attributes, change with it.
         """
-        if not isinstance(wide, torch.nn.Module):
-            return plain, wide
-        for module in wide.double().modules():
-            for name, value in vars(module).items():
-                if not name.startswith("_"):  # those are torch's own
-                    vars(module)[name] = widened(value)
-        return plain, wide
+        plain, wide, *rest = models
+        return Models(plain, as_dtype(wide, torch.float64), as_dtype(rest[0], torch.float32) if rest else None)
+
+    def probe(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Learn the reference's typical errors, by place and magnitude, from several sets of the task's own inputs.
+
+        `limits` are factor, floor and least tolerance of each output; see `tolerance.Limits`.
+        """
+        models = self.models
+        self.limits = [Limits(*one) for one in message["limits"]]
+        draws: dict[int, list[Draw]] = {}
+        answers: list[torch.Tensor] = []
+        for seed in message["seeds"]:
+            values = self.fresh_inputs(seed, "own")
+            answers = self.exact(models.wide, values)
+            self.check_answers(answers, message["answer_bytes"])
+            errors = self.errors(models, values, answers)[1]
+            for k, (answer, error) in enumerate(zip(answers, errors, strict=True)):
+                if answer.is_floating_point():
+                    draws.setdefault(k, []).append(Draw.of(answer.reshape(-1), error))
+        self.profiles = [
+            Profile(tuple(answer.shape), draws[k]) if k in draws else None for k, answer in enumerate(answers)
+        ]
+        return {"ok": True}
+
+    def errors(
+        self, models: Models, values: list[Any], answers: list[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """What the reference gives, and its error by element, flat.
+
+        An output in float64 has no better answer to be held against. There the error in float32 tells: to first order
+        the same roundings, each larger by a factor of 2 ** 29 (Higham 2002, chapter 2).
+        """
+        integers = not all(answer.is_floating_point() for answer in answers)
+        # A reference may write to its inputs.
+        found = self.run(models.plain, copied(values) if self.double or integers else values)
+        if not self.double:
+            return found, [error_of(one, answer) for one, answer in zip(found, answers, strict=True)]
+        narrow = [as_dtype(value, torch.float32) for value in copied(values)]
+        exact = self.exact(models.wide, narrow)
+        rough = self.run(models.narrow, narrow)
+        result: list[torch.Tensor] = []
+        for k, (one, answer) in enumerate(zip(found, answers, strict=True)):
+            if one.dtype != torch.float64:
+                result.append(error_of(one, answer))
+                continue
+            if rough[k].dtype == torch.float64:
+                raise Failure(
+                    "task",
+                    f"expected output {k} in the dtype of the inputs, it is float64 for float32 inputs too, so that "
+                    "nothing tells its own rounding; compute in the inputs' dtype, or return float32",
+                )
+            result.append(error_of(rough[k], exact[k]).mul_(2.0**-29))
+        return found, result
+
+    def check_answers(self, answers: list[torch.Tensor], size: int) -> None:
+        """Refuse a task whose outputs have another size on these inputs."""
+        if sum(8 * answer.numel() for answer in answers) != size:
+            raise Failure("task", "expected outputs of the same shapes on all inputs")
 
     def draw(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Write a set of inputs into the judge's memory."""
@@ -206,36 +284,93 @@ class Oracle:
         return {"ok": True}
 
     def make(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Make sets of inputs with their float64 answers, and write them into the judge's memory, one behind the other.
+        """Make sets of inputs with their answers and tolerances in the judge's memory, one behind the other.
 
-        Each set begins with its inputs; answers follow as float64 (integers as int64), in line. The answer says, for
-        each set and output, `own_error.REPORTED`.
+        Each set begins with its inputs; answers follow as float64 (integers as int64), in line; then, for each output,
+        what its elements may err, or what else integers may be: of all elements, or of those at the `positions`. The
+        answer says, for each set and output, `own_error.REPORTED`.
         """
-        plain, wide = self.models
+        models = self.models
         found: list[torch.Tensor] = []
         largest: list[float] = []
         for number, one in enumerate(message["sets"]):
             values = self.fresh_inputs(one["seed"], one["distribution"])
-            answers = self.exact(wide, values)
+            answers = self.exact(models.wide, values)
             entries, _ = layout.manifest(values)
             if entries != self.entries:
                 raise Failure("task", "expected get_inputs() to return the same shapes, layouts and values each time")
-            size = sum(8 * answer.numel() for answer in answers)
-            if size != message["answer_bytes"]:
-                raise Failure("task", "expected outputs of the same shapes on all inputs")
-            begin = message["stride"] * number
-            place = self.block[begin : begin + message["answers_at"] + size]
-            self.store(place, entries, values, answers, message["answers_at"])
-            # Behind the storing: a reference may write to its inputs.
-            for answer, own in zip(answers, self.run(plain, values), strict=True):
-                found.append(report_of_finite(own, answer) if self.all_finite else report_of_any(own, answer))
-                largest.append(most_of(own.dtype))
+            self.check_answers(answers, message["answer_bytes"])
+            begin, at = message["stride"] * number, message["answers_at"]
+            place = self.block[begin : begin + message["stride"]]
+            self.store(place, entries, values, answers, at)
+            own, errors = self.errors(models, values, answers)
+            self.allow(place[at + message["answer_bytes"] :], one, values, own, answers, errors)
+            for mine, answer, error in zip(own, answers, errors, strict=True):
+                flat = answer.reshape(-1)
+                if self.all_finite and answer.is_floating_point():
+                    found.append(report_of_finite(error, flat))
+                else:
+                    found.append(report_of_any(mine.reshape(-1), flat, error))
+                largest.append(most_of(mine.dtype))
         reports = read(found)
         if self.all_finite and not all(is_finite(one, most) for one, most in zip(reports, largest, strict=True)):
             self.all_finite = False  # from now on: others of this task will hardly be otherwise
             return self.make(message, fds)
         width = len(reports) // len(message["sets"])
         return {"reports": [reports[k : k + width] for k in range(0, len(reports), width)]}
+
+    def allow(
+        self,
+        place: torch.Tensor,
+        one: dict[str, Any],
+        values: list[Any],
+        own: list[torch.Tensor],
+        answers: list[torch.Tensor],
+        errors: list[torch.Tensor],
+    ) -> None:
+        """Write what elements may err, or be."""
+        whole = one["whole"]
+        integers = [k for k, answer in enumerate(answers) if not answer.is_floating_point()]
+        moved = self.movement(one["seed"], values, integers) if whole and integers else None
+        second = dict(
+            zip(integers, second_values([own[k] for k in integers], [answers[k] for k in integers], moved), strict=True)
+        )
+        at = 0
+        for k, (answer, error, positions) in enumerate(zip(answers, errors, one["positions"], strict=True)):
+            flat, profile = answer.reshape(-1), self.profiles[k]
+            if profile is not None and own[k].dtype != torch.float64:
+                flat, error = flat.float(), error.float()
+            dtype = torch.int64 if profile is None else own[k].dtype
+            kind = dtype if dtype in (torch.int64, torch.float64) else torch.float32
+            count = flat.numel() if whole else len(positions)
+            size = count * kind.itemsize
+            out = place[at : at + size].view(kind)
+            at += size + (-size) % 8
+            if not count:
+                continue
+            chosen = torch.tensor(positions, device=flat.device) if not whole else None
+            if profile is None:
+                out.copy_(second[k].reshape(-1) if chosen is None else second[k].reshape(-1)[chosen])
+            elif chosen is None:
+                profile.of_all(out, flat, error, self.limits[k])
+            else:
+                out.copy_(profile.of_positions(chosen, flat, error, self.limits[k]))
+
+    def movement(self, seed: int, values: list[Any], integers: list[int]) -> Callable[[float], list[torch.Tensor]]:
+        """Give the answers of integer outputs to inputs that are moved by what arithmetic may err."""
+
+        def moved(sign: float) -> list[torch.Tensor]:
+            generator = torch.Generator(self.device).manual_seed(seed)
+            others = [
+                moved_by(value, sign * self.limits[integers[0]].factor * torch.finfo(value.dtype).eps, generator)
+                if nature.movable
+                else value
+                for value, nature in zip(values, self.natures or [], strict=True)
+            ]
+            answers = self.exact(self.models.wide, others)
+            return [answers[k] for k in integers]
+
+        return moved
 
     def store(
         self, place: torch.Tensor, entries: list[layout.Entry], values: list[Any], answers: list[torch.Tensor], at: int
@@ -281,7 +416,7 @@ class Oracle:
 
     def vary(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make inputs of which single elements are to be changed, for the task gate."""
-        wide = self.models[1]
+        wide = self.models.wide
         first, *others = message["seeds"]
         self.variation = Variation(
             lambda changed: self.exact(wide, changed),
@@ -324,31 +459,38 @@ class Oracle:
         return [out.double() if out.is_floating_point() else out.to(torch.int64) for out in outputs]
 
 
-def widened(value: Any) -> Any:
-    """A floating-point tensor as float64, also in plain lists, tuples and dicts; anything else as it is."""
+@dataclass(frozen=True)
+class Models:
+    """A reference in several precisions, with the same weights."""
+
+    plain: Any
+    """As it is."""
+    wide: Any
+    """In float64."""
+    narrow: Any
+    """In float32; None where no output is in float64."""
+
+
+def copied(values: list[Any]) -> list[Any]:
+    """Inputs with tensors of their own."""
+    return [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
+
+
+def as_dtype(value: Any, dtype: torch.dtype) -> Any:
+    """A floating-point tensor or a module in a dtype, also in plain lists, tuples and dicts; anything else as it is."""
     if isinstance(value, torch.Tensor):
-        return value.double() if value.is_floating_point() else value
+        return value.to(dtype) if value.is_floating_point() else value
+    if isinstance(value, torch.nn.Module):
+        for module in value.to(dtype).modules():
+            for name, one in vars(module).items():
+                if not name.startswith("_") and not isinstance(one, torch.nn.Module):  # those are torch's own
+                    vars(module)[name] = as_dtype(one, dtype)
+        return value
     if type(value) in (list, tuple):
-        return type(value)(widened(one) for one in value)
+        return type(value)(as_dtype(one, dtype) for one in value)
     if type(value) is dict:
-        return {key: widened(one) for key, one in value.items()}
+        return {key: as_dtype(one, dtype) for key, one in value.items()}
     return value
-
-
-def alike(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether two answers to the same question are the same up to rounding (sums in threads may differ in order)."""
-    if first.shape != second.shape:
-        return False
-    largest = [part.double().nan_to_num().abs().max() for (part,) in in_parts(first)]
-    if not largest:
-        return True
-    most_apart = 1e-3 * torch.stack(largest).max()
-    apart = [(_apart(a, b) > most_apart).sum() for a, b in in_parts(first, second)]
-    return bool(torch.stack(apart).sum() <= 1e-3 * first.numel())
-
-
-def _apart(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return (a.double().nan_to_num() - b.double().nan_to_num()).abs()
 
 
 def aliases(output: torch.Tensor, values: list[Any]) -> bool:

@@ -1,49 +1,68 @@
-"""How far a reference's own arithmetic is from the float64 answer.
+"""How far a reference's own arithmetic is from the float64 answer, element by element.
 
-Where everything is finite, which is nearly always, four passes over an output tell it; where not, some forty, which
+Where everything is finite, which is nearly always, four passes over an output tell it; where not, some twenty, which
 also find out which elements are infinite, or not a number, on one side only.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-_PART = 1 << 24
-"""Elements of an output that are compared at a time."""
-
-_OF_FINITE = ("scale", "own_error", "own_row_error")
+_UNDECIDED = 1e-3
+"""Share of the elements that moved inputs may make undecided. Ties among equal inputs are not near ties: there the
+reference decides."""
+_OF_FINITE = ("scale", "own_error")
 REPORTED = (*_OF_FINITE, "masks_differ", "mismatches")
-"""What is told of each output: its largest finite magnitude; the largest error of the reference's own arithmetic,
-absolute, and over the largest magnitude of its row (last dimension; rows that are finite and not zero); how many
-elements are finite in one and not in the other; how many differ (of integers)."""
+"""What is told of each output: its largest finite magnitude; the largest error of the reference's own arithmetic; how
+many elements are finite in one and not in the other; how many differ (of integers)."""
 
 
-def report_of_finite(own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
-    """The first three of `REPORTED` of an output whose elements are all finite, shape (3,).
+def report_of_finite(error: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
+    """The first two of `REPORTED` of a floating-point output whose elements are all finite, shape (2,).
 
-    Where they are not, `is_finite` is false of it. Of integers all of `REPORTED`.
-
-    Args:
-        own: What the reference gave.
-        answer: What its float64 twin gave, in the same shape.
-    """
-    if not own.is_floating_point():
-        return report_of_any(own, answer)
-    parts = [_finite_rows(*part) for part in in_parts(own, answer)]
-    return torch.stack(parts).amax(0) if len(parts) > 1 else parts[0] if parts else answer.new_zeros(3)
-
-
-def report_of_any(own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
-    """`REPORTED` of an output, shape (5,).
+    Where they are not, `is_finite` is false of it.
 
     Args:
-        own: What the reference gave.
-        answer: What its float64 twin gave, in the same shape.
+        error: Of the reference, flat.
+        answer: What its float64 twin gave, flat.
     """
-    return torch.stack([scale_of(answer), *own_errors(own, answer)])
+    if not answer.numel():
+        return answer.new_zeros(2)
+    return torch.stack([_largest(answer), _largest(error)])
+
+
+def _largest(values: torch.Tensor) -> torch.Tensor:
+    """Largest magnitude, or NaN: in one pass on a GPU, in two on a CPU."""
+    return torch.linalg.vector_norm(values, math.inf) if values.is_cuda else values.abs().amax()
+
+
+def report_of_any(own: torch.Tensor, answer: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
+    """`REPORTED` of an output, shape (4,).
+
+    Args:
+        own: What the reference gave, flat.
+        answer: What its float64 (or int64) twin gave, flat.
+        error: Of the reference, flat.
+    """
+    if not answer.numel():
+        return answer.new_zeros(4, dtype=torch.float64)
+    if not answer.is_floating_point():
+        differ = (error != 0).sum().double()
+        return torch.stack([answer.abs().max().double(), error.max(), 0.0 * differ, differ])
+    finite = own.isfinite()
+    rounded = answer.to(own.dtype)
+    return torch.stack(
+        [
+            torch.where(answer.isfinite(), answer.abs(), 0.0).max(),
+            torch.where(error.isfinite(), error, 0.0).max(),
+            (finite != rounded.isfinite()).sum().double(),
+            (own != rounded).sum().double(),
+        ]
+    )
 
 
 def read(found: list[torch.Tensor]) -> list[dict[str, float]]:
@@ -68,8 +87,7 @@ def is_finite(report: dict[str, float], most: float) -> bool:
         report: As `read` gave it.
         most: See `most_of`.
     """
-    errors = report["own_error"], report["own_row_error"]
-    return report["scale"] <= most and all(math.isfinite(error) for error in errors)
+    return report["scale"] <= most and math.isfinite(report["own_error"])
 
 
 def most_of(dtype: torch.dtype) -> float:
@@ -77,61 +95,41 @@ def most_of(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).max if dtype.is_floating_point else math.inf
 
 
-def _row_maxima(values: torch.Tensor) -> torch.Tensor:
-    """Largest magnitude in each row, or NaN, shape (n,) of (n, width): in one pass on a GPU, in two on a CPU."""
-    return torch.linalg.vector_norm(values, math.inf, dim=1) if values.is_cuda else values.abs().amax(1)
+def error_of(own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
+    """Error of the reference by element, float64, flat; not finite where either is not. 1 where integers differ."""
+    if not answer.is_floating_point():
+        return (own.reshape(-1).to(torch.int64) != answer.reshape(-1)).double()
+    return (own.reshape(-1) - answer.reshape(-1)).abs_()  # in float64: the wider of both
 
 
-def _finite_rows(own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
-    """Scale, error and row error of some rows, both shape (n, width); shape (3,). What is not finite shows in them."""
-    rows, errors = _row_maxima(answer), _row_maxima(own - answer)  # in float64: the wider of both
-    return torch.stack([rows.max(), errors.max(), torch.where(rows > 0, errors / rows, 0.0).max()])
+def second_values(
+    own: Sequence[torch.Tensor],
+    answers: Sequence[torch.Tensor],
+    moved: Callable[[float], list[torch.Tensor]] | None,
+) -> list[torch.Tensor]:
+    """What elements of integer outputs may be beside the right value: the right value again where they are decided.
+
+    An element is undecided where the reference itself gives another value, or where the answer is another once the
+    inputs are moved by what arithmetic may err: the largest of two nearly equal numbers, a comparison near equality.
+
+    Args:
+        own: What the reference gave: bool or integers.
+        answers: int64 answers.
+        moved: Gives the answers to inputs moved along a random direction, forwards or backwards; None: not tried.
+    """
+    found = [one.to(torch.int64) for one in own]
+    near = [one.clone() for one in answers]
+    for sign in (1.0, -1.0) if moved is not None else ():
+        assert moved is not None
+        near = [torch.where(a == b, c, a) for a, b, c in zip(near, answers, moved(sign), strict=True)]
+    for k, (answer, other) in enumerate(zip(answers, near, strict=True)):
+        few = (other != answer).sum() <= _UNDECIDED * answer.numel() + 1
+        found[k] = torch.where((found[k] == answer) & few, other, found[k])
+    return found
 
 
-def scale_of(answer: torch.Tensor) -> torch.Tensor:
-    """Largest finite magnitude, shape ()."""
-    parts = [_most(part.double().abs(), part.isfinite()) for (part,) in in_parts(answer)]
-    return torch.stack(parts).amax() if parts else answer.new_zeros((), dtype=torch.float64)
-
-
-def _most(values: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
-    """Largest of the values at some places, at least 0, shape (); without waiting for a GPU."""
-    return torch.where(where, values, 0.0).max()
-
-
-def in_parts(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Rows (last dimension) of tensors of one shape, some at a time: float64 copies of large outputs are large."""
-    first = tensors[0]
-    if not first.numel():
-        return iter(())
-    width = first.shape[-1] if first.ndim else 1
-    count = max(1, _PART // width)
-    return zip(*(tensor.reshape(-1, width).split(count) for tensor in tensors), strict=True)
-
-
-def own_errors(own: torch.Tensor, answer: torch.Tensor) -> list[torch.Tensor]:
-    """`REPORTED` from the second to the fifth, each shape ()."""
-    parts = [_errors_of_rows(*part) for part in in_parts(own, answer)]
-    if not parts:
-        return [answer.new_zeros((), dtype=torch.float64)] * 4
-    found = torch.stack(parts)
-    return [*found[:, :2].amax(0), *found[:, 2:].sum(0)]
-
-
-def _errors_of_rows(own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
-    """The same of some rows, both shape (n, width); shape (4,)."""
-    wide = own.double() if own.is_floating_point() else own.to(torch.int64).double()
-    rounded = answer.to(own.dtype).double() if own.is_floating_point() else answer.double()
-    answer = answer.double()
-    finite = wide.isfinite()
-    error = (wide - answer).abs()
-    scale, row_error = answer.abs().amax(1), error.amax(1)
-    usable = scale.isfinite() & row_error.isfinite() & (scale > 0)
-    return torch.stack(
-        [
-            _most(error, finite & answer.isfinite()),
-            _most(row_error / scale, usable),
-            (finite != rounded.isfinite()).sum().double(),
-            (wide != answer).sum().double(),
-        ]
-    )
+def moved_by(value: Any, share: float, generator: torch.Generator) -> torch.Tensor:
+    """A floating-point tensor as float64, each element changed by up to a share of itself."""
+    wide = value.double()
+    noise = torch.rand(wide.shape, generator=generator, dtype=torch.float64, device=wide.device)
+    return wide + wide * noise.mul_(2.0).sub_(1.0).mul_(share)

@@ -118,11 +118,10 @@ class AuditJudge(Judge):
         )
 
     def _answer_on_host(self, answer: Answer) -> Answer:
-        scales = answer.row_scales
         return replace(
             answer,
             whole=self.device.to_host(answer.whole),
-            row_scales=None if scales is None else self.device.to_host(scales),
+            whole_limits=self.device.to_host(answer.whole_limits),
         )
 
 

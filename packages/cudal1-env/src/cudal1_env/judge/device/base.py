@@ -13,6 +13,7 @@ from cudal1_worker import protocol as wire
 
 from cudal1_env.judge.device.health import Held
 from cudal1_env.judge.device.roofline import Floor
+from cudal1_env.judge.device.strides import own_memory
 from cudal1_env.judge.device.tensors import Array, Expected
 from cudal1_env.records import GpuState, Machine
 
@@ -267,7 +268,7 @@ class Device(Protocol):
         """Copy an array of the device."""
         ...
 
-    def view(self, raw: Array, dtype: Literal["float64", "int64"]) -> Array:
+    def view(self, raw: Array, dtype: Literal["float64", "float32", "int64"]) -> Array:
         """View bytes as numbers."""
         ...
 
@@ -275,7 +276,7 @@ class Device(Protocol):
         """Copy elements of flat arrays to the host, all in one go.
 
         Args:
-            wanted: float64 or int64 arrays, and positions in each.
+            wanted: float64, float32 or int64 arrays, and positions in each; float32 may come as float64.
         """
         ...
 
@@ -297,7 +298,7 @@ def parse_outputs(page: bytes, expected: tuple[Expected, ...], device_code: int)
         device_code: On which kind of device they must lie.
 
     Raises:
-        Contract: Number, device, dtype or shape differ, or strides reach backwards.
+        Contract: Number, device, dtype or shape differ, or strides reach backwards or let elements share memory.
     """
     count = int.from_bytes(page[8 * wire.OUTPUTS : 8 * wire.OUTPUTS + 8], "little")
     if count != len(expected):
@@ -316,6 +317,12 @@ def parse_outputs(page: bytes, expected: tuple[Expected, ...], device_code: int)
             raise Contract(f"expected output {position} on the task's device, got another")
         if any(stride < 0 for stride in strides):
             raise Contract(f"expected strides of zero or more for output {position}", f"{list(strides)}")
+        if not own_memory(strides, want):
+            raise Contract(
+                f"expected memory of its own for each element of output {position}, as in the reference's output: "
+                "return a tensor in full, e.g. by `.contiguous()`",
+                f"strides {list(strides)}",
+            )
         outputs.append(Output(address, strides, want))
     return outputs
 

@@ -118,7 +118,7 @@ class CpuDevice:
         """Copy an array."""
         return array.copy()
 
-    def view(self, raw: Bytes, dtype: Literal["float64", "int64"]) -> npt.NDArray[np.generic]:
+    def view(self, raw: Bytes, dtype: Literal["float64", "float32", "int64"]) -> npt.NDArray[np.generic]:
         """View bytes as numbers."""
         return raw.view(dtype)
 

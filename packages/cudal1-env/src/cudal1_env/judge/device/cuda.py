@@ -153,7 +153,7 @@ class CudaDevice:
         """Copy a tensor on the GPU."""
         return array.clone()
 
-    def view(self, raw: Tensor, dtype: Literal["float64", "int64"]) -> Tensor:
+    def view(self, raw: Tensor, dtype: Literal["float64", "float32", "int64"]) -> Tensor:
         """View bytes as numbers."""
         return raw.view(getattr(self._torch, dtype))
 
@@ -165,9 +165,9 @@ class CudaDevice:
         borders = np.cumsum([positions.size for _, positions in wanted])[:-1]
         flat = self._torch.from_numpy(np.concatenate([positions for _, positions in wanted])).cuda()
         parts = self._torch.tensor_split(flat, borders.tolist())
-        taken = self._torch.cat([values[part].view(double) for (values, _), part in zip(wanted, parts, strict=True)])
+        taken = self._torch.cat([_bits(values[part], double) for (values, _), part in zip(wanted, parts, strict=True)])
         found = np.split(taken.cpu().numpy(), borders)
-        is_double = [values.dtype is double for values, _ in wanted]
+        is_double = [values.dtype.is_floating_point for values, _ in wanted]
         return [part if yes else part.view(np.int64) for part, yes in zip(found, is_double, strict=True)]
 
     def to_host(self, array: Tensor) -> npt.NDArray[np.uint8]:
@@ -188,3 +188,8 @@ class CudaDevice:
             driver=self._driver,
             cuda=cuda_version,
         )
+
+
+def _bits(values: Tensor, double: Any) -> Tensor:
+    """float64 numbers, or int64 ones' bits as such."""
+    return values.to(double) if values.dtype.is_floating_point else values.view(double)

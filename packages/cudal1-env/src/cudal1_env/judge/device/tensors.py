@@ -27,6 +27,8 @@ class Expected:
     dtype: str
     aliases: bool
     """Whether the reference itself returns an input's memory."""
+    strides: tuple[int, ...] | None = None
+    """Of the reference's own output, in elements; None: elements in order, each in memory of its own."""
 
     @cached_property
     def size(self) -> int:
@@ -37,6 +39,11 @@ class Expected:
     def item_bytes(self) -> int:
         """Bytes of an element."""
         return np.dtype(_NUMPY.get(self.dtype, self.dtype)).itemsize
+
+    @property
+    def limit_bytes(self) -> int:
+        """Bytes of what an element may err (or be, of integers): float32 but for float64 outputs and integers."""
+        return 4 if self.floating and self.dtype != "float64" else 8
 
     @property
     def floating(self) -> bool:

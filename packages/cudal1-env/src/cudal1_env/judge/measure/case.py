@@ -79,9 +79,9 @@ class Tally:
         for position, (comparison, answer) in enumerate(zip(comparisons, one.answers, strict=True)):
             seen = OutputError(
                 output=position,
-                # Two digits: the program chooses this number, and could tell its author about inputs with more.
+                # Two digits: the program chooses these numbers, and could tell its author about inputs with more.
                 error=float(f"{comparison.error:.1e}"),
-                tolerance=answer.tolerance / answer.scale if answer.scale > 0 else answer.tolerance,
+                tolerance=float(f"{comparison.tolerance:.1e}"),
                 reference_error=answer.reference_error,
                 distribution=one.distribution,
             )
@@ -92,6 +92,7 @@ class Tally:
             if wrong:
                 raise Fault(
                     Status.WRONG_OUTPUT,
-                    f"expected output {position} within {seen.tolerance:.2g} of the float64 answer (over its scale), "
-                    f"the error is {seen.error:.2g} on {one.distribution} inputs",
+                    f"expected each element of output {position} within its tolerance, one is {seen.error:.2g} from "
+                    f"the float64 answer, {seen.tolerance:.2g} is allowed there (both over the largest element) on "
+                    f"{one.distribution} inputs",
                 )

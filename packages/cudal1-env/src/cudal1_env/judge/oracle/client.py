@@ -15,7 +15,7 @@ from cudal1_worker.sandbox import Spec
 from cudal1_env.errors import TaskError, TooLargeError, WorkerLostError
 from cudal1_env.judge.device.base import Block, Device
 from cudal1_env.judge.device.memory import sealed_file
-from cudal1_env.judge.device.tensors import EPSILON, Array, Expected
+from cudal1_env.judge.device.tensors import Array, Expected
 from cudal1_env.judge.oracle.state import Entry, Fingerprints, parse_fingerprints, parse_state
 from cudal1_env.judge.workers.worker import Dead, Late, Worker
 from cudal1_env.judge.workers.zygote import Zygote
@@ -39,6 +39,9 @@ class Anatomy:
     """What each output must look like."""
     work_bytes: int = 0
     """Memory of a GPU that a call of the reference takes at most, its outputs among it."""
+    agreeing_inputs: tuple[int, ...] = ()
+    """Places of the floating-point tensors among the inputs that are the same in two draws under different seeds: their
+    values are no secret."""
 
     @property
     def tensor_bytes(self) -> list[int]:
@@ -70,6 +73,20 @@ class Weights:
 
 
 @dataclass(frozen=True)
+class Request:
+    """An input set that is to be made."""
+
+    seed: int
+    """Single-use."""
+    distribution: str
+    """One of `cudal1_worker.distributions.NAMES`."""
+    positions: list[npt.NDArray[np.int64]]
+    """Elements of each output whose limits are wanted, shape (n,)."""
+    whole: bool
+    """Whether those of all elements are wanted."""
+
+
+@dataclass(frozen=True)
 class RawSet:
     """One input set as the oracle made it."""
 
@@ -77,6 +94,9 @@ class RawSet:
     """Bytes, shape (input_bytes,); in memory of the device."""
     answers: list[Array]
     """float64 or int64, flat; views of memory that the next set overwrites."""
+    limits: list[Array]
+    """What elements may err (float32 or float64), or what else they may be (int64), of all of them or of those at the
+    positions that were asked for; the same kind of views."""
     reports: list[dict[str, Any]]
 
 
@@ -110,8 +130,19 @@ class OracleClient:
                     f"{task.id}: expected an output that is a function of the inputs, two calls on the same inputs "
                     "differ; random tasks give no reward"
                 )
+            if not answer["repeat"]:
+                raise TaskError(
+                    f"{task.id}: expected get_inputs() to draw from generators that the judge seeds, two calls under "
+                    "one seed differ; draw by torch, random or numpy.random"
+                )
+            if not answer["vary"]:
+                raise TaskError(
+                    f"{task.id}: expected inputs that differ from call to call, all floating-point tensors of "
+                    "get_inputs() are the same under different seeds: answers could be kept; draw them at random"
+                )
             outputs = tuple(
-                Expected(tuple(out["shape"]), out["dtype"], bool(out["aliases"])) for out in answer["outputs"]
+                Expected(tuple(out["shape"]), out["dtype"], bool(out["aliases"]), tuple(out["strides"]))
+                for out in answer["outputs"]
             )
             for out in outputs:
                 if out.dtype.startswith("complex"):
@@ -125,6 +156,7 @@ class OracleClient:
                 answer["bytes"],
                 outputs,
                 answer["work_bytes"],
+                tuple(answer["agreeing"]),
             )
             self.rest()
         except BaseException:
@@ -166,34 +198,66 @@ class OracleClient:
         """Fingerprints of the state that the reference's constructor makes under a seed."""
         return parse_fingerprints(self._ask({"op": "fingerprints", "seed": seed})["fingerprints"])
 
-    def make(self, sets: Sequence[tuple[int, str]]) -> list[RawSet]:
-        """Make input sets with their answers and the reference's own errors; `most_at_once` may be asked for.
+    def probe(self, seeds: Sequence[int], limits: Sequence[Sequence[float]]) -> None:
+        """Let the oracle learn the reference's typical errors; before the first set.
 
         Args:
-            sets: Single-use seed and distribution (`cudal1_worker.distributions.NAMES`) of each.
+            seeds: Of the inputs that tell them.
+            limits: Factor, floor and least tolerance of each output; see `cudal1_worker.tolerance.Limits`.
+        """
+        message = {"op": "probe", "seeds": list(seeds), "limits": [list(one) for one in limits]}
+        self._ask(message | {"answer_bytes": self._answer_bytes})
+
+    def make(self, sets: Sequence[Request]) -> list[RawSet]:
+        """Make input sets with their answers and what elements may err; `most_at_once` may be asked for.
+
+        Args:
+            sets: What is wanted.
         """
         answers_at, stride = self.anatomy.input_bytes, self.set_bytes
         block = self._memory(stride * len(sets))
         made = self._ask(
             {
                 "op": "make",
-                "sets": [{"seed": seed, "distribution": name} for seed, name in sets],
+                "sets": [
+                    {
+                        "seed": one.seed,
+                        "distribution": one.distribution,
+                        "positions": [positions.tolist() for positions in one.positions],
+                        "whole": one.whole,
+                    }
+                    for one in sets
+                ],
                 "stride": stride,
                 "answers_at": answers_at,
-                "answer_bytes": 8 * sum(out.size for out in self.anatomy.outputs),
+                "answer_bytes": self._answer_bytes,
             }
         )
-        result: list[RawSet] = []
-        for number, reports in enumerate(made["reports"]):
-            data = block[stride * number : stride * (number + 1)]
-            answers: list[Array] = []
-            offset = answers_at
-            for out in self.anatomy.outputs:
-                raw = data[offset : offset + 8 * out.size]
-                answers.append(self._device.view(raw, "float64" if out.dtype in EPSILON else "int64"))
-                offset += 8 * out.size
-            result.append(RawSet(self._device.copy(data[:answers_at]), answers, reports))
-        return result
+        return [
+            self._raw(one, block[stride * number : stride * (number + 1)], reports)
+            for number, (one, reports) in enumerate(zip(sets, made["reports"], strict=True))
+        ]
+
+    def _raw(self, one: Request, data: Array, reports: list[dict[str, Any]]) -> RawSet:
+        """Return a set as it lies in memory, see `cudal1_worker.oracle.Oracle.make`."""
+        answers: list[Array] = []
+        limits: list[Array] = []
+        offset = self.anatomy.input_bytes
+        for out in self.anatomy.outputs:
+            raw = data[offset : offset + 8 * out.size]
+            answers.append(self._device.view(raw, "float64" if out.floating else "int64"))
+            offset += 8 * out.size
+        for out, positions in zip(self.anatomy.outputs, one.positions, strict=True):
+            size = out.limit_bytes * (out.size if one.whole else positions.size)
+            raw = data[offset : offset + size]
+            kind = "int64" if not out.floating else "float64" if out.limit_bytes == 8 else "float32"
+            limits.append(self._device.view(raw, kind))
+            offset += -(-size // 8) * 8
+        return RawSet(self._device.copy(data[: self.anatomy.input_bytes]), answers, limits, reports)
+
+    @property
+    def _answer_bytes(self) -> int:
+        return 8 * sum(out.size for out in self.anatomy.outputs)
 
     def draw(self, seed: int) -> Array:
         """Make one set of inputs of the task's own distribution, without answers.
@@ -215,9 +279,9 @@ class OracleClient:
 
     @property
     def set_bytes(self) -> int:
-        """Memory of a set with its whole answers."""
-        size = self.anatomy.input_bytes + 8 * sum(out.size for out in self.anatomy.outputs)
-        return -(-size // _PAGE) * _PAGE
+        """Memory of a set with its whole answers and limits."""
+        limits = sum(-(-out.limit_bytes * out.size // 8) * 8 for out in self.anatomy.outputs)
+        return -(-(self.anatomy.input_bytes + self._answer_bytes + limits) // _PAGE) * _PAGE
 
     def vary(self, seeds: Sequence[int]) -> list[float]:
         """Make inputs of which single elements are then changed.

@@ -21,9 +21,9 @@ from cudal1_worker.sandbox import Spec
 
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.device.base import Device
-from cudal1_env.judge.device.tensors import EPSILON, Array, Expected
-from cudal1_env.judge.oracle.client import Anatomy, OracleClient, RawSet, Weights
-from cudal1_env.judge.oracle.numerics import HALF, Answer, most_own_error, row_scales, tolerance
+from cudal1_env.judge.device.tensors import Array
+from cudal1_env.judge.oracle.client import Anatomy, OracleClient, RawSet, Request, Weights
+from cudal1_env.judge.oracle.numerics import Answer, fault, limits_of
 from cudal1_env.judge.oracle.state import Fingerprints
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.zygote import Zygote
@@ -33,19 +33,13 @@ WARM_SETS = 2
 SEED_BYTES = 16
 _CYCLE = ("own", "own", "shifted", "own", "own", "heavy", "own", "own", "needle", "own")
 """Distributions of consecutive sets: most are the task's own, because speed may depend on values."""
-_PROBES = {"own": 3, "shifted": 1, "heavy": 1, "needle": 1}
-"""How many sets of each distribution tell the reference's own error."""
-_LEAST_WIDTH = 16
-"""Shorter rows have no scale of their own: all their values may be small by chance."""
+_FEWEST_PROBES, _MOST_PROBES, _PROBED = 3, 16, 192
+"""Sets that tell the reference's typical errors: so many that the smallest output has about 192 elements in all."""
 
 
 def private_seed() -> int:
     """A seed that is used once, for one worker."""
     return secrets.randbits(62)
-
-
-def _width(out: Expected) -> int:
-    return out.shape[-1] if out.shape else 1
 
 
 _MAKING_SETS, _MAKING_INPUTS = 3, 4
@@ -98,76 +92,25 @@ class InputSet:
         return self.inputs.nbytes + sum(
             a.values.nbytes
             + a.positions.nbytes
-            + sum(part.nbytes for part in (a.whole, a.row_scales) if part is not None)
+            + a.limits.nbytes
+            + sum(part.nbytes for part in (a.whole, a.whole_limits) if part is not None)
             for a in self.answers
         )
 
 
 @dataclass(frozen=True)
-class Own:
-    """The reference's own error, for each output."""
-
-    error: list[float]
-    """Largest absolute error over the output's scale; for integers the share of elements that differ."""
-    row_error: list[float]
-    """Largest error over the largest magnitude of its row."""
-    usable: bool = True
-    """Whether a candidate can be held to it."""
-
-    def or_worse(self, other: Own) -> Own:
-        """The larger of both, output by output; usable if both are."""
-        return Own(
-            [max(pair) for pair in zip(self.error, other.error, strict=True)],
-            [max(pair) for pair in zip(self.row_error, other.row_error, strict=True)],
-            self.usable and other.usable,
-        )
-
-
-@dataclass
-class _DraftAnswer:
-    """An answer whose chosen elements have not been read yet; for the fields see `Answer`."""
-
-    positions: npt.NDArray[np.int64]
-    values: Array
-    """The whole answer, in memory that the oracle overwrites."""
-    kept: Array | None
-    scale: float
-    tolerance: float
-    row_tolerance: float = float("inf")
-    scales: Array | None = None
-    """Of all rows."""
-    width: int = 1
-    reference_error: float = 0.0
-
-    @property
-    def wanted(self) -> list[tuple[Array, npt.NDArray[np.int64]]]:
-        """What is to be read, and where."""
-        own = [(self.values, self.positions)]
-        return own if self.scales is None else [*own, (self.scales, self.positions // self.width)]
-
-    def finished(self, taken: Iterator[npt.NDArray[np.generic]]) -> Answer:
-        """Return the answer, given what was read."""
-        return Answer(
-            self.positions,
-            next(taken),
-            self.kept,
-            self.scale,
-            self.tolerance,
-            row_tolerance=self.row_tolerance,
-            row_scales=None if self.kept is None else self.scales,
-            sample_scales=None if self.scales is None else next(taken),
-            reference_error=self.reference_error,
-        )
-
-
-@dataclass
 class _Draft:
-    """An input set whose answers are drafts."""
+    """An input set that is asked for, or was made, and whose sample has not been read yet."""
 
     index: int
     name: str
-    inputs: Array
-    answers: list[_DraftAnswer]
+    request: Request
+
+    def wanted(self, raw: RawSet) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
+        """What is to be read, and where."""
+        for values, limits, positions in zip(raw.answers, raw.limits, self.request.positions, strict=True):
+            yield values, positions
+            yield limits, positions if self.request.whole else np.arange(positions.size)
 
 
 class Pool:
@@ -213,7 +156,8 @@ class Pool:
         """What exceeds this is not kept; whoever holds several pools says so."""
         self.size_bytes = 0
         """Memory that its sets take."""
-        self._own_error: dict[str, Own] = {}
+        self._own_error: dict[str, list[float]] = {}
+        """Of the reference on each usable distribution, for each output, over its scale."""
 
     @property
     def anatomy(self) -> Anatomy:
@@ -228,7 +172,7 @@ class Pool:
     @property
     def _kept_bytes(self) -> float:
         """Memory of a set that is kept, on average: not all have whole answers."""
-        whole = sum(8 * out.size for out in self.anatomy.outputs)
+        whole = sum((8 + out.limit_bytes) * out.size for out in self.anatomy.outputs)
         return self.anatomy.input_bytes + self.settings.full_check_share * whole + 1
 
     def weights(self) -> Weights:
@@ -319,116 +263,87 @@ class Pool:
         self.device.trim()
 
     def _probe(self) -> None:
-        """Learn the reference's own error on each distribution, and which distributions the reference allows."""
-        for name, count in _PROBES.items():
-            none = [0.0] * len(self.anatomy.outputs)
-            worst = Own(none, none)
-            for number in range(count):
-                seed = self.secrets.number("probe", name, number)
-                worst = worst.or_worse(self._own(self.oracle.make([(seed, name)])[0]))
-                if not worst.usable:
-                    break
-            if worst.usable:
-                self._own_error[name] = worst
+        """Learn the reference's own errors, and which distributions of inputs the reference allows."""
+        outputs, settings = self.anatomy.outputs, self.settings
+        fewest = min([out.size for out in outputs if out.floating and out.size], default=_PROBED)
+        count = min(max(_FEWEST_PROBES, -(-_PROBED // fewest)), _MOST_PROBES)
+        limits = [limits_of(out.dtype, settings.error_factor, settings.error_floor_ulps) for out in outputs]
+        self.oracle.probe([self.secrets.number("probe", number) for number in range(count)], limits)
+        for name in dict.fromkeys(_CYCLE):
+            seed = self.secrets.number("probe", name)
+            draft = _Draft(-1, name, self._request(seed, name, self.secrets.generator("probe", name), whole=False))
+            ((one, reason),) = self._finished([draft])
+            if not reason:
+                self._own_error[name] = [answer.reference_error for answer in one.answers]
             elif name == "own":
-                most = [most_own_error(out.dtype) for out in self.anatomy.outputs]
                 raise TaskError(
-                    f"{self.task.id}: expected a reference whose own arithmetic agrees with float64 within {most} of "
-                    f"its outputs' scale, it does not (errors {worst.error}): any answer would pass"
+                    f"{self.task.id}: expected a reference whose own arithmetic agrees with float64, {reason}: any "
+                    "answer would pass; make the reference more accurate, or its inputs less extreme"
                 )
 
-    def _own(self, raw: RawSet) -> Own:
-        """The reference's own error on one set."""
-        error: list[float] = []
-        for entry, out in zip(raw.reports, self.anatomy.outputs, strict=True):
-            if out.floating:
-                error.append(entry["own_error"] / entry["scale"] if entry["scale"] > 0 else 0.0)
-            else:
-                error.append(entry["mismatches"] / max(out.size, 1))
-        usable = all(
-            entry["masks_differ"] == 0 and one < most_own_error(out.dtype)
-            for entry, one, out in zip(raw.reports, error, self.anatomy.outputs, strict=True)
-        )
-        return Own(error, [entry["own_row_error"] for entry in raw.reports], usable)
-
     def _make(self, indices: Sequence[int]) -> list[InputSet]:
-        """Make sets; where the reference errs too much, though not on the probes, with inputs of the task's own."""
+        """Make sets; where the reference errs too much, though not on the probe, with inputs of the task's own."""
         names = [_CYCLE[index % len(_CYCLE)] for index in indices]
         names = [name if name in self._own_error else "own" for name in names]
-        seeds = [self.secrets.number("set", index) for index in indices]
-        raws = self.oracle.make(list(zip(seeds, names, strict=True)))
-        drafts: list[_Draft] = []
-        unusable: list[int] = []
-        for index, name, raw in zip(indices, names, raws, strict=True):
-            own = self._own(raw)
-            if name != "own" and not own.usable:
-                unusable.append(index)
-            else:
-                drafts.append(self._draft(index, name, raw, own))
-        result = self._finished(drafts)
-        for index in unusable:
-            (raw,) = self.oracle.make([(self.secrets.number("set", index), "own")])
-            result += self._finished([self._draft(index, "own", raw, self._own(raw))])
-        return result
+        drafts = [self._draft(index, name) for index, name in zip(indices, names, strict=True)]
+        made = self._finished(drafts)
+        again = [one.index for one, reason in made if reason and one.distribution != "own"]
+        made = [(one, reason) for one, reason in made if one.index not in again]
+        for index in again:
+            made += self._finished([self._draft(index, "own")])
+        return [one for one, _ in made]
 
-    def _draft(self, index: int, name: str, raw: RawSet, own: Own) -> _Draft:
-        """Choose what of a set is needed to judge outputs.
-
-        What is allowed follows the reference's error on this set where that is larger than on the probes: products of
-        large numbers before a softmax err by nothing on one set and by 0.03 % on the next.
-        """
+    def _draft(self, index: int, name: str) -> _Draft:
         random = self.secrets.generator("check", index)
         whole = bool(random.random() < self.settings.full_check_share) or index == 0
-        share = max(16, self.settings.sample_elements // len(self.anatomy.outputs))
-        probed = self._own_error[name]
-        worse = probed.or_worse(own) if own.usable else probed
-        answers: list[_DraftAnswer] = []
-        for position, (out, values) in enumerate(zip(self.anatomy.outputs, raw.answers, strict=True)):
-            errors = (worse.error[position], worse.row_error[position])
-            answer = self._answer(out, values, raw.reports[position], errors, share, random, whole=whole)
-            answer.reference_error = probed.error[position]
-            answers.append(answer)
-        return _Draft(index, name, raw.inputs, answers)
+        return _Draft(index, name, self._request(self.secrets.number("set", index), name, random, whole=whole))
 
-    def _finished(self, drafts: Sequence[_Draft]) -> list[InputSet]:
-        """Read the chosen elements of several sets, all in one go."""
-        wanted = [pair for draft in drafts for answer in draft.answers for pair in answer.wanted]
-        taken = iter(self.device.take(wanted))
-        return [
-            InputSet(draft.index, draft.name, draft.inputs, tuple(answer.finished(taken) for answer in draft.answers))
-            for draft in drafts
-        ]
+    def _request(self, seed: int, name: str, random: np.random.Generator, *, whole: bool) -> Request:
+        """Choose what of a set is needed to judge outputs: a sample of each, in random order."""
+        share = max(16, self.settings.sample_elements // len(self.anatomy.outputs))
+        positions = [random.choice(out.size, size=min(share, out.size), replace=False) for out in self.anatomy.outputs]
+        return Request(seed, name, [part.astype(np.int64) for part in positions], whole)
+
+    def _finished(self, drafts: Sequence[_Draft]) -> list[tuple[InputSet, str]]:
+        """Make sets, read the chosen elements in one go, and say of each why it cannot be used, if so."""
+        raws = self.oracle.make([draft.request for draft in drafts])
+        pairs = list(zip(drafts, raws, strict=True))
+        taken = iter(self.device.take([one for draft, raw in pairs for one in draft.wanted(raw)]))
+        result: list[tuple[InputSet, str]] = []
+        for draft, raw in pairs:
+            own = self._own_error.get(draft.name)
+            answers = [self._answer(draft.request, raw, place, taken, own) for place in range(len(raw.answers))]
+            reasons = [
+                f"of output {place} {reason}"
+                for place, (answer, out) in enumerate(zip(answers, self.anatomy.outputs, strict=True))
+                if (reason := "other elements are finite" if raw.reports[place]["masks_differ"] else fault(answer, out))
+            ]
+            one = InputSet(draft.index, draft.name, raw.inputs, tuple(answers))
+            result.append((one, "; ".join(reasons)))
+        return result
 
     def _answer(
         self,
-        out: Expected,
-        values: Array,
-        report: dict[str, float],
-        own: tuple[float, float],
-        share: int,
-        random: np.random.Generator,
-        *,
-        whole: bool,
-    ) -> _DraftAnswer:
-        count = min(share, out.size)
-        positions = random.choice(out.size, size=count, replace=False) if count else np.empty(0)  # in random order
-        positions = positions.astype(np.int64)
-        settings, (own_error, own_row_error), scale = self.settings, own, report["scale"]
-        factor, floor_ulps = HALF.get(out.dtype, (settings.error_factor, settings.error_floor_ulps))
-        kept = self.device.copy(values) if whole else None
-        if not out.floating:
-            return _DraftAnswer(positions, values, kept, 1.0, own_error * settings.error_factor)  # shares have no scale
-        allowed = tolerance(
-            scale=scale,
-            own_relative_error=own_error,
-            dtype=out.dtype,
-            factor=factor,
-            floor_ulps=floor_ulps,
+        request: Request,
+        raw: RawSet,
+        place: int,
+        taken: Iterator[npt.NDArray[np.generic]],
+        own: list[float] | None,
+    ) -> Answer:
+        """Return the answer of an output, given what was read; `own` is the reference's error where that is known."""
+        out, report = self.anatomy.outputs[place], raw.reports[place]
+        scale = report["scale"] if out.floating else 1.0
+        error = (report["own_error"] / scale if scale > 0 else 0.0) if out.floating else report["mismatches"] / out.size
+        values, limits = next(taken), next(taken)
+        return Answer(
+            request.positions[place],
+            values,
+            limits,
+            self.device.copy(raw.answers[place]) if request.whole else None,
+            self.device.copy(raw.limits[place]) if request.whole else None,
+            scale,
+            float(f"{error:.1e}") if own is None else own[place],
         )
-        row_allowed = max(factor * own_row_error, floor_ulps * EPSILON[out.dtype])
-        scales = row_scales(values, out.shape, all_finite=report["all_finite"] == 1.0) if out.size else None
-        row_tolerance = row_allowed if row_allowed < 1.0 and _width(out) >= _LEAST_WIDTH else float("inf")
-        return _DraftAnswer(positions, values, kept, scale, allowed, row_tolerance, scales, _width(out))
 
     def close(self) -> None:
         """End the oracle and give the sets back."""
