@@ -24,7 +24,7 @@ MILESTONES = (0.0, 1.01, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 """Thresholds that `milestone` counts. Any correct program passes the first; the second is the paper's for a speedup."""
 
 
-def reward(status: Status, speedup: Speedup | None, rule: Rule = "speedup") -> float:
+def reward(status: Status, speedup: Speedup | None, rule: Rule = "speedup", *, most: float = math.inf) -> float:
     """Return the reward of a verdict.
 
     `speedup` is 0 for whatever is not correct. For a correct program it is the interval's `low` when that is over 1
@@ -39,6 +39,7 @@ def reward(status: Status, speedup: Speedup | None, rule: Rule = "speedup") -> f
         status: The verdict.
         speedup: Reference over candidate; needed with `CORRECT`, ignored with any other status.
         rule: Which of the three.
+        most: The largest speedup that is paid: 1 for a task whose checker lets wrong programs through.
 
     Raises:
         ValueError: `CORRECT` without a speedup.
@@ -49,6 +50,8 @@ def reward(status: Status, speedup: Speedup | None, rule: Rule = "speedup") -> f
     1.0
     >>> reward(Status.CORRECT, Speedup(low=0.01, point=0.2, high=9.0))
     0.2
+    >>> reward(Status.CORRECT, Speedup(low=1.8, point=1.9, high=2.0), most=1.0)
+    1.0
     >>> reward(Status.WRONG_OUTPUT, None)
     0.0
     """
@@ -56,7 +59,7 @@ def reward(status: Status, speedup: Speedup | None, rule: Rule = "speedup") -> f
     if status is Status.CORRECT:
         if speedup is None:
             raise ValueError("expected a speedup with CORRECT, got None; pass the record's own")
-        value = _worth(speedup)
+        value = min(_worth(speedup), most)
     if rule == "speedup":
         return value
     if rule == "log":
@@ -64,18 +67,9 @@ def reward(status: Status, speedup: Speedup | None, rule: Rule = "speedup") -> f
     return float(sum(1 for threshold in MILESTONES if value > threshold))
 
 
-def reward_of(evaluation: Evaluation, rule: Rule = "speedup") -> float:
+def reward_of(evaluation: Evaluation, rule: Rule = "speedup", *, most: float = math.inf) -> float:
     """Return the reward of a record; see `reward`."""
-    return reward(evaluation.status, evaluation.speedup, rule)
-
-
-def nothing(rule: Rule = "speedup") -> float:
-    """Return what a task that gives no reward gives: as much as a failure, for whatever program.
-
-    >>> nothing(), nothing("log") == LOG_FLOOR
-    (0.0, True)
-    """
-    return reward(Status.WRONG_OUTPUT, None, rule)
+    return reward(evaluation.status, evaluation.speedup, rule, most=most)
 
 
 def _worth(speedup: Speedup) -> float:

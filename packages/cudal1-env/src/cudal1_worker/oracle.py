@@ -22,6 +22,7 @@ from cudal1_worker import distributions, layout
 from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.arm import Failure, describe_error, execute, state_names
+from cudal1_worker.faults import FaultyRuns
 from cudal1_worker.matter import Variation
 from cudal1_worker.own_error import in_parts, is_finite, most_of, read, report_of_any, report_of_finite
 
@@ -59,7 +60,7 @@ class Oracle:
             "rest": self.rest,
             "vary": self.vary,
             "change": self.change,
-        }
+        } | FaultyRuns(self).handlers()
 
     def serve(self) -> None:
         """Answer messages until the judge closes the channel."""

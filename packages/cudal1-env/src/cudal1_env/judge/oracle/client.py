@@ -176,13 +176,7 @@ class OracleClient:
         result: list[RawSet] = []
         for number, reports in enumerate(made["reports"]):
             data = block[stride * number : stride * (number + 1)]
-            answers: list[Array] = []
-            offset = answers_at
-            for out in self.anatomy.outputs:
-                raw = data[offset : offset + 8 * out.size]
-                answers.append(self._device.view(raw, "float64" if out.dtype in EPSILON else "int64"))
-                offset += 8 * out.size
-            result.append(RawSet(self._device.copy(data[:answers_at]), answers, reports))
+            result.append(RawSet(self._device.copy(data[:answers_at]), self._answers(data), reports))
         return result
 
     @property
@@ -211,6 +205,52 @@ class OracleClient:
     def changes(self, tensor: int | None, position: int = 0) -> bool:
         """Whether the float64 answer changes visibly with one element of an input; with None, with nothing at all."""
         return bool(self._ask({"op": "change", "tensor": tensor, "position": position})["changes"])
+
+    def steps(self, seed: int, distribution: str, weights: str) -> dict[str, Any]:
+        """Ask for the reference's steps on one input set, and the faults that apply; see `cudal1_worker.faults`."""
+        return self._ask({"op": "steps", "seed": seed, "distribution": distribution, "weights": weights})
+
+    def faulty(
+        self, seed: int, distribution: str, weights: str, fault: str, step: int | None, *, wide: bool
+    ) -> tuple[list[Array], str]:
+        """Run the reference with a fault on one input set.
+
+        Args:
+            seed: Of the set.
+            distribution: Of the set.
+            weights: `loaded` or `seeded`.
+            fault: What is done worse.
+            step: Number of the step or input; None for each step.
+            wide: Whether the float64 twin runs instead.
+
+        Returns:
+            Its outputs as float64 or int64, flat, views of memory that the next set overwrites; and why there are none.
+        """
+        block = self._memory(self.set_bytes)
+        answer = self._ask(
+            {
+                "op": "faulty",
+                "seed": seed,
+                "distribution": distribution,
+                "weights": weights,
+                "fault": fault,
+                "step": step,
+                "wide": wide,
+                "answers_at": self.anatomy.input_bytes,
+                "answer_bytes": 8 * sum(out.size for out in self.anatomy.outputs),
+            }
+        )
+        return ([] if answer["failed"] else self._answers(block)), answer["failed"]
+
+    def _answers(self, data: Array) -> list[Array]:
+        """The whole answers of a set that lies in some memory: views of it."""
+        answers: list[Array] = []
+        offset = self.anatomy.input_bytes
+        for out in self.anatomy.outputs:
+            raw = data[offset : offset + 8 * out.size]
+            answers.append(self._device.view(raw, "float64" if out.dtype in EPSILON else "int64"))
+            offset += 8 * out.size
+        return answers
 
     def rest(self) -> None:
         """Let the oracle give back memory that it only keeps."""
