@@ -171,6 +171,10 @@ class Call:
         reduces = "other" not in self.bound  # the larger of two tensors
         reduces = reduces and not (self.name in _LOSSES and self.bound.get("reduction") == 0)
         reduces = reduces and not (self.name in _BATCH_NORMS and not self.bound.get("training"))
+        if self.name == "native_group_norm":
+            return x.numel() // max(1, self.bound["N"] * self.bound["group"])
+        if self.name in _NORMS - _BATCH_NORMS:
+            return math.prod(self.bound["normalized_shape"])
         return int(x.shape[self.dim]) if reduces and x.ndim else 0
 
     def _product_terms(self) -> int:

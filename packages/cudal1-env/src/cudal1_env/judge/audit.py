@@ -96,9 +96,11 @@ class AuditJudge(Judge):
     def use_factor(self, task: Task, factor: float | None) -> None:
         """Compare a task's outputs with another error factor from now on; None for that of the settings."""
         with self._lock:
-            self._factors.pop(reference_sha256(task), None)
+            before = self._factors.pop(reference_sha256(task), None)
             if factor is not None:
                 self._factors[reference_sha256(task)] = factor
+            if factor == before:
+                return
             for key in [key for key in self._pools if key[0] == task.id]:
                 self._retire(key)
 
