@@ -129,7 +129,7 @@ def find_audit(path: str | Path | None, suite: str, device: Device = "cpu") -> A
     Args:
         path: The audit's file; `auto` for the suite's own, where there is one.
         suite: `Suite.name`: the name, folder or file that it was loaded as.
-        device: Where its tasks run: a task has another size there. `audit.cuda.json` comes before `audit.json`.
+        device: Where its tasks run: a task has another size there. `audit.DEVICE.json` comes before `audit.json`.
 
     Raises:
         RecordError: The file holds no audit.

@@ -4,8 +4,8 @@ A fault is done to one step (`cudal1_worker.steps`), to one input, or to what is
 an input set if a program with it gives away nothing that the reference has (docs/decisions/003):
 
 - its outputs are the reference's own, bit for bit; or
-- the float64 twin with the fault alone gives the right answer up to one rounding of each element, or errs by no more
-  than `_OWN_ERRORS` times what the twin errs with this one step in the reference's own precision.
+- the float64 twin with the fault alone is off by no more than one unit in the last place of each element's neighbours,
+  or by no more than `_OWN_ERRORS` times what the twin is off with this one step in the reference's own precision.
 
 An error that is merely smaller than another step's is not harmless.
 """
@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from cudal1_data import Task
 
-from cudal1_env.audit.mutants import Subject, is_equivalent, left_by_worker, passes
+from cudal1_env.audit.mutants import Subject, left_by_worker, passes
 from cudal1_env.judge.audit import AuditJudge, KnownSet, Values
+from cudal1_env.judge.device.tensors import EPSILON
 
 MAX_STEPS = 8
 """Steps to which faults are done, spread over the forward pass; the first and the last of each kind and shape count."""
@@ -195,8 +196,7 @@ class Programs:
         alone = self._judge.faulty(self._task, one, program.fault, program.step, wide=True)
         if isinstance(alone, str):  # what the fault does by itself is not known
             return False
-        lefts = [left_by_worker(values, out.expected) for values, out in zip(alone, outputs, strict=True)]
-        if all(is_equivalent(left, out) for left, out in zip(lefts, outputs, strict=True)):
+        if all(is_one_rounding(values, out) for values, out in zip(alone, outputs, strict=True)):
             return True
         step = self._judge.faulty(self._task, one, "own", program.step, wide=True) if program.at_step else ""
         if isinstance(step, str):
@@ -226,22 +226,35 @@ def passes_in_any_order(judge: AuditJudge, task: Task, one: KnownSet, outputs: S
     return True
 
 
+def is_one_rounding(values: Values, out: Subject) -> bool:
+    """Whether each float64 output is off by no more than one unit in the last place of its neighbours' largest."""
+    if not out.expected.floating:
+        return bool((values == out.right).all())
+    errors, largest = _beside_neighbours(values, out)
+    return bool((errors <= EPSILON[out.expected.dtype] * largest).all())
+
+
 def errors_of(values: Values, out: Subject) -> npt.NDArray[np.float64]:
     """How far float64 outputs are from the right ones, shape (2,).
 
-    The largest absolute error, and the root mean square of errors over the largest magnitude among `_NEIGHBOURS`
-    elements: the second sees what faded elements lose.
+    The largest absolute error, and the root mean square of errors over the largest magnitude among their neighbours:
+    the second sees what faded elements lose.
     """
+    errors, largest = _beside_neighbours(values, out)
     with np.errstate(all="ignore"):
-        error = np.abs(np.where(values == out.right, 0.0, values - out.right))
-        error = np.where(np.isnan(values) & np.isnan(out.right), 0.0, np.nan_to_num(error, nan=np.inf))
+        mean_square = float(np.square(errors / np.maximum(largest, _TINY)).sum()) / max(errors.size, 1)
+    return np.array([float(errors.max(initial=0.0)), mean_square**0.5])
+
+
+def _beside_neighbours(values: Values, out: Subject) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Errors, shape (n, `_NEIGHBOURS`), infinite where one value is not finite; largest magnitudes, shape (n, 1)."""
+    with np.errstate(all="ignore"):
+        same = (values == out.right) | (np.isnan(values) & np.isnan(out.right))
+        errors = np.where(same, 0.0, np.nan_to_num(np.abs(values - out.right), nan=np.inf, posinf=np.inf))
     size = np.abs(np.where(np.isfinite(out.right), out.right, 0.0))
-    padding = (0, -len(error) % _NEIGHBOURS)
-    largest = np.pad(size, padding).reshape(-1, _NEIGHBOURS).max(1)
-    with np.errstate(all="ignore"):
-        shares = np.pad(error, padding).reshape(-1, _NEIGHBOURS) / np.maximum(largest, _TINY)[:, None]
-        mean_square = float(np.square(shares).sum()) / max(shares.size, 1)
-    return np.array([float(error.max(initial=0.0)), mean_square**0.5])
+    padding = (0, -len(errors) % _NEIGHBOURS)
+    blocks = np.pad(size, padding).reshape(-1, _NEIGHBOURS)
+    return np.pad(errors, padding).reshape(-1, _NEIGHBOURS), blocks.max(axis=1, keepdims=True, initial=0.0)
 
 
 def _dropped(program: Program, own: Sequence[Values], outputs: Sequence[Subject]) -> list[Values]:
