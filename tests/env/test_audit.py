@@ -187,7 +187,7 @@ def test_the_command_writes_what_the_environment_reads(tmp_path: Path) -> None:
 
     loaded = load_suite(tmp_path)
     env = CudaOptEnv(loaded, split=None, device="cpu", evaluator=RuleEvaluator())
-    for name, reward in (("level1/1", 1.96), ("level1/2", 0.0)):
+    for name, reward in (("level1/1", 1.96), ("level1/2", 1.0)):
         env.reset(options={"task": name})
         assert env.step(program(2.0))[1] == reward
     env.close()
@@ -339,21 +339,22 @@ def report_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_marked_task_gives_no_reward_and_says_why(report_file: Path) -> None:
+def test_a_marked_task_pays_nothing_above_one_and_says_why(report_file: Path) -> None:
     env = CudaOptEnv(Suite("toy", toys()), evaluator=RuleEvaluator(), audit=report_file, attempts=2)
     env.reset(options={"task": "scan"})
     observation, reward, _, _, info = env.step(program(3.0))
-    assert (reward, info["status"], info["speedup"]) == (0.0, "CORRECT", 3.0)
+    assert (reward, info["status"], info["speedup"]) == (1.0, "CORRECT", 3.0)
     assert "zeros" in info["audit"]
-    assert observation["last"]["message"].startswith("toy/scan gives no reward")
+    assert observation["last"]["message"].startswith("toy/scan pays nothing above 1")
     env.reset(options={"task": "add"})
     observation, reward, _, _, info = env.step(program(3.0))
     assert (reward > 2.9, "audit" in info) == (True, False)
     assert observation["last"]["message"] == "the double says CORRECT"
     env.close()
-    env = CudaOptEnv(Suite("toy", toys()), evaluator=RuleEvaluator(), audit=report_file, reward="log")
+    env = CudaOptEnv(Suite("toy", toys()), evaluator=RuleEvaluator(), audit=report_file, reward="log", attempts=2)
     env.reset(options={"task": "scan"})
-    assert env.step(program(3.0))[1] == LOG_FLOOR
+    assert env.step(program(3.0))[1] == 0.0
+    assert env.step("no program")[1] == LOG_FLOOR
     env.close()
 
 
@@ -361,7 +362,7 @@ def test_a_vector_environment_marks_its_parts(report_file: Path) -> None:
     envs = CudaOptVectorEnv(2, Suite("toy", toys()), evaluator=RuleEvaluator(), audit=report_file)
     envs.reset(options={"task": "scan"})
     _, rewards, _, _, infos = envs.step((program(3.0), program(2.0)))
-    assert rewards.tolist() == [0.0, 0.0]
+    assert rewards.tolist() == [1.0, 1.0]
     assert "zeros" in infos["audit"][1]
     envs.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -16,11 +17,11 @@ from cudal1_env.archive import Archive
 from cudal1_env.errors import SettingsError
 from cudal1_env.evaluator import Evaluator
 from cudal1_env.exemplars import Exemplar, ExemplarRule, exemplars_by_name, scored
-from cudal1_env.gate import find_audit
+from cudal1_env.gate import MOST_OF_MARKED, find_audit
 from cudal1_env.hardware import resolve_device
 from cudal1_env.local import LocalEvaluator
 from cudal1_env.records import Evaluation, Precision
-from cudal1_env.reward import Rule, nothing, reward_of
+from cudal1_env.reward import Rule, reward_of
 from cudal1_env.spaces import SourceText
 
 MAX_ID_CHARS = 256
@@ -106,7 +107,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
 
     ## Info
     `task` and `level`; after a step also `status`, seconds by phase, the record (`evaluation`) and, for a
-    correct program, speedup and latencies with units; `audit` says why a task gives no reward. What is unknown is
+    correct program, speedup and latencies with units; `audit` says why a task pays nothing above 1. What is unknown is
     left out.
 
     ## Episode end
@@ -147,7 +148,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             precision: How narrow intervals must be.
             archive: Where evaluations are kept and exemplars come from; None keeps them in memory until `close`.
             evaluator: Who judges; None is this machine, from the first step on. One that is given is not closed.
-            audit: What `cudal1-env audit --out` wrote: the tasks that it found wanting give no reward. `auto` is the
+            audit: What `cudal1-env audit --out` wrote: the tasks that it marked pay nothing above 1. `auto` is the
                 suite's own file, where there is one; None pays for every task.
             max_source_chars: Longest text of an answer, a reference or an exemplar, in characters.
             render_mode: None or `ansi`.
@@ -266,11 +267,10 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self._attempt += 1
         self._last = evaluation
         info = {"level": self.task.level, **info_of(evaluation)}
-        if self._complaint is None:
-            reward = reward_of(evaluation, self._reward)
-        else:
-            reward = nothing(self._reward)
+        most = math.inf if self._complaint is None else MOST_OF_MARKED
+        if self._complaint is not None:
             info["audit"] = self._complaint
+        reward = reward_of(evaluation, self._reward, most=most)
         return self._observation(), reward, self._attempt >= self.attempts, False, info
 
     def render(self) -> str | None:  # type: ignore[override]  # gymnasium's type wants a frame in every mode

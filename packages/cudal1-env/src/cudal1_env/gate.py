@@ -1,6 +1,6 @@
 """The task gate: what an audit found, kept in a file that the environment reads.
 
-A task whose checker lets a wrong answer through pays for that answer too, so it gives no reward by default.
+A task whose checker accepts a wrong program pays for that program too, so it pays nothing above 1 by default.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from cudal1_env.records import Device
 
 AUDIT_FILE = "audit.json"
 """Name of a suite's own audit, in its folder; beside a table `tasks.jsonl` it is `tasks.audit.json`."""
+
+MOST_OF_MARKED = 1.0
+"""Largest speedup that a marked task pays."""
 
 
 class InputShare(BaseModel):
@@ -43,17 +46,23 @@ class TaskAudit(BaseModel):
     sha256: str
     """Hash of the reference program, at the size that was audited."""
     verdict: Literal["sound", "survivors", "refused"]
-    """`sound`: every wrong answer was caught; `survivors`: some were not; `refused`: the judge refuses the task."""
+    """`sound`: every wrong answer and faulty program was caught, with `error_factor` where that is given;
+    `survivors`: some were not; `refused`: the judge refuses the task."""
     survivors: tuple[str, ...] = ()
-    """Wrong answers that the checker calls right on every input set (`cudal1_env.audit.mutants`)."""
+    """Wrong answers (`cudal1_env.audit.mutants`) and faulty programs, with the step at which the fault was injected
+    (`cudal1_env.audit.programs`), that the checker calls right on every input set."""
     equivalents: tuple[str, ...] = ()
-    """Mutants that are the right answer up to rounding on every input set; they say nothing."""
+    """Those that are the right answer up to rounding, or give nothing away, on every input set; they say nothing."""
     sets: int = Field(ge=0)
     """Input sets that were needed to catch all that was caught."""
     distributions: tuple[str, ...] = ()
     """Distributions of these sets."""
     reason: str = ""
-    """Why the judge refuses the task; where it does not, why nothing is known of its inputs."""
+    """Why the judge refuses the task; where it does not: what only the smaller error factor caught, which faulty
+    programs could not be run, why nothing is known of its inputs."""
+    error_factor: float | None = Field(default=None, gt=1.0)
+    """c of this task, smaller than the judge's setting: what survived that was caught with this one, and honest
+    programs pass with half of it. None where the setting will do."""
     inputs: tuple[InputShare, ...] = ()
     """How much of each input tensor matters, in their order; empty where it was not found out."""
 
@@ -75,7 +84,7 @@ class AuditReport(BaseModel):
     """The tasks, in the suite's order."""
 
     def complaint(self, task: Task) -> str | None:
-        """Return why a task gives no reward; None where nothing speaks against it.
+        """Return why a task pays nothing above 1; None where nothing speaks against it.
 
         Goes by the reference program, so an audit says nothing of the same task at another size.
         """
@@ -83,10 +92,14 @@ class AuditReport(BaseModel):
         for one in self.tasks:
             if one.sha256 == sha256 and one.verdict == "survivors":
                 return (
-                    f"{task.id} gives no reward: its checker takes for right what is wrong "
-                    f"({', '.join(one.survivors)}); audit=None pays all the same"
+                    f"{task.id} pays nothing above {MOST_OF_MARKED:g}: its checker accepts wrong programs "
+                    f"({', '.join(one.survivors)}); audit=None lifts the limit"
                 )
         return None
+
+    def error_factors(self) -> dict[str, float]:
+        """Return the error factors of tasks that need a smaller one than the setting, by the hash of the reference."""
+        return {one.sha256: one.error_factor for one in self.tasks if one.error_factor is not None}
 
     def shares(self) -> dict[str, tuple[float, ...]]:
         """Return how much of each input tensor matters at least, by the hash of the reference."""
@@ -116,7 +129,7 @@ def find_audit(path: str | Path | None, suite: str, device: Device = "cpu") -> A
     Args:
         path: The audit's file; `auto` for the suite's own, where there is one.
         suite: `Suite.name`: the name, folder or file that it was loaded as.
-        device: Where its tasks run: a task has another size there. `audit.cuda.json` comes before `audit.json`.
+        device: Where its tasks run: a task has another size there. `audit.DEVICE.json` comes before `audit.json`.
 
     Raises:
         RecordError: The file holds no audit.

@@ -25,7 +25,12 @@ MILESTONES = (0.0, 1.01, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 
 
 def reward(
-    status: Status, speedup: Speedup | None, rule: Rule = "speedup", *, rewarded_low: float | None = None
+    status: Status,
+    speedup: Speedup | None,
+    rule: Rule = "speedup",
+    *,
+    rewarded_low: float | None = None,
+    most: float = math.inf,
 ) -> float:
     """Return the reward of a verdict.
 
@@ -41,6 +46,7 @@ def reward(
         speedup: Reference over candidate; needed with `CORRECT`, ignored with any other status.
         rule: Which of the three.
         rewarded_low: The record's; by default `speedup.low`.
+        most: The largest speedup that is paid: 1 for a task whose checker lets wrong programs through.
 
     Raises:
         ValueError: `CORRECT` without a speedup.
@@ -51,6 +57,8 @@ def reward(
     1.0
     >>> reward(Status.CORRECT, Speedup(low=0.01, point=0.2, high=9.0))
     0.2
+    >>> reward(Status.CORRECT, Speedup(low=1.8, point=1.9, high=2.0), most=1.0)
+    1.0
     >>> reward(Status.WRONG_OUTPUT, None)
     0.0
     """
@@ -58,7 +66,7 @@ def reward(
     if status is Status.CORRECT:
         if speedup is None:
             raise ValueError("expected a speedup with CORRECT, got None; pass the record's own")
-        value = _worth(speedup, speedup.low if rewarded_low is None else rewarded_low)
+        value = min(_worth(speedup, speedup.low if rewarded_low is None else rewarded_low), most)
     if rule == "speedup":
         return value
     if rule == "log":
@@ -66,18 +74,9 @@ def reward(
     return float(sum(1 for threshold in MILESTONES if value > threshold))
 
 
-def reward_of(evaluation: Evaluation, rule: Rule = "speedup") -> float:
+def reward_of(evaluation: Evaluation, rule: Rule = "speedup", *, most: float = math.inf) -> float:
     """Return the reward of a record; see `reward`."""
-    return reward(evaluation.status, evaluation.speedup, rule, rewarded_low=evaluation.rewarded_low)
-
-
-def nothing(rule: Rule = "speedup") -> float:
-    """Return what a task that gives no reward gives: as much as a failure, for whatever program.
-
-    >>> nothing(), nothing("log") == LOG_FLOOR
-    (0.0, True)
-    """
-    return reward(Status.WRONG_OUTPUT, None, rule)
+    return reward(evaluation.status, evaluation.speedup, rule, rewarded_low=evaluation.rewarded_low, most=most)
 
 
 def _worth(speedup: Speedup, rewarded_low: float) -> float:

@@ -21,6 +21,7 @@ from cudal1_worker import distributions, inputs, layout, state
 from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.arm import Failure, describe_error, execute
+from cudal1_worker.faults import FaultyRuns
 from cudal1_worker.matter import Variation
 from cudal1_worker.own_error import (
     error_of,
@@ -77,7 +78,7 @@ class Oracle:
             "rest": self.rest,
             "vary": self.vary,
             "change": self.change,
-        }
+        } | FaultyRuns(self).handlers()
 
     def serve(self) -> None:
         """Answer messages until the judge closes the channel."""

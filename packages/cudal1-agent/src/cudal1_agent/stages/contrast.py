@@ -7,6 +7,7 @@ group's advantages.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +17,8 @@ from typing import Any
 import numpy as np
 from cudal1_data import Task
 from cudal1_env.exemplars import exemplars_by_name
-from cudal1_env.gate import find_audit
-from cudal1_env.records import Status
-from cudal1_env.reward import RewardSmoother, reward, reward_of
+from cudal1_env.gate import MOST_OF_MARKED, find_audit
+from cudal1_env.reward import RewardSmoother, reward_of
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -63,7 +63,7 @@ class Scorer:
     smoother: RewardSmoother
     tasks: Mapping[str, Task] = field(init=False)
     unsound: frozenset[str] = field(init=False)
-    """Tasks that the suite's audit found wanting: they give no reward, as in the environment."""
+    """Tasks that the suite's audit marked: they pay nothing above 1, as in the environment."""
     __name__: str = field(init=False, default="smoothed")
     """What TRL calls the reward in its log."""
 
@@ -84,7 +84,7 @@ class Scorer:
         evaluations = self.session.verdicts.judge(jobs)
         rule = self.session.settings.contrast.reward
         rewards = [
-            reward(Status.WRONG_OUTPUT, None, rule) if name in self.unsound else reward_of(evaluation, rule)
+            reward_of(evaluation, rule, most=MOST_OF_MARKED if name in self.unsound else math.inf)
             for name, evaluation in zip(task, evaluations, strict=True)
         ]
         self.smoother = self.smoother.updated(rewards)

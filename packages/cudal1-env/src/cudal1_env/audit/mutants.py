@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from cudal1_env.judge.audit import KnownSet, Values
 from cudal1_env.judge.device.tensors import EPSILON, Expected
+from cudal1_env.judge.oracle.numerics import Answer, compare
 
 Make = Callable[[], Values | None]
 """Makes a mutant: flat, in the output's order, float64 (integers as int64); None where it does not apply."""
@@ -92,6 +93,12 @@ def is_equivalent(left: Values, subject: Subject) -> bool:
         near = EPSILON[subject.expected.dtype] * np.abs(right) + _OWN_ROUNDING * subject.scale
         same = (wide == right) | (np.isnan(wide) & np.isnan(right)) | (np.abs(wide - right) <= near)
     return bool(same.all())
+
+
+def passes(left: Values, answer: Answer, subject: Subject) -> bool:
+    """Whether the judge would call an output right on a set whose whole output it compares."""
+    sample = compare(left[answer.positions], answer, subject.expected, whole=False)
+    return sample.right and compare(left, answer, subject.expected, whole=True).right
 
 
 def rounded(values: Values, dtype: str) -> Values:

@@ -1,26 +1,30 @@
-"""Every mutant through the task's checker, as the judge compares: the sample first, then the whole output."""
+"""Mutants and faulty programs through a task's checker, as the judge compares: the sample, then the whole output."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from cudal1_data import Task
+from cudal1_data.variants import usable_variants
 from scipy.special import betaincinv  # pyright: ignore[reportMissingTypeStubs]
 
-from cudal1_env.audit.mutants import Subject, is_equivalent, left_by_worker, makers, subjects
+from cudal1_env.audit.mutants import Subject, is_equivalent, left_by_worker, makers, passes, subjects
+from cudal1_env.audit.programs import Programs, passes_in_any_order
 from cudal1_env.errors import TOO_LARGE, RecordError, TaskError
 from cudal1_env.gate import AuditReport, InputShare, TaskAudit, reference_sha256
-from cudal1_env.judge.audit import AuditJudge, KnownSet, Values
-from cudal1_env.judge.oracle.numerics import Answer, compare
-from cudal1_env.records import PROTOCOL_VERSION, Device
+from cudal1_env.judge.audit import AuditJudge, KnownSet
+from cudal1_env.records import PROTOCOL_VERSION, Device, Status
 
 MOST_SETS = 12
 """Input sets on which a mutant must survive: nine of the task's own distribution and one of each other."""
+
+FACTORS = (16.0, 8.0, 4.0)
+"""Error factors to which a task is tightened, where that of the settings lets something through."""
 
 _DOUBT = 0.01
 """Probability that a bound on a share lies above it."""
@@ -32,23 +36,28 @@ _SEED = 1
 """Of the places that mutants change: an audit gives the same answer each time."""
 
 
-class _Survivors:
-    """The mutants that no input set has caught so far."""
+class _Mutants:
+    """The mutants of answers that no input set has caught so far.
 
-    def __init__(self) -> None:
+    Args:
+        only: Names of those to try; None for all.
+    """
+
+    def __init__(self, only: Collection[str] | None = None) -> None:
+        self._only = only
         self.alive: dict[str, bool] | None = None
         """By name: whether the mutant was the right answer, up to rounding, on every set. None before the first set."""
 
-    def meet(self, one: KnownSet, other: KnownSet, random: np.random.Generator) -> None:
+    def meet(self, one: KnownSet, outputs: Sequence[Subject]) -> None:
         """Drop what is caught on a set. A mutant that does not apply to it is dropped too."""
-        outputs = list(zip(subjects(one, other, random), one.answers, strict=True))
         makes = {
             name if len(outputs) == 1 else f"{name} (output {position})": (make, subject, answer)
-            for position, (subject, answer) in enumerate(outputs)
+            for position, (subject, answer) in enumerate(zip(outputs, one.answers, strict=True))
             for name, make in makers(subject).items()
         }
-        before = dict.fromkeys(makes, True) if self.alive is None else self.alive
-        self.alive = {}
+        if self.alive is None:
+            self.alive = {name: True for name in makes if self._only is None or name in self._only}
+        before, self.alive = self.alive, {}
         for name, equivalent in before.items():
             make, subject, answer = makes[name]
             mutant = make()
@@ -59,17 +68,71 @@ class _Survivors:
                 self.alive[name] = equivalent and is_equivalent(left, subject)
 
 
-def passes(left: Values, answer: Answer, subject: Subject) -> bool:
-    """Whether the judge would call an output right on a set whose whole output it compares."""
-    sample = compare(left[answer.positions], answer, subject.expected, whole=False)
-    return sample.right and compare(left, answer, subject.expected, whole=True).right
+@dataclass(frozen=True)
+class _Found:
+    """What a task's checker let through."""
+
+    left: dict[str, bool]
+    """By name of mutant or program: whether it is equivalent."""
+    distributions: tuple[str, ...]
+    """Of the input sets, in order."""
+    failed: dict[str, str]
+    """Programs that could not be run, with the reason."""
+
+    @property
+    def survivors(self) -> tuple[str, ...]:
+        """What is wrong and was called right."""
+        return tuple(name for name, equivalent in self.left.items() if not equivalent)
+
+
+def _hunt(judge: AuditJudge, task: Task, only: Collection[str] | None = None) -> _Found:
+    """Put mutants and faulty programs through the checker until a set has caught each, on `MOST_SETS` sets at most."""
+    mutants, programs, random = _Mutants(only), Programs(judge, task, only), np.random.default_rng(_SEED)
+    distributions: list[str] = []
+    with closing(judge.known_sets(task, MOST_SETS + 1)) as sets:
+        other = next(sets)
+        for one in sets:
+            outputs = subjects(one, other, random)
+            mutants.meet(one, outputs)
+            programs.meet(one, outputs)
+            distributions.append(one.distribution)
+            other = one
+            if not mutants.alive and not programs.alive:
+                break
+    left = {**(mutants.alive or {}), **{one.name: harmless for one, harmless in (programs.alive or {}).items()}}
+    return _Found(left, tuple(distributions), programs.failed)
+
+
+def _tightened(judge: AuditJudge, task: Task, survivors: tuple[str, ...]) -> float | None:
+    """Return the largest error factor at which nothing survives and honest programs pass; None where there is none.
+
+    Honest are the reference in other orders of summation and the task's variants that this machine can run. They must
+    pass at half the factor.
+    """
+    for factor in FACTORS:
+        judge.use_factor(task, factor)
+        survivors = _hunt(judge, task, survivors).survivors
+        if not survivors:
+            judge.use_factor(task, factor / 2)
+            return factor if _honest_pass(judge, task) else None
+    return None
+
+
+def _honest_pass(judge: AuditJudge, task: Task) -> bool:
+    random = np.random.default_rng(_SEED)
+    with closing(judge.known_sets(task, MOST_SETS)) as sets:
+        for one in sets:
+            if not passes_in_any_order(judge, task, one, subjects(one, one, random)):
+                return False
+    variants = usable_variants(task, judge.device.name, frozenset())
+    return all(judge.evaluate(task, one.source).status is not Status.WRONG_OUTPUT for one in variants)
 
 
 def audit_task(judge: AuditJudge, task: Task, *, matter: bool = True) -> TaskAudit:
-    """Try a task's checker. Input sets are made until every mutant is caught, at most `MOST_SETS`.
+    """Try a task's checker, and find the error factor that it needs where the settings' lets something through.
 
     Args:
-        judge: Makes inputs and answers.
+        judge: Makes inputs and answers, and runs faulty programs.
         task: The task.
         matter: On a GPU, find out how much of each input matters, too, for the floor; it takes three times as long as
             all mutants. A task for which that takes too much memory is told with the reason.
@@ -77,42 +140,41 @@ def audit_task(judge: AuditJudge, task: Task, *, matter: bool = True) -> TaskAud
     Raises:
         MachineError: The machine broke.
     """
-    survivors, random = _Survivors(), np.random.default_rng(_SEED)
-    distributions: list[str] = []
     try:
-        with closing(judge.known_sets(task, MOST_SETS + 1)) as sets:
-            for one, other in pairwise(sets):
-                survivors.meet(one, other, random)
-                distributions.append(one.distribution)
-                if not survivors.alive:
-                    break
+        judge.use_factor(task, None)
+        found = _hunt(judge, task)
+        factor = _tightened(judge, task, found.survivors) if found.survivors else None
+        judge.use_factor(task, factor)
     except TaskError as error:
+        judge.use_factor(task, None)
         return TaskAudit(
             name=task.id,
             sha256=reference_sha256(task),
             verdict="refused",
-            sets=len(distributions),
+            sets=0,
             reason=str(error).removeprefix(f"{task.id}: "),
         )
-    left = survivors.alive or {}
-    found: list[tuple[int, int, float]] = []
-    reason = ""
+    reasons = [f"not tried: {name} ({text})" for name, text in found.failed.items()]
+    if factor is not None:
+        reasons.insert(0, f"passed at the error factor {judge.settings.error_factor:g}: {', '.join(found.survivors)}")
+    inputs: list[tuple[int, int, float]] = []
     if matter and judge.device.name == "cuda":
         try:
-            found = judge.inputs_that_matter(task)
+            inputs = judge.inputs_that_matter(task)
         except TaskError as error:
-            reason = str(error).removeprefix(f"{task.id}: ")
-    wrong = tuple(name for name, equivalent in left.items() if not equivalent)
+            reasons.append(str(error).removeprefix(f"{task.id}: "))
+    wrong = found.survivors if factor is None else ()
     return TaskAudit(
         name=task.id,
         sha256=reference_sha256(task),
         verdict="survivors" if wrong else "sound",
         survivors=wrong,
-        equivalents=tuple(name for name, equivalent in left.items() if equivalent),
-        sets=len(distributions),
-        distributions=tuple(dict.fromkeys(distributions)),
-        inputs=tuple(share_that_matters(*one) for one in found),
-        reason=reason,
+        equivalents=tuple(name for name, equivalent in found.left.items() if equivalent),
+        sets=len(found.distributions),
+        distributions=tuple(dict.fromkeys(found.distributions)),
+        inputs=tuple(share_that_matters(*one) for one in inputs),
+        error_factor=factor,
+        reason="; ".join(reasons),
     )
 
 

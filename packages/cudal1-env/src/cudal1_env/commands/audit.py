@@ -1,4 +1,4 @@
-"""`cudal1-env audit`: does a task's checker catch wrong answers?"""
+"""`cudal1-env audit`: does a task's checker catch wrong answers and faulty programs?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Audit:
-    """Put wrong answers through the checker of every task; exit 1 if one calls any of them right."""
+    """Put wrong answers and faulty programs through the checker of every task; exit 1 if one calls any right."""
 
     suite: tyro.conf.Positional[str]
     """Suite of tasks, as for `cudal1-data list`."""

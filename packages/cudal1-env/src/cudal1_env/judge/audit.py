@@ -15,6 +15,7 @@ import numpy.typing as npt
 from cudal1_data import Task
 
 from cudal1_env.errors import NoRoomError, TooLargeError
+from cudal1_env.gate import reference_sha256
 from cudal1_env.judge.device.tensors import Expected, decode
 from cudal1_env.judge.judge import Judge
 from cudal1_env.judge.oracle.numerics import Answer
@@ -37,6 +38,8 @@ _MOST_SECONDS = 60.0
 class KnownSet:
     """One input set with its whole answers, on the host whatever the task's device."""
 
+    seed: int
+    """Seed of the inputs."""
     distribution: str
     """Distribution of the inputs (`cudal1_worker.distributions`)."""
     inputs: tuple[Values, ...]
@@ -90,6 +93,40 @@ class AuditJudge(Judge):
                 one = self._on_host(pool, pool.sets(number, number + 1)[0])
             yield one
 
+    def use_factor(self, task: Task, factor: float | None) -> None:
+        """Compare a task's outputs with another error factor from now on; None for that of the settings."""
+        with self._lock:
+            before = self._factors.pop(reference_sha256(task), None)
+            if factor is not None:
+                self._factors[reference_sha256(task)] = factor
+            if factor == before:
+                return
+            for key in [key for key in self._pools if key[0] == task.id]:
+                self._retire(key)
+
+    def steps(self, task: Task, one: KnownSet) -> dict[str, Any]:
+        """Return the reference's steps on a set, and the faults that apply; see `cudal1_worker.faults`."""
+        pool = self._known_pool(task)
+        with self._with_room(task):
+            return pool.oracle.steps(one.seed, one.distribution)
+
+    def faulty(
+        self, task: Task, one: KnownSet, fault: str, step: int | None = None, *, wide: bool = False
+    ) -> list[Values] | str:
+        """Return the outputs of a faulty program on a set: flat, in the output's dtype. A text says why there are none.
+
+        Args:
+            task: The task.
+            one: One of its `known_sets`, while its generator stands there.
+            fault: What is done worse; see `cudal1_worker.faults`.
+            step: At which step, or with which input; None for each step.
+            wide: Whether the fault is done to the float64 twin; then the outputs are float64.
+        """
+        pool = self._known_pool(task)
+        with self._with_room(task):
+            found, reason = pool.oracle.faulty(one.seed, one.distribution, fault, step, wide=wide)
+            return reason or [self.device.to_host(values) for values in found]
+
     def inputs_that_matter(self, task: Task) -> list[tuple[int, int, float]]:
         """Find out how much of each input tensor matters, by changing single elements.
 
@@ -111,6 +148,7 @@ class AuditJudge(Judge):
         data = self.device.to_host(one.inputs)
         tensors = [entry["tensor"] for entry in pool.anatomy.entries if "tensor" in entry]
         return KnownSet(
+            pool.secrets.number("set", one.index),
             one.distribution,
             tuple(_tensor(data, spec) for spec in tensors),
             pool.anatomy.outputs,

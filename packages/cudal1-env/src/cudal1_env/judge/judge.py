@@ -64,6 +64,8 @@ class Judge:
             self._seat.close()
             raise
         self._shares: dict[str, tuple[float, ...]] = {}
+        self._factors: dict[str, float] = {}
+        """Error factors of tasks that an audit tightened, by the hash of the reference."""
         if (audit := find_audit("auto", "starter", self.device.name)) is not None:
             self.learn(audit)
         self._pools: OrderedDict[tuple[str, str], Pool] = OrderedDict()
@@ -71,8 +73,12 @@ class Judge:
         self._lock = threading.RLock()
 
     def learn(self, audit: AuditReport) -> None:
-        """Take from an audit how much of each task's inputs matters, for the floor. The starter suite's is known."""
+        """Take from an audit how much of each task's inputs matters, and each tightened task's error factor.
+
+        The starter suite's is known.
+        """
         self._shares.update(audit.shares())
+        self._factors.update(audit.error_factors())
 
     # --- the protocol ------------------------------------------------------------------------------------------
 
@@ -246,9 +252,14 @@ class Judge:
                 self._builder.zygote,
                 self._builder.spec(None, core=None),
                 self.device,
-                self.settings,
+                self._settings_for(case.task),
                 seed or secrets.token_bytes(SEED_BYTES),
             )
+
+    def _settings_for(self, task: Task) -> JudgeSettings:
+        """The settings, with the task's own error factor where an audit found a smaller one necessary."""
+        factor = min(self._factors.get(reference_sha256(task), self.settings.error_factor), self.settings.error_factor)
+        return self.settings.model_copy(update={"error_factor": factor})
 
     def _begin_pools(
         self, executor: ThreadPoolExecutor, wanted: Sequence[tuple[Case, bytes | None]]

@@ -240,20 +240,15 @@ class OracleClient:
 
     def _raw(self, one: Request, data: Array, reports: list[dict[str, Any]]) -> RawSet:
         """Return a set as it lies in memory, see `cudal1_worker.oracle.Oracle.make`."""
-        answers: list[Array] = []
         limits: list[Array] = []
-        offset = self.anatomy.input_bytes
-        for out in self.anatomy.outputs:
-            raw = data[offset : offset + 8 * out.size]
-            answers.append(self._device.view(raw, "float64" if out.floating else "int64"))
-            offset += 8 * out.size
+        offset = self.anatomy.input_bytes + self._answer_bytes
         for out, positions in zip(self.anatomy.outputs, one.positions, strict=True):
             size = out.limit_bytes * (out.size if one.whole else positions.size)
             raw = data[offset : offset + size]
             kind = "int64" if not out.floating else "float64" if out.limit_bytes == 8 else "float32"
             limits.append(self._device.view(raw, kind))
             offset += -(-size // 8) * 8
-        return RawSet(self._device.copy(data[: self.anatomy.input_bytes]), answers, limits, reports)
+        return RawSet(self._device.copy(data[: self.anatomy.input_bytes]), self._answers(data), limits, reports)
 
     @property
     def _answer_bytes(self) -> int:
@@ -297,6 +292,50 @@ class OracleClient:
     def changes(self, tensor: int | None, position: int = 0) -> bool:
         """Whether the float64 answer changes visibly with one element of an input; with None, with nothing at all."""
         return bool(self._ask({"op": "change", "tensor": tensor, "position": position})["changes"])
+
+    def steps(self, seed: int, distribution: str) -> dict[str, Any]:
+        """Ask for the reference's steps on one input set, and the faults that apply; see `cudal1_worker.faults`."""
+        return self._ask({"op": "steps", "seed": seed, "distribution": distribution})
+
+    def faulty(
+        self, seed: int, distribution: str, fault: str, step: int | None, *, wide: bool
+    ) -> tuple[list[Array], str]:
+        """Run the reference with a fault on one input set.
+
+        Args:
+            seed: Of the set.
+            distribution: Of the set.
+            fault: What is done worse.
+            step: Number of the step or input; None for each step.
+            wide: Whether the float64 twin runs instead.
+
+        Returns:
+            Its outputs as float64 or int64, flat, views of memory that the next set overwrites; and why there are none.
+        """
+        block = self._memory(self.set_bytes)
+        answer = self._ask(
+            {
+                "op": "faulty",
+                "seed": seed,
+                "distribution": distribution,
+                "fault": fault,
+                "step": step,
+                "wide": wide,
+                "answers_at": self.anatomy.input_bytes,
+                "answer_bytes": self._answer_bytes,
+            }
+        )
+        return ([] if answer["failed"] else self._answers(block)), answer["failed"]
+
+    def _answers(self, data: Array) -> list[Array]:
+        """The whole answers of a set that lies in some memory: views of it."""
+        answers: list[Array] = []
+        offset = self.anatomy.input_bytes
+        for out in self.anatomy.outputs:
+            raw = data[offset : offset + 8 * out.size]
+            answers.append(self._device.view(raw, "float64" if out.floating else "int64"))
+            offset += 8 * out.size
+        return answers
 
     def rest(self) -> None:
         """Let the oracle give back memory that it only keeps."""

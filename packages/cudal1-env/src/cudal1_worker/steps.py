@@ -1,0 +1,414 @@
+"""Steps of a reference: the operator calls that a cheap program would do worse, and what each returns with a fault.
+
+A fault changes one call only. `Call.faults` names what applies to it; `Call.with_fault` carries one out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+LOWER: dict[torch.dtype, tuple[str, ...]] = {
+    torch.float64: ("float32",),
+    torch.float32: ("tf32", "bfloat16", "float16"),
+    torch.float16: ("float8",),
+    torch.bfloat16: ("float8",),
+}
+"""Precisions below a product's own, to which its factors are rounded; terms are added up in its own."""
+OTHERS: dict[torch.dtype, tuple[str, ...]] = {
+    torch.float64: ("float32",),
+    torch.float32: ("bfloat16", "float16"),
+}
+"""Precisions below that of a step of another kind, to which its operands and its result are rounded: what it would
+gain by is to be stored in them. No hardware has TF32 or float8 but for factors."""
+
+HALF = (torch.float16, torch.bfloat16)
+BLOCKS = {"partial sums of 32 rounded": 32, "partial sums of 128 rounded": 128}
+"""Terms after which a sum is rounded to a half-precision step's own dtype."""
+HONEST = ("16 partial sums", "reversed terms", "sequential sums")
+"""Other orders of summation, in the step's own precision: not faults, but what a tolerance has to allow."""
+PARTS = ("truncated", "strided")
+"""Faults that leave out terms: the last of them, or every other."""
+DROPPED = 0.03
+"""Share of a reduction's terms that `truncated` leaves out, at least one term."""
+_MOST_BLOCKS = 1024
+"""`sequential sums` takes terms one after another, or in so many blocks where there are more."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """Where a product's operands stand among its arguments."""
+
+    factors: tuple[int, ...]
+    """Positions of the factors."""
+    along: tuple[int, int] | None = None
+    """Dimensions of the first two factors that are summed over; None where a part of the terms cannot be taken."""
+    addend: int | None = None
+    """Position of what is added to the product."""
+
+
+PRODUCTS: dict[str, Product] = {
+    "mm": Product((0, 1), (-1, -2)),
+    "bmm": Product((0, 1), (-1, -2)),
+    "matmul": Product((0, 1), (-1, -2)),
+    "mv": Product((0, 1), (-1, -1)),
+    "dot": Product((0, 1), (-1, -1)),
+    "vdot": Product((0, 1), (-1, -1)),
+    "linear": Product((0, 1), (-1, -1), 2),
+    "addmm": Product((1, 2), (-1, -2), 0),
+    "baddbmm": Product((1, 2), (-1, -2), 0),
+    "addmv": Product((1, 2), (-1, -1), 0),
+    "addbmm": Product((1, 2), (-1, -2), 0),
+    "convolution": Product((0, 1), (1, 1), 2),
+    "_trilinear": Product((0, 1, 2)),
+    "_cdist_forward": Product((0, 1)),
+}
+_ATTENTION = "_scaled_dot_product"
+"""How the names of fused attention begin; query, key and value come first."""
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_REDUCTIONS = _names(
+    "sum nansum mean prod amax amin max min argmax argmin median logsumexp var std var_mean std_mean "
+    "linalg_vector_norm norm"
+)
+_LOSSES = _names("mse_loss smooth_l1_loss huber_loss binary_cross_entropy nll_loss_forward")
+_BATCH_NORMS = _names(
+    "native_batch_norm _native_batch_norm_legit _batch_norm_with_update cudnn_batch_norm miopen_batch_norm"
+)
+_NORMS = _names("native_layer_norm native_group_norm _fused_rms_norm") | _BATCH_NORMS
+_SCANS = _names("cumsum cumprod logcumsumexp")
+_SOFTMAX = _names("_softmax _log_softmax")
+_ELEMENTWISE = _names(
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sigmoid log_sigmoid_forward "
+    "erf erfc erfinv gelu silu mish softplus elu celu selu pow sqrt rsqrt reciprocal logit lgamma digamma"
+)
+
+
+@dataclass
+class Call:
+    """One call of an operator, as a dispatch mode sees it."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @cached_property
+    def name(self) -> str:
+        """The operator's name, without the underscore of those that work in place."""
+        text = self.func._schema.name.partition("::")[2]
+        return text[:-1] if text.endswith("_") and not text.endswith("__") else text
+
+    @cached_property
+    def operands(self) -> list[torch.Tensor]:
+        """Its floating-point tensors."""
+        values = [*self.args, *self.kwargs.values()]
+        return [one for one in values if isinstance(one, torch.Tensor) and one.is_floating_point()]
+
+    @cached_property
+    def kind(self) -> str | None:
+        """`product`, `reduction` or `elementwise`; None of what is no step."""
+        if not self.operands or not self.args or self.args[0] is not self.operands[0]:
+            return None
+        if self.name in PRODUCTS or self.name.startswith(_ATTENTION):
+            return "product"
+        if self.name in _ELEMENTWISE:
+            return "elementwise"
+        known = self.name in _REDUCTIONS | _LOSSES | _NORMS | _SCANS | _SOFTMAX
+        return "reduction" if known and self.terms > 1 else None
+
+    @property
+    def size(self) -> int:
+        """Elements of its largest operand."""
+        return max(one.numel() for one in self.operands)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Its own precision."""
+        return self.operands[0].dtype
+
+    @cached_property
+    def bound(self) -> dict[str, Any]:
+        """Its arguments by name."""
+        found: dict[str, Any] = {}
+        for place, argument in enumerate(self.func._schema.arguments):
+            given = self.args[place] if place < len(self.args) else self.kwargs.get(argument.name)
+            found[argument.name] = argument.default_value if given is None else given
+        return found
+
+    @cached_property
+    def product(self) -> Product:
+        """Where its operands stand."""
+        return PRODUCTS.get(self.name) or Product((0, 1, 2))
+
+    @cached_property
+    def dim(self) -> int:
+        """The dimension of a reduction's first operand that a part is taken of: the longest that is reduced."""
+        x, dims = self.args[0], self.bound.get("dim")
+        if self.name in _BATCH_NORMS:
+            dims = [k for k in range(x.ndim) if k != 1]
+        elif self.name in _NORMS:
+            dims = [-1]
+        elif dims is None or (isinstance(dims, list | tuple) and not dims):
+            dims = list(range(x.ndim))
+        chosen = [dims] if isinstance(dims, int) else dims
+        return max(chosen, key=lambda k: x.shape[k]) if chosen and x.ndim else 0
+
+    @cached_property
+    def terms(self) -> int:
+        """How many terms are reduced, along one dimension; 0 where a part of them cannot be taken."""
+        if self.name in PRODUCTS or self.name.startswith(_ATTENTION):
+            return self._product_terms()
+        x = self.args[0]
+        reduces = "other" not in self.bound  # the larger of two tensors
+        reduces = reduces and not (self.name in _LOSSES and self.bound.get("reduction") == 0)
+        reduces = reduces and not (self.name in _BATCH_NORMS and not self.bound.get("training"))
+        if self.name == "native_group_norm":
+            return x.numel() // max(1, self.bound["N"] * self.bound["group"])
+        if self.name in _NORMS - _BATCH_NORMS:
+            return math.prod(self.bound["normalized_shape"])
+        return int(x.shape[self.dim]) if reduces and x.ndim else 0
+
+    def _product_terms(self) -> int:
+        if self.name.startswith(_ATTENTION):
+            masked = any(isinstance(self.bound.get(name), torch.Tensor) for name in ("attn_mask", "attn_bias"))
+            return 0 if masked else int(self.args[1].shape[-2])
+        grouped = self.name == "convolution" and self.bound["groups"] != 1
+        if self.product.along is None or grouped or self.func._schema.is_mutable:
+            return 0
+        return int(self.args[self.product.factors[0]].shape[self.product.along[0]])
+
+    def faults(self) -> list[str]:
+        """Return what can be injected into it."""
+        found = list((LOWER if self.kind == "product" else OTHERS).get(self.dtype, ()))
+        if self.dtype in HALF and self._is_sum():
+            found += [name for name, block in BLOCKS.items() if self.terms > self._block(block)]
+        if self.kind != "elementwise" and self.terms > 1:
+            found.append("truncated")
+            if self.kind == "reduction" and self.name not in _SCANS:
+                found.append("strided")
+        return found
+
+    def with_fault(self, fault: str) -> Any:
+        """Carry the call out with a fault, or in another order of summation."""
+        if fault in PARTS:
+            return self._of_product_part() if self.kind == "product" else self._of_part(fault)
+        if fault in BLOCKS:
+            return self._in_blocks(self._block(BLOCKS[fault]), _rounding(self.dtype))
+        if fault in HONEST:
+            return self._otherwise(fault)
+        return self._rounded(lambda x: rounded(x, fault))
+
+    def in_precision(self, fault: str, own: torch.dtype) -> Any:
+        """Carry the call out in float64, except for a fault that was meant for the precision `own`.
+
+        Args:
+            fault: One of `faults` of the same call in the reference, or `own`, which does the call in that precision.
+            own: The reference's precision there.
+        """
+        if fault == "own":
+            return self._all_in(own)
+        if fault in BLOCKS:
+            return self._in_blocks(self._block(BLOCKS[fault]), _rounding(own))
+        return self.with_fault(fault)
+
+    # --- precision ---
+
+    def _rounded(self, to: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        places = range(len(self.args))
+        if self.kind == "product":
+            places = self.product.factors
+        elif self.kind == "reduction":
+            places = [k for k in places if _floating(self.args[k]) and 100 * self.args[k].numel() >= self.size]
+        in_place = self.func._schema.is_mutable and self.kind == "elementwise"
+        args = list(self.args)
+        for place in places:
+            if _floating(args[place]):
+                args[place] = args[place].copy_(to(args[place])) if in_place and place == 0 else to(args[place])
+        result = self.func(*args, **self.kwargs)
+        if self.kind == "product":
+            return result
+        if self.func._schema.is_mutable:
+            return result.copy_(to(result)) if _floating(result) else result
+        if isinstance(result, tuple):
+            return tuple(to(one) if _floating(one) else one for one in result)
+        return to(result) if _floating(result) else result
+
+    def _all_in(self, own: torch.dtype) -> Any:
+        if self.func._schema.is_mutable:  # what is written must be what was given
+            return self._rounded(lambda x: x.to(own).to(x.dtype))
+
+        def narrow(value: Any) -> Any:
+            return value.to(own) if _floating(value) else value
+
+        def wide(value: Any) -> Any:
+            return value.to(self.dtype) if _floating(value) else value
+
+        result = self.func(*map(narrow, self.args), **{name: narrow(one) for name, one in self.kwargs.items()})
+        return tuple(map(wide, result)) if isinstance(result, tuple) else wide(result)
+
+    # --- parts of the terms ---
+
+    def _block(self, terms: int) -> int:
+        """How far to go along the summed dimension for so many terms: a channel of a convolution holds several."""
+        if self.name != "convolution":
+            return terms
+        return max(1, terms // math.prod(self.args[1].shape[2:]))
+
+    def _factors_of(self, start: int, count: int, *, addend: bool) -> list[Any]:
+        """The arguments with some of the terms, of which only one part may hold the addend."""
+        assert self.product.along is not None
+        args = list(self.args)
+        for place, dim in zip(self.product.factors, self._along(), strict=True):
+            args[place] = args[place].narrow(dim, start, count)
+        at = self.product.addend
+        if not addend and at is not None and at < len(args) and isinstance(args[at], torch.Tensor):
+            args[at] = torch.zeros_like(args[at])
+        return args
+
+    def _along(self) -> tuple[int, int]:
+        assert self.product.along is not None
+        one, other = self.product.along
+        second = self.args[self.product.factors[1]]
+        if self.name == "convolution" and self.bound["transposed"]:
+            return one, 0
+        return one, other if second.ndim > 1 else -1
+
+    def _in_blocks(self, block: int, rounding: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        """Add up block by block, rounding in between; a call that sums nothing in this way is left as it is."""
+        if not self._is_sum() or self.terms <= block:
+            return self.func(*self.args, **self.kwargs)
+        total = None
+        for start in range(0, self.terms, block):
+            count = min(block, self.terms - start)
+            if self.kind == "product":
+                part = self.func(*self._factors_of(start, count, addend=start == 0), **self.kwargs)
+            else:
+                x = self.args[0].narrow(self.dim, start, count)
+                part = self.func(x, *self.args[1:], **self.kwargs) * (count / self.terms if self.name == "mean" else 1)
+            total = rounding(part if total is None else total + part)
+        return total
+
+    def _is_sum(self) -> bool:
+        attention = self.name.startswith(_ATTENTION)
+        return (self.kind == "product" and not attention) or (
+            self.name in ("sum", "mean") and not self.func._schema.is_mutable
+        )
+
+    def _otherwise(self, order: str) -> Any:
+        if order == "reversed terms":
+            return self._reversed()
+        block = -(-self.terms // (16 if order == "16 partial sums" else _MOST_BLOCKS))
+        return self._in_blocks(block, lambda total: total) if block else self.func(*self.args, **self.kwargs)
+
+    def _reversed(self) -> Any:
+        args = list(self.args)
+        if self._is_sum() and self.terms > 1:
+            if self.kind == "product":
+                for place, dim in zip(self.product.factors, self._along(), strict=True):
+                    args[place] = args[place].flip(dim)
+            else:
+                args[0] = args[0].flip(self.dim)
+        return self.func(*args, **self.kwargs)
+
+    def _of_product_part(self) -> Any:
+        kept = self.terms - _dropped(self.terms)
+        if self.name.startswith(_ATTENTION):
+            query, key, value, *rest = self.args
+            return self.func(query, key.narrow(-2, 0, kept), value.narrow(-2, 0, kept), *rest, **self.kwargs)
+        return self.func(*self._factors_of(0, kept, addend=True), **self.kwargs)
+
+    def _of_part(self, fault: str) -> Any:
+        x = self.args[0]
+        if self.name in _SCANS:
+            kept = self.terms - _dropped(self.terms)
+            lost = x.clone()
+            lost.narrow(self.dim, kept, self.terms - kept).fill_(1.0 if self.name == "cumprod" else 0.0)
+            return self.func(lost, *self.args[1:], **self.kwargs)
+        if self.name in _NORMS:
+            return self._norm_of_part(fault)
+        part = _part(x, self.dim, fault)
+        more = self.terms / part.shape[self.dim] if fault == "strided" else 1.0  # an estimate of the whole
+        if self.name in _SOFTMAX:
+            logs = x - (torch.logsumexp(part, self.dim, keepdim=True) + math.log(more))
+            return logs if self.name == "_log_softmax" else logs.exp()
+        args = [part, *self.args[1:]]
+        if self.name in _LOSSES:
+            args[1] = _part(args[1], self.dim if args[1].ndim == x.ndim else 0, fault)
+        result = self.func(*args, **self.kwargs)
+        if self.name in ("sum", "nansum"):
+            return result * more
+        return result
+
+    def _norm_of_part(self, fault: str) -> Any:
+        """A norm whose statistics are of a part."""
+        x, bound = self.args[0], self.bound
+        if self.name in _BATCH_NORMS:
+            dims = [k for k in range(x.ndim) if k != 1]
+            rows, shape = x, [1, -1] + [1] * (x.ndim - 2)
+        elif self.name == "native_group_norm":
+            rows, dims = x.reshape(bound["N"], bound["group"], -1), [-1]
+            shape = [1, -1] + [1] * (x.ndim - 2)
+        else:
+            count = len(bound["normalized_shape"])
+            rows, dims, shape = x.reshape(*x.shape[: x.ndim - count], -1), [-1], list(bound["normalized_shape"])
+        part = _part(rows, self.dim if self.name in _BATCH_NORMS else -1, fault)
+        if self.name == "_fused_rms_norm":
+            mean, variance = rows.new_zeros(()), part.square().mean(dims, keepdim=True)
+        else:
+            variance, mean = torch.var_mean(part, dims, correction=0, keepdim=True)
+        eps = bound.get("eps", bound.get("epsilon"))
+        scale = (variance + (torch.finfo(x.dtype).eps if eps is None else eps)).rsqrt()
+        out = ((rows - mean) * scale).reshape(x.shape)
+        weight, bias = bound.get("weight"), bound.get("bias")
+        out = out if weight is None else out * weight.reshape(shape)
+        out = out if bias is None else out + bias.reshape(shape)
+        right = self.func(*self.args, **self.kwargs)
+        return (out.to(right[0].dtype), *right[1:])
+
+
+def rounded(x: torch.Tensor, to: str) -> torch.Tensor:
+    """Round a floating-point tensor to a narrower precision; it keeps its dtype.
+
+    Args:
+        x: The tensor.
+        to: `tf32` (10 explicit significand bits, ties away from zero, as the hardware rounds factors); `float8`
+            (e4m3, under a scale that puts the largest magnitude at 448); or a dtype of torch's.
+    """
+    if to == "tf32":
+        bits = x.float().contiguous().view(torch.int32)
+        return ((bits + 0x1000) & ~0x1FFF).view(torch.float32).to(x.dtype)
+    if to != "float8":
+        return x.to(getattr(torch, to)).to(x.dtype)
+    largest = x.abs().max().double().clamp(min=torch.finfo(torch.float32).tiny) if x.numel() else x.new_ones(())
+    scale = 448.0 / largest
+    return ((x.double() * scale).float().to(torch.float8_e4m3fn).double() / scale).to(x.dtype)
+
+
+def _rounding(to: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: x.to(to).to(x.dtype)
+
+
+def _floating(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _dropped(terms: int) -> int:
+    return max(1, round(DROPPED * terms))
+
+
+def _part(x: torch.Tensor, dim: int, fault: str) -> torch.Tensor:
+    """The terms that are kept along a dimension: all but the last, or every other."""
+    if fault == "strided":
+        index = [slice(None)] * x.ndim
+        index[dim] = slice(None, None, 2)
+        return x[tuple(index)]
+    return x.narrow(dim, 0, x.shape[dim] - _dropped(x.shape[dim]))
