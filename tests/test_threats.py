@@ -8,12 +8,14 @@ import threats
 from cudal1_env.records import Status
 from cudal1_env.testing.programs import programs, read_header
 
-LAST_ID = 57
+LAST_ID = 72
+TO_COME = frozenset((58, 59, 60, 64, 65, 66, 67, 68, 72))
+"""Threats whose programs come with the second protocol."""
 
 
 def test_every_threat_is_in_the_table_once() -> None:
     ids = [threat.id for threat in threats.threats(threats.TABLE.read_text())]
-    assert sorted(ids) == [f"H{number:02}" for number in range(1, LAST_ID + 1)]
+    assert sorted(ids) == [f"H{number:02}" for number in range(1, LAST_ID + 1) if number not in TO_COME]
 
 
 def test_no_row_is_malformed() -> None:
