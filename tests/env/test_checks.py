@@ -29,11 +29,10 @@ def test_calls_are_compared_together_as_each_alone(data: st.DataObject, dtype: s
     got: list[np.ndarray] = []
     for _ in range(data.draw(st.integers(1, 4))):
         values = data.draw(st.lists(NUMBERS, max_size=5))
-        size = len(values)
-        noise = data.draw(st.lists(st.sampled_from([0.0, 0.0, 1e-3, 0.1]), min_size=size, max_size=size))
-        answers.append(
-            answer_of(values, data.draw(st.lists(st.sampled_from([1e-38, 0.01, 1.0]), min_size=size, max_size=size)))
-        )
+        count = len(values)
+        noise = data.draw(st.lists(st.sampled_from([0.0, 0.0, 1e-3, 0.1]), min_size=count, max_size=count))
+        limits = data.draw(st.lists(st.sampled_from([1e-38, 0.01, 1.0]), min_size=count, max_size=count))
+        answers.append(answer_of(values, limits))
         with np.errstate(over="ignore"):
             kind = np.float16 if dtype == "float16" else np.float32
             got.append((np.array(values, dtype=np.float64) + np.array(noise)).astype(kind))

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+_SEED = torch.Generator.manual_seed
+
 
 class _Obedient(torch.Generator):
     """A generator that only `Seeds` seeds."""
@@ -25,7 +27,7 @@ class _Obedient(torch.Generator):
     def __new__(cls, device: Any = "cpu") -> _Obedient:
         """Make a generator, and seed it."""
         made = super().__new__(cls, device)  # pyright: ignore[reportCallIssue]
-        cls.seeds.adopt(lambda one, seed: torch.Generator.manual_seed(one, seed), made)
+        cls.seeds.adopt(_SEED, made)
         return made
 
     def manual_seed(self, seed: int) -> _Obedient:
@@ -53,6 +55,8 @@ class Seeds:
         if self._numpy is not None:
             self._state_kind = type("RandomState", (self._numpy.random.RandomState,), {"seed": _nothing})
             self._seeds_state = self._numpy.random.RandomState.seed
+            # NumPy's own takes no weak references.
+            self._rng_kind: Any = type("Generator", (self._numpy.random.Generator,), {})
 
     def _number(self, place: int) -> int:
         return int.from_bytes(hashlib.sha256(f"{self._seed}/{place}".encode()).digest()[:4], "little")
@@ -114,8 +118,7 @@ class Seeds:
         return one
 
     def _rng(self, *_: Any, **__: Any) -> Any:
-        bits = self._numpy.random.PCG64()
-        one = self._numpy.random.Generator(bits)
+        one = self._rng_kind(self._numpy.random.PCG64())
 
         def begin(generator: Any, seed: int) -> None:
             generator.bit_generator.state = self._numpy.random.PCG64(seed).state

@@ -125,11 +125,6 @@ class OracleClient:
             with sealed_file(task.source.encode("utf-8", "replace")) as fd:
                 self._ask({"op": "build", "device": device.name, "tf32": device.tf32}, [fd])
             answer = self._ask({"op": "describe", "seed": seed})
-            if answer["random"]:
-                raise TaskError(
-                    f"{task.id}: expected an output that is a function of the inputs, two calls on the same inputs "
-                    "differ; random tasks give no reward"
-                )
             if not answer["repeat"]:
                 raise TaskError(
                     f"{task.id}: expected get_inputs() to draw from generators that the judge seeds, two calls under "
@@ -139,6 +134,11 @@ class OracleClient:
                 raise TaskError(
                     f"{task.id}: expected inputs that differ from call to call, all floating-point tensors of "
                     "get_inputs() are the same under different seeds: answers could be kept; draw them at random"
+                )
+            if answer["random"]:
+                raise TaskError(
+                    f"{task.id}: expected an output that is a function of the inputs, two calls on the same inputs "
+                    "differ; random tasks give no reward"
                 )
             outputs = tuple(
                 Expected(tuple(out["shape"]), out["dtype"], bool(out["aliases"]), tuple(out["strides"]))

@@ -84,7 +84,7 @@ def limits_of(dtype: str, factor: float, floor_ulps: float) -> tuple[float, floa
         floor_ulps: f: least tolerance in units of the last place; half precision has another.
     """
     times, ulps = HALF.get(dtype, (factor * MAXIMUM_OVER_TYPICAL, floor_ulps))
-    # Below their smallest normal number devices may put zero; float16 keeps what lies there, in its last place's steps.
+    # Below their smallest normal number devices may put zero; float16 keeps what lies there, in steps of one size.
     least = ulps * float(np.finfo(np.float16).smallest_subnormal) if dtype == "float16" else _SMALLEST.get(dtype, 0.0)
     return times, ulps * EPSILON.get(dtype, 0.0), least
 
