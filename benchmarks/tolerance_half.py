@@ -1,10 +1,9 @@
 """The tolerance's constants for outputs of half precision: `python benchmarks/tolerance_half.py OUT.jsonl`.
 
-For each computation and dtype the largest error against float64, over the largest magnitude of the answer, of: the
-reference (torch, every step rounded), honest programs (all steps in float32 and one rounding; another order of sums;
-partial sums rounded), and programs that are not right (factors in float8, every value off by 1 % or 3 %). What is right
-must lie below c times the reference's error, or below f units in the last place, and what is not above both. One
-JSON line each.
+For each computation and dtype the largest error of an element over what it may err, of: the reference (torch, every
+step rounded), honest programs (all steps in float32 and one rounding; another order of sums), and programs that are not
+right or less precise than the reference (partial sums rounded, factors in float8, every value off by 1 % or 3 %). What
+is right must lie below 1 on every set, the others above 1. One JSON line each.
 """
 
 from __future__ import annotations
@@ -16,10 +15,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from cudal1_env.judge.oracle.numerics import limits_of
+from cudal1_worker.tolerance import Limits
+from tolerance import ratios, rounded_to_two
 
 Half = torch.Tensor
 Ways = dict[str, Callable[[], torch.Tensor]]
-EPSILON = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
+DTYPES = (torch.bfloat16, torch.float16)
 
 
 def float8(x: Half) -> Half:
@@ -109,7 +111,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_default_device(options.device)
     cases: list[tuple[torch.dtype, str, Callable[[], Ways]]] = []
-    for dtype in EPSILON:
+    for dtype in DTYPES:
         for k in (64, 512, 4096):
             cases.append((dtype, f"product k={k}", lambda dtype=dtype, k=k: products(dtype, k)))
         for n in (256, 4096):
@@ -117,29 +119,26 @@ def main() -> None:
                 cases.append((dtype, f"{name} n={n}", lambda dtype=dtype, n=n, name=name: rows(dtype, n)[name]))
     with options.out.open("w") as file, torch.no_grad():
         for dtype, name, make in cases:
-            errors: dict[str, list[float]] = {}
-            for seed in range(4):
-                torch.manual_seed(seed)
+            text = str(dtype).removeprefix("torch.")
+
+            def with_shares(make: Callable[[], Ways] = make, dtype: torch.dtype = dtype) -> Ways:
                 ways = make()
-                exact = ways.pop("exact")()
-                outputs = {way: compute() for way, compute in ways.items()}
-                outputs |= {"off by 1 %": (1.01 * exact).to(dtype), "off by 3 %": (0.97 * exact).to(dtype)}
-                for way, output in outputs.items():
-                    error = float((output.double() - exact).abs().max() / exact.abs().max())
-                    errors.setdefault(way, []).append(error)
-            # What must pass is told at its worst, what must not at its best.
-            told = {way: (min if way.startswith(("off", "float8")) else max)(found) for way, found in errors.items()}
-            least = min(errors["reference"])
+                exact = ways["exact"]
+                return ways | {
+                    "off by 1 %": lambda: (1.01 * exact()).to(dtype),
+                    "off by 3 %": lambda: (0.97 * exact()).to(dtype),
+                }
+
+            found = ratios(with_shares, Limits(*limits_of(text, 0.0, 0.0)))
             line = {
-                "dtype": str(dtype).removeprefix("torch."),
+                "dtype": text,
                 "case": name,
-                "ulps": {way: round(error / EPSILON[dtype], 3) for way, error in told.items()},
-                "over_least_reference": {way: round(error / least, 2) for way, error in told.items()},
+                "least": rounded_to_two(found, min),
+                "most": rounded_to_two(found, max),
             }
             file.write(json.dumps(line) + "\n")
-            ratios = line["over_least_reference"]
-            text = ", ".join(f"{way} {ratios[way]:g} ({line['ulps'][way]:g} ulp)" for way in told)
-            print(f"{line['dtype']:9s}{name:24s} {text}")
+            told = ", ".join(f"{way} {line['least'][way]:g} to {line['most'][way]:g}" for way in found)
+            print(f"{text:9s}{name:24s} {told}")
 
 
 if __name__ == "__main__":

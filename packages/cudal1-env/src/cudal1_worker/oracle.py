@@ -34,7 +34,7 @@ from cudal1_worker.own_error import (
     second_values,
 )
 from cudal1_worker.seeding import Seeds
-from cudal1_worker.tolerance import Draw, Limits, Profile
+from cudal1_worker.tolerance import Blocks, Draw, Limits, Profile, enough
 
 REFERENCE = "Model"
 
@@ -221,13 +221,16 @@ class Oracle:
     def probe(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Learn the reference's typical errors, by place and magnitude, from several sets of the task's own inputs.
 
-        `limits` are factor, floor and least tolerance of each output; see `tolerance.Limits`.
+        `limits` are factor, floor and least tolerance of each output; see `tolerance.Limits`. As many of the `seeds`
+        are used as the outputs need.
         """
         models = self.models
         self.limits = [Limits(*one) for one in message["limits"]]
         draws: dict[int, list[Draw]] = {}
         answers: list[torch.Tensor] = []
-        for seed in message["seeds"]:
+        for number, seed in enumerate(message["seeds"]):
+            if number >= enough([Blocks(tuple(answers[k].shape)).width for k in draws]) and number:
+                break
             values = self.fresh_inputs(seed, "own")
             answers = self.exact(models.wide, values)
             self.check_answers(answers, message["answer_bytes"])
@@ -241,18 +244,28 @@ class Oracle:
         return {"ok": True}
 
     def errors(
-        self, models: Models, values: list[Any], answers: list[torch.Tensor]
+        self, models: Models, values: list[Any], answers: list[torch.Tensor], again: int | None = None
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """What the reference gives, and its error by element, flat.
+
+        With a seed for it, the reference runs once more, on inputs that differ in their last place, and the larger
+        error counts. On other inputs than the task's own, one rounding may decide a whole row (a softmax with two large
+        terms), and be small by chance.
 
         An output in float64 has no better answer to be held against. There the error in float32 tells: to first order
         the same roundings, each larger by a factor of 2 ** 29 (Higham 2002, chapter 2).
         """
         integers = not all(answer.is_floating_point() for answer in answers)
         # A reference may write to its inputs.
+        before = None if again is None or self.double else self.moved(values, again, 0.5)
         found = self.run(models.plain, copied(values) if self.double or integers else values)
         if not self.double:
-            return found, [error_of(one, answer) for one, answer in zip(found, answers, strict=True)]
+            errors = [error_of(one, answer) for one, answer in zip(found, answers, strict=True)]
+            if before is not None:
+                for error, one, answer in zip(errors, self.run(models.plain, before), answers, strict=True):
+                    if answer.is_floating_point():
+                        torch.maximum(error, error_of(one, answer), out=error)
+            return found, errors
         narrow = [as_dtype(value, torch.float32) for value in copied(values)]
         exact = self.exact(models.wide, narrow)
         rough = self.run(models.narrow, narrow)
@@ -304,7 +317,9 @@ class Oracle:
             begin, at = message["stride"] * number, message["answers_at"]
             place = self.block[begin : begin + message["stride"]]
             self.store(place, entries, values, answers, at)
-            own, errors = self.errors(models, values, answers)
+            own, errors = self.errors(
+                models, values, answers, again=one["seed"] if one["distribution"] != "own" else None
+            )
             self.allow(place[at + message["answer_bytes"] :], one, values, own, answers, errors)
             for mine, answer, error in zip(own, answers, errors, strict=True):
                 flat = answer.reshape(-1)
@@ -361,17 +376,24 @@ class Oracle:
         """Give the answers of integer outputs to inputs that are moved by what arithmetic may err."""
 
         def moved(sign: float) -> list[torch.Tensor]:
-            generator = torch.Generator(self.device).manual_seed(seed)
-            others = [
-                moved_by(value, sign * self.limits[integers[0]].factor * torch.finfo(value.dtype).eps, generator)
-                if nature.movable
-                else value
-                for value, nature in zip(values, self.natures or [], strict=True)
-            ]
-            answers = self.exact(self.models.wide, others)
+            answers = self.exact(
+                self.models.wide, self.moved(values, seed, sign * self.limits[integers[0]].factor, wide=True)
+            )
             return [answers[k] for k in integers]
 
         return moved
+
+    def moved(self, values: list[Any], seed: int, places: float, *, wide: bool = False) -> list[Any]:
+        """Inputs of which each element is changed by up to so many units in its last place, where they may change."""
+        generator = torch.Generator(self.device).manual_seed(seed)
+        return [
+            moved_by(value, places, generator, wide=wide)
+            if nature.movable
+            else value.clone()
+            if isinstance(value, torch.Tensor)
+            else value
+            for value, nature in zip(values, self.natures or [], strict=True)
+        ]
 
     def store(
         self, place: torch.Tensor, entries: list[layout.Entry], values: list[Any], answers: list[torch.Tensor], at: int

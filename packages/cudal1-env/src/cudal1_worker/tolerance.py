@@ -23,8 +23,10 @@ _SHORT = 16
 """Rows of fewer elements are short: their columns may differ in kind, as a mean and a variance do."""
 _NODES = 4
 """Groups of like magnitude in a block, each a quarter of its elements."""
-_FEWEST = 48
+_FEWEST = 32
 """A block with fewer errors than this tells too little; then the whole output's errors by magnitude count."""
+_FEWEST_DRAWS, _MOST_DRAWS, _WANTED = 3, 16, 128
+"""Sets that tell typical errors: so many that the smallest block has 128 errors, but 3 at least and 16 at most."""
 _PART = 1 << 22
 """Elements that are worked on at a time."""
 _OVERALL = 1 << 16
@@ -37,7 +39,7 @@ _ROUNDS = 2
 """So often typical errors are found anew without what is outlying."""
 _VARIANCE = 2.57
 """Variance of the binary logarithm of a normal number's magnitude: (pi ** 2 / 8) / log(2) ** 2."""
-_WORSE = 8.0
+_WORSE = 12.0
 """The same, for errors of one set compared with those of the others."""
 _SHRINK = 8.0
 """So many errors as expected are added to those of a block before it is said to err more in this set."""
@@ -76,11 +78,11 @@ class Blocks:
 
     @cached_property
     def length(self) -> int:
-        """Elements of a line: no block lies in two, unless lines are shorter than a block."""
+        """Elements of a line: no block lies in two."""
         width = self.shape[-1] if self.shape else 1
         if self.turned:
             return self.size // width
-        return width if width >= BLOCK else max(1, self.size)
+        return width if width >= _SHORT else max(1, self.size)
 
     @cached_property
     def per_line(self) -> int:
@@ -132,6 +134,15 @@ class Blocks:
         """All blocks, some at a time."""
         step = max(1, _PART // max(self.width, 1))
         return (slice(start, min(start + step, self.count)) for start in range(0, self.count, step))
+
+
+def enough(widths: Sequence[int]) -> int:
+    """How many sets of inputs tell the typical errors of outputs, given the widths of their blocks.
+
+    >>> enough([64, 64]), enough([32, 64]), enough([1]), enough([])
+    (3, 4, 16, 1)
+    """
+    return min(max(_FEWEST_DRAWS, -(-_WANTED // max(1, min(widths)))), _MOST_DRAWS) if widths else 1
 
 
 def logarithm(values: torch.Tensor) -> torch.Tensor:

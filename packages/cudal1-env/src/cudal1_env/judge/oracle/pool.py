@@ -33,8 +33,8 @@ WARM_SETS = 2
 SEED_BYTES = 16
 _CYCLE = ("own", "own", "shifted", "own", "own", "heavy", "own", "own", "needle", "own")
 """Distributions of consecutive sets: most are the task's own, because speed may depend on values."""
-_FEWEST_PROBES, _MOST_PROBES, _PROBED = 3, 16, 192
-"""Sets that tell the reference's typical errors: so many that the smallest output has about 192 elements in all."""
+_PROBES = 16
+"""Sets that may tell the reference's typical errors."""
 
 
 def private_seed() -> int:
@@ -265,10 +265,8 @@ class Pool:
     def _probe(self) -> None:
         """Learn the reference's own errors, and which distributions of inputs the reference allows."""
         outputs, settings = self.anatomy.outputs, self.settings
-        fewest = min([out.size for out in outputs if out.floating and out.size], default=_PROBED)
-        count = min(max(_FEWEST_PROBES, -(-_PROBED // fewest)), _MOST_PROBES)
         limits = [limits_of(out.dtype, settings.error_factor, settings.error_floor_ulps) for out in outputs]
-        self.oracle.probe([self.secrets.number("probe", number) for number in range(count)], limits)
+        self.oracle.probe([self.secrets.number("probe", number) for number in range(_PROBES)], limits)
         for name in dict.fromkeys(_CYCLE):
             seed = self.secrets.number("probe", name)
             draft = _Draft(-1, name, self._request(seed, name, self.secrets.generator("probe", name), whole=False))
