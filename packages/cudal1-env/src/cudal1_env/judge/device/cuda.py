@@ -69,6 +69,7 @@ class CudaDevice:
         torch_faults: tuple[type[Exception], ...] = (torch.AcceleratorError, torch.OutOfMemoryError)
         self.faults = (vmm.CudaError, self._nvml.fault, *torch_faults)
         try:
+            torch.zeros(1, device="cuda")  # makes the context
             self.copies = CopyEngine()
             self.stage: Tensor = torch.empty(STAGED_BYTES, dtype=torch.uint8, pin_memory=True)
         except self.faults as error:
@@ -150,8 +151,10 @@ class CudaDevice:
         return CudaBlock(size_bytes)
 
     def copy(self, array: Tensor) -> Tensor:
-        """Copy a tensor on the GPU."""
-        return array.clone()
+        """Copy a tensor on the GPU, and wait: copy engines work in no order with torch's streams."""
+        copied = array.clone()
+        self._torch.cuda.current_stream().synchronize()
+        return copied
 
     def view(self, raw: Tensor, dtype: Literal["float64", "float32", "int64"]) -> Tensor:
         """View bytes as numbers."""
