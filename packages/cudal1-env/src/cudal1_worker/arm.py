@@ -277,7 +277,8 @@ class Arm:
         """Return the leaves of a call's outputs when nothing of the call runs any more.
 
         What the judge could not read where it lies is copied, and so is what shares memory with a parameter or a
-        buffer, because the judge overwrites outputs. Both on the program's own time.
+        buffer, because the judge overwrites outputs, and what is only expanded: each element has memory of its own. All
+        on the program's own time.
         """
         side, registered = self.side, self.registered
         leaves = [outputs] if type(outputs) is torch.Tensor else layout.flatten(outputs)
@@ -285,7 +286,8 @@ class Arm:
             if isinstance(leaf, torch.Tensor) and _layout(leaf) is torch.strided:
                 leaf = layout.as_stored(leaf)
                 own = type(leaf) is torch.Tensor and _storage(leaf).data_ptr() in registered
-                leaves[place] = side.copy(leaf) if own or not side.reachable(leaf) else leaf
+                copied = own or 0 in _stride(leaf) or not side.reachable(leaf)
+                leaves[place] = side.copy(leaf) if copied else leaf
         side.finish()
         return leaves
 

@@ -297,7 +297,7 @@ def parse_outputs(page: bytes, expected: tuple[Expected, ...], device_code: int)
         device_code: On which kind of device they must lie.
 
     Raises:
-        Contract: Number, device, dtype or shape differ, or strides reach backwards.
+        Contract: Number, device, dtype or shape differ, strides reach backwards, or elements share memory.
     """
     count = int.from_bytes(page[8 * wire.OUTPUTS : 8 * wire.OUTPUTS + 8], "little")
     if count != len(expected):
@@ -316,8 +316,24 @@ def parse_outputs(page: bytes, expected: tuple[Expected, ...], device_code: int)
             raise Contract(f"expected output {position} on the task's device, got another")
         if any(stride < 0 for stride in strides):
             raise Contract(f"expected strides of zero or more for output {position}", f"{list(strides)}")
+        if _overlaps(shape, strides):
+            raise Contract(f"expected memory of its own for each element of output {position}", f"strides {strides}")
         outputs.append(Output(address, strides, want))
     return outputs
+
+
+def _overlaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether two elements may share memory; a worker writes such outputs out before it describes them.
+
+    >>> _overlaps((2, 3), (0, 1)), _overlaps((2, 3), (1, 2)), _overlaps((2, 3), (2, 1)), _overlaps((1, 3), (0, 1))
+    (True, False, True, False)
+    """
+    reach = 0
+    for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size > 1):
+        if stride <= reach:
+            return 0 not in shape
+        reach += stride * (size - 1)
+    return False
 
 
 def check_holes(output: Output) -> None:
