@@ -277,16 +277,19 @@ class Arm:
         """Return the leaves of a call's outputs when nothing of the call runs any more.
 
         What the judge could not read where it lies is copied, and so is what shares memory with a parameter or a
-        buffer, because the judge overwrites outputs, and what is only expanded. All on the program's own time.
+        buffer, because the judge overwrites outputs, and what is only expanded or returned twice. All on the program's
+        own time.
         """
         side, registered = self.side, self.registered
+        known: set[int] = set()
         leaves = [outputs] if type(outputs) is torch.Tensor else layout.flatten(outputs)
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor) and _layout(leaf) is torch.strided:
                 leaf = layout.as_stored(leaf)
                 own = type(leaf) is torch.Tensor and _storage(leaf).data_ptr() in registered
-                copied = own or 0 in _stride(leaf) or not side.reachable(leaf)
+                copied = own or 0 in _stride(leaf) or _data_ptr(leaf) in known or not side.reachable(leaf)
                 leaves[place] = side.copy(leaf) if copied else leaf
+                known.add(_data_ptr(leaf))
         side.finish()
         return leaves
 

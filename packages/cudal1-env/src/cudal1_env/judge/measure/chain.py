@@ -146,7 +146,7 @@ def _link(arm: Arm, one: InputSet) -> _Link:
         plan = Plan(forms, samples.positions)
         return _Link(one, samples, plan, plan, samples)
     on_clock, afterwards = chosen_samples(one.answers, arm.device.on_clock_elements, random)
-    halves = [where[: -(-where.size // 2)] for where in on_clock.positions]
+    halves = [where[: where.size // 2] for where in on_clock.positions]
     others = [
         random.integers(0, max(1, form.expected.size), half.size) for form, half in zip(forms, halves, strict=True)
     ]

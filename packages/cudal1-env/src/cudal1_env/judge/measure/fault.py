@@ -13,6 +13,8 @@ from cudal1_env.records import Status
 _SIGSYS = 31
 _SIGKILL = 9
 _MOST_CHARS = 2000
+_MOST_LINES = 10_000
+"""A line number is the worker's to choose: a larger one is not told."""
 _KNOWN = {name for name, one in vars(builtins).items() if isinstance(one, type) and issubclass(one, BaseException)} | {
     "AcceleratorError",
     "CompilationError",
@@ -51,7 +53,7 @@ def check_answer(answer: wire.Message, errors: dict[str, Status], what: str, *, 
     if withheld:
         name, line = answer.get("type"), answer.get("line")
         text = name if isinstance(name, str) and name in _KNOWN else "an exception"
-        if isinstance(line, int) and 0 < line < 1 << 20:
+        if isinstance(line, int) and 0 < line < _MOST_LINES:
             text += f" (line {line})"
         raise Fault(status, f"{what} failed: {text}; its text is withheld, because the program had seen secret inputs")
     text = answer.get("text", "")

@@ -183,8 +183,7 @@ class Trial:
 
     def _calls(self) -> int:
         """Length of the next samples: secret, so that any call may be the last one, which is compared whole."""
-        most = self.sizes.calls
-        return int(self.random.integers(-(-most // 2), most + 1))
+        return int(self.random.integers(1, self.sizes.calls + 1))
 
     def _latency_ms(self, sets: Sequence[InputSet], calls: int, *, is_candidate: bool) -> float:
         """Return the mean latency of a call over samples of `calls` calls each, in milliseconds."""
