@@ -12,7 +12,6 @@ import os
 import socket
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.arm import Failure, describe_error, execute
 from cudal1_worker.faults import FaultyRuns
 from cudal1_worker.matter import Variation
+from cudal1_worker.models import Models, aliases, as_dtype, copied
 from cudal1_worker.own_error import (
     error_of,
     is_finite,
@@ -480,43 +480,3 @@ class Oracle:
         finally:
             torch.set_default_dtype(before)
         return [out.double() if out.is_floating_point() else out.to(torch.int64) for out in outputs]
-
-
-@dataclass(frozen=True)
-class Models:
-    """A reference in several precisions, with the same weights."""
-
-    plain: Any
-    """As it is."""
-    wide: Any
-    """In float64."""
-    narrow: Any
-    """In float32; None where no output is in float64."""
-
-
-def copied(values: list[Any]) -> list[Any]:
-    """Inputs with tensors of their own."""
-    return [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
-
-
-def as_dtype(value: Any, dtype: torch.dtype) -> Any:
-    """A floating-point tensor or a module in a dtype, also in plain lists, tuples and dicts; anything else as it is."""
-    if isinstance(value, torch.Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
-    if isinstance(value, torch.nn.Module):
-        for module in value.to(dtype).modules():
-            for name, one in vars(module).items():
-                if not name.startswith("_") and not isinstance(one, torch.nn.Module):  # those are torch's own
-                    vars(module)[name] = as_dtype(one, dtype)
-        return value
-    if type(value) in (list, tuple):
-        return type(value)(as_dtype(one, dtype) for one in value)
-    if type(value) is dict:
-        return {key: as_dtype(one, dtype) for key, one in value.items()}
-    return value
-
-
-def aliases(output: torch.Tensor, values: list[Any]) -> bool:
-    """Whether an output lies in the memory of an input."""
-    start = output.untyped_storage().data_ptr()
-    return any(isinstance(v, torch.Tensor) and v.numel() and v.untyped_storage().data_ptr() == start for v in values)

@@ -37,6 +37,10 @@ BUS_BYTES = 4 << 20
 """Inputs up to this size go over the bus from pinned memory of the host: a copy within the GPU takes the worker's
 kernels off it. Larger ones are copied within the GPU. The size decides, and not a chain's length, so that the overhead
 of empty calls is that of timed ones."""
+LEAST_BUS_BYTES = 64 << 10
+"""Copies over the bus are at least this large: the driver sends smaller ones by another way, which takes the worker off
+the GPU. On an H200 a release then takes 160 to 190 us and the worker's next kernel 160 more; from 64 KiB on 19 and 30
+(docs/results/link_h200.txt)."""
 STAGED_BYTES = 32 * BUS_BYTES
 """Pinned memory for the inputs of a chain."""
 
@@ -123,6 +127,8 @@ class CudaMemory:
         self._base = 0
         self._host: Tensor = torch.empty(_SAMPLE_BYTES, dtype=torch.uint8, pin_memory=True)
         self._noise: Tensor = torch.randint(256, (_SAMPLE_BYTES,), dtype=torch.uint8).pin_memory()
+        self._bits: Tensor = (self._noise & 1).pin_memory()
+        self._random = np.random.default_rng()
 
     def begin(self) -> tuple[wire.Message, list[int]]:
         """Hand over the arena."""
@@ -156,18 +162,35 @@ class CudaMemory:
             return addresses
         assert self._input_bytes * len(sets) <= STAGED_BYTES, "more calls in a chain than there is room for"
         begin = self._device.stage.data_ptr()
-        places = [begin + self._input_bytes * number for number in range(len(sets))]
+        stride = max(self._input_bytes, LEAST_BUS_BYTES)
+        places = [begin + stride * number for number in range(len(sets))]
         self._copies.copy(_places(places), _places(addresses), _places([self._input_bytes] * len(sets)))
         return places
 
     def release(self, slot: int, source: int, stale: Sequence[Output], plan: Plan) -> None:
-        """Overwrite some elements of the last call's outputs, and copy the inputs of the next, in one batch."""
-        targets, sources, sizes = [self._slot(slot).data_ptr()], [source], [self._input_bytes]
-        if stale:
+        """Overwrite a part of the last call's outputs, and copy the inputs of the next, in one batch.
+
+        Of an output that lies in one piece, a block of `LEAST_BUS_BYTES` at a secret place; a smaller one costs too
+        little to write. Of outputs with holes the elements of the plan, which takes long, on the clock of the program
+        that makes such outputs.
+        """
+        on_bus = self._input_bytes <= BUS_BYTES
+        size = max(self._input_bytes, LEAST_BUS_BYTES) if on_bus else self._input_bytes
+        targets, sources, sizes = [self._slot(slot).data_ptr()], [source], [size]
+        if all(one.span_bytes == one.expected.size * one.expected.item_bytes for one in stale):
+            for one in stale:
+                blocks = (one.span_bytes - LEAST_BUS_BYTES) // one.expected.item_bytes
+                if blocks >= 0 and not one.expected.aliases:
+                    place = int(self._random.integers(blocks + 1)) * one.expected.item_bytes
+                    noise = self._bits if one.expected.dtype == "bool" else self._noise
+                    targets.append(self._arena.address + self._start(one) + place)
+                    sources.append(noise.data_ptr() + 8 * int(self._random.integers(_SAMPLE_BYTES // 16)))
+                    sizes.append(LEAST_BUS_BYTES)
+        else:
             begins = _places([self._start(one) for one in stale]) + np.uint64(self._arena.address)
-            targets = np.append(plan.sources(begins), _places(targets))
-            sources = np.append(plan.starts + np.uint64(self._noise.data_ptr()), _places(sources))
-            sizes = np.append(plan.sizes, _places(sizes))
+            targets = [*plan.sources(begins).tolist(), *targets]
+            sources = [*(plan.starts + np.uint64(self._noise.data_ptr())).tolist(), *sources]
+            sizes = [*plan.sizes.tolist(), *sizes]
         self._copies.copy(_places(targets), _places(sources), _places(sizes))
 
     def _slot(self, number: int) -> Tensor:
