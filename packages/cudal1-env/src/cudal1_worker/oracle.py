@@ -292,6 +292,8 @@ class Oracle:
         """Write a set of inputs into the judge's memory."""
         values = self.fresh_inputs(message["seed"], "own")
         entries, _ = layout.manifest(values)
+        if entries != self.entries:
+            raise Failure("task", "expected get_inputs() to return the same shapes, layouts and values each time")
         layout.store(self.block, entries, values)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
