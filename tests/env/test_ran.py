@@ -231,7 +231,7 @@ def test_the_worker_tells_a_bounded_number_of_names() -> None:
 HEADER = "import torch\nimport torch.nn as nn\n"
 REFERENCE = (
     f"{HEADER}class Model(nn.Module):\n    def forward(self, x):\n        return torch.softmax(x @ x.T, 1)\n"
-    "def get_inputs():\n    return [torch.randn(256, 256)]\ndef get_init_inputs():\n    return []\n"
+    "def get_inputs():\n    return [0.1 * torch.randn(256, 256)]\ndef get_init_inputs():\n    return []\n"
 )
 TASK = Task(id="file/softmax", source=REFERENCE, name="softmax", level=1, origin="file")
 

@@ -49,8 +49,8 @@ def estimate_overhead(empty_ms: Sequence[float], reading_ms: Sequence[float]) ->
         empty_ms: Empty calls, by the judge's clock.
         reading_ms: How much of each the judge read while the worker was stopped; zeros where it was not.
 
-    >>> estimate_overhead([0.2, 0.21, 0.22], [0.05, 0.05, 0.06])
-    Overhead(call_ms=0.21, stealable_ms=0.16, spread_ms=0.01)
+    >>> estimate_overhead([0.5, 0.75, 1.0], [0.25, 0.25, 0.5])
+    Overhead(call_ms=0.75, stealable_ms=0.5, spread_ms=0.25)
     """
     call_ms = statistics.median(empty_ms)
     spread_ms = statistics.median(abs(one - call_ms) for one in empty_ms)
