@@ -7,7 +7,7 @@ import statistics
 import numpy as np
 import pytest
 from cudal1_env.judge.measure.interference import reference_share
-from cudal1_env.judge.measure.overhead import Overhead, estimate_overhead, is_too_short, rewarded_low
+from cudal1_env.judge.measure.overhead import estimate_overhead, is_too_short, rewarded_low
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,16 +39,10 @@ def test_goals_of_short_calls() -> None:
     assert rewarded_low(2.0, 20e-3, 6.66e-3) == pytest.approx(1.2, rel=2e-3)
 
 
-def test_the_smaller_estimate_counts() -> None:
-    before, after = Overhead(1.0, 0.8, 0.01), Overhead(0.4, 0.3, 0.01)
-    assert before.or_less(after) is after
-    assert after.or_less(before) is after
-
-
 def test_a_latency_within_the_overheads_noise_is_taken_as_that_noise() -> None:
     overhead = estimate_overhead([0.2, 0.21, 0.22], [0.0, 0.0, 0.0])
-    assert overhead.net_ms(0.2) == overhead.resolution_ms == pytest.approx(0.01)
-    assert overhead.net_ms(1.21) == pytest.approx(1.0)
+    assert overhead.net_ms(0.2, 0.21) == overhead.resolution_ms == pytest.approx(0.01)
+    assert overhead.net_ms(1.21, 0.21) == pytest.approx(1.0)
 
 
 def test_the_smaller_time_of_the_reference_counts() -> None:

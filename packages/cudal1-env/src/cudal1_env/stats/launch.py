@@ -69,12 +69,6 @@ class Launch:
         """Return this launch with the arms exchanged."""
         return Launch(self.candidate_ms, self.reference_ms)
 
-    def longer(self, more_ms: float) -> Launch:
-        """Return this launch with so much added to each latency of both arms."""
-        return Launch(
-            tuple(time + more_ms for time in self.reference_ms), tuple(time + more_ms for time in self.candidate_ms)
-        )
-
     def scaled_reference(self, share: float) -> Launch:
         """Return this launch with the reference's latencies multiplied by a share."""
         return Launch(tuple(share * time for time in self.reference_ms), self.candidate_ms)

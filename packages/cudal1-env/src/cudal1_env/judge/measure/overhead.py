@@ -20,7 +20,7 @@ class Overhead:
     """Harness overhead of one call, estimated on the reference's worker by empty calls."""
 
     call_ms: float
-    """L: release, flag and read. Subtracted from every call of both arms."""
+    """L: release, flag and read; the median of a trial. A pair's own is subtracted from both of its arms."""
     stealable_ms: float
     """h: how much of it a candidate could use for its own work at most, at most L. On a GPU all of it: a kernel can
     compute while inputs arrive and while samples are copied. On a CPU all but the judge's own reading, during which the
@@ -33,13 +33,9 @@ class Overhead:
         """Latencies below this cannot be told from the overhead."""
         return max(self.spread_ms, _RESOLUTION * self.call_ms)
 
-    def net_ms(self, elapsed_ms: float) -> float:
-        """Latency of a call that took so long with the overhead."""
-        return max(elapsed_ms - self.call_ms, self.resolution_ms)
-
-    def or_less(self, other: Overhead) -> Overhead:
-        """The smaller of two estimates: too large a one favours the faster arm."""
-        return min(self, other, key=lambda one: one.call_ms)
+    def net_ms(self, elapsed_ms: float, empty_ms: float) -> float:
+        """Latency of a call that took so long with the overhead, where an empty one beside it took `empty_ms`."""
+        return max(elapsed_ms - empty_ms, self.resolution_ms)
 
 
 def estimate_overhead(empty_ms: Sequence[float], reading_ms: Sequence[float]) -> Overhead:

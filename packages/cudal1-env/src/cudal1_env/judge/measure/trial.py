@@ -1,7 +1,8 @@
 """One trial: paired samples of both arms in random order, the idle arm frozen.
 
-Order of a trial: empty calls that tell the overhead, the reference alone, pairs of samples, the candidate's death, the
-reference alone and empty calls again.
+Order of a trial: the reference alone, pairs of samples, the candidate's death, the reference alone again. An empty
+sample follows each sample of the reference and has as many calls: the overhead drifts with the host's speed, by half of
+itself within a tenth of a second, and the first call of a chain takes longer than the others.
 """
 
 from __future__ import annotations
@@ -27,13 +28,11 @@ from cudal1_env.stats import Launch
 ALONE_BEFORE = 4
 ALONE_AFTER = 8
 """Samples of the reference alone, before the pairs and after the candidate's death."""
-_EMPTY = 7
-"""Empty samples that tell the overhead; on a GPU each has as many calls as a timed one."""
+_OVERHEAD_ALLOWANCE = 1.25
+"""How many times as long an empty call may take beside the candidate as after its death. More is not subtracted."""
 FIRST_PAIRS = 8
 MORE_PAIRS = 6
 """Pairs whose input sets are made before the first one, and when those are used up: the interim looks are there."""
-_SETTLING = 2
-"""Samples of each arm that are not used, before the first pair and when the oracle had the device to make sets."""
 _LONG_MS = 10.0
 """Where calls take longer than this, the reference is timed alone half as often after the candidate's death."""
 _AWAKE_S = 2.0
@@ -77,6 +76,42 @@ class Sets(Protocol):
 
 
 @dataclass(frozen=True)
+class Timed:
+    """A sample of the reference, and the empty one behind it. By the judge's clock, for each call."""
+
+    call_ms: float
+    empty_ms: float
+    reading_ms: float
+    """How much of the empty call the judge read while the worker was stopped; 0 where it was not."""
+
+
+def overhead_of(samples: Sequence[Timed]) -> Overhead:
+    """Return the overhead of samples."""
+    return estimate_overhead([one.empty_ms for one in samples], [one.reading_ms for one in samples])
+
+
+@dataclass
+class Pairs:
+    """Samples of both arms, in pairs."""
+
+    reference: list[Timed] = field(default_factory=list[Timed])
+    candidate_ms: list[float] = field(default_factory=list[float])
+    """Latencies of a call with the overhead."""
+
+    def net(self, share: float = 1.0) -> Launch:
+        """Return the latencies without the overhead.
+
+        Args:
+            share: How much of the overhead is subtracted.
+        """
+        overhead = overhead_of(self.reference)
+        empty = [share * one.empty_ms for one in self.reference]
+        reference = [overhead.net_ms(one.call_ms, less) for one, less in zip(self.reference, empty, strict=True)]
+        candidate = [overhead.net_ms(call_ms, less) for call_ms, less in zip(self.candidate_ms, empty, strict=True)]
+        return Launch(tuple(reference), tuple(candidate))
+
+
+@dataclass(frozen=True)
 class TrialResult:
     """What one trial measured."""
 
@@ -114,8 +149,7 @@ class Trial:
     """Counts the candidate's calls."""
     random: np.random.Generator
     """Order of the arms, and lengths of samples."""
-    _overhead: Overhead = field(default=Overhead(0.0, 0.0, 0.0))
-    _first_calls_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
+    _unpaid_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
 
     def run(self, reference_s: float, enough: Callable[[Launch], bool]) -> TrialResult:
         """Measure until `enough` says so or the trial is full; the candidate is dead afterwards.
@@ -130,75 +164,77 @@ class Trial:
         alone_sets = max(ALONE_BEFORE, self.sizes.sets)
         self.sets.prepare(alone_sets + ready * self.sizes.sets)  # made now, not between samples
         alone = self.sets.take(alone_sets)
-        self._overhead = self._empty()
         before = self._alone(alone, ALONE_BEFORE)
+        latency_ms = statistics.median(_net_ms(before))
         for arm in (self.reference, self.candidate):
-            arm.limit(statistics.median(before) * 1e-3)
-        samples, states = self._pairs(ready, enough)
+            arm.limit(latency_ms * 1e-3)
+        pairs, states = self._pairs(ready, enough)
         self.candidate.close()
-        if (lesser := self._overhead.or_less(self._empty())) is not self._overhead:
-            more_ms = self._overhead.call_ms - lesser.call_ms
-            samples, before = samples.longer(more_ms), [one + more_ms for one in before]
-            self._overhead = lesser
-        after = self._alone(alone, ALONE_AFTER if before[-1] < _LONG_MS else ALONE_AFTER // 2)
+        after = self._alone(alone, ALONE_AFTER if latency_ms < _LONG_MS else ALONE_AFTER // 2)
+        empty_ms = [[one.empty_ms for one in part] for part in (pairs.reference, after, after)]
+        samples = pairs.net(reference_share(*empty_ms, allowed=_OVERHEAD_ALLOWANCE))
+        before_ms, after_ms = _net_ms(before), _net_ms(after)
+        allowed = self.reference.device.neighbour_allowance
         return TrialResult(
             samples,
-            self._overhead,
-            (statistics.median(before), statistics.median(after)),
-            reference_share(samples.reference_ms, before, after, allowed=self.reference.device.neighbour_allowance),
+            overhead_of(pairs.reference),
+            (statistics.median(before_ms), statistics.median(after_ms)),
+            reference_share(samples.reference_ms, before_ms, after_ms, allowed=allowed),
             tuple(states),
         )
 
-    def _pairs(self, ready: int, enough: Callable[[Launch], bool]) -> tuple[Launch, list[GpuState]]:
+    def _pairs(self, ready: int, enough: Callable[[Launch], bool]) -> tuple[Pairs, list[GpuState]]:
         """Measure pairs. Samples of a pair are neighbours in time, so that a machine's drift meets both alike.
 
         A sample behind one of the same arm takes less time, so either arm has as many of these: each odd pair swaps the
-        arms, the others do by chance. On a CPU, where that costs little, an unused sample of the other arm comes in
-        between.
+        arms, the others do by chance.
         """
-        samples, states = Launch(), list[GpuState]()
+        pairs, states = Pairs(), list[GpuState]()
         order = (True, False) if self.random.random() < 0.5 else (False, True)
-        self._settle(order)
         for pair in range(self.sizes.pairs):
             if pair == ready:
                 ready = min(pair + MORE_PAIRS, self.sizes.pairs)
                 self.sets.prepare((ready - pair) * self.sizes.sets)
-                self._settle(order)
             if pair % 2 == 1 or self.random.random() < 0.5:
                 order = (order[1], order[0])
-                if not self.reference.device.chained:
-                    self._unused(is_candidate=order[1])
-            samples = self._pair(samples, order)
+            self._pair(pairs, order)
             if (state := self.reference.device.state()) is not None:
                 states.append(state)
-            if enough(samples):
+            if enough(pairs.net()):
                 break
-        return samples, states
+        return pairs, states
 
-    def _pair(self, samples: Launch, order: Sequence[bool]) -> Launch:
+    def _pair(self, pairs: Pairs, order: Sequence[bool]) -> None:
         calls = self._calls()
         sets = self.sets.take(calls * self.sizes.repeats)  # both arms see the same
-        latency_ms = {is_candidate: self._latency_ms(sets, calls, is_candidate=is_candidate) for is_candidate in order}
-        return samples.add(latency_ms[False], latency_ms[True])
+        for is_candidate in order:
+            if is_candidate:
+                pairs.candidate_ms.append(self._candidate_ms(sets, calls))
+            else:
+                pairs.reference.append(self._reference(sets, calls))
 
     def _calls(self) -> int:
         """Length of the next samples: secret, so that any call may be the last one, which is compared whole."""
         return int(self.random.integers(1, self.sizes.calls + 1))
 
-    def _latency_ms(self, sets: Sequence[InputSet], calls: int, *, is_candidate: bool) -> float:
-        """Return the mean latency of a call over samples of `calls` calls each, in milliseconds."""
-        parts = [sets[start : start + calls] for start in range(0, len(sets), calls)]
-        return statistics.fmean(self._sample_ms(part, is_candidate=is_candidate) for part in parts)
+    def _candidate_ms(self, sets: Sequence[InputSet], calls: int) -> float:
+        """Return the mean latency of a candidate's call, with the overhead, over samples of `calls` calls each."""
+        samples = [self._of_candidate(part) for part in _parts(sets, calls)]
+        return statistics.fmean(one.call_ms for one in samples)
 
-    def _sample_ms(self, sets: Sequence[InputSet], *, is_candidate: bool) -> float:
-        if not is_candidate:
-            return self._overhead.net_ms(self._of_reference(sets).call_ms)
+    def _reference(self, sets: Sequence[InputSet], calls: int) -> Timed:
+        """Return the same of the reference, and how long the calls of an empty sample take."""
+        samples = [self._of_reference(part) for part in _parts(sets, calls)]
+        empty = self._of_reference([self.sets.warm] * calls, empty=True)
+        return Timed(statistics.fmean(one.call_ms for one in samples), empty.call_ms, empty.reading_ms)
+
+    def _of_candidate(self, sets: Sequence[InputSet]) -> Sample:
         sample = timed_sample(self.candidate, sets, self.sets.warm)
-        self._charge(sample, is_candidate=True)
+        self._charge(sample.first_call_s, is_candidate=True)
         for one, comparisons in zip(sets, sample.comparisons, strict=True):
             self.tally.check(one, comparisons)
         self.tally.full_checks += sample.full_checks
-        return self._overhead.net_ms(sample.call_ms)
+        return sample
 
     def _of_reference(self, sets: Sequence[InputSet], *, empty: bool = False) -> Sample:
         try:
@@ -208,39 +244,32 @@ class Trial:
         if not all(comparison.right for one in sample.comparisons for comparison in one):
             errors = [comparison.error for one in sample.comparisons for comparison in one]
             raise TaskError(f"expected the reference to agree with its own float64 answer, errors over scale: {errors}")
-        self._charge(sample, is_candidate=False)
+        self._charge(sample.first_call_s, is_candidate=False)
         return sample
 
-    def _charge(self, sample: Sample, *, is_candidate: bool) -> None:
-        """Add up what the calls before the clock took: a budget bounds what no clock sees.
+    def _charge(self, seconds: float, *, is_candidate: bool) -> None:
+        """Add up what calls took that are not paid for: a budget bounds what no clock sees.
 
         Raises:
             Fault: The candidate's is spent.
         """
-        self._first_calls_s[is_candidate] += sample.first_call_s
-        limit_s = max(_AWAKE_S, _AWAKE_FACTOR * self._first_calls_s[False])
-        if self._first_calls_s[True] > limit_s:
-            text = f"expected the calls before the clock to take at most {limit_s:.2g} s in a trial, they took longer"
+        self._unpaid_s[is_candidate] += seconds
+        limit_s = max(_AWAKE_S, _AWAKE_FACTOR * self._unpaid_s[False])
+        if self._unpaid_s[True] > limit_s:
+            text = f"expected the calls that are not timed to take at most {limit_s:.2g} s in a trial, they took longer"
             raise Fault(Status.TIMEOUT, text)
 
-    def _empty(self) -> Overhead:
-        """Estimate the overhead from empty samples of the reference."""
-        sets = [self.sets.warm] * self.sizes.calls
-        samples = [self._of_reference(sets, empty=True) for _ in range(_EMPTY)]
-        return estimate_overhead([one.call_ms for one in samples], [one.reading_ms for one in samples])
-
-    def _alone(self, sets: Sequence[InputSet], count: int) -> list[float]:
+    def _alone(self, sets: Sequence[InputSet], count: int) -> list[Timed]:
         """Time the reference alone; it can be trusted with the same sets again."""
         size = self.sizes.sets
         starts = [size * number % max(1, len(sets) - size + 1) for number in range(count)]
-        calls = self.sizes.calls
-        return [self._latency_ms(sets[start : start + size], calls, is_candidate=False) for start in starts]
+        return [self._reference(sets[start : start + size], self.sizes.calls) for start in starts]
 
-    def _settle(self, order: Sequence[bool]) -> None:
-        """Make samples that are not used: on a CPU the first ones after a break take longer."""
-        if not self.reference.device.chained:
-            for is_candidate in [*order] * _SETTLING:
-                self._unused(is_candidate=is_candidate)
 
-    def _unused(self, *, is_candidate: bool) -> None:
-        self._sample_ms([self.sets.warm], is_candidate=is_candidate)
+def _parts(sets: Sequence[InputSet], calls: int) -> list[Sequence[InputSet]]:
+    return [sets[start : start + calls] for start in range(0, len(sets), calls)]
+
+
+def _net_ms(samples: Sequence[Timed]) -> list[float]:
+    overhead = overhead_of(samples)
+    return [overhead.net_ms(one.call_ms, one.empty_ms) for one in samples]
