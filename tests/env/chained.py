@@ -14,31 +14,31 @@ import numpy as np
 import pytest
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.device import memory
-from cudal1_env.judge.device.base import Needs, Output
+from cudal1_env.judge.device.base import Needs, Output, Staging
 from cudal1_env.judge.device.cpu import CpuDevice, CpuMemory
-from cudal1_env.judge.device.reading import Plan
+from cudal1_worker import protocol as wire
 
 
 class ChainedMemory(CpuMemory):
     """Brings inputs and overwrites stale elements while the worker runs."""
 
-    def stage(self, sets: Sequence[Any]) -> list[int]:
-        self._staged = list(sets)
-        return list(range(len(sets)))
+    def stage(self, slot: int, calls: Sequence[Staging]) -> list[Any]:
+        return [((slot + number) % wire.SLOTS, one) for number, one in enumerate(calls)]
 
-    def release(self, slot: int, source: int, stale: Sequence[Output], plan: Plan) -> None:
+    def release(self, staged: Any, stale: Sequence[Output]) -> None:
+        slot, call = staged
         if stale:
-            addresses = plan.sources(np.array([one.address for one in stale], dtype=np.uint64))
-            for address, size in zip(addresses.tolist(), plan.sizes.tolist(), strict=True):
+            addresses = call.stale.sources(np.array([one.address for one in stale], dtype=np.uint64))
+            for address, size in zip(addresses.tolist(), call.stale.sizes.tolist(), strict=True):
                 memory.write(self._pid, address, np.full(size, 0x5B, dtype=np.uint8))
-        self.put(slot, self._staged[source])
+        self.put(slot, call.inputs)
 
 
 class ChainedDevice(CpuDevice):
     """A CPU that is timed as a GPU is."""
 
     chained = True
-    on_clock_elements: int | None = 32
+    on_clock_elements: int | None = 8
 
     def memory(self, pid: int, needs: Needs) -> CpuMemory:
         return ChainedMemory(self, pid, needs.input_bytes)

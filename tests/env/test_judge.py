@@ -12,6 +12,7 @@ import pytest
 from cudal1_data import Task, load_suite
 from cudal1_env.errors import SandboxError, TaskError
 from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.measure.chain import Sample
 from cudal1_env.judge.measure.trial import Trial
 from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet
 from cudal1_env.records import Evaluation, Status
@@ -185,13 +186,13 @@ def test_evaluate_many_keeps_the_order(judge: Judge) -> None:
 
 def test_no_program_is_timed_on_a_set_that_another_trial_had(monkeypatch: pytest.MonkeyPatch) -> None:
     met: list[int] = []
-    measure = Trial._sample_ms
+    measure = Trial._of_candidate
 
-    def noting(self: Trial, sets: list[InputSet], *, is_candidate: bool) -> float:
-        met.extend(one.index for one in sets if is_candidate and one.index >= WARM_SETS)
-        return measure(self, sets, is_candidate=is_candidate)
+    def noting(self: Trial, sets: list[InputSet]) -> Sample:
+        met.extend(one.index for one in sets)
+        return measure(self, sets)
 
-    monkeypatch.setattr(Trial, "_sample_ms", noting)
+    monkeypatch.setattr(Trial, "_of_candidate", noting)
     program = candidate("return torch.add(x[1], x[0], alpha=2)")
     with Judge() as judge:
         first, second = (judge.evaluate(ADD, program) for _ in range(2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -113,18 +113,21 @@ class ArmMemory(Protocol):
         """Bring the caches into the state in which each timed sample begins. The arm stands still."""
         ...
 
-    def stage(self, sets: Sequence[Array]) -> Sequence[int]:
-        """Lay out the inputs of a chain's calls in the judge's memory; where `release` finds those of each."""
+    def stage(self, slot: int, calls: Sequence[Staging]) -> Sequence[object]:
+        """Prepare the calls of a chain, so that little is left to do on the clock; what `release` wants for each.
+
+        Args:
+            slot: The block of the first one's inputs; the others take turns.
+            calls: All of them.
+        """
         ...
 
-    def release(self, slot: int, source: int, stale: Sequence[Output], plan: Plan) -> None:
+    def release(self, staged: Any, stale: Sequence[Output]) -> None:
         """Bring the inputs of a chain's next call while the clock runs.
 
         Args:
-            slot: The block.
-            source: What `stage` said of these inputs.
-            stale: Outputs of the call before, which were read.
-            plan: Elements of them that are overwritten now.
+            staged: What `stage` returned for it.
+            stale: Outputs of the call before, which were read; a part of them is overwritten.
         """
         ...
 
@@ -161,6 +164,19 @@ class ArmMemory(Protocol):
     def close(self) -> None:
         """Give everything back; the worker is dead."""
         ...
+
+
+@dataclass(frozen=True)
+class Staging:
+    """What is known of a chain's call before the clock runs."""
+
+    inputs: Array
+    plan: Plan
+    """What is read of its outputs before the clock stops."""
+    stale: Plan
+    """Elements of the outputs of the call before that are overwritten with its release."""
+    forms: Sequence[Output]
+    """What the outputs of the call before will be like but for their addresses."""
 
 
 @dataclass(frozen=True)

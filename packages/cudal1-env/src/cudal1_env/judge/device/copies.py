@@ -15,7 +15,8 @@ from cudal1_worker import vmm
 
 from cudal1_env.errors import MachineError
 
-_Places = npt.NDArray[np.uint64]
+Places = npt.NDArray[np.uint64]
+"""Addresses, or sizes in bytes."""
 _IN_STREAM_ORDER = 1
 _BESIDE_COMPUTE = 1
 
@@ -29,6 +30,21 @@ class _Attributes(ctypes.Structure):
         ("target_hint", ctypes.c_int * 2),
         ("flags", ctypes.c_uint),
     )
+
+
+class Batch:
+    """Pieces of memory that are copied together. The arrays may be written to, but not replaced.
+
+    Args:
+        targets: Addresses, shape (n,).
+        sources: Addresses, shape (n,).
+        sizes: Bytes of each, shape (n,), none zero.
+    """
+
+    def __init__(self, targets: Places, sources: Places, sizes: Places) -> None:
+        self.targets, self.sources, self.sizes = targets, sources, sizes
+        self.count = targets.size
+        self.pointers = (targets.ctypes.data, sources.ctypes.data, sizes.ctypes.data)
 
 
 class CopyEngine:
@@ -46,38 +62,26 @@ class CopyEngine:
             raise MachineError("expected a driver of CUDA 12.8 or later, it knows no cuMemcpyBatchAsync") from error
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         self._batch.argtypes = [pointer, pointer, pointer, size, pointer, pointer, size, pointer, pointer]
-        self._attributes = _Attributes(order=_IN_STREAM_ORDER, flags=_BESIDE_COMPUTE)
-        self._first = ctypes.c_size_t(0)
-        self._failed = ctypes.c_size_t(0)
+        self._shared: tuple[Any, ...] = (
+            ctypes.byref(_Attributes(order=_IN_STREAM_ORDER, flags=_BESIDE_COMPUTE)),
+            ctypes.byref(ctypes.c_size_t(0)),  # the attributes are those of all pieces from the first on
+            1,
+            ctypes.byref(ctypes.c_size_t(0)),
+            int(self._stream),
+        )
 
-    def copy(self, targets: _Places, sources: _Places, sizes: _Places) -> None:
+    def run(self, batch: Batch) -> None:
         """Copy pieces of memory and wait until all are there.
-
-        Args:
-            targets: Addresses, shape (n,).
-            sources: Addresses, shape (n,).
-            sizes: Bytes of each, shape (n,), none zero.
 
         Raises:
             MachineError: The driver refuses.
         """
-        if not targets.size:
+        if not batch.count:
             return
-        status = self._batch(
-            targets.ctypes.data,
-            sources.ctypes.data,
-            sizes.ctypes.data,
-            targets.size,
-            ctypes.byref(self._attributes),
-            ctypes.byref(self._first),
-            1,
-            ctypes.byref(self._failed),
-            int(self._stream),
-        )
-        if status:
-            raise MachineError(f"expected the driver to copy {targets.size} pieces, it said {status}")
+        if status := self._batch(*batch.pointers, batch.count, *self._shared):
+            raise MachineError(f"expected the driver to copy {batch.count} pieces, it said {status}")
         vmm.check(vmm.driver.cuStreamSynchronize(self._stream))
 
     def copy_one(self, target: int, source: int, size_bytes: int) -> None:
         """Copy one piece."""
-        self.copy(*(np.array([number], dtype=np.uint64) for number in (target, source, size_bytes)))
+        self.run(Batch(*(np.array([number], dtype=np.uint64) for number in (target, source, size_bytes))))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cudal1_worker import protocol as wire
 
 from cudal1_env.judge.device import memory
-from cudal1_env.judge.device.base import Contract, Needs, Output, check_holes
+from cudal1_env.judge.device.base import Contract, Needs, Output, Staging, check_holes
 from cudal1_env.judge.device.memory import SharedBlock
 from cudal1_env.judge.device.reading import Plan
 from cudal1_env.judge.device.tensors import decode
@@ -179,11 +179,11 @@ class CpuMemory:
         """Empty the core's private caches."""
         self._device.settle()
 
-    def stage(self, sets: Sequence[Bytes]) -> list[int]:
+    def stage(self, slot: int, calls: Sequence[Staging]) -> list[None]:
         """A CPU has no chains."""
-        return [0] * len(sets)
+        return [None] * len(calls)
 
-    def release(self, slot: int, source: int, stale: Sequence[Output], plan: Plan) -> None:
+    def release(self, staged: object, stale: Sequence[Output]) -> None:
         """A CPU has no chains: the arm stood still while its inputs were put and its outputs overwritten."""
 
     def intact(self, slot: int, inputs: Bytes, address: int) -> bool:

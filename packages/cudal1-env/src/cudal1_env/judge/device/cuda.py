@@ -51,7 +51,7 @@ class CudaDevice:
     code = 1
     chained = True
     neighbour_allowance = 1.0
-    on_clock_elements: int | None = 32
+    on_clock_elements: int | None = 8
     at_once_bytes = 256 << 20
 
     def __init__(self, *, tf32: bool) -> None:

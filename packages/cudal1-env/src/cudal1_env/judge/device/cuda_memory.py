@@ -15,8 +15,9 @@ import numpy.typing as npt
 from cudal1_worker import protocol as wire
 from cudal1_worker import vmm
 
-from cudal1_env.judge.device.base import Contract, Needs, Output, check_holes
-from cudal1_env.judge.device.reading import Addresses, Plan
+from cudal1_env.judge.device.base import Contract, Needs, Output, Staging, check_holes
+from cudal1_env.judge.device.copies import Batch, Places
+from cudal1_env.judge.device.reading import Plan
 from cudal1_env.judge.device.tensors import Expected
 
 if TYPE_CHECKING:
@@ -104,6 +105,35 @@ class CudaBlock:
             CudaBlock.all_bytes -= self.size_bytes
 
 
+@dataclass(frozen=True)
+class _Pieces:
+    """What is overwritten of a call's outputs."""
+
+    which: npt.NDArray[np.int64]
+    """The output of each piece, shape (pieces,)."""
+    offsets: Places
+    """Where it begins in its output, in bytes, shape (pieces,)."""
+    sources: Places
+    """Where noise lies, shape (pieces,)."""
+    sizes: Places
+    """Bytes, shape (pieces,)."""
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """One call of a chain, prepared."""
+
+    inputs: Batch
+    """Its inputs."""
+    whole: Batch
+    """Its inputs, and pieces of the outputs of the call before."""
+    pieces: _Pieces
+    stale: Plan
+    """Of those outputs, if they are not as they were."""
+    strides: list[tuple[int, ...]]
+    """As they were."""
+
+
 class CudaMemory:
     """Memory of one arm on a GPU: the arena in which the worker's torch allocates, and the slots of its inputs.
 
@@ -126,6 +156,7 @@ class CudaMemory:
         self._slots: CudaBlock | None = None
         self._base = 0
         self._host: Tensor = torch.empty(_SAMPLE_BYTES, dtype=torch.uint8, pin_memory=True)
+        self._read: npt.NDArray[np.uint8] = self._host.numpy()
         self._noise: Tensor = torch.randint(256, (_SAMPLE_BYTES,), dtype=torch.uint8).pin_memory()
         self._bits: Tensor = (self._noise & 1).pin_memory()
         self._random = np.random.default_rng()
@@ -155,43 +186,58 @@ class CudaMemory:
         """Give back what of the L2 cache was set aside for somebody; a sample's first call brings the rest."""
         self._device.reset()
 
-    def stage(self, sets: Sequence[Tensor]) -> list[int]:
-        """Return where `release` finds inputs: in the host's memory those that go over the bus, else where they are."""
-        addresses = [one.data_ptr() for one in sets]
-        if self._input_bytes > BUS_BYTES:
-            return addresses
-        assert self._input_bytes * len(sets) <= STAGED_BYTES, "more calls in a chain than there is room for"
-        begin = self._device.stage.data_ptr()
-        stride = max(self._input_bytes, LEAST_BUS_BYTES)
-        places = [begin + stride * number for number in range(len(sets))]
-        self._copies.copy(_places(places), _places(addresses), _places([self._input_bytes] * len(sets)))
-        return places
+    def stage(self, slot: int, calls: Sequence[Staging]) -> list[_Staged]:
+        """Bring inputs that go over the bus to the host's memory, and lay out all copies of a chain."""
+        addresses = [one.inputs.data_ptr() for one in calls]
+        size = self._input_bytes
+        if size <= BUS_BYTES:
+            assert size * len(calls) <= STAGED_BYTES, "more calls in a chain than there is room for"
+            begin, size = self._device.stage.data_ptr(), max(size, LEAST_BUS_BYTES)
+            places = [begin + size * number for number in range(len(calls))]
+            self._copies.run(Batch(_places(places), _places(addresses), _places([self._input_bytes] * len(calls))))
+            addresses = places
+        staged: list[_Staged] = []
+        for number, (one, source) in enumerate(zip(calls, addresses, strict=True)):
+            one.plan.prepared = self._reading(one.plan)
+            pieces = self._pieces(one.forms, one.stale)
+            target = self._slot((slot + number) % wire.SLOTS).data_ptr()
+            inputs = Batch(_places([target]), _places([source]), _places([size]))
+            staged.append(
+                _Staged(inputs, _joined(inputs, pieces), pieces, one.stale, [form.strides for form in one.forms])
+            )
+        return staged
 
-    def release(self, slot: int, source: int, stale: Sequence[Output], plan: Plan) -> None:
-        """Overwrite a part of the last call's outputs, and copy the inputs of the next, in one batch.
+    def release(self, staged: _Staged, stale: Sequence[Output]) -> None:
+        """Overwrite a part of the last call's outputs, and copy the inputs of the next, in one batch."""
+        if not stale:
+            return self._copies.run(staged.inputs)
+        batch, pieces = staged.whole, staged.pieces
+        if [one.strides for one in stale] != staged.strides:
+            pieces = self._pieces(stale, staged.stale)
+            batch = _joined(staged.inputs, pieces)
+        np.add(pieces.offsets, self._begins(stale)[pieces.which], out=batch.targets[1:])
+        self._copies.run(batch)
+
+    def _pieces(self, outputs: Sequence[Output], plan: Plan) -> _Pieces:
+        """Choose what is overwritten of a call's outputs when the next one's inputs arrive.
 
         Of an output that lies in one piece, a block of `LEAST_BUS_BYTES` at a secret place; a smaller one costs too
         little to write. Of outputs with holes the elements of the plan, which takes long, on the clock of the program
         that makes such outputs.
         """
-        on_bus = self._input_bytes <= BUS_BYTES
-        size = max(self._input_bytes, LEAST_BUS_BYTES) if on_bus else self._input_bytes
-        targets, sources, sizes = [self._slot(slot).data_ptr()], [source], [size]
-        if all(one.span_bytes == one.expected.size * one.expected.item_bytes for one in stale):
-            for one in stale:
-                blocks = (one.span_bytes - LEAST_BUS_BYTES) // one.expected.item_bytes
-                if blocks >= 0 and not one.expected.aliases:
-                    place = int(self._random.integers(blocks + 1)) * one.expected.item_bytes
-                    noise = self._bits if one.expected.dtype == "bool" else self._noise
-                    targets.append(self._arena.address + self._start(one) + place)
-                    sources.append(noise.data_ptr() + 8 * int(self._random.integers(_SAMPLE_BYTES // 16)))
-                    sizes.append(LEAST_BUS_BYTES)
-        else:
-            begins = _places([self._start(one) for one in stale]) + np.uint64(self._arena.address)
-            targets = [*plan.sources(begins).tolist(), *targets]
-            sources = [*(plan.starts + np.uint64(self._noise.data_ptr())).tolist(), *sources]
-            sizes = [*plan.sizes.tolist(), *sizes]
-        self._copies.copy(_places(targets), _places(sources), _places(sizes))
+        if any(one.span_bytes != one.expected.size * one.expected.item_bytes for one in outputs):
+            plan = plan if plan.fits(outputs) else Plan(outputs, plan.positions)
+            return _Pieces(plan.which, plan.offsets, plan.starts + np.uint64(self._noise.data_ptr()), plan.sizes)
+        which, offsets, sources = list[int](), list[int](), list[int]()
+        for number, one in enumerate(outputs):
+            blocks = (one.span_bytes - LEAST_BUS_BYTES) // one.expected.item_bytes
+            if blocks >= 0 and not one.expected.aliases:
+                which.append(number)
+                offsets.append(int(self._random.integers(blocks + 1)) * one.expected.item_bytes)
+                noise = self._bits if one.expected.dtype == "bool" else self._noise
+                sources.append(noise.data_ptr() + 8 * int(self._random.integers(_SAMPLE_BYTES // 16)))
+        sizes = [LEAST_BUS_BYTES] * len(which)
+        return _Pieces(np.array(which, dtype=np.int64), _places(offsets), _places(sources), _places(sizes))
 
     def _slot(self, number: int) -> Tensor:
         assert self._slots is not None
@@ -207,10 +253,19 @@ class CudaMemory:
         Raises:
             Contract: The memory that the worker named is not in the arena.
         """
+        batch = plan.prepared if isinstance(plan.prepared, Batch) else self._reading(plan)
+        np.add(plan.offsets, self._begins(outputs)[plan.which], out=batch.sources)
+        self._copies.run(batch)
+        return self._read[: plan.size_bytes].copy()
+
+    def _reading(self, plan: Plan) -> Batch:
+        """Lay out the copies of a plan but for the addresses from which they come."""
         assert plan.size_bytes <= _SAMPLE_BYTES, "more samples than there is room for"
-        begins = _places([self._start(one) for one in outputs]) + np.uint64(self._arena.address)
-        self._copies.copy(plan.starts + np.uint64(self._host.data_ptr()), plan.sources(begins), plan.sizes)
-        return self._host.numpy()[: plan.size_bytes].copy()
+        return Batch(plan.starts + np.uint64(self._host.data_ptr()), np.zeros_like(plan.sizes), plan.sizes)
+
+    def _begins(self, outputs: Sequence[Output]) -> Places:
+        """Addresses of outputs in the judge's own mapping of the arena, shape (outputs,)."""
+        return _places([self._arena.address + self._start(one) for one in outputs])
 
     def whole(self, output: Output) -> Tensor:
         """Return a copy of a whole output, flat, in C order of its shape.
@@ -273,5 +328,14 @@ class CudaMemory:
             self._slots.close()
 
 
-def _places(numbers: Sequence[int] | Addresses) -> Addresses:
+def _joined(inputs: Batch, pieces: _Pieces) -> Batch:
+    """Inputs and pieces in one batch; the targets of the pieces are not known yet."""
+    return Batch(
+        np.concatenate((inputs.targets, pieces.offsets)),
+        np.concatenate((inputs.sources, pieces.sources)),
+        np.concatenate((inputs.sizes, pieces.sizes)),
+    )
+
+
+def _places(numbers: Sequence[int] | Places) -> Places:
     return np.asarray(numbers, dtype=np.uint64)

@@ -199,7 +199,7 @@ class Arm:
         """
         answer = self._untimed_call(one.inputs, slot, writable=False)
         with self.contract():
-            outputs = self.reader.outputs(self._page())
+            outputs = self.outputs(self._page())
             if one.whole:
                 comparisons = self.compare_whole(one, outputs)
             else:
@@ -224,7 +224,7 @@ class Arm:
         if not self.memory.intact(0, inputs, inputs_at if isinstance(inputs_at, int) else 0):
             raise Fault(Status.WRONG_CONTRACT, "expected inputs to be left as they are, the program wrote to one")
         with self.contract():
-            return [self.memory.whole(output) for output in self.reader.outputs(self._page())]
+            return [self.memory.whole(output) for output in self.outputs(self._page())]
 
     def _untimed_call(self, inputs: Array, slot: int, *, writable: bool) -> dict[str, Any]:
         self.memory.put(slot, inputs)
@@ -317,16 +317,24 @@ class Arm:
         Raises:
             Fault: They are not what the task's outputs are.
         """
-        with self.contract():
-            outputs = self.reader.quickly(page)
-            if len({one.address for one in outputs}) < len(outputs):
-                _check_apart(outputs)
-            for place, output in enumerate(outputs):
-                low, high = output.address, output.address + output.span_bytes
-                for start in self._slots_at:
-                    if low < start + self.anatomy.input_bytes and start < high and not output.expected.aliases:
-                        raise Contract(f"expected output {place} in memory of its own, it lies in an input")
-        return outputs
+        try:
+            return self.reader.outputs(page, self._check)
+        except Contract as error:
+            raise self._broken(error) from None
+
+    def _check(self, outputs: Sequence[Output]) -> None:
+        """Refuse outputs that are one memory (a worker copies the second), or lie in an input of a timed call.
+
+        Raises:
+            Contract: They do.
+        """
+        own = [(place, one) for place, one in enumerate(outputs) if one.expected.size and not one.expected.aliases]
+        if len({one.address for _, one in own}) < len(own):
+            raise Contract("expected outputs in memory of their own, two of them begin at one address")
+        for place, one in own:
+            for start in self._slots_at:
+                if one.address < start + self.anatomy.input_bytes and start < one.address + one.span_bytes:
+                    raise Contract(f"expected output {place} in memory of its own, it lies in an input")
 
     def read(self, plan: Plan, samples: Samples, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:
         """Read elements of a call's outputs.
@@ -339,10 +347,10 @@ class Arm:
         Raises:
             Fault: The memory that the worker named is not there.
         """
-        with self.contract():
-            if not plan.fits(outputs):
-                plan = Plan(outputs, samples.positions)
-            return self.memory.read(plan, outputs)
+        try:
+            return self.memory.read(plan if plan.fits(outputs) else Plan(outputs, samples.positions), outputs)
+        except Contract as error:
+            raise self._broken(error) from None
 
     def compare_whole(self, one: InputSet, outputs: Sequence[Output]) -> tuple[Comparison, ...]:
         """Compare whole outputs.
@@ -371,7 +379,10 @@ class Arm:
         try:
             yield
         except Contract as error:
-            raise Fault(Status.WRONG_CONTRACT, error.text(withheld=self._withheld)) from None
+            raise self._broken(error) from None
+
+    def _broken(self, error: Contract) -> Fault:
+        return Fault(Status.WRONG_CONTRACT, error.text(withheld=self._withheld))
 
     # --- stopping ----------------------------------------------------------------------------------------------
 
@@ -433,17 +444,6 @@ class Arm:
         self.worker.close()
         if self._memory is not None:
             self._memory.close()
-
-
-def _check_apart(outputs: Sequence[Output]) -> None:
-    """Refuse outputs that are one memory: a worker copies the second (`cudal1_worker.arm.Arm.returned`).
-
-    Raises:
-        Contract: Two of them begin at one address.
-    """
-    known = [one.address for one in outputs if one.expected.size and not one.expected.aliases]
-    if len(set(known)) < len(known):
-        raise Contract("expected outputs in memory of their own, two of them begin at one address")
 
 
 def _addresses(told: Any) -> list[int]:

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from cudal1_worker import protocol as wire
 
-from cudal1_env.judge.device.base import Output
+from cudal1_env.judge.device.base import Output, Staging
 from cudal1_env.judge.device.reading import Plan
 from cudal1_env.judge.oracle.numerics import Comparison
 from cudal1_env.judge.oracle.pool import InputSet
@@ -63,8 +63,8 @@ class _Link:
     """Elements of the outputs of the call before that are overwritten with the release."""
     afterwards: Samples
     """What is read behind the clock, if this is a chain's last call."""
-    source: int = 0
-    """Where `ArmMemory.release` finds the inputs."""
+    staged: object = None
+    """What `ArmMemory.release` wants."""
     outputs: list[Output] = field(default_factory=list[Output])
     """As the worker described them."""
     data: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
@@ -92,8 +92,9 @@ def timed_sample(arm: Arm, sets: Sequence[InputSet], warm: InputSet, *, empty: b
     if arm.device.chained:
         first = _link(arm, warm)
         everything = (first, *links)
-        for link, source in zip(everything, arm.memory.stage([one.one.inputs for one in everything]), strict=True):
-            link.source = source
+        calls = [Staging(one.one.inputs, one.plan, one.stale, arm.reader.known) for one in everything]
+        for link, staged in zip(everything, arm.memory.stage(arm.next_slot, calls), strict=True):
+            link.staged = staged
         arm.memory.settle()
         arm.thaw()
         first_call_s = _clocked(arm, [first], []) * 1e-9
@@ -120,7 +121,7 @@ def _clocked(arm: Arm, links: Sequence[_Link], stale: Sequence[Output]) -> int:
     began = ended = now()
     for link in links:
         if chained:
-            arm.memory.release(arm.next_slot, link.source, stale, link.stale)
+            arm.memory.release(link.staged, stale)
         turn = arm.go()  # the ready word, last
         if not chained:
             arm.let_go()
