@@ -21,7 +21,7 @@ from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure.arm import Arm
 
 KIB = 1 << 10
-SIZES = [4 * KIB, 64 * KIB, 256 * KIB, 1024 * KIB, 2048 * KIB, 4096 * KIB, 4100 * KIB, 16384 * KIB, 65536 * KIB]
+SIZES = [4 * KIB, 64 * KIB, 256 * KIB, 1024 * KIB, 4096 * KIB, 4100 * KIB, 16384 * KIB, 65536 * KIB]
 """Bytes of inputs; on both sides of the size at which they stop going over the bus."""
 SOURCE = """
 import torch

@@ -282,7 +282,8 @@ class Evaluation(BaseModel):
     speedup: Speedup | None = None
     """Against `eager`; None unless CORRECT (or UNSTABLE, IMPOSSIBLE, where it is evidence)."""
     rewarded_low: Positive | None = None
-    """Lower end that rewards use: `speedup.low` with `stealable_ms` added to the candidate's latency. With CORRECT;
+    """Lower end that rewards use: `speedup.low` with `stealable_ms` and `constant_ms` added to the candidate's latency.
+    With CORRECT;
     None in records of protocol 1, where `speedup.low` is this end."""
     too_short: bool = False
     """Whether the reference takes less than three times `stealable_ms`; `rewarded_low` is at most 1 then."""
@@ -325,6 +326,9 @@ class Evaluation(BaseModel):
     """L: subtracted from every call of both arms: release, flag and read, estimated on the reference (median trial)."""
     stealable_ms: NonNegative | None = None
     """h: how much of it a candidate could use for its own work at most; added to its latency in `rewarded_low`."""
+    constant_ms: NonNegative | None = None
+    """How long writing takes what is the same in each call's outputs; added as well, since a program may keep a stock
+    of outputs in which it stands already."""
     calls: int = Field(default=0, ge=0)
     """Timed calls of the candidate, each checked on a secret sample."""
     full_checks: int = Field(default=0, ge=0)

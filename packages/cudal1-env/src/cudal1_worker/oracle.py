@@ -32,6 +32,7 @@ from cudal1_worker.own_error import (
     report_of_any,
     report_of_finite,
     second_values,
+    some_elements,
 )
 from cudal1_worker.seeding import Seeds
 from cudal1_worker.tolerance import Blocks, Draw, Limits, Profile, enough
@@ -222,11 +223,13 @@ class Oracle:
         """Learn the reference's typical errors, by place and magnitude, from several sets of the task's own inputs.
 
         `limits` are factor, floor and least tolerance of each output; see `tolerance.Limits`. As many of the `seeds`
-        are used as the outputs need.
+        are used as the outputs need. The answer tells which share of each output's elements is the same in all sets.
         """
         models = self.models
         self.limits = [Limits(*one) for one in message["limits"]]
         draws: dict[int, list[Draw]] = {}
+        first: list[torch.Tensor] = []
+        same: list[torch.Tensor] = []
         answers: list[torch.Tensor] = []
         for number, seed in enumerate(message["seeds"]):
             if number >= enough([Blocks(tuple(answers[k].shape)).width for k in draws]) and number:
@@ -234,6 +237,10 @@ class Oracle:
             values = self.fresh_inputs(seed, "own")
             answers = self.exact(models.wide, values)
             self.check_answers(answers, message["answer_bytes"])
+            some = [some_elements(answer) for answer in answers]
+            first = first or some
+            equal = [one == other for one, other in zip(some, first, strict=True)]
+            same = [a & b for a, b in zip(same, equal, strict=True)] if same else equal
             errors = self.errors(models, values, answers)[1]
             for k, (answer, error) in enumerate(zip(answers, errors, strict=True)):
                 if answer.is_floating_point():
@@ -241,7 +248,7 @@ class Oracle:
         self.profiles = [
             Profile(tuple(answer.shape), draws[k]) if k in draws else None for k, answer in enumerate(answers)
         ]
-        return {"ok": True}
+        return {"constant": [float(one.double().mean()) if one.numel() else 0.0 for one in same]}
 
     def errors(
         self, models: Models, values: list[Any], answers: list[torch.Tensor], again: int | None = None

@@ -14,6 +14,8 @@ import torch
 _UNDECIDED = 1e-3
 """Share of the elements that moved inputs may make undecided. Ties among equal inputs are not near ties: there the
 reference decides."""
+_SOME = 1 << 14
+"""Elements that stand for an output."""
 _OF_FINITE = ("scale", "own_error")
 REPORTED = (*_OF_FINITE, "masks_differ", "mismatches")
 """What is told of each output: its largest finite magnitude; the largest error of the reference's own arithmetic; how
@@ -92,6 +94,14 @@ def is_finite(report: dict[str, float], most: float) -> bool:
 def most_of(dtype: torch.dtype) -> float:
     """Largest number of a dtype; infinite for integers, which are always finite."""
     return torch.finfo(dtype).max if dtype.is_floating_point else math.inf
+
+
+def some_elements(answer: torch.Tensor) -> torch.Tensor:
+    """Some elements of an output, the same places each time: for what is asked of its elements on average."""
+    flat = answer.reshape(-1)
+    if flat.numel() <= _SOME:
+        return flat.clone()
+    return flat[torch.randint(flat.numel(), (_SOME,), generator=torch.Generator().manual_seed(0)).to(flat.device)]
 
 
 def error_of(own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:

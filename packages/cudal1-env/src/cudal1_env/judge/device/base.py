@@ -264,6 +264,10 @@ class Device(Protocol):
         """
         ...
 
+    def write_ms(self, size_bytes: int) -> float:
+        """How long writing bytes takes that need no reading, at most. Under the lease."""
+        ...
+
     def memory(self, pid: int, needs: Needs) -> ArmMemory:
         """Make the memory of an arm, whose worker is `pid`."""
         ...

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import statistics
+import time
 from collections.abc import Collection, Sequence
 from typing import Literal
 
@@ -20,6 +22,10 @@ from cudal1_env.records import Machine
 
 Bytes = npt.NDArray[np.uint8]
 _NOISE_BYTES = 1 << 20
+
+
+_FILLED_BYTES, _FILLS = 64 << 20, 3
+"""Memory that is filled, and how often, to learn how long that takes."""
 
 
 class CpuDevice:
@@ -48,6 +54,7 @@ class CpuDevice:
         self._block = np.zeros(2 * level2_bytes(core or 0), dtype=np.uint8)
         self._noise = np.random.default_rng().integers(0, 256, _NOISE_BYTES, dtype=np.uint8)
         self._bits: Bytes = (self._noise & 1).astype(np.uint8)
+        self._fill_ms: list[float] = []
 
     def held(self) -> None:
         """Control groups and limits see to memory on a CPU."""
@@ -94,6 +101,16 @@ class CpuDevice:
         self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float], *, again: bool = False
     ) -> None:
         """What a CPU's caches keep is too much for a floor that means anything."""
+
+    def write_ms(self, size_bytes: int) -> float:
+        """Time at the rate at which this process fills memory that is in no cache: the median of three."""
+        if not self._fill_ms:
+            block = np.zeros(_FILLED_BYTES, dtype=np.uint8)
+            for value in range(_FILLS):
+                began = time.perf_counter()
+                block.fill(value)
+                self._fill_ms.append(1e3 * (time.perf_counter() - began))
+        return size_bytes / _FILLED_BYTES * statistics.median(self._fill_ms)
 
     def memory(self, pid: int, needs: Needs) -> CpuMemory:
         """Make the memory of an arm."""

@@ -33,6 +33,8 @@ Tensor = Any
 
 _NUMBERS = 1 << 16
 """How many are added up to see whether the GPU still computes."""
+_WRITING_SHARE = 0.5
+"""Of the bandwidth, the best of copies, reads and fills; a fill within the program's other work may be as slow."""
 _POOL_SHARE = 0.4
 """Share of the GPU's memory for input sets and answers."""
 
@@ -133,6 +135,10 @@ class CudaDevice:
         """What this GPU can do at best; measured where it is not known. The caller holds the lease."""
         uuid, driver = self.identity, self._driver
         return known_peaks(uuid, driver, lambda: measure_peaks(uuid, driver), again=again)
+
+    def write_ms(self, size_bytes: int) -> float:
+        """Time at `_WRITING_SHARE` of the GPU's bandwidth."""
+        return size_bytes / (_WRITING_SHARE * self.peaks().bandwidth_gb_s) * 1e-6 if size_bytes else 0.0
 
     def memory(self, pid: int, needs: Needs) -> CudaMemory:
         """Make the memory of an arm."""

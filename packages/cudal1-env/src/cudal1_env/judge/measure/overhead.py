@@ -53,21 +53,23 @@ def estimate_overhead(empty_ms: Sequence[float], reading_ms: Sequence[float]) ->
     return Overhead(call_ms, call_ms - statistics.median(reading_ms), spread_ms)
 
 
-def rewarded_low(low: float, reference_ms: float, stealable_ms: float) -> float:
+def rewarded_low(low: float, reference_ms: float, stealable_ms: float, constant_ms: float = 0.0) -> float:
     """Return the lower end that rewards use.
 
-    (T_ref - L) / (T_cand - L + h) with T_cand - L = (T_ref - L) / low: 1 / (1 / low + h / (T_ref - L)). Where the
-    reference takes less than `TOO_SHORT` h, nothing above 1 is paid.
+    (T_ref - L) / (T_cand - L + h + w) with T_cand - L = (T_ref - L) / low: 1 / (1 / low + (h + w) / (T_ref - L)). Where
+    the reference takes less than `TOO_SHORT` h, nothing above 1 is paid.
 
     Args:
         low: Lower end of the speedup's interval.
         reference_ms: T_ref - L, the reference's latency.
         stealable_ms: h.
+        constant_ms: w, how long writing takes what is the same in each call's outputs: a program may keep a stock of
+            outputs in which it stands already.
 
     >>> rewarded_low(2.0, 1.0, 0.1), rewarded_low(2.0, 1.0, 0.0), rewarded_low(8.0, 0.2, 0.1)
     (1.6666666666666667, 2.0, 1.0)
     """
-    end = 1.0 / (1.0 / low + stealable_ms / reference_ms)
+    end = 1.0 / (1.0 / low + (stealable_ms + constant_ms) / reference_ms)
     return min(end, 1.0) if is_too_short(reference_ms, stealable_ms) else end
 
 

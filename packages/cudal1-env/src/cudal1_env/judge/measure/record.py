@@ -31,6 +31,8 @@ class Seen:
     trials: list[TrialResult] = field(default_factory=list[TrialResult])
     floor: Floor | None = None
     """The task's bound by memory bandwidth, where one is known."""
+    constant_ms: float = 0.0
+    """How long writing takes what is the same in each call's outputs."""
     weights: Literal["loaded"] | None = None
     mapping: Mapping | None = None
     """Where the reference's state is in the candidate."""
@@ -80,7 +82,7 @@ def measured(case: Case, seen: Seen, speedup: Speedup) -> Evaluation:
         Status.CORRECT,
         text,
         speedup=speedup,
-        rewarded=rewarded_low(speedup.low, reference_ms, stealable_ms),
+        rewarded=rewarded_low(speedup.low, reference_ms, stealable_ms, seen.constant_ms),
         stealable_ms=stealable_ms,
         too_short=too_short,
         reference=seen.reference,
@@ -146,6 +148,7 @@ def _record(
         reference_shares=tuple(trial.reference_share for trial in trials),
         overhead_ms=statistics.median(trial.overhead.call_ms for trial in trials) if trials else None,
         stealable_ms=stealable_ms,
+        constant_ms=seen.constant_ms if stealable_ms is not None else None,
         calls=seen.tally.calls,
         full_checks=seen.tally.full_checks,
         seconds=case.watch.seconds(),

@@ -165,7 +165,7 @@ class Trial:
         self.sets.prepare(alone_sets + ready * self.sizes.sets)  # made now, not between samples
         alone = self.sets.take(alone_sets)
         before = self._alone(alone, ALONE_BEFORE)
-        latency_ms = statistics.median(_net_ms(before))
+        latency_ms = statistics.median(_net_ms(before, overhead_of(before)))
         for arm in (self.reference, self.candidate):
             arm.limit(latency_ms * 1e-3)
         pairs, states = self._pairs(ready, enough)
@@ -173,11 +173,12 @@ class Trial:
         after = self._alone(alone, ALONE_AFTER if latency_ms < _LONG_MS else ALONE_AFTER // 2)
         empty_ms = [[one.empty_ms for one in part] for part in (pairs.reference, after, after)]
         samples = pairs.net(reference_share(*empty_ms, allowed=_OVERHEAD_ALLOWANCE))
-        before_ms, after_ms = _net_ms(before), _net_ms(after)
+        overhead = overhead_of(pairs.reference)
+        before_ms, after_ms = _net_ms(before, overhead), _net_ms(after, overhead)
         allowed = self.reference.device.neighbour_allowance
         return TrialResult(
             samples,
-            overhead_of(pairs.reference),
+            overhead,
             (statistics.median(before_ms), statistics.median(after_ms)),
             reference_share(samples.reference_ms, before_ms, after_ms, allowed=allowed),
             tuple(states),
@@ -270,6 +271,6 @@ def _parts(sets: Sequence[InputSet], calls: int) -> list[Sequence[InputSet]]:
     return [sets[start : start + calls] for start in range(0, len(sets), calls)]
 
 
-def _net_ms(samples: Sequence[Timed]) -> list[float]:
-    overhead = overhead_of(samples)
+def _net_ms(samples: Sequence[Timed], overhead: Overhead) -> list[float]:
+    """Latencies without what each sample's own empty one took, at least what can be told from the overhead."""
     return [overhead.net_ms(one.call_ms, one.empty_ms) for one in samples]

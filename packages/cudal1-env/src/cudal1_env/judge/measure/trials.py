@@ -74,6 +74,7 @@ class Trials:
                     return record.unstable(case, seen, speedup)
                 self._trial(built, pool, seen, clock)
             speedup = conclude(_counted(seen), rule, spread=self._spread)
+        seen.constant_ms = self._device.write_ms(pool.constant_bytes)
         if self._forbidden(case, pool, seen) and seen.floor is not None:
             return record.impossible(case, seen, speedup, seen.floor)
         return record.measured(case, seen, speedup)

@@ -198,15 +198,19 @@ class OracleClient:
         """Fingerprints of the state that the reference's constructor makes under a seed."""
         return parse_fingerprints(self._ask({"op": "fingerprints", "seed": seed})["fingerprints"])
 
-    def probe(self, seeds: Sequence[int], limits: Sequence[Sequence[float]]) -> None:
+    def probe(self, seeds: Sequence[int], limits: Sequence[Sequence[float]]) -> list[float]:
         """Let the oracle learn the reference's typical errors; before the first set.
 
         Args:
             seeds: Of the inputs that tell them.
             limits: Factor, floor and least tolerance of each output; see `cudal1_worker.tolerance.Limits`.
+
+        Returns:
+            Which share of each output's elements does not depend on the inputs.
         """
         message = {"op": "probe", "seeds": list(seeds), "limits": [list(one) for one in limits]}
-        self._ask(message | {"answer_bytes": self._answer_bytes})
+        constant: list[float] = self._ask(message | {"answer_bytes": self._answer_bytes})["constant"]
+        return constant
 
     def make(self, sets: Sequence[Request]) -> list[RawSet]:
         """Make input sets with their answers and what elements may err; `most_at_once` may be asked for.

@@ -156,6 +156,8 @@ class Pool:
         """What exceeds this is not kept; whoever holds several pools says so."""
         self.size_bytes = 0
         """Memory that its sets take."""
+        self.constant_bytes = 0
+        """Bytes of outputs that are the same whatever the inputs are; known once there are sets."""
         self._own_error: dict[str, list[float]] = {}
         """Of the reference on each usable distribution, for each output, over its scale."""
 
@@ -266,7 +268,12 @@ class Pool:
         """Learn the reference's own errors, and which distributions of inputs the reference allows."""
         outputs, settings = self.anatomy.outputs, self.settings
         limits = [limits_of(out.dtype, settings.error_factor, settings.error_floor_ulps) for out in outputs]
-        self.oracle.probe([self.secrets.number("probe", number) for number in range(_PROBES)], limits)
+        shares = self.oracle.probe([self.secrets.number("probe", number) for number in range(_PROBES)], limits)
+        self.constant_bytes = int(
+            sum(
+                share * out.size * out.item_bytes for share, out in zip(shares, outputs, strict=True) if not out.aliases
+            )
+        )
         for name in dict.fromkeys(_CYCLE):
             seed = self.secrets.number("probe", name)
             draft = _Draft(-1, name, self._request(seed, name, self.secrets.generator("probe", name), whole=False))
