@@ -24,7 +24,8 @@ _SHORT = 16
 _NODES = 4
 """Groups of like magnitude in a block, each a quarter of its elements."""
 _FEWEST = 32
-"""A block with fewer errors than this tells too little; then the whole output's errors by magnitude count."""
+"""A block with fewer errors than this tells too little; then the whole output's errors by magnitude count. One without
+any, on any set, is exact: only the floor counts."""
 _FEWEST_DRAWS, _MOST_DRAWS, _WANTED = 3, 16, 128
 """Sets that tell typical errors: so many that the smallest block has 128 errors, but 3 at least and 16 at most."""
 _PART = 1 << 22
@@ -190,6 +191,7 @@ class Profile:
         if len(some[0]) == len(there):
             return some
         found = [one.new_zeros(len(there), *one.shape[1:]) for one in some]
+        found[1].fill_(-torch.inf)
         for whole, one in zip(found, some, strict=True):
             whole[there] = one
         return found[0], found[1], found[2]
@@ -212,10 +214,11 @@ class Profile:
 
         Returns:
             Binary logarithms of the typical errors, shape (n, width), -inf where nothing tells of any; and whether a
-            block has enough errors of its own, shape (n, 1).
+            block tells of itself, shape (n, 1): it has enough errors of its own, or none on any set.
         """
         magnitudes, own = logarithm(answer), logarithm(error)
-        known = self.known[part][:, None]
+        exact = self.errors[part][:, :1].isneginf() & ~(error > 0).any(1, keepdim=True)
+        known = self.known[part][:, None] | exact
         found = interpolated(
             magnitudes,
             torch.where(known, self.magnitudes[part], self.overall[0]),
