@@ -117,7 +117,7 @@ class FaultyRuns:
 
         return {
             "steps": [{"name": one.name, "shapes": one.shapes, "faults": chosen(one)} for one in self._known],
-            "inputs": [list(_REPLACED) if _is_floating(value) else [] for value in values],
+            "inputs": [_stand_ins(value) for value in values],
         }
 
     def faulty(self, message: wire.Message, fds: list[int]) -> wire.Message:
@@ -176,5 +176,8 @@ class FaultyRuns:
         return self._oracle.fresh_inputs(message["seed"] ^ 1, message["distribution"])[message["step"]]
 
 
-def _is_floating(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() > 0
+def _stand_ins(value: Any) -> list[str]:
+    """What may stand for an input; integers and booleans (labels, masks, indices) have no mean."""
+    if not isinstance(value, torch.Tensor) or not value.numel():
+        return []
+    return [name for name in _REPLACED if value.is_floating_point() or name != "mean"]
