@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from cudal1_env.judge.device.tensors import Array, Expected
-from cudal1_env.judge.oracle.numerics import Answer, Comparison, compare_samples
+from cudal1_env.judge.oracle.numerics import Answer, Comparison, compare
 
 _SAMPLES_AFTER = 256
 """Elements that are read after the clock has stopped, over all outputs of a sample, where few are read before."""
@@ -34,11 +34,15 @@ class Samples:
             got: What the worker left, decoded.
             expected: The outputs of one call.
         """
-        result = [Comparison(0.0, True)] * len(self.answers)
-        for place, want in enumerate(expected):
-            mine = slice(place, None, len(expected))
-            result[mine] = compare_samples(got[mine], self.answers[mine], self.parts[mine], want)
-        return result
+        return [
+            compare(
+                one,
+                replace(answer, values=answer.values[part], limits=answer.limits[part]),
+                expected[place % len(expected)],
+                whole=False,
+            )
+            for place, (one, answer, part) in enumerate(zip(got, self.answers, self.parts, strict=True))
+        ]
 
 
 def whole_samples(answers: Sequence[Answer]) -> Samples:
