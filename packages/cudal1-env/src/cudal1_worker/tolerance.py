@@ -8,7 +8,7 @@ narrows nothing but itself. docs/decisions/002-tolerance-by-element.md has the r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -296,21 +296,13 @@ def nodes(magnitudes: torch.Tensor, errors: torch.Tensor) -> tuple[torch.Tensor,
     magnitudes, order = torch.where(there, magnitudes, torch.inf).sort(1)
     errors = errors.gather(1, order)
     count = there.sum(1, keepdim=True)
-    if len(errors) and errors.shape[1] % _NODES == 0 and bool(there.all()):
-        means: Callable[[torch.Tensor], torch.Tensor] = lambda values: values.view(len(values), _NODES, -1).mean(2)  # noqa: E731
-        spread: Callable[[torch.Tensor], torch.Tensor] = lambda values: values.repeat_interleave(  # noqa: E731
-            errors.shape[1] // _NODES, 1
-        )
-    else:
-        rank = torch.arange(errors.shape[1], device=errors.device)
-        # Ranks beyond the last group's end are of no group.
-        group = torch.where(rank < count, rank * _NODES // count.clamp(min=1), _NODES)
-        means = lambda values: _means(values, group)  # noqa: E731
-        spread = lambda values: torch.nn.functional.pad(values, (0, 1)).gather(1, group)  # noqa: E731
-    at, typical = means(magnitudes), means(errors)
+    rank = torch.arange(errors.shape[1], device=errors.device)
+    # Ranks beyond the last group's end are of no group.
+    group = torch.where(rank < count, rank * _NODES // count.clamp(min=1), _NODES)
+    at, typical = _means(magnitudes, group), _means(errors, group)
     for _ in range(_ROUNDS):
-        middle = spread(typical)
-        typical = means(torch.minimum(torch.maximum(errors, middle - _OUTLYING), middle + _OUTLYING))
+        middle = torch.nn.functional.pad(typical, (0, 1)).gather(1, group)
+        typical = _means(torch.minimum(torch.maximum(errors, middle - _OUTLYING), middle + _OUTLYING), group)
     typical = _drawn_together(typical, count)
     none = count == 0
     return torch.where(none, 0.0, at), torch.where(none, -torch.inf, typical), count[:, 0] >= _FEWEST
