@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cudal1_worker import protocol as wire
 from cudal1_worker.arm import Failure, describe_error
+from cudal1_worker.models import copied
 from cudal1_worker.steps import PARTS, Call
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ class FaultyRuns:
         key = message["seed"], message["distribution"]
         if self._inputs is None or self._inputs[0] != key:
             self._inputs = key, self._oracle.fresh_inputs(*key)
-        return [value.clone() if isinstance(value, torch.Tensor) else value for value in self._inputs[1]]
+        return copied(self._inputs[1])
 
     def _instead(self, value: torch.Tensor, message: wire.Message) -> torch.Tensor:
         """What stands for an ignored input."""

@@ -165,13 +165,13 @@ def _finite_ratios(got: Array, right: Array, dtype: str) -> Array:
 def _ratios(got: Array, right: Array, dtype: str) -> Array:
     """How far finite elements are from the right ones; NaN where others are not what they must be."""
     xp = _namespace(got)
-    wide = _doubles(got)
+    wide = doubles(got)
     # A float64 answer beyond the output's range is infinite in the output's dtype, and must be so there.
-    rounded = _doubles(_narrowed(right, dtype))
+    rounded = doubles(_narrowed(right, dtype))
     finite = xp.isfinite(rounded)
     same = (wide == rounded) | (xp.isnan(wide) & xp.isnan(rounded))
     agree = (xp.isfinite(wide) == finite) & (same | finite)
-    return xp.where(agree, xp.where(finite, xp.abs(wide - _doubles(right)), 0.0), math.nan)
+    return xp.where(agree, xp.where(finite, xp.abs(wide - doubles(right)), 0.0), math.nan)
 
 
 def _is_torch(array: Array) -> bool:
@@ -183,7 +183,8 @@ def _namespace(array: Array) -> Any:
     return sys.modules["torch"] if _is_torch(array) else np
 
 
-def _doubles(array: Array) -> Array:
+def doubles(array: Array) -> Array:
+    """Values as float64, in memory of the device."""
     return array.double() if _is_torch(array) else array.astype(np.float64)
 
 
