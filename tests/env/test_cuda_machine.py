@@ -65,7 +65,6 @@ def test_peaks_are_measured_once_and_hold(tmp_path: Path, monkeypatch: pytest.Mo
     assert time.monotonic() - began < 0.1
     assert load_peaks(first.uuid, first.driver) == first
     assert first.bandwidth_gb_s > 100
-    assert first.bfloat16_tflop_s > 1.5 * first.float32_tflop_s
     again = gpu.peaks(again=True)
     assert first.bandwidth_gb_s <= again.bandwidth_gb_s < 1.1 * first.bandwidth_gb_s
 

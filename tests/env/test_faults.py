@@ -321,6 +321,39 @@ def test_an_input_that_hardly_counts_is_a_survivor_and_one_that_does_not_is_none
     assert without.verdict == "sound"
 
 
+TAKEN = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x, places):
+        return torch.sin(x * 3e3) + {share} * x[places]
+
+
+def get_inputs():
+    return [torch.randn(48, 32), torch.randint(48, (48,))]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_integer_inputs_are_ignored_too(judge: AuditJudge) -> None:
+    hidden = audit_task(judge, task(TAKEN.format(share=2e-6)))
+    assert {"zeros for input 1", "another draw for input 1"} <= set(hidden.survivors)
+    assert audit_task(judge, task(TAKEN.format(share=1.0))).verdict == "sound"
+
+
+def test_a_task_with_an_input_that_never_changes_is_marked(judge: AuditJudge) -> None:
+    """Beside another one, that does: a program may hold its values instead of reading it."""
+    source = REFERENCE.format(forward="x + y", init="pass")
+    one = audit_task(judge, task(source.replace("torch.randn(48, 32)]", "torch.full((48, 32), 0.5)]")))
+    assert (one.verdict, one.survivors) == ("survivors", ("known values for input 1",))
+    assert one.error_factor is None
+
+
 def test_a_task_is_tightened_where_a_smaller_factor_will_do(judge: AuditJudge, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wide default lets TF32 through; a smaller factor catches it, and other orders of summation pass."""
     wide = JudgeSettings(device="cpu", error_factor=4096.0)

@@ -83,6 +83,31 @@ def test_exact_fills_widen_nothing(shape: tuple[int, ...], seed: int, share: flo
 
 
 @settings(max_examples=30, deadline=None)
+@given(st.sampled_from([(96, 64), (40, 200), (64, 16)]), SEEDS, st.sampled_from([1.0, 1e3, 1e6]))
+def test_errors_elsewhere_widen_nothing_where_the_reference_is_exact(
+    shape: tuple[int, ...], seed: int, factor: float
+) -> None:
+    """As of a copy beside a product: what the product errs says nothing of the copy."""
+    found = sets(shape, seed)
+    copied = torch.zeros(shape, dtype=torch.bool)
+    copied[: shape[0] // 2] = True
+    found = [(a, torch.where(copied, 0.0, factor * e)) for a, e in found]
+    limits = allowed(found, FLOAT32)
+    torch.testing.assert_close(limits[copied], FLOAT32.floor * found[0][0].abs()[copied].clamp(min=FLOAT32.tiny))
+
+
+@settings(max_examples=30, deadline=None)
+@given(SHAPES, SEEDS)
+def test_a_block_that_errs_for_the_first_time_is_told_by_the_whole_output(shape: tuple[int, ...], seed: int) -> None:
+    """It may have been all zeros behind a ReLU, or all of one kind, on the sets that tell typical errors."""
+    (answer, error), *others = sets(shape, seed)
+    others = [(a, torch.zeros_like(e)) for a, e in others]
+    before = allowed([(answer, torch.zeros_like(error)), *others])
+    assert (before == 0).all()
+    assert (allowed([(answer, error), *others]) >= 0.99 * EXACT.factor * error).all()
+
+
+@settings(max_examples=30, deadline=None)
 @given(st.sampled_from([(96, 64), (40, 200), (64, 64)]), SEEDS, st.floats(0.1, 0.6))
 def test_rounded_fills_widen_nothing(shape: tuple[int, ...], seed: int, share: float) -> None:
     """As of a mask that is added: a fill of a thousand millions errs by tens."""

@@ -44,7 +44,7 @@ class GpuFindings(BaseModel):
         """Return the findings for people."""
         lines = [] if self.facts is None else self.facts.text()
         if self.peaks is not None:
-            lines.append(f"gpu       at best {self.peaks.text()}")
+            lines.append(f"gpu       at best {self.peaks.bandwidth_gb_s:.0f} GB/s")
         if self.problem is not None:
             lines.append(f"gpu       REFUSED: {self.problem}")
         else:

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cudal1_worker import protocol as wire
 from cudal1_worker.arm import Failure, describe_error
+from cudal1_worker.models import copied
 from cudal1_worker.steps import PARTS, Call
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class FaultyRuns:
 
         return {
             "steps": [{"name": one.name, "shapes": one.shapes, "faults": chosen(one)} for one in self._known],
-            "inputs": [list(_REPLACED) if _is_floating(value) else [] for value in values],
+            "inputs": [_stand_ins(value) for value in values],
         }
 
     def faulty(self, message: wire.Message, fds: list[int]) -> wire.Message:
@@ -165,7 +166,7 @@ class FaultyRuns:
         key = message["seed"], message["distribution"]
         if self._inputs is None or self._inputs[0] != key:
             self._inputs = key, self._oracle.fresh_inputs(*key)
-        return [value.clone() if isinstance(value, torch.Tensor) else value for value in self._inputs[1]]
+        return copied(self._inputs[1])
 
     def _instead(self, value: torch.Tensor, message: wire.Message) -> torch.Tensor:
         """What stands for an ignored input."""
@@ -176,5 +177,8 @@ class FaultyRuns:
         return self._oracle.fresh_inputs(message["seed"] ^ 1, message["distribution"])[message["step"]]
 
 
-def _is_floating(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() > 0
+def _stand_ins(value: Any) -> list[str]:
+    """What may stand for an input; integers and booleans (labels, masks, indices) have no mean."""
+    if not isinstance(value, torch.Tensor) or not value.numel():
+        return []
+    return [name for name in _REPLACED if value.is_floating_point() or name != "mean"]

@@ -24,11 +24,11 @@ Message = dict[str, Any]
 PAGE_BYTES = 1 << 16
 
 # Words of the control page.
-GO, OPERATION, SLOT = 0, 1, 2
+GO, OPERATION = 0, 1
 # Operations.
 CALL, EMPTY = 1, 2
 # Words of the reply page.
-FLAG, OUTCOME, OUTPUTS, INPUTS = 0, 1, 2, 3
+FLAG, OUTCOME, OUTPUTS = 0, 1, 2
 # Outcomes of a call.
 RETURNED, RAISED, NOT_TENSORS = 1, 2, 3
 

@@ -12,6 +12,8 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
+from torch.utils._python_dispatch import TorchDispatchMode
 
 LOWER: dict[torch.dtype, tuple[str, ...]] = {
     torch.float64: ("float32",),
@@ -81,9 +83,7 @@ _REDUCTIONS = _names(
     "linalg_vector_norm norm"
 )
 _LOSSES = _names("mse_loss smooth_l1_loss huber_loss binary_cross_entropy nll_loss_forward")
-_BATCH_NORMS = _names(
-    "native_batch_norm _native_batch_norm_legit _batch_norm_with_update cudnn_batch_norm miopen_batch_norm"
-)
+_BATCH_NORMS = _names("native_batch_norm _native_batch_norm_legit _batch_norm_with_update cudnn_batch_norm")
 _NORMS = _names("native_layer_norm native_group_norm _fused_rms_norm") | _BATCH_NORMS
 _SCANS = _names("cumsum cumprod logcumsumexp")
 _SOFTMAX = _names("_softmax _log_softmax")
@@ -153,11 +153,7 @@ class Call:
     def dim(self) -> int:
         """The dimension of a reduction's first operand that a part is taken of: the longest that is reduced."""
         x, dims = self.args[0], self.bound.get("dim")
-        if self.name in _BATCH_NORMS:
-            dims = [k for k in range(x.ndim) if k != 1]
-        elif self.name in _NORMS:
-            dims = [-1]
-        elif dims is None or (isinstance(dims, list | tuple) and not dims):
+        if dims is None or (isinstance(dims, list | tuple) and not dims):
             dims = list(range(x.ndim))
         chosen = [dims] if isinstance(dims, int) else dims
         return max(chosen, key=lambda k: x.shape[k]) if chosen and x.ndim else 0
@@ -170,10 +166,11 @@ class Call:
         x = self.args[0]
         reduces = "other" not in self.bound  # the larger of two tensors
         reduces = reduces and not (self.name in _LOSSES and self.bound.get("reduction") == 0)
-        reduces = reduces and not (self.name in _BATCH_NORMS and not self.bound.get("training"))
         if self.name == "native_group_norm":
             return x.numel() // max(1, self.bound["N"] * self.bound["group"])
-        if self.name in _NORMS - _BATCH_NORMS:
+        if self.name in _BATCH_NORMS:
+            return x.numel() // x.shape[1] if self.bound.get("training", True) else 0
+        if self.name in _NORMS:
             return math.prod(self.bound["normalized_shape"])
         return int(x.shape[self.dim]) if reduces and x.ndim else 0
 
@@ -349,30 +346,24 @@ class Call:
         return result
 
     def _norm_of_part(self, fault: str) -> Any:
-        """A norm whose statistics are of a part."""
-        x, bound = self.args[0], self.bound
-        if self.name in _BATCH_NORMS:
-            dims = [k for k in range(x.ndim) if k != 1]
-            rows, shape = x, [1, -1] + [1] * (x.ndim - 2)
-        elif self.name == "native_group_norm":
-            rows, dims = x.reshape(bound["N"], bound["group"], -1), [-1]
-            shape = [1, -1] + [1] * (x.ndim - 2)
-        else:
-            count = len(bound["normalized_shape"])
-            rows, dims, shape = x.reshape(*x.shape[: x.ndim - count], -1), [-1], list(bound["normalized_shape"])
-        part = _part(rows, self.dim if self.name in _BATCH_NORMS else -1, fault)
-        if self.name == "_fused_rms_norm":
-            mean, variance = rows.new_zeros(()), part.square().mean(dims, keepdim=True)
-        else:
-            variance, mean = torch.var_mean(part, dims, correction=0, keepdim=True)
-        eps = bound.get("eps", bound.get("epsilon"))
-        scale = (variance + (torch.finfo(x.dtype).eps if eps is None else eps)).rsqrt()
-        out = ((rows - mean) * scale).reshape(x.shape)
-        weight, bias = bound.get("weight"), bound.get("bias")
-        out = out if weight is None else out * weight.reshape(shape)
-        out = out if bias is None else out + bias.reshape(shape)
-        right = self.func(*self.args, **self.kwargs)
-        return (out.to(right[0].dtype), *right[1:])
+        """A norm whose statistics are of a part: torch's own decomposition, with the fault in its reductions."""
+        with _InReductions(fault):
+            return decomposition_table[self.func](*self.args, **self.kwargs)
+
+
+class _InReductions(TorchDispatchMode):
+    """Injects a fault into all reductions of what runs within."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self._fault = fault
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Carry out one operator call."""
+        call = Call(func, args, kwargs or {})
+        return call.with_fault(self._fault) if call.kind == "reduction" else func(*args, **call.kwargs)
 
 
 def rounded(x: torch.Tensor, to: str) -> torch.Tensor:

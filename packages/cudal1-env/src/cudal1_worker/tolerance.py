@@ -8,7 +8,7 @@ narrows nothing but itself. docs/decisions/002-tolerance-by-element.md has the r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,7 +24,8 @@ _SHORT = 16
 _NODES = 4
 """Groups of like magnitude in a block, each a quarter of its elements."""
 _FEWEST = 32
-"""A block with fewer errors than this tells too little; then the whole output's errors by magnitude count."""
+"""A block with fewer errors than this tells too little; then the whole output's errors by magnitude count. One without
+any, on any set, is exact: only the floor counts."""
 _FEWEST_DRAWS, _MOST_DRAWS, _WANTED = 3, 16, 128
 """Sets that tell typical errors: so many that the smallest block has 128 errors, but 3 at least and 16 at most."""
 _PART = 1 << 22
@@ -190,6 +191,7 @@ class Profile:
         if len(some[0]) == len(there):
             return some
         found = [one.new_zeros(len(there), *one.shape[1:]) for one in some]
+        found[1].fill_(-torch.inf)
         for whole, one in zip(found, some, strict=True):
             whole[there] = one
         return found[0], found[1], found[2]
@@ -212,10 +214,11 @@ class Profile:
 
         Returns:
             Binary logarithms of the typical errors, shape (n, width), -inf where nothing tells of any; and whether a
-            block has enough errors of its own, shape (n, 1).
+            block tells of itself, shape (n, 1): it has enough errors of its own, or none on any set.
         """
         magnitudes, own = logarithm(answer), logarithm(error)
-        known = self.known[part][:, None]
+        exact = self.errors[part][:, :1].isneginf() & ~(error > 0).any(1, keepdim=True)
+        known = self.known[part][:, None] | exact
         found = interpolated(
             magnitudes,
             torch.where(known, self.magnitudes[part], self.overall[0]),
@@ -293,21 +296,13 @@ def nodes(magnitudes: torch.Tensor, errors: torch.Tensor) -> tuple[torch.Tensor,
     magnitudes, order = torch.where(there, magnitudes, torch.inf).sort(1)
     errors = errors.gather(1, order)
     count = there.sum(1, keepdim=True)
-    if len(errors) and errors.shape[1] % _NODES == 0 and bool(there.all()):
-        means: Callable[[torch.Tensor], torch.Tensor] = lambda values: values.view(len(values), _NODES, -1).mean(2)  # noqa: E731
-        spread: Callable[[torch.Tensor], torch.Tensor] = lambda values: values.repeat_interleave(  # noqa: E731
-            errors.shape[1] // _NODES, 1
-        )
-    else:
-        rank = torch.arange(errors.shape[1], device=errors.device)
-        # Ranks beyond the last group's end are of no group.
-        group = torch.where(rank < count, rank * _NODES // count.clamp(min=1), _NODES)
-        means = lambda values: _means(values, group)  # noqa: E731
-        spread = lambda values: torch.nn.functional.pad(values, (0, 1)).gather(1, group)  # noqa: E731
-    at, typical = means(magnitudes), means(errors)
+    rank = torch.arange(errors.shape[1], device=errors.device)
+    # Ranks beyond the last group's end are of no group.
+    group = torch.where(rank < count, rank * _NODES // count.clamp(min=1), _NODES)
+    at, typical = _means(magnitudes, group), _means(errors, group)
     for _ in range(_ROUNDS):
-        middle = spread(typical)
-        typical = means(torch.minimum(torch.maximum(errors, middle - _OUTLYING), middle + _OUTLYING))
+        middle = torch.nn.functional.pad(typical, (0, 1)).gather(1, group)
+        typical = _means(torch.minimum(torch.maximum(errors, middle - _OUTLYING), middle + _OUTLYING), group)
     typical = _drawn_together(typical, count)
     none = count == 0
     return torch.where(none, 0.0, at), torch.where(none, -torch.inf, typical), count[:, 0] >= _FEWEST

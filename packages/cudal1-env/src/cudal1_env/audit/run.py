@@ -145,6 +145,7 @@ def audit_task(judge: AuditJudge, task: Task, *, matter: bool = True) -> TaskAud
         found = _hunt(judge, task)
         factor = _tightened(judge, task, found.survivors) if found.survivors else None
         judge.use_factor(task, factor)
+        known = tuple(f"known values for input {place}" for place in judge.agreeing_inputs(task))
     except TaskError as error:
         judge.use_factor(task, None)
         return TaskAudit(
@@ -163,7 +164,7 @@ def audit_task(judge: AuditJudge, task: Task, *, matter: bool = True) -> TaskAud
             inputs = judge.inputs_that_matter(task)
         except TaskError as error:
             reasons.append(str(error).removeprefix(f"{task.id}: "))
-    wrong = found.survivors if factor is None else ()
+    wrong = (found.survivors if factor is None else ()) + known
     return TaskAudit(
         name=task.id,
         sha256=reference_sha256(task),

@@ -20,6 +20,7 @@ from cudal1_env.judge.device.tensors import Array
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.trials import of_reference
+from cudal1_env.judge.oracle.numerics import doubles
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.records import KernelBench, Status
 
@@ -75,16 +76,10 @@ def close(right: Array, got: Array, tolerance: float) -> tuple[float, bool]:
     """
     if not right.shape[0]:
         return 0.0, True
-    right, got = _doubles(right), _doubles(got)
+    right, got = doubles(right), doubles(got)
     with np.errstate(all="ignore"):
         difference = abs(right - got)
         difference[right == got] = 0.0  # infinities
         largest = float(difference.max())
         is_close = bool(((difference <= tolerance + tolerance * abs(got)) & (difference < math.inf)).all())
     return (largest if math.isfinite(largest) else math.inf), is_close
-
-
-def _doubles(array: Array) -> Array:
-    """Values as float64, in memory of the device."""
-    is_numpy = isinstance(array, np.ndarray)
-    return array.astype(np.float64) if is_numpy else array.double()  # pyright: ignore[reportUnknownVariableType]

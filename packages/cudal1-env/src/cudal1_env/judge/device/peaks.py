@@ -1,7 +1,7 @@
-"""What a GPU can do at best: bandwidth of its memory and rates of its matrix units, measured once and kept.
+"""What a GPU can do at best: the bandwidth of its memory, measured once and kept.
 
-The floor of a task rests on the bandwidth. A figure that is too low would call honest programs impossible, so each is
-the best of several, spread over a second; and before a program is called impossible they are measured again.
+The floor of a task rests on it. A figure that is too low would call honest programs impossible, so it is the best of
+several, spread over a second; and before a program is called impossible it is measured again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ _BLOCK_BYTES = 1 << 30
 """Memory that is copied; far larger than any L2 cache."""
 _LEAST_FREE_BYTES = 4 << 30
 _TIMEOUT_S = 120
-_SIDE = 8192
-"""Rows and columns of the matrices: products of this size reach the peak of the largest GPUs."""
 
 
 class Peaks(BaseModel):
@@ -43,28 +41,11 @@ class Peaks(BaseModel):
     """Driver under which it was measured."""
     bandwidth_gb_s: float = Field(gt=1.0, lt=1e6, allow_inf_nan=False)
     """Memory: 1e9 bytes a second that are read or written, the best of copy, read and fill."""
-    float32_tflop_s: float = Field(gt=0.0, lt=1e6, allow_inf_nan=False)
-    """Matrix products in strict float32, 1e12 operations a second."""
-    tf32_tflop_s: float = Field(gt=0.0, lt=1e6, allow_inf_nan=False)
-    """The same, factors rounded to TF32."""
-    bfloat16_tflop_s: float = Field(gt=0.0, lt=1e6, allow_inf_nan=False)
-    """The same in bfloat16."""
-    float16_tflop_s: float = Field(gt=0.0, lt=1e6, allow_inf_nan=False)
-    """The same in float16."""
 
     def better(self, other: Peaks) -> Peaks:
-        """Return the better figures of two measurements of one GPU."""
+        """Return the better of two measurements of one GPU."""
         assert (self.uuid, self.driver) == (other.uuid, other.driver), "two GPUs"
-        mine, theirs = self.model_dump(), other.model_dump()
-        best = {name: max(mine[name], theirs[name]) for name in mine if name.endswith("_s")}
-        return self.model_copy(update=best)
-
-    def text(self) -> str:
-        """Return the figures for people."""
-        return (
-            f"{self.bandwidth_gb_s:.0f} GB/s; TFLOP/s: float32 {self.float32_tflop_s:.0f}, tf32 {self.tf32_tflop_s:.0f}"
-            f", bfloat16 {self.bfloat16_tflop_s:.0f}, float16 {self.float16_tflop_s:.0f}"
-        )
+        return max(self, other, key=lambda one: one.bandwidth_gb_s)
 
 
 def peaks_path(uuid: str) -> Path:
@@ -109,10 +90,9 @@ def known_peaks(uuid: str, driver: str, measure: Callable[[], Peaks], *, again: 
 
 
 def measure_peaks(uuid: str, driver: str) -> Peaks:
-    """Measure the first visible GPU, of which the caller holds the lease; takes some six seconds.
+    """Measure the first visible GPU, of which the caller holds the lease; takes seconds.
 
-    It is done in a process of its own: what the judge's process has set for matrix products, and its memory, stay as
-    they are.
+    It is done in a process of its own: the memory of the judge's process stays as it is.
 
     Args:
         uuid: The GPU.
@@ -141,44 +121,19 @@ def _measure(uuid: str, driver: str) -> Peaks:
     free, _ = torch.cuda.mem_get_info()
     if free < _LEAST_FREE_BYTES:  # less would lie in the L2 cache, and that would be measured
         raise SystemExit(f"expected {_LEAST_FREE_BYTES >> 30} GiB of the GPU's memory free, got {free / 2**30:.2g}")
-    bandwidth = _best(torch, _memory_works(torch, min(_BLOCK_BYTES, free // 8) & ~0xFFFF)) / 1e9
-    side = _SIDE if free > 16 * 4 * _SIDE**2 else _SIDE // 4
-    rates: dict[str, float] = {}
-    for name in ("float32", "tf32", "bfloat16", "float16"):
-        torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
-        rates[f"{name}_tflop_s"] = _best(torch, [_product(torch, name, side)]) / 1e12
-    return Peaks(uuid=uuid, driver=driver, bandwidth_gb_s=bandwidth, **rates)
-
-
-_Work = tuple[float, Callable[[], object]]
-"""How much is moved or computed, and what does it."""
-
-
-def _memory_works(torch: Any, size: int) -> list[_Work]:
+    size = min(_BLOCK_BYTES, free // 8) & ~0xFFFF
     source = torch.zeros(size // 4, dtype=torch.float32, device="cuda")
     target = torch.empty_like(source)
-    return [
+    works: list[tuple[float, Callable[[], object]]] = [  # bytes that are moved, and what moves them
         (2.0 * size, lambda: target.copy_(source)),
         (1.0 * size, lambda: source.sum()),
         (1.0 * size, lambda: target.fill_(1.0)),
     ]
-
-
-def _product(torch: Any, name: str, side: int) -> _Work:
-    """A product of two square matrices: 2 side^3 operations."""
-    a = torch.randn(side, side, device="cuda").to(getattr(torch, "float32" if name == "tf32" else name))
-    out = torch.empty_like(a)
-    return 2.0 * side**3, lambda: torch.mm(a, a, out=out)
-
-
-def _best(torch: Any, works: list[_Work]) -> float:
-    """Return the largest amount a second of several works, each repeated over a while."""
     for _, work in works:
         work()
     torch.cuda.synchronize()
     best, rounds, began = 0.0, 0, time.perf_counter()
-    share_s = _SPREAD_OVER_S / (1 if len(works) > 1 else 4)
-    while rounds < _FEWEST_ROUNDS or time.perf_counter() - began < share_s:
+    while rounds < _FEWEST_ROUNDS or time.perf_counter() - began < _SPREAD_OVER_S:
         rounds += 1
         for amount, work in works:
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -187,7 +142,7 @@ def _best(torch: Any, works: list[_Work]) -> float:
             end.record()
             end.synchronize()
             best = max(best, amount / (start.elapsed_time(end) * 1e-3))
-    return best
+    return Peaks(uuid=uuid, driver=driver, bandwidth_gb_s=best / 1e9)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,52 +165,13 @@ def _finite_ratios(got: Array, right: Array, dtype: str) -> Array:
 def _ratios(got: Array, right: Array, dtype: str) -> Array:
     """How far finite elements are from the right ones; NaN where others are not what they must be."""
     xp = _namespace(got)
-    wide = _doubles(got)
+    wide = doubles(got)
     # A float64 answer beyond the output's range is infinite in the output's dtype, and must be so there.
-    rounded = _doubles(_narrowed(right, dtype))
+    rounded = doubles(_narrowed(right, dtype))
     finite = xp.isfinite(rounded)
     same = (wide == rounded) | (xp.isnan(wide) & xp.isnan(rounded))
     agree = (xp.isfinite(wide) == finite) & (same | finite)
-    return xp.where(agree, xp.where(finite, xp.abs(wide - _doubles(right)), 0.0), math.nan)
-
-
-def compare_samples(
-    got: Sequence[Array], answers: Sequence[Answer], parts: Sequence[slice], expected: Expected
-) -> list[Comparison]:
-    """Compare parts of samples of one output from several calls, as `compare` does whole samples, in one go.
-
-    Args:
-        got: What the worker left, decoded, shape (n,) each.
-        answers: Right values and what each may err, for each.
-        parts: Which part of its sample was read, for each.
-        expected: The output's shape and dtype.
-    """
-    result = [Comparison(0.0, True)] * len(got)
-    filled = [k for k, one in enumerate(got) if one.shape[0]]
-    if not filled:
-        return result
-    sizes = np.array([got[k].shape[0] for k in filled])
-    starts = np.cumsum(sizes) - sizes
-    values = np.concatenate([got[k] for k in filled])
-    right = np.concatenate([answers[k].values[parts[k]] for k in filled])
-    limits = np.concatenate([answers[k].limits[parts[k]] for k in filled])
-    if not expected.floating:
-        found = _integers(values)
-        wrong = np.add.reduceat(((found != right) & (found != limits)).astype(np.float64), starts)
-        for k, error in zip(filled, (wrong / sizes).tolist(), strict=True):
-            result[k] = Comparison(error, error == 0.0)
-        return result
-    with np.errstate(all="ignore"):
-        errors = _ratios(values, right, expected.dtype)
-        ratios = errors / limits
-    for k, start, size in zip(filled, starts.tolist(), sizes.tolist(), strict=True):
-        place = start + int(ratios[start : start + size].argmax())
-        scale = answers[k].scale if answers[k].scale > 0 else 1.0
-        # Written so that NaN fails.
-        within = bool(ratios[place] <= 1.0)
-        told = float(limits[place]) / scale if ratios[place] == ratios[place] else 0.0
-        result[k] = Comparison(float(errors[place]) / scale, within, told)
-    return result
+    return xp.where(agree, xp.where(finite, xp.abs(wide - doubles(right)), 0.0), math.nan)
 
 
 def _is_torch(array: Array) -> bool:
@@ -222,7 +183,8 @@ def _namespace(array: Array) -> Any:
     return sys.modules["torch"] if _is_torch(array) else np
 
 
-def _doubles(array: Array) -> Array:
+def doubles(array: Array) -> Array:
+    """Values as float64, in memory of the device."""
     return array.double() if _is_torch(array) else array.astype(np.float64)
 
 

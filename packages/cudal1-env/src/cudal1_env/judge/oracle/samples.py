@@ -1,21 +1,18 @@
-"""What of a turn's outputs is read on the clock, what after it, and what is compared whole."""
+"""What of a sample's outputs is read on the clock, and what after it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from cudal1_env.judge.device.tensors import Array, Expected
-from cudal1_env.judge.oracle.numerics import Answer, Comparison, compare_samples
-from cudal1_env.judge.oracle.pool import InputSet
+from cudal1_env.judge.oracle.numerics import Answer, Comparison, compare
 
-_WHOLE_IN_TURN = 2
-"""Calls of a turn whose whole outputs are compared, at most: that takes longer than the calls."""
 _SAMPLES_AFTER = 256
-"""Elements that are read after the clock has stopped, over all outputs of a turn, where few are read before."""
+"""Elements that are read after the clock has stopped, over all outputs of a sample, where few are read before."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +34,15 @@ class Samples:
             got: What the worker left, decoded.
             expected: The outputs of one call.
         """
-        result = [Comparison(0.0, True)] * len(self.answers)
-        for place, want in enumerate(expected):
-            mine = slice(place, None, len(expected))
-            result[mine] = compare_samples(got[mine], self.answers[mine], self.parts[mine], want)
-        return result
+        return [
+            compare(
+                one,
+                replace(answer, values=answer.values[part], limits=answer.limits[part]),
+                expected[place % len(expected)],
+                whole=False,
+            )
+            for place, (one, answer, part) in enumerate(zip(got, self.answers, self.parts, strict=True))
+        ]
 
 
 def whole_samples(answers: Sequence[Answer]) -> Samples:
@@ -76,9 +77,3 @@ def _parts(answers: Sequence[Answer], numbers: npt.NDArray[np.int64], random: np
     first = random.integers(0, sizes - numbers + 1)
     parts = [slice(begin, end) for begin, end in zip(first.tolist(), (first + numbers).tolist(), strict=True)]
     return Samples(answers, parts)
-
-
-def chosen_whole(sets: Sequence[InputSet], random: np.random.Generator) -> list[int]:
-    """Places of the calls whose whole outputs are compared: a secret few of those whose whole answers are kept."""
-    kept = [place for place, one in enumerate(sets) if one.whole]
-    return random.permutation(kept)[:_WHOLE_IN_TURN].tolist()
