@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from cudal1_data import Task
-from cudal1_env.errors import TaskError
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.oracle.numerics import compare
@@ -100,18 +99,6 @@ def test_tensors_in_plain_attributes_become_float64_with_the_module() -> None:
     assert wide.rest["scales"][1] == 3
     assert wide.rest["index"][0].dtype == torch.int64
     assert wide(torch.rand(5, 3, 4, dtype=torch.float64)).dtype == torch.float64
-
-
-@pytest.mark.parametrize(
-    "get_inputs", ["torch.randn(8, 16, dtype=torch.float64)", "torch.randn(8, 16)"], ids=["inputs", "outputs"]
-)
-def test_a_task_in_float64_is_refused_because_no_oracle_is_better(get_inputs: str) -> None:
-    source = WRITES.replace("x.mul_(2.0)", "x.double() * 2.0").replace("torch.randn(8, 16)", get_inputs)
-    with (
-        Judge(JudgeSettings(device="cpu")) as judge,
-        pytest.raises(TaskError, match=r"output 0 is float64.*return float32"),
-    ):
-        judge.evaluate(task(source), source.replace("Model(", "ModelNew("))
 
 
 def test_infinite_outputs_are_told_from_finite_ones() -> None:

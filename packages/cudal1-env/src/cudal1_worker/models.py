@@ -1,4 +1,4 @@
-"""A reference in two precisions, and what its inputs and outputs are made of."""
+"""A reference in several precisions, and what its inputs and outputs are made of."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import torch
 
 @dataclass(frozen=True)
 class Models:
-    """A reference and its twin, with the same weights."""
+    """A reference in several precisions, with the same weights."""
 
     plain: Any
     """As it is."""
     wide: Any
-    """In float64, with the tensors that a module holds beside its parameters and buffers, in plain attributes."""
+    """In float64."""
+    narrow: Any
+    """In float32; None where no output is in float64."""
 
 
 def copied(values: list[Any]) -> list[Any]:

@@ -46,10 +46,12 @@ class Oracle:
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
         self.module: types.ModuleType | None = None
-        self.models = Models(None, None)
+        self.models = Models(None, None, None)
         """The reference and its twins; from `state` on with the judge's weights."""
         self.profiles: list[Profile | None] = []
         """Of each floating-point output."""
+        self.double = False
+        """Whether an output is in float64."""
         self.limits: list[Limits] = []
         """Of each output."""
         self.seeds = Seeds()
@@ -150,14 +152,8 @@ class Oracle:
         before = self.most_allocated(again=True)
         first = self.run(plain, values)
         work = self.most_allocated() - before
-        for place, out in enumerate(first):
-            if out.dtype == torch.float64:
-                raise Failure(
-                    "task",
-                    f"output {place} is float64, and the oracle computes in nothing better; return float32, or compute "
-                    "in the inputs' dtype",
-                )
-        self.models = Models(plain, as_dtype(self.fresh_model(seed), torch.float64))
+        self.double = any(out.dtype == torch.float64 for out in first)
+        self.models = self.trio([plain, *(self.fresh_model(seed) for _ in range(1 + self.double))])
         torch.manual_seed(seed + 1)  # another state of the generator: dropout and its like show
         second = self.run(plain, again)
         same = all(inputs.alike(a, b) for a, b in zip(first, second, strict=True))
@@ -185,7 +181,7 @@ class Oracle:
 
     def state(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make non-default weights, which wait for `write`, and models that hold them."""
-        models = [self.fresh_model(message["seed"]) for _ in range(2)]
+        models = [self.fresh_model(message["seed"]) for _ in range(2 + self.double)]
         with torch.no_grad():
             parameters = {
                 name for name, value in state.tensors(models[0]).items() if isinstance(value, torch.nn.Parameter)
@@ -202,7 +198,7 @@ class Oracle:
             }  # what is tied has one value
             entries, size = layout.manifest(list(values.values()))
             self.written = (entries, list(values.values()))
-        self.models = Models(models[0], as_dtype(models[1], torch.float64))
+        self.models = self.trio(models)
         return {"names": list(values), "entries": entries, "bytes": size}
 
     def fingerprints(self, message: wire.Message, fds: list[int]) -> wire.Message:
@@ -214,6 +210,14 @@ class Oracle:
         finally:
             torch.set_num_threads(threads)
         return {"fingerprints": state.fingerprints(model, list(state.tensors(model)))}
+
+    def trio(self, models: list[Any]) -> Models:
+        """Return the model, its float64 twin and, for float64 outputs, its float32 twin, made of models that are alike.
+
+        Tensors that a module holds beside its parameters and buffers, in plain attributes, change with it.
+        """
+        plain, wide, *rest = models
+        return Models(plain, as_dtype(wide, torch.float64), as_dtype(rest[0], torch.float32) if rest else None)
 
     def probe(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Learn the reference's typical errors, by place and magnitude, from several sets of the task's own inputs.
@@ -254,17 +258,37 @@ class Oracle:
         With a seed for it, the reference runs once more, on inputs that differ in their last place, and the larger
         error counts. On other inputs than the task's own, one rounding may decide a whole row (a softmax with two large
         terms), and be small by chance.
+
+        An output in float64 has no better answer to be held against. There the error in float32 tells: to first order
+        the same roundings, each larger by a factor of 2 ** 29 (Higham 2002, chapter 2).
         """
         integers = not all(answer.is_floating_point() for answer in answers)
         # A reference may write to its inputs.
-        before = None if again is None else self.moved(values, again, 0.5)
-        found = self.run(models.plain, copied(values) if integers else values)
-        errors = [error_of(one, answer) for one, answer in zip(found, answers, strict=True)]
-        if before is not None:
-            for error, one, answer in zip(errors, self.run(models.plain, before), answers, strict=True):
-                if answer.is_floating_point():
-                    torch.maximum(error, error_of(one, answer), out=error)
-        return found, errors
+        before = None if again is None or self.double else self.moved(values, again, 0.5)
+        found = self.run(models.plain, copied(values) if self.double or integers else values)
+        if not self.double:
+            errors = [error_of(one, answer) for one, answer in zip(found, answers, strict=True)]
+            if before is not None:
+                for error, one, answer in zip(errors, self.run(models.plain, before), answers, strict=True):
+                    if answer.is_floating_point():
+                        torch.maximum(error, error_of(one, answer), out=error)
+            return found, errors
+        narrow = [as_dtype(value, torch.float32) for value in copied(values)]
+        exact = self.exact(models.wide, narrow)
+        rough = self.run(models.narrow, narrow)
+        result: list[torch.Tensor] = []
+        for k, (one, answer) in enumerate(zip(found, answers, strict=True)):
+            if one.dtype != torch.float64:
+                result.append(error_of(one, answer))
+                continue
+            if rough[k].dtype == torch.float64:
+                raise Failure(
+                    "task",
+                    f"expected output {k} in the dtype of the inputs, it is float64 for float32 inputs too, so that "
+                    "nothing tells its own rounding; compute in the inputs' dtype, or return float32",
+                )
+            result.append(error_of(rough[k], exact[k]).mul_(2.0**-29))
+        return found, result
 
     def check_answers(self, answers: list[torch.Tensor], size: int) -> None:
         """Refuse a task whose outputs have another size on these inputs."""
@@ -339,9 +363,10 @@ class Oracle:
         at = 0
         for k, (answer, error, positions) in enumerate(zip(answers, errors, one["positions"], strict=True)):
             flat, profile = answer.reshape(-1), self.profiles[k]
-            if profile is not None:
+            if profile is not None and own[k].dtype != torch.float64:
                 flat, error = flat.float(), error.float()
-            kind = torch.int64 if profile is None else torch.float32
+            dtype = torch.int64 if profile is None else own[k].dtype
+            kind = dtype if dtype in (torch.int64, torch.float64) else torch.float32
             count = flat.numel() if whole else len(positions)
             size = count * kind.itemsize
             out = place[at : at + size].view(kind)

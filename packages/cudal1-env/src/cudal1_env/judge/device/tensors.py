@@ -42,8 +42,8 @@ class Expected:
 
     @property
     def limit_bytes(self) -> int:
-        """Bytes of what an element may err (float32), or of what else an integer may be."""
-        return 4 if self.floating else 8
+        """Bytes of what an element may err (or be, of integers): float32 but for float64 outputs and integers."""
+        return 4 if self.floating and self.dtype != "float64" else 8
 
     @property
     def floating(self) -> bool:

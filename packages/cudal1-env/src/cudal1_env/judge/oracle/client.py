@@ -95,7 +95,7 @@ class RawSet:
     answers: list[Array]
     """float64 or int64, flat; views of memory that the next set overwrites."""
     limits: list[Array]
-    """What elements may err (float32), or what else they may be (int64), of all of them or of those at the
+    """What elements may err (float32 or float64), or what else they may be (int64), of all of them or of those at the
     positions that were asked for; the same kind of views."""
     reports: list[dict[str, Any]]
 
@@ -249,7 +249,8 @@ class OracleClient:
         for out, positions in zip(self.anatomy.outputs, one.positions, strict=True):
             size = out.limit_bytes * (out.size if one.whole else positions.size)
             raw = data[offset : offset + size]
-            limits.append(self._device.view(raw, "float32" if out.floating else "int64"))
+            kind = "int64" if not out.floating else "float64" if out.limit_bytes == 8 else "float32"
+            limits.append(self._device.view(raw, kind))
             offset += -(-size // 8) * 8
         return RawSet(self._device.copy(data[: self.anatomy.input_bytes]), self._answers(data), limits, reports)
 
