@@ -281,7 +281,8 @@ class Evaluation(BaseModel):
     message: str
     """One human sentence: what was expected, what came, what to do."""
     speedup: Speedup | None = None
-    """Against `eager`; None unless CORRECT (or UNSTABLE, IMPOSSIBLE, where it is evidence), and at `correct` precision."""
+    """Against `eager`; None unless CORRECT (or UNSTABLE, IMPOSSIBLE, where it is evidence), and None at `correct`
+    precision."""
     rewarded_low: Positive | None = None
     """Lower end that rewards use: `speedup.low` with `stealable_ms` added to the candidate's latency. With CORRECT;
     None in records of protocol 1, where `speedup.low` is this end."""
@@ -327,7 +328,8 @@ class Evaluation(BaseModel):
     stealable_ms: NonNegative | None = None
     """h: how much of it a candidate could use for its own work at most; added to its latency in `rewarded_low`."""
     calls: int = Field(default=0, ge=0)
-    """Timed calls of the candidate, each checked on a secret sample; at `correct` precision the calls that were compared."""
+    """Timed calls of the candidate, each checked on a secret sample; at `correct` precision its compared calls,
+    none of them timed."""
     full_checks: int = Field(default=0, ge=0)
     """Of these, the calls whose whole outputs were compared."""
     profile: Profile | None = None

@@ -25,8 +25,8 @@ MILESTONES = (0.0, 1.01, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 """Thresholds that `milestone` counts. Any correct program passes the first; the second is the paper's for a speedup."""
 
 UNTIMED: Mapping[Rule, float] = MappingProxyType({"speedup": 0.0, "log": LOG_FLOOR, "milestone": 1.0})
-"""Reward of a correct program that was not timed (`correct` precision), by rule: that of the slowest correct program that
-could be. So no program gains by not being timed."""
+"""Reward of a correct program that was not timed (`correct` precision), by rule: what the slowest correct program would
+get. So no program gains by not being timed."""
 
 
 def reward(

@@ -121,7 +121,7 @@ class Judge:
     def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
         """Judge many candidates; same order as `jobs`.
 
-        Builds run side by side, measurements one at a time. At `correct` precision whole verdicts are made side by side.
+        Builds run side by side, measurements one at a time, verdicts at `correct` precision side by side.
         """
         results: dict[int, Evaluation] = {}
         with self._lock, ThreadPoolExecutor(self._side_by_side(precision)) as executor:
@@ -295,10 +295,9 @@ class Judge:
         Without a clock all outputs are compared whole.
         """
         most = self.settings.error_factor
-        update = {"error_factor": min(self._factors.get(reference_sha256(case.task), most), most)}
-        return self.settings.model_copy(
-            update=update | ({"full_check_share": 1.0} if case.precision == "correct" else {})
-        )
+        factor = min(self._factors.get(reference_sha256(case.task), most), most)
+        share = 1.0 if case.precision == "correct" else self.settings.full_check_share
+        return self.settings.model_copy(update={"error_factor": factor, "full_check_share": share})
 
     def _begin_pools(
         self, executor: ThreadPoolExecutor, wanted: Sequence[tuple[Case, bytes | None]]

@@ -171,7 +171,7 @@ class Builder:
         except Fault as fault:
             arm.close()
             self.folders.drop(folder)
-            return Built(case, None, fault, None, None, worker.layers, worker.missing, worker.log)
+            return Built(case, None, fault.plain(), None, None, worker.layers, worker.missing, worker.log)
         except BaseException:
             arm.close()
             self.folders.drop(folder)

@@ -168,7 +168,7 @@ class Rehearsals:
             try:
                 arm.build(case.source)
             except Fault as error:
-                fault = error
+                fault = error.plain()
             if fault is None or blind:
                 kept, note = self._compiled(arm, folder, called=not blind)
         finally:

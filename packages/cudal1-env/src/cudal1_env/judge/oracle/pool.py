@@ -233,8 +233,9 @@ class Pool:
         return [made[index] if index in made else self._sets[index] for index in range(first, last)]
 
     def untimed_sets(self) -> list[InputSet]:
-        """Return the sets of one verdict without a clock: one of each distribution, which candidates share, then one
-        that no other candidate meets, and which is `fresh - 1`.
+        """Return the sets of one verdict without a clock.
+
+        One of each distribution, which the pool's candidates share, then one that no other candidate meets.
 
         Raises:
             TaskError: The reference fails, or its own error is beyond use.
