@@ -368,8 +368,13 @@ class Judge:
             case.watch.add("wait", waited)
             built = self._builder.build(case, pool, hold=hold)
             evaluation: Evaluation | None = None
-            with contextlib.suppress(TooLargeError, *self.device.faults):  # others may have the memory
+            try:
                 evaluation = self._correctness.judge(built, pool, alone=False)
+            except (TooLargeError, *self.device.faults):
+                pass  # others may have the memory
+            except BaseException:
+                self._builder.drop(built)
+                raise
         if evaluation is not None and evaluation.status not in UNDECIDED and not hold.gave_way:
             self._builder.drop(built)
             return evaluation.model_copy(update={"seconds": case.watch.seconds()})

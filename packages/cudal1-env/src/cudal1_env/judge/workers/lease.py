@@ -149,11 +149,11 @@ class Sharing:
 
 
 @contextlib.contextmanager
-def sharing(*names: str, patience_s: float = PATIENCE_S, wait_s: float = _WAIT_S) -> Generator[tuple[Sharing, float]]:
+def sharing(*names: str, wait_s: float = _WAIT_S) -> Generator[tuple[Sharing, float]]:
     """Hold devices beside others; yield the hold and the seconds that were waited for it.
 
     Workers that the hold `kills` may use the devices until the block ends; close them within it. When somebody has
-    waited for `patience_s` to have one of the devices alone, they are killed. So nothing that runs beside others
+    waited for `PATIENCE_S` to have one of the devices alone, they are killed. So nothing that runs beside others
     delays a measurement for long.
 
     Raises:
@@ -161,7 +161,7 @@ def sharing(*names: str, patience_s: float = PATIENCE_S, wait_s: float = _WAIT_S
     """
     hold, done = Sharing(), threading.Event()
     with lease(*names, shared=True, wait_s=wait_s) as waited:
-        watcher = threading.Thread(target=_watch, args=(names, hold, done, patience_s), daemon=True)
+        watcher = threading.Thread(target=_watch, args=(names, hold, done), daemon=True)
         if names:
             watcher.start()
         try:
@@ -172,7 +172,7 @@ def sharing(*names: str, patience_s: float = PATIENCE_S, wait_s: float = _WAIT_S
                 watcher.join()
 
 
-def _watch(names: Sequence[str], hold: Sharing, done: threading.Event, patience_s: float) -> None:
+def _watch(names: Sequence[str], hold: Sharing, done: threading.Event) -> None:
     """Look whether somebody waits to have a device alone: a turnstile that cannot be passed tells."""
     with contextlib.ExitStack() as opened:
         turnstiles = [_open_lock(f"{name}.turnstile") for name in names]
@@ -187,7 +187,7 @@ def _watch(names: Sequence[str], hold: Sharing, done: threading.Event, patience_
                 waited_since = None
             elif waited_since is None:
                 waited_since = time.monotonic()
-            elif time.monotonic() - waited_since > patience_s:
+            elif time.monotonic() - waited_since > PATIENCE_S:
                 hold.give_way()
                 return
 
