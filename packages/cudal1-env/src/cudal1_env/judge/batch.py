@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from cudal1_data import Task
 
 from cudal1_env.errors import TaskError
-from cudal1_env.judge.judge import Begun, Judge, close_arms
+from cudal1_env.judge.begun import close_arms
+from cudal1_env.judge.judge import Begun, Judge
 from cudal1_env.judge.measure.builder import Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.precompile import compiles

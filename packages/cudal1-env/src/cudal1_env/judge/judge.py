@@ -20,6 +20,7 @@ from cudal1_env.errors import MachineError, NoRoomError, TaskError, TooLargeErro
 from cudal1_env.gate import AuditReport, find_audit, reference_sha256
 from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.add_ons.add_ons import Extras
+from cudal1_env.judge.begun import close_arms, parts, pool_key, too_large
 from cudal1_env.judge.device.health import Held, await_memory, check_returned
 from cudal1_env.judge.device.place import choose_device
 from cudal1_env.judge.measure.builder import Builder, Built
@@ -150,21 +151,9 @@ class Judge:
         return min(len(os.sched_getaffinity(0)), most)
 
     def _parts(self, jobs: Sequence[tuple[Task, str]], precision: Precision) -> Iterator[list[int]]:
-        """Divide jobs into parts that are begun together; a task's candidates share its pool.
-
-        Before anything of a part is timed, all of it is built: so such a part is small. Else it is as large as its
-        tasks' pools allow.
-        """
-        most = self._side_by_side(precision) if precision != "correct" else self.settings.pool_candidates
-        part: list[int] = []
-        for index in sorted(range(len(jobs)), key=lambda index: jobs[index][0].id):
-            tasks = {jobs[one][0].id for one in [*part, index]}
-            if len(part) == most or len(tasks) > self.settings.max_pools:
-                yield part
-                part = []
-            part.append(index)
-        if part:
-            yield part
+        """Divide jobs into parts. All of a part is built before anything of it is timed: so such a part is small."""
+        most = self.settings.pool_candidates if precision == "correct" else self._side_by_side(precision)
+        return parts([task.id for task, _ in jobs], most=most, most_tasks=self.settings.max_pools)
 
     def rehearse(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> None:
         """Let programs that compile, and their tasks' baselines, do so now, side by side.
@@ -238,7 +227,7 @@ class Judge:
     # --- pools -------------------------------------------------------------------------------------------------
 
     def _pool(self, case: Case, seed: bytes | None) -> Pool:
-        key = _key(case, seed)
+        key = pool_key(case, seed)
         pool = self._kept(case, seed)
         if pool is None:
             self._make_room()
@@ -262,7 +251,7 @@ class Judge:
 
     def _kept(self, case: Case, seed: bytes | None) -> Pool | None:
         """The pool of a case's task, if there is one; it retires if it is spent, or of another task with this id."""
-        key = _key(case, seed)
+        key = pool_key(case, seed)
         pool = self._pools.get(key)
         if pool is None:
             return None
@@ -273,7 +262,7 @@ class Judge:
 
     def _renew(self, cases: Sequence[Case]) -> None:
         """Retire pools that have not enough candidates left for all of these: no pool changes while they are judged."""
-        for key, count in Counter(_key(case, None) for case in cases).items():
+        for key, count in Counter(pool_key(case, None) for case in cases).items():
             pool = self._pools.get(key)
             if pool is not None and pool.candidates + count > self.settings.pool_candidates:
                 self._retire(key)
@@ -306,7 +295,7 @@ class Judge:
 
         One for which there was too little memory beside the others is started once more, alone.
         """
-        missing = {_key(*one): one for one in wanted if self._kept(*one) is None}
+        missing = {pool_key(*one): one for one in wanted if self._kept(*one) is None}
         begun = {key: executor.submit(self._new_pool, *one) for key, one in missing.items()}
         wait(begun.values())
         refused: dict[tuple[str, str], TaskError] = {}
@@ -423,7 +412,7 @@ class Judge:
                 return evaluation
         except (NoRoomError, TooLargeError) as error:
             if not others:
-                raise _too_large(case, error) from error
+                raise too_large(case, error) from error
         for key in others:
             self._retire(key)
         self._allot(pool)
@@ -432,7 +421,7 @@ class Judge:
             alone = Built(again, None, None, None, None)
             return self._measure(alone if again.precision == "correct" else self._builder.build(again, pool), pool)
         except (NoRoomError, TooLargeError) as error:
-            raise _too_large(case, error) from error
+            raise too_large(case, error) from error
 
     def _measure(self, built: Built, pool: Pool) -> Evaluation:
         try:
@@ -504,30 +493,3 @@ class Judge:
         """Processes of this judge that may hold memory of the device."""
         own = {pool.oracle.worker.pid for pool in self._pools.values()}
         return own if built is None or built.arm is None else own | {built.arm.worker.pid}
-
-
-def _key(case: Case, seed: bytes | None) -> tuple[str, str]:
-    """How a pool is called: by its task, and by its seed where somebody chose that.
-
-    Verdicts without a clock have a pool of their own: no timed verdict has the secrets that they have.
-    """
-    if seed is not None:
-        return case.task.id, seed.hex()
-    return case.task.id, "correct" if case.precision == "correct" else ""
-
-
-def close_arms(begun: Sequence[Future[Built | Evaluation]]) -> None:
-    """Wait until all is built, and kill what lives of it."""
-    wait(begun)
-    for one in begun:
-        if one.exception() is None and isinstance(built := one.result(), Built) and built.arm is not None:
-            built.arm.close()
-
-
-def _too_large(case: Case, error: NoRoomError | TooLargeError) -> TooLargeError:
-    if isinstance(error, TooLargeError):
-        return error
-    return TooLargeError(
-        f"{case.task.id}: expected room on the GPU for its inputs, answers and both programs, there was none though "
-        f"the judge kept nothing else ({error})"
-    )
