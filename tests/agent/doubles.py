@@ -98,16 +98,19 @@ def evaluation(
     task: Task, source: str, speedup: float | None, precision: Precision = "training", identity: str | None = None
 ) -> Evaluation:
     """The record of a program; it is wrong where it has no speedup."""
+    status = Status.CORRECT if speedup is not None else Status.WRONG_OUTPUT
+    if precision == "correct":
+        speedup = None
     latency = Latency(median_ms=2.0, low_ms=1.9, high_ms=2.1, turns=8) if speedup is not None else None
     return Evaluation(
-        id=identity or hashlib.sha256(f"{task.id}\n{source}".encode()).hexdigest(),
+        id=identity or hashlib.sha256(f"{task.id}\n{source}\n{precision}".encode()).hexdigest(),
         created_at="2026-11-21T12:00:00+00:00",
         task=task.id,
         task_sha256=hashlib.sha256(task.source.encode()).hexdigest(),
         task_source=task.source,
         source=source,
         source_sha256=hashlib.sha256(source.encode()).hexdigest(),
-        status=Status.CORRECT if speedup is not None else Status.WRONG_OUTPUT,
+        status=status,
         message="the double says so",
         speedup=Speedup(low=speedup * 0.98, point=speedup, high=speedup * 1.02) if speedup is not None else None,
         reference=latency,

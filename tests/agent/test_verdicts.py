@@ -42,6 +42,22 @@ def test_another_task_or_size_is_another_measurement() -> None:
         assert len(evaluator.jobs) == 5
 
 
+def test_a_right_program_that_was_not_timed_is_measured_where_its_speed_is_asked_for() -> None:
+    evaluator = HashEvaluator()
+    jobs = [(TASKS[0], source) for source in PROGRAMS]
+    with Archive() as archive:
+        verdicts = Verdicts(evaluator, archive)
+        untimed = verdicts.judge(jobs, precision="correct")
+        assert verdicts.judge(jobs, precision="correct") == untimed
+        right = [one.source for one in untimed if one.correct]
+        assert 0 < len(right) < len(jobs) == len(evaluator.jobs)
+        timed = verdicts.judge(jobs)
+        assert [source for _, source in evaluator.jobs[len(jobs) :]] == right
+        assert [one.correct for one in timed] == [one.correct for one in untimed]
+        assert all(one.speedup is not None for one in timed if one.correct)
+        assert verdicts.judge(jobs, precision="correct") == timed
+
+
 def test_without_reuse_everything_is_measured() -> None:
     evaluator = HashEvaluator()
     with Archive() as archive:

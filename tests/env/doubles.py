@@ -91,7 +91,11 @@ class RuleEvaluator:
         assert not self.closed
         self.batches.append(len(jobs))
         self.jobs += [(task.id, source) for task, source in jobs]
-        return [self._judge(task, source).model_copy(update={"precision": precision}) for task, source in jobs]
+        found = [self._judge(task, source) for task, source in jobs]
+        update: dict[str, Any] = {"precision": precision}
+        if precision == "correct":
+            update |= {"speedup": None, "reference": None, "candidate": None}
+        return [Evaluation.model_validate(one.model_dump() | update) for one in found]
 
     def close(self) -> None:
         self.closed = True

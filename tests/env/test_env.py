@@ -104,6 +104,16 @@ def test_both_names_make_the_environment_offline_and_without_torch(text: str) ->
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
+def test_without_a_clock_a_right_program_is_told_from_a_wrong_one_and_gets_no_speedup() -> None:
+    env = make(attempts=2, precision="correct")
+    env.reset(seed=1)
+    _, reward, _, _, info = env.step(program(4.0))
+    assert (reward, info["status"]) == (0.0, "CORRECT")
+    assert "speedup" not in info
+    assert info["evaluation"].precision == "correct"
+    assert env.step("x = 1")[4]["status"] == "NO_CODE"
+
+
 def test_observations_and_infos_have_what_is_promised() -> None:
     env = make(attempts=2)
     observation, info = env.reset(seed=1)

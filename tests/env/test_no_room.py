@@ -140,6 +140,7 @@ def test_what_opened_a_gpu_when_it_was_imported_is_not_there_while_others_are_me
     monkeypatch.setattr(gpus, "NODES", "/dev/zero")
     monkeypatch.setattr(judge.device, "free_bytes", lambda: 1 << 40)
     monkeypatch.setattr(judge.device, "pool_bytes", lambda wanted: 1 << 40)
+    monkeypatch.setattr(judge.device, "locks", ("gpu-of-this-test",), raising=False)
     build, measure = judge._builder.build, Trials.measure
     built: list[Any] = []
     alive: list[list[bool]] = []

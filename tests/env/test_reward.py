@@ -9,6 +9,7 @@ from cudal1_env.records import Evaluation, Latency, Speedup, Status
 from cudal1_env.reward import LOG_FLOOR, MILESTONES, RewardSmoother, reward, reward_of, round_towards_one
 from cudal1_env.stats import estimate
 from cudal1_env.testing.strategies import simulated_launches
+from env.doubles import evaluation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -157,3 +158,20 @@ def test_a_smoother_refuses_what_is_no_number():
         RewardSmoother().smooth(math.inf)
     with pytest.raises(ValueError, match="before any reward"):
         RewardSmoother(mean=1.0)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_program_that_was_not_timed_gets_no_more_than_the_slowest_that_was(rule) -> None:
+    untimed = evaluation().model_copy(update={"precision": "correct", "speedup": None})
+    slowest = evaluation(speedup=1e-3)
+    assert reward(Status.WRONG_OUTPUT, None, rule) <= reward_of(untimed, rule) <= reward_of(slowest, rule)
+
+
+def test_a_record_without_a_clock_holds_no_speedup() -> None:
+    timed = evaluation().model_dump()
+    with pytest.raises(ValueError, match="times nothing"):
+        Evaluation.model_validate({**timed, "precision": "correct"})
+    untimed = {**timed, "speedup": None, "reference": None, "candidate": None}
+    assert Evaluation.model_validate({**untimed, "precision": "correct"}).correct
+    with pytest.raises(ValueError, match="expected speedup"):
+        Evaluation.model_validate(untimed)

@@ -100,6 +100,9 @@ class SelfTrainSettings(Frozen):
     """Answers for each training task and iteration."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature."""
+    precision: Literal["training", "correct"] = "training"
+    """How answers are judged. `correct` times nothing: all that this stage asks for, in a fraction of the time. Stage 3
+    then finds no speedups of these answers to show."""
     trl: Table = Field(
         default={
             "max_steps": 60,

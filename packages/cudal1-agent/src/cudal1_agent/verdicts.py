@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from cudal1_data import Task
 from cudal1_env import Archive, Evaluation, Evaluator, evaluate_answers, extract_source
-from cudal1_env.records import PROTOCOL_VERSION
+from cudal1_env.records import PROTOCOL_VERSION, Precision
 
 CHUNK = max(4, min(len(os.sched_getaffinity(0)), 12))
 """Programs that are judged before the archive is told: what a killed run may have to measure again. A judge prepares
@@ -35,12 +35,17 @@ class Verdicts:
         """Answers that were given to the evaluator so far."""
 
     def judge(
-        self, jobs: Sequence[tuple[Task, str]], *, progress: Callable[[int, int], None] | None = None
+        self,
+        jobs: Sequence[tuple[Task, str]],
+        *,
+        precision: Precision = "training",
+        progress: Callable[[int, int], None] | None = None,
     ) -> list[Evaluation]:
         """Return the verdict on each answer, in order.
 
         Args:
             jobs: Task and answer.
+            precision: How narrow intervals must be; `correct` times nothing.
             progress: Told how many of how many answers to be measured are done.
 
         Raises:
@@ -52,7 +57,7 @@ class Verdicts:
         first: dict[Key, int] = {}
         fresh: list[int] = []
         for index, ((task, _), key) in enumerate(zip(jobs, keys, strict=True)):
-            known = self._known(task, key) if self._reuse else None
+            known = self._known(task, key, precision) if self._reuse else None
             if known is not None:
                 found[index] = known
             elif not (self._reuse and key in first):
@@ -64,7 +69,9 @@ class Verdicts:
             part = fresh[start : start + CHUNK]
             for index, evaluation in zip(
                 part,
-                evaluate_answers(self._evaluator, [jobs[index] for index in part], archive=self.archive),
+                evaluate_answers(
+                    self._evaluator, [jobs[index] for index in part], precision=precision, archive=self.archive
+                ),
                 strict=True,
             ):
                 found[index] = evaluation
@@ -73,10 +80,12 @@ class Verdicts:
                 progress(start + len(part), len(fresh))
         return [found.get(index) or found[first[key]] for index, key in enumerate(keys)]
 
-    def _known(self, task: Task, key: Key) -> Evaluation | None:
+    def _known(self, task: Task, key: Key, precision: Precision) -> Evaluation | None:
         known = self.archive.find(*key)
         if known is None or known.task_source != task.source or known.protocol != PROTOCOL_VERSION:
             return None
+        if known.correct and known.precision == "correct" != precision:
+            return None  # it is right, and how fast it is was not measured
         return known
 
 

@@ -34,7 +34,7 @@ def evaluate_answers(
     Args:
         evaluator: Who judges.
         jobs: Task and answer, a whole answer or bare source; see `extract_source`.
-        precision: How narrow intervals must be.
+        precision: How narrow intervals must be; `correct` times nothing.
         max_source_chars: An answer longer than this is `NO_CODE`, unread.
         archive: Where to append the evaluations, in the order of `jobs`; None keeps none.
 

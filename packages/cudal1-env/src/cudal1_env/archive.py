@@ -154,7 +154,9 @@ class Archive:
         The lower end and not the point: among many noisy measurements the highest point is the luckiest.
         """
         found = self._read(
-            "WHERE task = ? AND status = ? ORDER BY speedup_low DESC, position LIMIT 1", task, Status.CORRECT.value
+            "WHERE task = ? AND status = ? AND speedup_low IS NOT NULL ORDER BY speedup_low DESC, position LIMIT 1",
+            task,
+            Status.CORRECT.value,
         )
         return found[0] if found else None
 

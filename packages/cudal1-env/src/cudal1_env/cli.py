@@ -32,7 +32,7 @@ class Evaluate:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where programs run."""
     precision: Precision = "report"
-    """`training`: one pair of processes, about a second; `report`: at least three."""
+    """`training`: one pair of processes, about a second; `report`: at least three; `correct`: nothing is timed."""
     baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
     """Other ways to run the reference against which a right program is measured: compile, compile-reduce-overhead,
     compile-max-autotune, cuda-graph, cudnn-flags, or all (without compile-max-autotune)."""

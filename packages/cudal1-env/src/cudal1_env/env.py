@@ -103,6 +103,9 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
     0 for a program that is not right. For one that is: the lower end of the speedup's interval where that is
     above 1, exactly 1 where the interval holds 1 and begins above 0.8, else the best estimate, at most 1.
 
+    At `correct` precision nothing is timed, and a right program gets what the slowest one would: 0, or 1 by the rule
+    `milestone`.
+
     A task whose checker lets wrong answers through (`cudal1-env audit`) gives no program a reward; messages say so.
 
     ## Info
@@ -145,7 +148,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             exemplars: How many earlier programs an observation shows at most.
             exemplar_rule: How they are chosen; see `cudal1_env.exemplars`.
             reward: What a verdict is worth; see `cudal1_env.reward`.
-            precision: How narrow intervals must be.
+            precision: How narrow intervals must be; `correct` times nothing, and pays `cudal1_env.reward.UNTIMED`.
             archive: Where evaluations are kept and exemplars come from; None keeps them in memory until `close`.
             evaluator: Who judges; None is this machine, from the first step on. One that is given is not closed.
             audit: What `cudal1-env audit --out` wrote: the tasks that it marked pay nothing above 1. `auto` is the

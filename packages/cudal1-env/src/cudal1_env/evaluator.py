@@ -23,7 +23,10 @@ class Evaluator(Protocol):
         ...
 
     def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
-        """Judge many candidates, builds side by side, measurements one at a time; same order as `jobs`."""
+        """Judge many candidates; same order as `jobs`.
+
+        Builds run side by side, measurements one at a time, verdicts at `correct` precision side by side.
+        """
         ...
 
     def close(self) -> None:

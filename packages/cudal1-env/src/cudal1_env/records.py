@@ -18,7 +18,8 @@ released and timed, which inputs and weights there are, tolerances, the rewarded
 different versions are readable, and never compared, pooled or shown beside each other."""
 
 Device = Literal["cpu", "cuda"]
-Precision = Literal["training", "report"]
+Precision = Literal["training", "report", "correct"]
+"""How narrow the interval of a speedup must be; `correct` asks for a verdict on correctness alone, without a clock."""
 
 Positive = Annotated[float, Field(gt=0.0, lt=math.inf, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0.0, lt=math.inf, allow_inf_nan=False)]
@@ -28,7 +29,7 @@ class Status(StrEnum):
     """What became of a candidate."""
 
     CORRECT = "CORRECT"
-    """Every output that was looked at was right; `speedup` says how fast."""
+    """Every output that was looked at was right; `speedup` says how fast, except at `correct` precision."""
     NO_CODE = "NO_CODE"
     """The answer holds no program, or the program defines no `ModelNew`."""
     SYNTAX_ERROR = "SYNTAX_ERROR"
@@ -280,7 +281,8 @@ class Evaluation(BaseModel):
     message: str
     """One human sentence: what was expected, what came, what to do."""
     speedup: Speedup | None = None
-    """Against `eager`; None unless CORRECT (or UNSTABLE, IMPOSSIBLE, where it is evidence)."""
+    """Against `eager`; None unless CORRECT (or UNSTABLE, IMPOSSIBLE, where it is evidence), and None at `correct`
+    precision."""
     rewarded_low: Positive | None = None
     """Lower end that rewards use: `speedup.low` with `stealable_ms` and `constant_ms` added to the candidate's latency.
     With CORRECT;
@@ -309,7 +311,7 @@ class Evaluation(BaseModel):
     """`loaded`: values of the judge's choice went into both arms; None where the reference has no state, or the program
     failed before. `seeded` is in old records only: names differed, both arms kept the constructor's values."""
     precision: Precision
-    """How narrow the interval had to be."""
+    """How narrow the interval had to be; at `correct` nothing was timed, and there is none."""
     trials: int = Field(default=0, ge=0, validation_alias=AliasChoices("trials", "launches"))
     """Trials (fresh worker pairs) that were measured."""
     pairs: int = Field(default=0, ge=0, validation_alias=AliasChoices("pairs", "rounds"))
@@ -330,9 +332,10 @@ class Evaluation(BaseModel):
     """How long writing takes what is the same in each call's outputs; added as well, since a program may keep a stock
     of outputs in which it stands already."""
     calls: int = Field(default=0, ge=0)
-    """Timed calls of the candidate, each checked on a secret sample."""
+    """Timed calls of the candidate, each checked on a secret sample; at `correct` precision its compared calls,
+    none of them timed."""
     full_checks: int = Field(default=0, ge=0)
-    """Timed calls of the candidate whose whole outputs were compared."""
+    """Of these, the calls whose whole outputs were compared."""
     profile: Profile | None = None
     """What a call of the candidate ran, from a call that was not timed; None where none was made or it failed."""
     profile_note: str = ""
@@ -366,7 +369,13 @@ class Evaluation(BaseModel):
 
     @model_validator(mode="after")
     def _status_fits(self) -> Self:
-        if self.status is Status.CORRECT and (self.speedup is None or self.reference is None or self.candidate is None):
+        measured = (self.speedup, self.rewarded_low, self.reference, self.candidate)
+        if self.precision == "correct":
+            if any(one is not None for one in measured) or self.speedups:
+                raise ValueError("expected neither speedups nor latencies at `correct` precision, which times nothing")
+        elif self.status is Status.CORRECT and (
+            self.speedup is None or self.reference is None or self.candidate is None
+        ):
             raise ValueError("expected speedup and both latencies with CORRECT")
         evidence = (Status.CORRECT, Status.IMPOSSIBLE, Status.UNSTABLE, Status.TAMPERING)
         if self.status not in evidence and (self.speedup is not None or self.speedups):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from types import MappingProxyType
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -22,6 +23,10 @@ LOG_FLOOR = math.log(0.1)
 
 MILESTONES = (0.0, 1.01, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 """Thresholds that `milestone` counts. Any correct program passes the first; the second is the paper's for a speedup."""
+
+UNTIMED: Mapping[Rule, float] = MappingProxyType({"speedup": 0.0, "log": LOG_FLOOR, "milestone": 1.0})
+"""Reward of a correct program that was not timed (`correct` precision), by rule: what the slowest correct program would
+get. So no program gains by not being timed."""
 
 
 def reward(
@@ -75,7 +80,9 @@ def reward(
 
 
 def reward_of(evaluation: Evaluation, rule: Rule = "speedup", *, most: float = math.inf) -> float:
-    """Return the reward of a record; see `reward`."""
+    """Return the reward of a record; see `reward`. A correct program that was not timed gets that of `UNTIMED`."""
+    if evaluation.correct and evaluation.precision == "correct":
+        return UNTIMED[rule]
     return reward(evaluation.status, evaluation.speedup, rule, rewarded_low=evaluation.rewarded_low, most=most)
 
 

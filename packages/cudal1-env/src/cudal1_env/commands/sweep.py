@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from cudal1_env.commands.output import describe, details, log, plain
-from cudal1_env.records import Precision
 
 if TYPE_CHECKING:
     from cudal1_env.sweep import SweepLine
@@ -29,7 +28,7 @@ class Sweep:
     """Where programs run."""
     scale: int = 1
     """Divide batch sizes by this, for a smaller GPU; records name the smaller task, published speedups are left out."""
-    precision: Precision = "report"
+    precision: Literal["training", "report"] = "report"
     """`training`: one pair of processes, about a second; `report`: at least three."""
     baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
     """Other ways to run the references against which right programs are measured: compile, compile-reduce-overhead,

@@ -32,7 +32,7 @@ class Verify:
     writing: Annotated[tuple[str, ...], tyro.conf.arg(metavar="WAY ...")] = ()
     """Only these ways of writing (pytorch, triton, cuda-nvrtc, cuda-load-inline, torch-compile, other)."""
     precision: Precision = "training"
-    """`training`: one pair of processes, about a second; `report`: at least three."""
+    """`training`: one pair of processes, about a second; `report`: at least three; `correct`: nothing is timed."""
     baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
     """Other ways to run the references against which right programs are measured, as for `sweep`."""
     again: bool = False

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from cudal1_data import Task
 
 from cudal1_env.errors import TaskError
-from cudal1_env.judge.judge import Begun, Judge, close_arms
+from cudal1_env.judge.begun import close_arms
+from cudal1_env.judge.judge import Begun, Judge
 from cudal1_env.judge.measure.builder import Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.precompile import compiles
@@ -29,7 +30,7 @@ class _Job:
     index: int
     seed: str
     pool: Pool
-    built: Future[Built]
+    built: Future[Built | Evaluation]
 
 
 class BatchJudge(Judge):
@@ -54,7 +55,7 @@ class BatchJudge(Judge):
         Args:
             jobs: Task and program.
             done: Told the position of each job and what came of it.
-            precision: How narrow intervals must be.
+            precision: How narrow intervals must be; at `correct` the programs of a batch are judged side by side.
 
         Raises:
             MachineError: The machine broke; what `done` was told stands.
@@ -124,11 +125,10 @@ class BatchJudge(Judge):
             for one in rehearsed.values():
                 one.result()
             begun = [
-                _Job(index, seed, pool, executor.submit(self._builder.build, case, pool))
-                for index, seed, case, pool in cases
+                _Job(index, seed, pool, executor.submit(self._begun, case, pool)) for index, seed, case, pool in cases
             ]
             wait([job.built for job in begun])  # nothing is built while something is measured
-            self._thin_out([job.built.result() for job in begun])
+            self._thin_out([job.built.result() for job in begun if job.built.exception() is None])
             for job in begun:
                 done(job.index, self._outcome(job))
         finally:
@@ -139,7 +139,7 @@ class BatchJudge(Judge):
 
     def _outcome(self, job: _Job) -> Outcome:
         try:
-            evaluation = self._measured(job.built.result(), job.pool, bytes.fromhex(job.seed))
+            evaluation = self._ended(job.built.result(), job.pool, bytes.fromhex(job.seed))
         except TaskError as error:
             return error
         finally:

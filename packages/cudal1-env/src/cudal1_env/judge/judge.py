@@ -6,8 +6,8 @@ import contextlib
 import os
 import secrets
 import threading
-from collections import OrderedDict
-from collections.abc import Generator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from types import TracebackType
@@ -20,16 +20,18 @@ from cudal1_env.errors import MachineError, NoRoomError, TaskError, TooLargeErro
 from cudal1_env.gate import AuditReport, find_audit, reference_sha256
 from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.add_ons.add_ons import Extras
+from cudal1_env.judge.begun import close_arms, parts, pool_key, too_large
 from cudal1_env.judge.device.health import Held, await_memory, check_returned
 from cudal1_env.judge.device.place import choose_device
 from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.correct import UNDECIDED, Correctness
 from cudal1_env.judge.measure.precompile import compiles
 from cudal1_env.judge.measure.record import printable
 from cudal1_env.judge.measure.trials import Trials
 from cudal1_env.judge.oracle.pool import SEED_BYTES, Pool
 from cudal1_env.judge.settings import JudgeSettings
-from cudal1_env.judge.workers.lease import away_from, core_name, lease, take_seat
+from cudal1_env.judge.workers.lease import away_from, core_name, lease, sharing, take_seat
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.sandbox import default_spec
 
@@ -40,7 +42,8 @@ Begun = dict[tuple[str, str], Future[None]]
 class Judge:
     """Judges candidates on this machine; the local `Evaluator`.
 
-    Safe to call from several threads; one candidate is measured at a time.
+    Safe to call from several threads; one candidate is timed at a time. Candidates of one `evaluate_many` at `correct`
+    precision are judged side by side.
 
     Args:
         settings: How; the defaults suit a machine of any size.
@@ -59,6 +62,7 @@ class Judge:
             default_spec(self.device.name, demanded=self.settings.require_sandbox)
             self._builder = Builder(self.settings, self.device, self.core)
             self._trials = Trials(self._builder, load_spread(self.device.name, self.device.identity))
+            self._correctness = Correctness(self._builder)
             self._extras = Extras(self.settings, self._builder, self._trials)
         except BaseException:
             self._seat.close()
@@ -96,7 +100,7 @@ class Judge:
         Args:
             task: What to compute.
             source: The candidate's program (untrusted).
-            precision: How narrow the interval must be.
+            precision: How narrow the interval must be; `correct` times nothing.
             seed: 16 bytes to repeat an earlier evaluation's numerics; by default a new secret.
             first_set: The record's, with its seed.
 
@@ -110,35 +114,46 @@ class Judge:
             if seed is not None and first_set is not None:
                 pool.spend(first_set)
             try:
-                return self._measured(self._builder.build(case, pool), pool, seed)
+                return self._ended(self._begun(case, pool), pool, seed)
             finally:
                 if seed is not None:
                     self._retire((task.id, seed.hex()))
 
     def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
-        """Judge many candidates; same order as `jobs`. Builds run side by side, measurements one at a time."""
-        # Nothing is measured meanwhile; and each program of a part may want a pool of its own.
-        builders = min(len(os.sched_getaffinity(0)), self.settings.max_pools)
+        """Judge many candidates; same order as `jobs`.
+
+        Builds run side by side, measurements one at a time, verdicts at `correct` precision side by side.
+        """
         results: dict[int, Evaluation] = {}
-        order = sorted(range(len(jobs)), key=lambda index: jobs[index][0].id)  # a task's candidates share its pool
-        with self._lock, ThreadPoolExecutor(builders) as executor:
-            for start in range(0, len(order), builders):
-                part = order[start : start + builders]
+        with self._lock, ThreadPoolExecutor(self._side_by_side(precision)) as executor:
+            for part in self._parts(jobs, precision):
                 cases = [self._case(*jobs[index], precision) for index in part]
+                if precision == "correct":
+                    self._renew(cases)
                 refused = self._begin_pools(executor, [(case, None) for case in cases])
                 if refused:
                     raise next(iter(refused.values()))
                 pools = [self._pool(case, None) for case in cases]
-                begun = [executor.submit(self._builder.build, *one) for one in zip(cases, pools, strict=True)]
+                begun = [executor.submit(self._begun, *one) for one in zip(cases, pools, strict=True)]
                 try:
                     wait(begun)  # nothing is built while something is measured
                     built = [one.result() for one in begun]
                     self._thin_out(built)
                     for index, one, pool in zip(part, built, pools, strict=True):
-                        results[index] = self._measured(one, pool, None)
+                        results[index] = self._ended(one, pool, None)
                 finally:
                     close_arms(begun)
         return [results[index] for index in range(len(jobs))]
+
+    def _side_by_side(self, precision: Precision) -> int:
+        """How many candidates are begun at a time."""
+        most = self.settings.lanes if precision == "correct" else self.settings.max_pools
+        return min(len(os.sched_getaffinity(0)), most)
+
+    def _parts(self, jobs: Sequence[tuple[Task, str]], precision: Precision) -> Iterator[list[int]]:
+        """Divide jobs into parts. All of a part is built before anything of it is timed: so such a part is small."""
+        most = self.settings.pool_candidates if precision == "correct" else self._side_by_side(precision)
+        return parts([task.id for task, _ in jobs], most=most, most_tasks=self.settings.max_pools)
 
     def rehearse(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> None:
         """Let programs that compile, and their tasks' baselines, do so now, side by side.
@@ -212,7 +227,7 @@ class Judge:
     # --- pools -------------------------------------------------------------------------------------------------
 
     def _pool(self, case: Case, seed: bytes | None) -> Pool:
-        key = _key(case, seed)
+        key = pool_key(case, seed)
         pool = self._kept(case, seed)
         if pool is None:
             self._make_room()
@@ -236,7 +251,7 @@ class Judge:
 
     def _kept(self, case: Case, seed: bytes | None) -> Pool | None:
         """The pool of a case's task, if there is one; it retires if it is spent, or of another task with this id."""
-        key = _key(case, seed)
+        key = pool_key(case, seed)
         pool = self._pools.get(key)
         if pool is None:
             return None
@@ -245,6 +260,13 @@ class Judge:
             return None
         return pool
 
+    def _renew(self, cases: Sequence[Case]) -> None:
+        """Retire pools that have not enough candidates left for all of these: no pool changes while they are judged."""
+        for key, count in Counter(pool_key(case, None) for case in cases).items():
+            pool = self._pools.get(key)
+            if pool is not None and pool.candidates + count > self.settings.pool_candidates:
+                self._retire(key)
+
     def _new_pool(self, case: Case, seed: bytes | None) -> Pool:
         with case.watch.phase("oracle"):
             return Pool(
@@ -252,14 +274,19 @@ class Judge:
                 self._builder.zygote,
                 self._builder.spec(None, core=None),
                 self.device,
-                self._settings_for(case.task),
+                self._settings_for(case),
                 seed or secrets.token_bytes(SEED_BYTES),
             )
 
-    def _settings_for(self, task: Task) -> JudgeSettings:
-        """The settings, with the task's own error factor where an audit found a smaller one necessary."""
-        factor = min(self._factors.get(reference_sha256(task), self.settings.error_factor), self.settings.error_factor)
-        return self.settings.model_copy(update={"error_factor": factor})
+    def _settings_for(self, case: Case) -> JudgeSettings:
+        """The settings, with the task's own error factor where an audit found a smaller one necessary.
+
+        Without a clock all outputs are compared whole.
+        """
+        most = self.settings.error_factor
+        factor = min(self._factors.get(reference_sha256(case.task), most), most)
+        share = 1.0 if case.precision == "correct" else self.settings.full_check_share
+        return self.settings.model_copy(update={"error_factor": factor, "full_check_share": share})
 
     def _begin_pools(
         self, executor: ThreadPoolExecutor, wanted: Sequence[tuple[Case, bytes | None]]
@@ -268,7 +295,7 @@ class Judge:
 
         One for which there was too little memory beside the others is started once more, alone.
         """
-        missing = {_key(*one): one for one in wanted if self._kept(*one) is None}
+        missing = {pool_key(*one): one for one in wanted if self._kept(*one) is None}
         begun = {key: executor.submit(self._new_pool, *one) for key, one in missing.items()}
         wait(begun.values())
         refused: dict[tuple[str, str], TaskError] = {}
@@ -315,19 +342,48 @@ class Judge:
         sensitivity = self._shares.get(reference_sha256(task), ())
         return Case(task, printable(source), precision, machine=machine, sensitivity=sensitivity)
 
-    def _thin_out(self, built: Sequence[Built]) -> None:
-        """Kill candidates that could disturb others on a GPU; each is imported again for its trials.
+    def _begun(self, case: Case, pool: Pool) -> Built | Evaluation:
+        """Build a candidate; without a clock, judge it beside others. Several threads may ask at once.
 
-        Those that opened it when they were imported, or started a process, may have work queued there, which goes on
-        though they stand still. Where memory is short, all are killed: one that takes some would be the others'
-        undoing.
+        Returns:
+            What `_ended` makes a verdict of: a verdict, or a candidate that must have the device alone.
+        """
+        if case.precision != "correct":
+            return self._builder.build(case, pool)
+        if pool.closed:  # it made room for another task's
+            return Built(case, None, None, None, None)
+        self._builder.rehearsals.keep(case, pool)
+        with sharing(core_name(self.core), *self.device.locks) as (hold, waited), case.watch.phase("lease"):
+            case.watch.add("wait", waited)
+            built = self._builder.build(case, pool, hold=hold)
+            evaluation: Evaluation | None = None
+            try:
+                evaluation = self._correctness.judge(built, pool, alone=False)
+            except (TooLargeError, *self.device.faults):
+                pass  # others may have the memory
+            except BaseException:
+                self._builder.drop(built)
+                raise
+        if evaluation is not None and evaluation.status not in UNDECIDED and not hold.gave_way:
+            self._builder.drop(built)
+            return evaluation.model_copy(update={"seconds": case.watch.seconds()})
+        built.fault = None
+        return built
+
+    def _ended(self, begun: Built | Evaluation, pool: Pool, seed: bytes | None) -> Evaluation:
+        """Return the verdict on what was begun."""
+        return begun if isinstance(begun, Evaluation) else self._measured(begun, pool, seed)
+
+    def _thin_out(self, begun: Sequence[Built | Evaluation]) -> None:
+        """Kill candidates that wait for a GPU whose memory is short; each is imported again for its trials.
+
+        One that takes some would be the others' undoing.
         """
         free = self.device.free_bytes()
-        if free is None:
+        if free is None or free >= self.device.pool_bytes(self.settings.pool_bytes):
             return
-        short = free < self.device.pool_bytes(self.settings.pool_bytes)
-        for one in built:
-            if one.arm is not None and (short or (len(built) > 1 and one.arm.worker.uses_gpu())):
+        for one in begun:
+            if isinstance(one, Built) and one.arm is not None:
                 one.arm.close()
                 one.arm = None
 
@@ -356,15 +412,16 @@ class Judge:
                 return evaluation
         except (NoRoomError, TooLargeError) as error:
             if not others:
-                raise _too_large(case, error) from error
+                raise too_large(case, error) from error
         for key in others:
             self._retire(key)
         self._allot(pool)
         again = self._case(case.task, case.source, case.precision)
         try:
-            return self._measure(self._builder.build(again, pool), pool)
+            alone = Built(again, None, None, None, None)
+            return self._measure(alone if again.precision == "correct" else self._builder.build(again, pool), pool)
         except (NoRoomError, TooLargeError) as error:
-            raise _too_large(case, error) from error
+            raise too_large(case, error) from error
 
     def _measure(self, built: Built, pool: Pool) -> Evaluation:
         try:
@@ -403,8 +460,10 @@ class Judge:
                 built.arm = None
                 self._trials.floor(case, pool)
             before = self._held(pool)
-            evaluation = self._trials.measure(built, pool)
-            evaluation = self._extras.add(built, pool, evaluation)
+            if case.precision == "correct":
+                evaluation = self._correctness.judge(built, pool, alone=True)
+            else:
+                evaluation = self._extras.add(built, pool, self._trials.measure(built, pool))
             self._builder.drop(built)
             self._check_health(before, pool)
         return evaluation.model_copy(update={"seconds": case.watch.seconds(), "foreign_gpu_processes": foreign})
@@ -434,25 +493,3 @@ class Judge:
         """Processes of this judge that may hold memory of the device."""
         own = {pool.oracle.worker.pid for pool in self._pools.values()}
         return own if built is None or built.arm is None else own | {built.arm.worker.pid}
-
-
-def _key(case: Case, seed: bytes | None) -> tuple[str, str]:
-    """How a pool is called: by its task, and by its seed where somebody chose that."""
-    return case.task.id, seed.hex() if seed is not None else ""
-
-
-def close_arms(begun: Sequence[Future[Built]]) -> None:
-    """Wait until all is built, and kill what lives of it."""
-    wait(begun)
-    for one in begun:
-        if one.exception() is None and (arm := one.result().arm) is not None:
-            arm.close()
-
-
-def _too_large(case: Case, error: NoRoomError | TooLargeError) -> TooLargeError:
-    if isinstance(error, TooLargeError):
-        return error
-    return TooLargeError(
-        f"{case.task.id}: expected room on the GPU for its inputs, answers and both programs, there was none though "
-        f"the judge kept nothing else ({error})"
-    )

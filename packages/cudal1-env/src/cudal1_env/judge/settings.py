@@ -55,6 +55,8 @@ class JudgeSettings(BaseModel):
     """Candidates after which a task's secrets (seeds, weights, untimed inputs) are replaced ..."""
     pool_s: float = Field(default=600.0, gt=0)
     """... or seconds."""
+    lanes: int = Field(default=8, ge=1)
+    """Verdicts without a clock (`correct` precision) that are made side by side; no more than there are cores."""
     sets_training: int = Field(default=40, ge=8)
     """On a CPU, input sets for the timed pairs of one `training` trial; each is used once for each arm."""
     sets_report: int = Field(default=78, ge=8)

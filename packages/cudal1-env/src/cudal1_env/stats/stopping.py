@@ -61,7 +61,7 @@ half-width is 0.8 %; with DEFAULT_SPREAD most need all eight.
 """
 
 RULES: Mapping[Precision, StopRule] = MappingProxyType({"training": TRAINING, "report": REPORT})
-"""The rule for each precision."""
+"""The rule for each precision that times."""
 
 
 def decide(launches: Sequence[Launch], rule: StopRule, *, spread: Spread = DEFAULT_SPREAD, spent: bool = False) -> Step:

@@ -89,7 +89,8 @@ class Extras:
     def lacking(self, evaluation: Evaluation) -> bool:
         """Whether a record lacks what `compare` would add."""
         there = {*evaluation.speedups, *evaluation.baselines_failed}
-        return evaluation.correct and self.asked and (evaluation.strongest is None or not there.issuperset(self.names))
+        timed = evaluation.correct and evaluation.precision != "correct"
+        return timed and self.asked and (evaluation.strongest is None or not there.issuperset(self.names))
 
     def compare(self, case: Case, evaluation: Evaluation, pool: Callable[[], Pool]) -> Evaluation:
         """Return a record with speedups against the baselines that it lacks.
@@ -121,6 +122,8 @@ class Extras:
 
     def unknown(self, case: Case) -> list[Case]:
         """The baselines of a case's task that `add` would have to measure."""
+        if case.precision == "correct":
+            return []
         return [
             self._twin(case, name)
             for name in self.names

@@ -81,7 +81,9 @@ class CudaDevice:
             ) from error
         self.locks = (f"gpu-{self.identity}",)
         self.gpus: tuple[str, ...] | None = None
-        self.environment: dict[str, str] = {}
+        # What torch finds out by itself where a worker finds the GPU; nvcc is called where none is found, too.
+        architecture = f"{self._properties.major}.{self._properties.minor}+PTX"
+        self.environment: dict[str, str] = {"TORCH_CUDA_ARCH_LIST": architecture}
         if sum(GPU_NODE.fullmatch(name) is not None for name in os.listdir("/dev")) > 1:
             # A program that chose another GPU would have two. Where only one is to be seen, its number is another.
             self.gpus = (f"nvidia{self._nvml.minor()}",)

@@ -219,12 +219,37 @@ class Arm:
         Raises:
             Fault: The call fails, breaks the contract, or writes to its inputs.
         """
-        answer = self._untimed_call(inputs, 0, writable=True)
-        inputs_at = answer.get("inputs")
-        if not self.memory.intact(0, inputs, inputs_at if isinstance(inputs_at, int) else 0):
-            raise Fault(Status.WRONG_CONTRACT, "expected inputs to be left as they are, the program wrote to one")
+        self._intact(0, inputs, self._untimed_call(inputs, 0, writable=True))
         with self.contract():
             return [self.memory.whole(output) for output in self.outputs(self._page())]
+
+    def verify(self, one: InputSet, slot: int) -> tuple[Comparison, ...]:
+        """Call once, untimed, and compare the whole outputs, under the contract of a timed call.
+
+        Args:
+            one: An input set whose whole answers are known.
+            slot: The block in which it lies.
+
+        Raises:
+            Fault: The call fails, breaks the contract, or writes to its inputs.
+        """
+        self._intact(slot, one.inputs, self._untimed_call(one.inputs, slot, writable=False))
+        outputs = self.outputs(self._page())
+        with self.contract():
+            comparisons = self.compare_whole(one, outputs)
+            if all(comparison.right for comparison in comparisons):
+                self.memory.overwrite(outputs)
+        return comparisons
+
+    def _intact(self, slot: int, inputs: Array, answer: wire.Message) -> None:
+        """Insist that the inputs of an untimed call are as they were.
+
+        Raises:
+            Fault: They are not.
+        """
+        inputs_at = answer.get("inputs")
+        if not self.memory.intact(slot, inputs, inputs_at if isinstance(inputs_at, int) else 0):
+            raise Fault(Status.WRONG_CONTRACT, "expected inputs to be left as they are, the program wrote to one")
 
     def _untimed_call(self, inputs: Array, slot: int, *, writable: bool) -> dict[str, Any]:
         self.memory.put(slot, inputs)

@@ -18,6 +18,7 @@ from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.build_folders import BuildFolders
 from cudal1_env.judge.workers.core_keeper import CoreKeeper
+from cudal1_env.judge.workers.lease import Sharing, sharing
 from cudal1_env.judge.workers.worker import Worker
 from cudal1_env.judge.workers.zygote import Zygote
 from cudal1_env.records import Status
@@ -33,7 +34,7 @@ class Built:
 
     case: Case
     arm: Arm | None
-    """None when the import failed; `fault` says how."""
+    """None when the import failed (`fault` says how), or when the candidate must be imported again under a lease."""
     fault: Fault | None
     folder: Path | None
     """Build folder of the host, to be removed; None where it is in the worker's own file system."""
@@ -75,12 +76,12 @@ class Builder:
         self.folders = BuildFolders()
         self.rehearsals = Rehearsals(self)
 
-    def spec(self, folder: Path | None, *, core: int | None) -> Spec:
-        """Return the sandbox of a worker: an arm's has a core, an oracle's has none."""
+    def spec(self, folder: Path | None, *, core: int | None, blind: bool = False) -> Spec:
+        """Return the sandbox of a worker: an arm's has a core, an oracle's has none; a blind one finds no GPU."""
         return default_spec(
             self.device.name,
             demanded=self.settings.require_sandbox,
-            gpus=self.device.gpus,
+            gpus=() if blind else self.device.gpus,
             hidden=answers(),
             build_dir=None if folder is None else str(folder),
             core=core,
@@ -89,24 +90,38 @@ class Builder:
             max_processes=self.settings.max_processes,
         )
 
-    def build(self, case: Case, pool: Pool, snapshot: Path | None = None, *, leased: bool = False) -> Built:
-        """Import a candidate in a fresh worker and freeze it.
+    def hides_gpus(self) -> bool:
+        """Whether a blind worker's sandbox does hide GPUs here."""
+        return "mount-namespace" in self.spec(None, core=None).layers
+
+    def build(
+        self,
+        case: Case,
+        pool: Pool,
+        snapshot: Path | None = None,
+        *,
+        leased: bool = False,
+        hold: Sharing | None = None,
+    ) -> Built:
+        """Import a candidate in a fresh worker and freeze it. Without a lease it is imported under a shared one.
 
         Args:
             case: The candidate.
             pool: Of its task.
             snapshot: What an earlier launch of the same program compiled.
-            leased: The caller holds the device: the program is not rehearsed now.
+            leased: The caller has the device alone: the program is not rehearsed now.
+            hold: The caller shares the device, and closes the candidate before it gives it up; not rehearsed either.
         """
+        leased = leased or hold is not None
         if (fault := self.too_long(case)) is not None:
             return Built(case, None, fault, None, None)
         if snapshot is not None or (rehearsal := self.rehearsals.take(case, pool, leased=leased)) is None:
-            return self._imported(case, pool, snapshot)
+            return self._leased_import(case, pool, snapshot, leased=leased, hold=hold)
         case.watch.add("build", rehearsal.seconds)
         if rehearsal.fault is not None:
             return Built(case, None, rehearsal.fault, None, None, stderr=rehearsal.stderr)
         try:
-            built = self._imported(case, pool, rehearsal.snapshot)
+            built = self._leased_import(case, pool, rehearsal.snapshot, leased=leased, hold=hold)
         except BaseException:
             self.folders.drop(rehearsal.snapshot)
             raise
@@ -115,14 +130,37 @@ class Builder:
             self.folders.drop(rehearsal.snapshot)
         return built
 
-    def _imported(self, case: Case, pool: Pool, snapshot: Path | None) -> Built:
+    def _leased_import(
+        self, case: Case, pool: Pool, snapshot: Path | None, *, leased: bool, hold: Sharing | None
+    ) -> Built:
+        """Import a candidate under the caller's lease, or under a shared one.
+
+        What was killed to make way for somebody, and what may have work queued on a GPU, is imported again under the
+        next lease: such work goes on though the candidate stands still.
+        """
+        if leased:
+            return self._imported(case, pool, snapshot, hold)
+        with sharing(*self.device.locks) as (hold, waited):
+            case.watch.add("wait", waited)
+            built = self._imported(case, pool, snapshot, hold)
+            if hold.gave_way:
+                built.fault = None
+            if built.arm is not None and self.device.locks and (hold.gave_way or built.arm.worker.uses_gpu()):
+                built.arm.close()
+                built.arm = None
+        return built
+
+    def _imported(self, case: Case, pool: Pool, snapshot: Path | None, hold: Sharing | None) -> Built:
         """Import a candidate, in a build folder that begins as a snapshot; that stays the caller's on a fault.
 
         A program that compiles is held to the arms' core by `Arm.open` only: a build that fails is begun anew by each
         import, in all arms of a batch, or by each constructor.
         """
-        arm, folder = self.fork(case, pool, snapshot, core=None if compiles(case.source) else self.core)
+        free = compiles(case.source) or case.precision == "correct"  # what is not timed needs no core of its own
+        arm, folder = self.fork(case, pool, snapshot, core=None if free else self.core)
         worker = arm.worker
+        if hold is not None:
+            hold.kills(worker.interrupt)
         try:
             with case.watch.phase("build"):
                 arm.build(case.source)
@@ -133,7 +171,7 @@ class Builder:
         except Fault as fault:
             arm.close()
             self.folders.drop(folder)
-            return Built(case, None, fault, None, None, worker.layers, worker.missing, worker.log)
+            return Built(case, None, fault.plain(), None, None, worker.layers, worker.missing, worker.log)
         except BaseException:
             arm.close()
             self.folders.drop(folder)
@@ -147,12 +185,14 @@ class Builder:
             return None
         return Fault(Status.NO_CODE, f"expected a program of at most {most} bytes, got {size}")
 
-    def fork(self, case: Case, pool: Pool, snapshot: Path | None, *, core: int | None) -> tuple[Arm, Path | None]:
+    def fork(
+        self, case: Case, pool: Pool, snapshot: Path | None, *, core: int | None, blind: bool = False
+    ) -> tuple[Arm, Path | None]:
         """Return a candidate's arm that holds nothing yet, and its build folder where that is one of the host."""
         private = "mount-namespace" in self.spec(None, core=None).layers
         begins_as, folder = self.folders.begin(snapshot, private=private)
         with case.watch.phase("start"):
-            worker = self._zygote_of(case).fork("arm", self.spec(begins_as, core=core))
+            worker = self._zygote_of(case).fork("arm", self.spec(begins_as, core=core, blind=blind))
         return self.arm(worker, pool.anatomy, "ModelNew", case.role), folder
 
     def reference(self, case: Case, pool: Pool) -> Arm:

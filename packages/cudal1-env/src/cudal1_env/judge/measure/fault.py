@@ -32,6 +32,10 @@ class Fault(Exception):
         self.status = status
         self.message = message
 
+    def plain(self) -> Fault:
+        """Return it as data: without the frames that it came through, which hold workers and their memory."""
+        return Fault(self.status, self.message)
+
 
 def check_answer(answer: wire.Message, errors: dict[str, Status], what: str, *, withheld: bool) -> None:
     """See whether a worker reports an error.

@@ -2,12 +2,17 @@
 
 A program whose text names a compiler is rehearsed: a worker imports it, makes its model and calls it once on inputs
 that nobody else sees. What it compiled by then is where its arms begin. So a build that takes a minute is over before
-any device is leased, wherever in the program it is, and later launches do not repeat it. Beyond its import a rehearsal
-decides nothing.
+any device is leased alone, wherever in the program it is, and later launches do not repeat it. Beyond its import a
+rehearsal decides nothing.
+
+nvcc needs no GPU, and takes longest: a program that calls it when it is imported is imported in a worker that finds no
+GPU first, without a lease. Then, as all others, it is imported and called under a shared lease. Where that had to give
+way to somebody who waited to have the GPU alone, the program compiles the rest under its own lease.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
@@ -20,7 +25,7 @@ from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.oracle.pool import Pool
-from cudal1_env.judge.workers.lease import lease
+from cudal1_env.judge.workers.lease import Sharing, sharing
 from cudal1_env.judge.workers.worker import Dead, Late
 from cudal1_env.records import Status
 
@@ -30,6 +35,10 @@ if TYPE_CHECKING:
 _BY_TORCH = re.compile(r"torch\.compile|(?<!\bre)\.compile\(|torch\._inductor|torch\._dynamo")
 """`.compile(` is a model's or a function's of torch; a regular expression's is none."""
 _BY_OTHERS = re.compile(r"load_inline|cpp_extension|triton")
+
+_BY_NVCC = re.compile(r"load_inline|cpp_extension")
+_NVCC_FAILED = "Error building extension"
+"""What torch says of a text that does not compile: with a GPU it would not, either."""
 
 _MOST_KEPT = 64
 """Rehearsals that wait for their program; nobody takes those of baselines whose programs are wrong."""
@@ -85,8 +94,9 @@ class Rehearsals:
         if key not in self._kept and compiles(case.source) and self._builder.too_long(case) is None:
             rehearsal = self._made(case, pool, leased=leased)
             with self._lock:
+                old = [self._kept.pop(key)] if key in self._kept else []  # another thread was at the same program
                 self._kept[key] = rehearsal
-                old = [self._kept.pop(next(iter(self._kept))) for _ in range(len(self._kept) - _MOST_KEPT)]
+                old += [self._kept.pop(next(iter(self._kept))) for _ in range(len(self._kept) - _MOST_KEPT)]
             for one in old:
                 self._builder.folders.drop(one.snapshot)
 
@@ -106,34 +116,80 @@ class Rehearsals:
 
     def _made(self, case: Case, pool: Pool, *, leased: bool) -> Rehearsal:
         began = time.perf_counter()
-        arm, folder = self._builder.fork(case, pool, None, core=None)
+        builder = self._builder
+        first: Rehearsal | None = None
+        if not leased and builder.device.locks and _BY_NVCC.search(case.source) and builder.hides_gpus():
+            first = self._tried(case, pool, None, began, blind=True)
+            if first.fault is not None and (
+                first.fault.status is Status.TIMEOUT or _NVCC_FAILED in first.fault.message
+            ):
+                builder.folders.drop(first.snapshot)
+                return first
+        snapshot = None if first is None else first.snapshot
+        with contextlib.ExitStack() as held:
+            hold: Sharing | None = None
+            if not leased:
+                hold, _ = held.enter_context(sharing(*builder.device.locks))
+            made = self._tried(case, pool, snapshot, began, hold=hold)
+            gave_way = hold is not None and hold.gave_way
+        if gave_way:
+            builder.folders.drop(made.snapshot)
+            return Rehearsal(None, snapshot, made.seconds, "")
+        builder.folders.drop(snapshot)
+        return made
+
+    def _tried(
+        self,
+        case: Case,
+        pool: Pool,
+        snapshot: Path | None,
+        began: float,
+        *,
+        hold: Sharing | None = None,
+        blind: bool = False,
+    ) -> Rehearsal:
+        """Import a program and, unless it finds no GPU, call it; its worker is dead afterwards.
+
+        Args:
+            case: The candidate.
+            pool: Of its task.
+            snapshot: What it compiled before.
+            began: When the rehearsal began.
+            hold: The shared lease under which this is done; None where the device is the caller's alone, or not used.
+            blind: Whether it finds no GPU.
+        """
+        arm, folder = self._builder.fork(case, pool, snapshot, core=None, blind=blind)
+        if hold is not None:
+            hold.kills(arm.worker.interrupt)
         fault: Fault | None = None
-        snapshot: Path | None = None
+        kept: Path | None = None
         note = ""
         try:
-            arm.build(case.source)
-            snapshot, note = self._compiled(arm, folder, leased=leased)
-        except Fault as error:
-            fault = error
+            try:
+                arm.build(case.source)
+            except Fault as error:
+                fault = error.plain()
+            if fault is None or blind:
+                kept, note = self._compiled(arm, folder, called=not blind)
         finally:
             arm.close()
             self._builder.folders.drop(folder)
-        return Rehearsal(fault, snapshot, time.perf_counter() - began, arm.worker.log, note)
+        return Rehearsal(fault, kept, time.perf_counter() - began, arm.worker.log, note)
 
-    def _compiled(self, arm: Arm, folder: Path | None, *, leased: bool) -> tuple[Path | None, str]:
+    def _compiled(self, arm: Arm, folder: Path | None, *, called: bool) -> tuple[Path | None, str]:
         """Let an imported program compile the rest; no folder where its worker dies or is late. Also how it failed.
 
         What an exception of the program's own ended counts: it may be these inputs that it refuses, or others that
-        rehearse may have taken the memory. Its own launch will tell. Nobody measures on the device meanwhile.
+        rehearse may have taken the memory. Its own launch will tell.
         """
         seed, note = int.from_bytes(os.urandom(7), "little"), ""
-        try:
-            with lease(*() if leased else arm.device.locks, shared=True):
+        if called:
+            try:
                 arm.precompile(seed)
-        except Fault as fault:
-            note = fault.message
-            if fault.status in _LOST:
-                return None, note
+            except Fault as fault:
+                note = fault.message
+                if fault.status in _LOST:
+                    return None, note
         try:
             arm.freeze()
         except (Fault, Dead, Late):  # killed, say for its memory

@@ -90,6 +90,11 @@ def measured(case: Case, seen: Seen, speedup: Speedup) -> Evaluation:
     )
 
 
+def untimed(case: Case, seen: Seen) -> Evaluation:
+    """Return the record of a candidate that was correct and was not timed."""
+    return _record(case, seen, Status.CORRECT, f"correct in {seen.tally.calls} calls; not timed")
+
+
 def unstable(case: Case, seen: Seen, speedup: Speedup) -> Evaluation:
     """Return the record of a candidate whose trials do not agree."""
     text = "two trials disagree by more than 10 % on a speedup above 3; measure on an idle machine"

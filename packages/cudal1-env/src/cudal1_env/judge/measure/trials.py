@@ -19,11 +19,10 @@ from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.headroom import Headroom, memory_taken
 from cudal1_env.judge.measure.host_memory import check_host_memory
-from cudal1_env.judge.measure.precompile import compiles
+from cudal1_env.judge.measure.prepare import construct, load_weights
 from cudal1_env.judge.measure.record import Seen
-from cudal1_env.judge.measure.state import mapped
 from cudal1_env.judge.measure.trial import Sizes, Trial, TrialResult
-from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet, Pool, private_seed
+from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet, Pool
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.stats import RULES, Launch, Spread, centre, conclude, decide
 
@@ -138,7 +137,7 @@ class Trials:
         """Construct both arms, make their untimed calls, then measure."""
         self._construct_reference(case, pool, reference)
         headroom.begin()
-        self._construct(case, pool, candidate, seen)
+        construct(case, pool, candidate, seen)
         self._check_memory(headroom, candidate)
         reference_s = self._warm_reference(case, pool, reference)
         self._warm_candidate(case, pool, candidate, seen)
@@ -205,23 +204,6 @@ class Trials:
                 reference.warm(one, 0)
             reference.freeze()
 
-    def _construct(self, case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
-        """Construct the candidate's model and match its state.
-
-        Before an evaluation's first trial it is constructed and called once on inputs and weights that are drawn for
-        this program alone: what it says until then may be told. (Programs that compile were called so when they were
-        precompiled.) From then on all is withheld, because the task's later candidates meet the same secrets.
-        """
-        with case.watch.phase("warmup"):
-            if not seen.trials and case.role == "candidate" and not compiles(case.source):
-                candidate.construct(private_seed())
-                candidate.answers(pool.private_inputs())
-            mapping = mapped(candidate, pool, candidate.construct(pool.construct_seed))
-            candidate.withhold()
-            candidate.freeze()
-        seen.mapping = mapping
-        seen.weights = "loaded" if pool.anatomy.state else None
-
     def _warm_reference(self, case: Case, pool: Pool, reference: Arm) -> float:
         """Make the reference's untimed calls; return the seconds of the fastest, as it says."""
         sets = self._sets(case, pool, 0, WARM_SETS)
@@ -238,8 +220,7 @@ class Trials:
     def _warm_candidate(self, case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
         """Load the judge's weights, and make one untimed call at each address that timed calls will use."""
         with case.watch.phase("warmup"):
-            if seen.mapping is not None and seen.mapping.pairs:
-                candidate.load(pool.weights().renamed(seen.mapping.pairs))
+            load_weights(pool, candidate, seen)
             for slot, one in enumerate(pool.sets(0, WARM_SETS)):
                 _, comparisons = candidate.warm(one, slot)
                 seen.tally.check(one, comparisons)

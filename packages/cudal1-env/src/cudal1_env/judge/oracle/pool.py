@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ WARM_SETS = 2
 SEED_BYTES = 16
 _CYCLE = ("own", "own", "shifted", "own", "own", "heavy", "own", "own", "needle", "own")
 """Distributions of consecutive sets: most are the task's own, because speed may depend on values."""
+_SHARED_SETS = tuple(_CYCLE.index(name) for name in dict.fromkeys(_CYCLE))
+"""Sets of a verdict without a clock that the candidates of its pool share: the first of each distribution."""
 _PROBES = 16
 """Sets that may tell the reference's typical errors."""
 
@@ -147,6 +150,8 @@ class Pool:
         self.candidates = 0
         """How many candidates it has served."""
         self._began = time.monotonic()
+        self._lock = threading.RLock()
+        """Candidates that are not timed are called side by side; the oracle answers one at a time."""
         self.fresh = WARM_SETS
         """Number of the first set that no candidate has met, those for untimed calls left out."""
         self._weights: Weights | None = None
@@ -179,15 +184,17 @@ class Pool:
 
     def weights(self) -> Weights:
         """The weights that the judge chose for this pool, none of them a default; empty where a task has no state."""
-        if self._weights is None:
-            self._weights = self.oracle.weights(self.construct_seed, self.secrets.number("weights"))
-        return self._weights
+        with self._lock:
+            if self._weights is None:
+                self._weights = self.oracle.weights(self.construct_seed, self.secrets.number("weights"))
+            return self._weights
 
     def fingerprints(self) -> Fingerprints:
         """Fingerprints of the state that the reference's constructor makes under this pool's seed."""
-        if self._fingerprints is None:
-            self._fingerprints = self.oracle.fingerprints(self.construct_seed)
-        return self._fingerprints
+        with self._lock:
+            if self._fingerprints is None:
+                self._fingerprints = self.oracle.fingerprints(self.construct_seed)
+            return self._fingerprints
 
     @property
     def is_spent(self) -> bool:
@@ -197,7 +204,8 @@ class Pool:
 
     def private_inputs(self) -> Array:
         """Inputs of the task's own distribution that are for one worker alone; no answer to them is known."""
-        return self.oracle.draw(private_seed())
+        with self._lock:
+            return self.oracle.draw(private_seed())
 
     def sets(self, first: int, last: int) -> list[InputSet]:
         """Return the sets from number `first` to before `last`, making those that are missing.
@@ -225,6 +233,19 @@ class Pool:
                     self._sets[one.index] = one
                     self.size_bytes += one.size_bytes
         return [made[index] if index in made else self._sets[index] for index in range(first, last)]
+
+    def untimed_sets(self) -> list[InputSet]:
+        """Return the sets of one verdict without a clock.
+
+        One of each distribution, which the pool's candidates share, then one that no other candidate meets.
+
+        Raises:
+            TaskError: The reference fails, or its own error is beyond use.
+        """
+        with self._lock:
+            shared = [one for number in _SHARED_SETS for one in self.sets(number, number + 1)]
+            self.fresh = max(self.fresh, len(_CYCLE)) + 1
+            return [*shared, *self._make([self.fresh - 1])]
 
     def prepare(self, first: int, last: int) -> None:
         """Make sets that will be wanted, as far as they can be kept; then give back what only making them took."""

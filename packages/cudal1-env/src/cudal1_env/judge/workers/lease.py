@@ -1,4 +1,4 @@
-"""Exclusive use of one CPU core or GPU, among all judges of this host."""
+"""Exclusive and shared use of CPU cores and GPUs, among all judges of this host."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import contextlib
 import fcntl
 import os
 import tempfile
+import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,11 @@ from cudal1_env.records import Device
 
 _WAIT_S = 600.0
 _POLL_S = 0.01
+PATIENCE_S = 5.0
+"""How long whoever waits to have a device alone lets those go on who share it. Then their workers are killed. With the
+death of a worker and the judge's own work it has the device within 10 s."""
+_LOOK_S = 0.1
+"""Time between two looks for somebody who waits."""
 
 
 def choose_core() -> int | None:
@@ -110,6 +116,80 @@ def lease(*names: str, shared: bool = False, wait_s: float = _WAIT_S) -> Generat
         for name in sorted(names):
             held.callback(os.close, _take(name, shared=shared, deadline=began + wait_s))
         yield time.monotonic() - began
+
+
+class Sharing:
+    """A shared hold of devices; see `sharing`."""
+
+    def __init__(self) -> None:
+        self.gave_way = False
+        """Whether workers were killed because somebody waited to have a device alone: what they did says nothing."""
+        self._stops: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+
+    def kills(self, stop: Callable[[], None]) -> None:
+        """Let somebody who waits stop a worker.
+
+        Args:
+            stop: Kills the worker; called from another thread, at once if somebody has waited for too long already.
+        """
+        with self._lock:
+            self._stops.append(stop)
+            late = self.gave_way
+        if late:
+            stop()
+
+    def give_way(self) -> None:
+        """Stop every worker."""
+        with self._lock:
+            self.gave_way = True
+            stops = list(self._stops)
+        for stop in stops:
+            stop()
+
+
+@contextlib.contextmanager
+def sharing(*names: str, wait_s: float = _WAIT_S) -> Generator[tuple[Sharing, float]]:
+    """Hold devices beside others; yield the hold and the seconds that were waited for it.
+
+    Workers that the hold `kills` may use the devices until the block ends; close them within it. When somebody has
+    waited for `PATIENCE_S` to have one of the devices alone, they are killed. So nothing that runs beside others
+    delays a measurement for long.
+
+    Raises:
+        MachineError: Somebody has one of the devices alone for longer than `wait_s`.
+    """
+    hold, done = Sharing(), threading.Event()
+    with lease(*names, shared=True, wait_s=wait_s) as waited:
+        watcher = threading.Thread(target=_watch, args=(names, hold, done), daemon=True)
+        if names:
+            watcher.start()
+        try:
+            yield hold, waited
+        finally:
+            done.set()
+            if names:
+                watcher.join()
+
+
+def _watch(names: Sequence[str], hold: Sharing, done: threading.Event) -> None:
+    """Look whether somebody waits to have a device alone: a turnstile that cannot be passed tells."""
+    with contextlib.ExitStack() as opened:
+        turnstiles = [_open_lock(f"{name}.turnstile") for name in names]
+        for fd in turnstiles:
+            opened.callback(os.close, fd)
+        waited_since: float | None = None
+        while not done.wait(_LOOK_S):
+            free = [_locked(fd, fcntl.LOCK_SH) for fd in turnstiles]
+            for fd in turnstiles:
+                fcntl.flock(fd, fcntl.LOCK_UN)
+            if all(free):
+                waited_since = None
+            elif waited_since is None:
+                waited_since = time.monotonic()
+            elif time.monotonic() - waited_since > PATIENCE_S:
+                hold.give_way()
+                return
 
 
 def _take(name: str, *, shared: bool, deadline: float) -> int:

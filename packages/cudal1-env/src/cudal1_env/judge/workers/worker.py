@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -104,6 +105,7 @@ class Worker:
         """Open /proc/PID/task/TID/stat by thread: opening takes longer than reading (34 against 42 us a freeze)."""
         self._dying: list[int] = []
         self._open = True
+        self._closing = threading.Lock()
         self._pidfd = self._own(os.pidfd_open(pid))
         self._tasks = self._own(os.open(f"/proc/{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         self._namespace = os.readlink(f"/proc/{pid}/ns/pid")
@@ -345,6 +347,12 @@ class Worker:
         if self._cage is not None:
             self._cage.kill()
 
+    def interrupt(self) -> None:
+        """Kill the worker from another thread, unless it is closed: whoever waits for its answer finds it dead."""
+        with self._closing:
+            if self._open:
+                self.start_kill()
+
     def confirm_dead(self, timeout_s: float = _DEATH_S) -> None:
         """Wait until everything that `start_kill` killed is dead, and the device driver has let go of it.
 
@@ -394,13 +402,14 @@ class Worker:
         Raises:
             MachineError: Something does not die.
         """
-        if self._open:
-            self.kill()
-            self.end()
-            self._open = False
-            while self._stats:
-                os.close(self._stats.popitem()[1])
-            self._owned.close()
+        with self._closing:
+            if self._open:
+                self.kill()
+                self.end()
+                self._open = False
+                while self._stats:
+                    os.close(self._stats.popitem()[1])
+                self._owned.close()
 
 
 def _kill(pids: Iterable[int]) -> None:

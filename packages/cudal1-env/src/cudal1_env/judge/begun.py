@@ -1,0 +1,60 @@
+"""Candidates that are begun together: how jobs are divided, which pool a candidate has, and how what was begun ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, wait
+
+from cudal1_env.errors import NoRoomError, TooLargeError
+from cudal1_env.judge.measure.builder import Built
+from cudal1_env.judge.measure.case import Case
+from cudal1_env.records import Evaluation
+
+
+def pool_key(case: Case, seed: bytes | None) -> tuple[str, str]:
+    """How a pool is called: by its task, and by its seed where somebody chose that.
+
+    Verdicts without a clock have a pool of their own: no timed verdict has the secrets that they have.
+    """
+    if seed is not None:
+        return case.task.id, seed.hex()
+    return case.task.id, "correct" if case.precision == "correct" else ""
+
+
+def parts(tasks: Sequence[str], *, most: int, most_tasks: int) -> Iterator[list[int]]:
+    """Divide jobs into parts; those of a task stand together, because they share its pool.
+
+    Args:
+        tasks: Task of each job.
+        most: Jobs of a part.
+        most_tasks: Tasks of a part.
+
+    >>> list(parts(["b", "a", "b", "c"], most=2, most_tasks=2)), list(parts("aab", most=9, most_tasks=1))
+    ([[1, 0], [2, 3]], [[0, 1], [2]])
+    """
+    part: list[int] = []
+    for index in sorted(range(len(tasks)), key=lambda index: tasks[index]):
+        if len(part) == most or len({tasks[one] for one in [*part, index]}) > most_tasks:
+            yield part
+            part = []
+        part.append(index)
+    if part:
+        yield part
+
+
+def close_arms(begun: Sequence[Future[Built | Evaluation]]) -> None:
+    """Wait until all is built, and kill what lives of it."""
+    wait(begun)
+    for one in begun:
+        if one.exception() is None and isinstance(built := one.result(), Built) and built.arm is not None:
+            built.arm.close()
+
+
+def too_large(case: Case, error: NoRoomError | TooLargeError) -> TooLargeError:
+    """Say that a task is too large for this GPU, where nothing else was kept."""
+    if isinstance(error, TooLargeError):
+        return error
+    return TooLargeError(
+        f"{case.task.id}: expected room on the GPU for its inputs, answers and both programs, there was none though "
+        f"the judge kept nothing else ({error})"
+    )

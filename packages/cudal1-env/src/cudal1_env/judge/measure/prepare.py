@@ -1,0 +1,47 @@
+"""What comes before a candidate's compared calls: its private first call, its state matched, the judge's weights."""
+
+from __future__ import annotations
+
+from cudal1_env.judge.measure.arm import Arm
+from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.precompile import compiles
+from cudal1_env.judge.measure.record import Seen
+from cudal1_env.judge.measure.state import mapped
+from cudal1_env.judge.oracle.pool import Pool, private_seed
+
+
+def construct(case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
+    """Construct the candidate's model and match its state.
+
+    Before an evaluation's first trial it is constructed and called once on inputs and weights that are drawn for this
+    program alone: what it says until then may be told. (Programs that compile were called so when they were
+    precompiled.) From then on all is withheld, because the task's later candidates meet the same secrets.
+
+    Args:
+        case: The candidate.
+        pool: Of its task.
+        candidate: Its arm, which has imported it.
+        seen: Takes the mapping of its state.
+
+    Raises:
+        Fault: The candidate fails.
+    """
+    with case.watch.phase("warmup"):
+        if not seen.trials and case.role == "candidate" and not compiles(case.source):
+            candidate.construct(private_seed())
+            candidate.answers(pool.private_inputs())
+        mapping = mapped(candidate, pool, candidate.construct(pool.construct_seed))
+        candidate.withhold()
+        candidate.freeze()
+    seen.mapping = mapping
+    seen.weights = "loaded" if pool.anatomy.state else None
+
+
+def load_weights(pool: Pool, candidate: Arm, seen: Seen) -> None:
+    """Load the judge's weights into a constructed candidate, if the task has some.
+
+    Raises:
+        Fault: The candidate fails.
+    """
+    if seen.mapping is not None and seen.mapping.pairs:
+        candidate.load(pool.weights().renamed(seen.mapping.pairs))
