@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cudal1_agent import cli
 from cudal1_agent.errors import RunError
-from cudal1_agent.rundir import RunFolder
+from cudal1_agent.run.folder import RunFolder
 from cudal1_agent.settings import Settings
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from cudal1_agent.prompts import Style, build_answer, build_prompt, fit_prompt, parse_answer
+from cudal1_agent.data.prompts import Style, build_answer, build_prompt, fit_prompt, parse_answer
 from cudal1_env import Exemplar, extract_source
 from hypothesis import given
 from hypothesis import strategies as st

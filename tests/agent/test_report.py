@@ -7,17 +7,17 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-import cudal1_agent.corpus
-import cudal1_agent.prompts
+import cudal1_agent.data.examples
+import cudal1_agent.data.prompts
+import cudal1_agent.evaluation.tables
 import cudal1_agent.settings
-import cudal1_agent.tables
 import pytest
 from agent.doubles import evaluation, suite
 from cudal1_agent.errors import RunError
-from cudal1_agent.report import report, summary_text
-from cudal1_agent.rundir import RunFolder
+from cudal1_agent.evaluation.report import report, summary_text
+from cudal1_agent.evaluation.tables import change_text
+from cudal1_agent.run.folder import RunFolder
 from cudal1_agent.settings import Settings
-from cudal1_agent.tables import change_text
 from cudal1_env.stats import aligned, cells, paired_change, summarize_speedups
 
 TASK = suite()[0]
@@ -119,7 +119,7 @@ def test_columns_line_up() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [cudal1_agent.corpus, cudal1_agent.prompts, cudal1_agent.settings, cudal1_agent.tables],
+    [cudal1_agent.data.examples, cudal1_agent.data.prompts, cudal1_agent.settings, cudal1_agent.evaluation.tables],
     ids=lambda module: module.__name__,
 )
 def test_examples_in_docstrings(module: object) -> None:

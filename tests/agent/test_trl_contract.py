@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from agent.doubles import suite
 from cudal1_agent.errors import ConfigError
-from cudal1_agent.model import make_embedded
+from cudal1_agent.policies.embedded import make_embedded
 from cudal1_agent.settings import EmbeddedModel
 from cudal1_agent.stages.contrast import ContrastTrainer, check_steps, task_order
 from cudal1_agent.stages.trl import arguments

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from agent.doubles import HashEvaluator, suite
-from cudal1_agent.prompts import build_answer
-from cudal1_agent.verdicts import CHUNK, Verdicts
+from cudal1_agent.data.prompts import build_answer
+from cudal1_agent.run.verdicts import CHUNK, Verdicts
 from cudal1_data import Task
 from cudal1_env import Archive, Evaluation, MachineError, Status
 

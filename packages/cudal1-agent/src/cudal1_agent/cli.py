@@ -62,7 +62,7 @@ class Train:
         settings = load_settings(self.config, flags) if asked or not self.resume else None
         run_dir = self.run_dir or (newest_run(RUNS) if self.resume else RUNS / f"{datetime.now():%Y%m%d-%H%M%S}")
 
-        from cudal1_agent.report import summary_text
+        from cudal1_agent.evaluation.report import summary_text
         from cudal1_agent.train import train
 
         train(settings, run_dir, resume=self.resume)
@@ -89,7 +89,7 @@ class Evaluate:
 
     def run(self) -> int:
         """Evaluate and print."""
-        from cudal1_agent.evaluate import evaluate_model, settings_for
+        from cudal1_agent.evaluation.evaluate import evaluate_model, settings_for
 
         evaluation = {"samples": self.samples, "temperature": self.temperature}
         flags: dict[str, Any] = {
@@ -111,7 +111,7 @@ class Report:
 
     def run(self) -> int:
         """Write and print."""
-        from cudal1_agent.report import report, summary_text
+        from cudal1_agent.evaluation.report import report, summary_text
 
         path = report(self.run_dir)
         print(summary_text(self.run_dir))
@@ -142,9 +142,9 @@ class Model:
 
         from cudal1_env.hardware import resolve_device
 
-        from cudal1_agent.model import make_embedded
+        from cudal1_agent.policies.embedded import make_embedded
         from cudal1_agent.progress import Progress, quiet_libraries
-        from cudal1_agent.session import tasks_of
+        from cudal1_agent.run.session import tasks_of
 
         quiet_libraries()
         device = resolve_device(settings.device)

@@ -16,13 +16,13 @@ from cudal1_env import Archive, Evaluator
 from cudal1_env.hardware import resolve_device
 from pydantic import ValidationError
 
+from cudal1_agent.data.selection import Lessons, corpus_sha256, load_lessons
 from cudal1_agent.errors import ConfigError, RunError
-from cudal1_agent.lessons import Lessons, corpus_sha256, load_lessons
 from cudal1_agent.progress import Progress, quiet_libraries
-from cudal1_agent.rundir import CORPUS, REPORT, Mark, RunFolder, read_corpus_note, stage_model, write_aside
-from cudal1_agent.session import Session, TaskSets, tasks_of
+from cudal1_agent.run.folder import CORPUS, REPORT, Mark, RunFolder, read_corpus_note, stage_model, write_aside
+from cudal1_agent.run.session import Session, TaskSets, tasks_of
+from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import Settings, StageName
-from cudal1_agent.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from cudal1_env.judge import Judge
@@ -186,7 +186,7 @@ def run_phases(session: Session, todo: list[Phase]) -> None:
 
 def phases(session: Session) -> list[Phase]:
     """Return the phases of a run, in order."""
-    from cudal1_agent.evaluate import tabulate
+    from cudal1_agent.evaluation.evaluate import tabulate
 
     settings, path = session.settings, session.folder.path
     todo: list[Phase] = []
@@ -228,7 +228,7 @@ def _training(stage: StageName, model: str | Path, home: Path, settings: Setting
 
 def make_model(session: Session, _: Checkpoint | None) -> None:
     """Make the embedded model in the run directory."""
-    from cudal1_agent.model import make_embedded
+    from cudal1_agent.policies.embedded import make_embedded
 
     lessons = session.lessons
     programs = lessons.choose(session.settings.sft.most_per_task)[0] if lessons is not None else ()
@@ -244,7 +244,7 @@ def make_model(session: Session, _: Checkpoint | None) -> None:
 
 def write_report(session: Session, _: Checkpoint | None) -> None:
     """Write the report into the run directory."""
-    from cudal1_agent.report import report
+    from cudal1_agent.evaluation.report import report
 
     report(session.folder.path)
     session.progress.line(f"report: {session.folder.path / REPORT}")

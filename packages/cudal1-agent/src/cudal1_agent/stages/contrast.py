@@ -22,11 +22,11 @@ from cudal1_env.reward import RewardSmoother, reward_of
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from cudal1_agent.assessment import shown_exemplars
 from cudal1_agent.errors import ConfigError
+from cudal1_agent.evaluation.assessment import shown_exemplars
 from cudal1_agent.policies.transformers import as_messages, load_tokenizer
-from cudal1_agent.rundir import Record
-from cudal1_agent.session import Session
+from cudal1_agent.run.folder import Record
+from cudal1_agent.run.session import Session
 from cudal1_agent.stages.trl import Checkpoint, Keeper, arguments, finish
 
 Prompt = str | list[dict[str, str]]

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from cudal1_agent.corpus import Pair
+from cudal1_agent.data.examples import Pair
 from cudal1_agent.policies.transformers import TransformersPolicy
-from cudal1_agent.rundir import write_aside
-from cudal1_agent.session import Session
+from cudal1_agent.run.folder import write_aside
+from cudal1_agent.run.session import Session
 from cudal1_agent.stages.sft import pairs_of, supervise
 from cudal1_agent.stages.trl import Checkpoint
 

@@ -14,7 +14,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainerControl, Train
 
 from cudal1_agent.errors import ConfigError
 from cudal1_agent.progress import Tick
-from cudal1_agent.rundir import Mark, Record, RunFolder, read_mark, replace_folder, write_aside
+from cudal1_agent.run.folder import Mark, Record, RunFolder, read_mark, replace_folder, write_aside
 
 if TYPE_CHECKING:
     from transformers import Trainer

@@ -17,10 +17,10 @@ from cudal1_data.corpus import BUNDLED, Pair, Speedup, corpus_file, load_corpus
 from cudal1_data.corpus.model import NOISE, digest
 from cudal1_env.records import PROTOCOL_VERSION, Status
 
-from cudal1_agent.corpus import Program
+from cudal1_agent.data.decontamination import Leaks
+from cudal1_agent.data.examples import Program
 from cudal1_agent.errors import CorpusError
-from cudal1_agent.leakage import Leaks
-from cudal1_agent.rundir import CorpusNote
+from cudal1_agent.run.folder import CorpusNote
 from cudal1_agent.settings import SftSettings
 
 T = TypeVar("T")

@@ -11,14 +11,14 @@ from cudal1_data import Device, Suite, Task, load_suite
 from cudal1_data.duplicates import near_duplicates
 from cudal1_env.exemplars import Exemplar
 
+from cudal1_agent.data.prompts import Style, fit_prompt
+from cudal1_agent.data.selection import Lessons
 from cudal1_agent.errors import CorpusError
-from cudal1_agent.lessons import Lessons
-from cudal1_agent.model import is_embedded
+from cudal1_agent.policies.embedded import is_embedded
 from cudal1_agent.progress import Progress
-from cudal1_agent.prompts import Style, fit_prompt
-from cudal1_agent.rundir import TRAINED_ON_TEST, RunFolder
+from cudal1_agent.run.folder import TRAINED_ON_TEST, RunFolder
+from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import EvaluationSettings, PromptSettings, Settings
-from cudal1_agent.verdicts import Verdicts
 
 TRAIN, HELD_OUT_SIZES, HELD_OUT_TASKS = "train", "held_out_sizes", "held_out_tasks"
 

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 from agent.doubles import suite, task, variant
-from cudal1_agent.corpus import Pair, by_length, describe, training_pairs
+from cudal1_agent.data.examples import Pair, by_length, describe, training_pairs
+from cudal1_agent.data.prompts import build_prompt, parse_answer
 from cudal1_agent.errors import CorpusError
-from cudal1_agent.prompts import build_prompt, parse_answer
 from cudal1_env import Exemplar, extract_source
 
 TASKS = tuple(suite().train)

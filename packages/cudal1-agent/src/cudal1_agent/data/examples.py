@@ -9,8 +9,8 @@ import numpy as np
 from cudal1_data import Device, Task, usable_variants
 from cudal1_env.exemplars import Exemplar
 
+from cudal1_agent.data.prompts import build_answer
 from cudal1_agent.errors import CorpusError
-from cudal1_agent.prompts import build_answer
 
 PromptOf = Callable[[Task, Sequence[Exemplar]], str]
 """Makes the prompt of a task from the exemplars to show."""

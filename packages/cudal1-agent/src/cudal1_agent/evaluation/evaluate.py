@@ -13,12 +13,13 @@ from cudal1_env import Archive, Evaluator
 from cudal1_env.hardware import resolve_device
 from cudal1_env.stats import SpeedupSummary, paired_change
 
-from cudal1_agent.assessment import Assessed, assess, plain_or_contrastive, summarize
 from cudal1_agent.errors import RunError
-from cudal1_agent.model import is_embedded
+from cudal1_agent.evaluation.assessment import Assessed, assess, plain_or_contrastive, summarize
+from cudal1_agent.evaluation.tables import change_text, leakage_lines, stage_table
+from cudal1_agent.policies.embedded import is_embedded
 from cudal1_agent.policies.transformers import TransformersPolicy
 from cudal1_agent.progress import Progress, quiet_libraries
-from cudal1_agent.rundir import (
+from cudal1_agent.run.folder import (
     CONFIG,
     METRICS,
     TRAINED_ON_TEST,
@@ -29,10 +30,9 @@ from cudal1_agent.rundir import (
     read_settings,
     stage_model,
 )
-from cudal1_agent.session import GROUPS, HELD_OUT_TASKS, TRAIN, Session, prompt_builder, tasks_of
+from cudal1_agent.run.session import GROUPS, HELD_OUT_TASKS, TRAIN, Session, prompt_builder, tasks_of
+from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import Settings, StageName, load_settings, with_flags
-from cudal1_agent.tables import change_text, leakage_lines, stage_table
-from cudal1_agent.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from cudal1_agent.stages.trl import Checkpoint

@@ -12,9 +12,18 @@ from cudal1_data.techniques import Tags, classify, top_techniques
 from cudal1_env import Archive, Evaluation
 from cudal1_env.stats import COLUMNS, PairedChange, cells
 
-from cudal1_agent.rundir import ARCHIVE, METRICS, REPORT, Record, is_finished, read_metrics, read_settings, write_aside
-from cudal1_agent.session import GROUPS
-from cudal1_agent.tables import change_text, leakage_lines, stage_table, summary_of
+from cudal1_agent.evaluation.tables import change_text, leakage_lines, stage_table, summary_of
+from cudal1_agent.run.folder import (
+    ARCHIVE,
+    METRICS,
+    REPORT,
+    Record,
+    is_finished,
+    read_metrics,
+    read_settings,
+    write_aside,
+)
+from cudal1_agent.run.session import GROUPS
 
 BEST = 12
 """Programs that the report shows in full."""
@@ -41,7 +50,7 @@ def report(run_dir: Path) -> Path:
         for status, count in found.items():
             statuses[status.value] = statuses.get(status.value, 0) + count
     template = Environment(autoescape=True).from_string(
-        files("cudal1_agent").joinpath("report.html").read_text(encoding="utf-8")
+        files("cudal1_agent.evaluation").joinpath("report.html").read_text(encoding="utf-8")
     )
     html = template.render(
         name=run_dir.name,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from agent.doubles import evaluation, suite
 from cudal1_agent.errors import RunError
-from cudal1_agent.rundir import (
+from cudal1_agent.run.folder import (
     METRICS,
     Mark,
     Metrics,

@@ -12,12 +12,12 @@ from cudal1_env import Archive, Evaluation
 from cudal1_env.exemplars import Exemplar, Exemplars, exemplars_by_name, scored
 from cudal1_env.stats import SpeedupSummary, summarize_speedups
 
+from cudal1_agent.data.prompts import parse_answer
 from cudal1_agent.policies import Policy
 from cudal1_agent.progress import Progress
-from cudal1_agent.prompts import parse_answer
-from cudal1_agent.session import GROUPS, PromptBuilder
+from cudal1_agent.run.session import GROUPS, PromptBuilder
+from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import EvaluationSettings, PromptSettings
-from cudal1_agent.verdicts import Verdicts
 
 PromptFor = Callable[[Task], str]
 

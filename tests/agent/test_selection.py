@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from agent.corpora import built, judged
 from agent.doubles import task as toy
-from cudal1_agent import leakage
-from cudal1_agent.corpus import pairs_from
+from cudal1_agent.data import decontamination
+from cudal1_agent.data.examples import pairs_from
+from cudal1_agent.data.prompts import build_prompt, parse_answer
+from cudal1_agent.data.selection import Lessons, Why, listed, load_lessons
 from cudal1_agent.errors import CorpusError
-from cudal1_agent.lessons import Lessons, Why, listed, load_lessons
-from cudal1_agent.prompts import build_prompt, parse_answer
 from cudal1_agent.settings import SftSettings
 from cudal1_data import Task
 from cudal1_data.corpus import Corpus, Pair
@@ -165,7 +165,7 @@ def test_kernelbench_under_another_name_is_known_by_its_text(
     some = right(pairs)[:1]
     text = "# Another comment.\n" + some[0].reference
     note = Note(program=program_hash(text), source_sha256=digest(text), category="none")
-    monkeypatch.setattr(leakage, "notes", lambda: {"level9/1": note})
+    monkeypatch.setattr(decontamination, "notes", lambda: {"level9/1": note})
     path = verified(some, tmp_path, task="mine/renamed")
     with pytest.raises(CorpusError, match="1 kernelbench"):
         load_lessons(path, SftSettings(), "cuda")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from agent.doubles import HashEvaluator, suite, task
 from cudal1_agent.errors import CorpusError
-from cudal1_agent.rundir import ARCHIVE, METRICS, RunFolder, read_metrics, read_settings
-from cudal1_agent.session import GROUPS, HELD_OUT_TASKS, TRAIN, choose_tasks, tasks_of
+from cudal1_agent.evaluation.tables import leakage_lines
+from cudal1_agent.run.folder import ARCHIVE, METRICS, RunFolder, read_metrics, read_settings
+from cudal1_agent.run.session import GROUPS, HELD_OUT_TASKS, TRAIN, choose_tasks, tasks_of
 from cudal1_agent.settings import EvaluationSettings, Settings
-from cudal1_agent.tables import leakage_lines
 from cudal1_data import Suite, Task, load_suite
 from cudal1_data.kernelbench import notes, overlapping
 from cudal1_env import Archive
@@ -113,11 +113,11 @@ def test_the_table_says_which_tasks_overlap() -> None:
 
 def test_a_run_on_test_data_is_marked_in_config_and_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that a marked run writes carries the mark; so does its config."""
-    from cudal1_agent import evaluate
-    from cudal1_agent.assessment import Assessed
+    from cudal1_agent.evaluation import evaluate
+    from cudal1_agent.evaluation.assessment import Assessed
     from cudal1_agent.progress import Progress
-    from cudal1_agent.session import Session
-    from cudal1_agent.verdicts import Verdicts
+    from cudal1_agent.run.session import Session
+    from cudal1_agent.run.verdicts import Verdicts
 
     settings = Settings(train_on_test=True)
     only = Suite("toy", [one.model_copy(update={"split": "test"}) for one in suite()])
@@ -147,8 +147,8 @@ def test_a_run_on_test_data_is_marked_in_config_and_metrics(tmp_path: Path, monk
 
 
 def test_an_evaluation_says_what_the_run_has_seen() -> None:
-    from cudal1_agent.assessment import Assessed
-    from cudal1_agent.evaluate import Evaluated
+    from cudal1_agent.evaluation.assessment import Assessed
+    from cudal1_agent.evaluation.evaluate import Evaluated
 
     best = HashEvaluator().evaluate(suite().train[0], "class ModelNew: ...")
     groups = {HELD_OUT_TASKS: [Assessed("kernelbench/level1/12", best, True)]}

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, cast
 from cudal1_data import Device, Task
 from cudal1_env.exemplars import Exemplar
 
-from cudal1_agent.corpus import Program, example
-from cudal1_agent.prompts import build_answer, build_prompt
+from cudal1_agent.data.examples import Program, example
+from cudal1_agent.data.prompts import build_answer, build_prompt
 from cudal1_agent.settings import EmbeddedModel
 
 if TYPE_CHECKING:
