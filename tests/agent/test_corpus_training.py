@@ -15,7 +15,8 @@ from cudal1_agent.errors import CorpusError, RunError
 from cudal1_agent.evaluation.evaluate import learnt_tasks
 from cudal1_agent.policies.embedded import make_embedded
 from cudal1_agent.policies.transformers import as_messages, load_tokenizer, tokens_of
-from cudal1_agent.run.folder import read_corpus_note, read_metrics
+from cudal1_agent.run.folder import read_corpus_note
+from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.settings import EmbeddedModel, Settings, merged
 from cudal1_agent.stages import sft
 from cudal1_agent.stages.trl import Keeper, arguments

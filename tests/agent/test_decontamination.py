@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from agent.doubles import HashEvaluator, suite, task
+from cudal1_agent.data.tasks import GROUPS, HELD_OUT_TASKS, TRAIN, choose_tasks, tasks_of
 from cudal1_agent.errors import CorpusError
 from cudal1_agent.evaluation.tables import leakage_lines
-from cudal1_agent.run.folder import ARCHIVE, METRICS, RunFolder, read_metrics, read_settings
-from cudal1_agent.run.session import GROUPS, HELD_OUT_TASKS, TRAIN, choose_tasks, tasks_of
+from cudal1_agent.run.folder import ARCHIVE, METRICS, RunFolder, read_settings
+from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.settings import EvaluationSettings, Settings
 from cudal1_data import Suite, Task, load_suite
 from cudal1_data.kernelbench import notes, overlapping

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cudal1_agent.data.tasks import TaskSets, choose_tasks
 from cudal1_agent.errors import CorpusError
-from cudal1_agent.run.session import TaskSets, choose_tasks
 from cudal1_agent.settings import EvaluationSettings
 from cudal1_agent.train import overlap_text
 from cudal1_data import Suite, Task, load_suite

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cudal1_agent.run.folder import read_metrics
+from cudal1_agent.run.metrics import read_metrics
 from cudal1_env import Archive
 
 

@@ -7,16 +7,9 @@ from pathlib import Path
 import pytest
 from agent.doubles import evaluation, suite
 from cudal1_agent.errors import RunError
-from cudal1_agent.run.folder import (
-    METRICS,
-    Mark,
-    Metrics,
-    RunFolder,
-    read_metrics,
-    read_settings,
-    replace_folder,
-    write_aside,
-)
+from cudal1_agent.run.files import replace_folder, write_aside
+from cudal1_agent.run.folder import METRICS, Mark, RunFolder, read_settings
+from cudal1_agent.run.metrics import Metrics, read_metrics
 from cudal1_agent.settings import Settings, with_flags
 
 TASK = suite()[0]

@@ -142,9 +142,9 @@ class Model:
 
         from cudal1_env.hardware import resolve_device
 
+        from cudal1_agent.data.tasks import tasks_of
         from cudal1_agent.policies.embedded import make_embedded
         from cudal1_agent.progress import Progress, quiet_libraries
-        from cudal1_agent.run.session import tasks_of
 
         quiet_libraries()
         device = resolve_device(settings.device)

@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
-import time
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cudal1_data import Device, Suite
-from cudal1_env import Archive, Evaluator
+from cudal1_env import Evaluator
 from cudal1_env.hardware import resolve_device
-from pydantic import ValidationError
 
 from cudal1_agent.data.selection import Lessons, corpus_sha256, load_lessons
-from cudal1_agent.errors import ConfigError, RunError
+from cudal1_agent.data.tasks import TaskSets, tasks_of
+from cudal1_agent.errors import RunError
 from cudal1_agent.progress import Progress, quiet_libraries
-from cudal1_agent.run.folder import CORPUS, REPORT, Mark, RunFolder, read_corpus_note, stage_model, write_aside
-from cudal1_agent.run.session import Session, TaskSets, tasks_of
+from cudal1_agent.run.checkpoints import Checkpoint
+from cudal1_agent.run.files import write_aside
+from cudal1_agent.run.folder import CORPUS, REPORT, RunFolder, read_corpus_note, stage_model
+from cudal1_agent.run.judge import close_judge, make_judge, stays_on_cpu
+from cudal1_agent.run.phases import Phase, run_phases
+from cudal1_agent.run.session import Session
 from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import Settings, StageName
-
-if TYPE_CHECKING:
-    from cudal1_env.judge import Judge
-
-    from cudal1_agent.stages.trl import Checkpoint
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A part of a run that is either finished or begun anew."""
-
-    name: str
-    """Its mark."""
-    run: Callable[[Session, Checkpoint | None], None]
-    """Does it, from a checkpoint where there is one."""
-    trainer: Path | None = None
-    """Where its checkpoints are, if it has any."""
-    reads_archive: bool = False
-    """Whether what it does depends on the archive as a whole: then evaluations after its beginning, or after its
-    checkpoint, are taken back. Any other phase finds them and measures nothing twice."""
 
 
 def train(
@@ -155,35 +134,6 @@ def take_lessons(folder: RunFolder, tasks: TaskSets, device: Device) -> tuple[Le
     return lessons, bool(lessons.kernelbench)
 
 
-def run_phases(session: Session, todo: list[Phase]) -> None:
-    """Do what is not finished, in order."""
-    from cudal1_agent.stages.trl import newest
-
-    folder = session.folder
-    reached = Mark(metrics_bytes=0, archive_position=0)
-    for phase in todo:
-        finished = folder.marked(phase.name)
-        if finished is not None:
-            reached = finished
-            continue
-        checkpoint = newest(phase.trainer) if phase.trainer is not None else None
-        folder.go_back(checkpoint.mark if checkpoint is not None else reached, archive=phase.reads_archive)
-        if checkpoint is not None:
-            session.progress.line(f"{phase.name}: going on from {checkpoint.path.name}")
-        began_s, measured = time.monotonic(), session.verdicts.measured
-        phase.run(session, checkpoint)
-        spent_s, measured = time.monotonic() - began_s, session.verdicts.measured - measured
-        session.progress.line(f"{phase.name}: {spent_s:.0f} s, {measured} programs measured")
-        folder.metrics.append(
-            {"event": "seconds", "phase": phase.name, "wall_s": round(spent_s, 2), "measured": measured}
-        )
-        folder.mark(phase.name)
-        reached = folder.here()
-        if phase.trainer is not None:
-            shutil.rmtree(phase.trainer, ignore_errors=True)
-    folder.mark("finished")
-
-
 def phases(session: Session) -> list[Phase]:
     """Return the phases of a run, in order."""
     from cudal1_agent.evaluation.evaluate import tabulate
@@ -248,38 +198,3 @@ def write_report(session: Session, _: Checkpoint | None) -> None:
 
     report(session.folder.path)
     session.progress.line(f"report: {session.folder.path / REPORT}")
-
-
-def make_judge(settings: Settings) -> Judge:
-    """Start this machine's judge.
-
-    Raises:
-        ConfigError: The judge does not take the table `judge` of the settings.
-        SettingsError: They ask for what this machine cannot do.
-    """
-    from cudal1_env.gate import find_audit
-    from cudal1_env.judge import Judge, JudgeSettings
-
-    try:
-        judge = Judge(JudgeSettings.model_validate({"device": settings.device, **settings.judge}))
-    except ValidationError as error:
-        raise ConfigError(f"expected settings of the judge in the table [judge]: {error}") from error
-    if (audit := find_audit("auto", settings.suite, judge.device.name)) is not None:
-        judge.learn(audit)
-    return judge
-
-
-def close_judge(judge: Judge, archive: Archive) -> None:
-    """Stop the judge; seeds that will never be used again go into the archive first."""
-    with closing(judge):
-        for commitment, seed in judge.retire().items():
-            archive.disclose(commitment, seed)
-
-
-def stays_on_cpu(settings: Settings) -> bool:
-    """Whether the policy is trained on the CPU: where that is asked for, or there is nothing else."""
-    import torch
-
-    if settings.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("expected a CUDA device for device = 'cuda', found none; take device 'cpu' or 'auto'")
-    return settings.device == "cpu" or not torch.cuda.is_available()

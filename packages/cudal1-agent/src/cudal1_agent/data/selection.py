@@ -16,11 +16,11 @@ from cudal1_data import Device, Task
 from cudal1_data.corpus import BUNDLED, Pair, Speedup, corpus_file, load_corpus
 from cudal1_data.corpus.model import NOISE, digest
 from cudal1_env.records import PROTOCOL_VERSION, Status
+from pydantic import BaseModel, ConfigDict, Field
 
 from cudal1_agent.data.decontamination import Leaks
 from cudal1_agent.data.examples import Program
 from cudal1_agent.errors import CorpusError
-from cudal1_agent.run.folder import CorpusNote
 from cudal1_agent.settings import SftSettings
 
 T = TypeVar("T")
@@ -62,6 +62,24 @@ _ADVICE = {
     Why.SURPLUS: "raise most_per_task in the table [sft]",
 }
 """What to do where most are left out for a reason."""
+
+
+class CorpusNote(BaseModel):
+    """Which corpus stage 1 of a run learns from, noted when the run began."""
+
+    model_config = ConfigDict(frozen=True)
+
+    sha256: str
+    """Hash of the file."""
+    tasks: tuple[str, ...]
+    """Ids of the tasks of which it may learn programs."""
+    kernelbench: dict[str, str] = Field(default_factory=dict[str, str])
+    """Those of them that are KernelBench's or ask for the same, with its task; none without `train_on_test`."""
+
+    @property
+    def trained_on_test(self) -> bool:
+        """Whether there is test data among them."""
+        return bool(self.kernelbench)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from cudal1_env.exemplars import Exemplar, Exemplars, exemplars_by_name, scored
 from cudal1_env.stats import SpeedupSummary, summarize_speedups
 
 from cudal1_agent.data.prompts import parse_answer
+from cudal1_agent.data.tasks import GROUPS
 from cudal1_agent.policies import Policy
+from cudal1_agent.policies.prompting import PromptBuilder
 from cudal1_agent.progress import Progress
-from cudal1_agent.run.session import GROUPS, PromptBuilder
 from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import EvaluationSettings, PromptSettings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cudal1_data import Task
 from cudal1_data.duplicates import near_duplicates
@@ -13,29 +13,29 @@ from cudal1_env import Archive, Evaluator
 from cudal1_env.hardware import resolve_device
 from cudal1_env.stats import SpeedupSummary, paired_change
 
+from cudal1_agent.data.tasks import GROUPS, HELD_OUT_TASKS, TRAIN, tasks_of
 from cudal1_agent.errors import RunError
 from cudal1_agent.evaluation.assessment import Assessed, assess, plain_or_contrastive, summarize
 from cudal1_agent.evaluation.tables import change_text, leakage_lines, stage_table
 from cudal1_agent.policies.embedded import is_embedded
+from cudal1_agent.policies.prompting import prompt_builder
 from cudal1_agent.policies.transformers import TransformersPolicy
 from cudal1_agent.progress import Progress, quiet_libraries
+from cudal1_agent.run.checkpoints import Checkpoint
 from cudal1_agent.run.folder import (
     CONFIG,
     METRICS,
     TRAINED_ON_TEST,
-    Record,
     read_corpus_note,
     read_mark,
-    read_metrics,
     read_settings,
     stage_model,
 )
-from cudal1_agent.run.session import GROUPS, HELD_OUT_TASKS, TRAIN, Session, prompt_builder, tasks_of
+from cudal1_agent.run.judge import close_judge, make_judge, stays_on_cpu
+from cudal1_agent.run.metrics import Record, read_metrics
+from cudal1_agent.run.session import Session
 from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import Settings, StageName, load_settings, with_flags
-
-if TYPE_CHECKING:
-    from cudal1_agent.stages.trl import Checkpoint
 
 Rows = list[tuple[str, str, SpeedupSummary]]
 """Stage, group, summary."""
@@ -187,8 +187,6 @@ def evaluate_model(
         RunError: The run has no finished stage.
         PolicyError: There is no such model.
     """
-    from cudal1_agent.train import close_judge, make_judge, stays_on_cpu
-
     progress = Progress()
     device = resolve_device(settings.device)
     tasks = tasks_of(settings, device, training=False, told=progress.line)

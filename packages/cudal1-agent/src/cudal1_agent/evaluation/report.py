@@ -12,18 +12,11 @@ from cudal1_data.techniques import Tags, classify, top_techniques
 from cudal1_env import Archive, Evaluation
 from cudal1_env.stats import COLUMNS, PairedChange, cells
 
+from cudal1_agent.data.tasks import GROUPS
 from cudal1_agent.evaluation.tables import change_text, leakage_lines, stage_table, summary_of
-from cudal1_agent.run.folder import (
-    ARCHIVE,
-    METRICS,
-    REPORT,
-    Record,
-    is_finished,
-    read_metrics,
-    read_settings,
-    write_aside,
-)
-from cudal1_agent.run.session import GROUPS
+from cudal1_agent.run.files import write_aside
+from cudal1_agent.run.folder import ARCHIVE, METRICS, REPORT, is_finished, read_settings
+from cudal1_agent.run.metrics import Record, read_metrics
 
 BEST = 12
 """Programs that the report shows in full."""

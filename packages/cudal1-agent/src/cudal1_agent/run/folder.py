@@ -19,18 +19,18 @@ metrics and archive belongs to a phase that was cut off: it is taken back before
 from __future__ import annotations
 
 import fcntl
-import json
-import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Self
 
 from cudal1_env import Archive
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from cudal1_agent.data.selection import CorpusNote
 from cudal1_agent.errors import RunError
+from cudal1_agent.run.files import write_aside
+from cudal1_agent.run.metrics import Metrics, Record
 from cudal1_agent.settings import Settings, StageName, differences
 
 CONFIG, METRICS, ARCHIVE, REPORT = "config.json", "metrics.jsonl", "archive.sqlite", "report.html"
@@ -40,9 +40,6 @@ TRAINED_ON_TEST = ("trained_on_test",)
 
 _BEFORE_BEGINNING = {"lock", CONFIG + ".aside"}
 """What a run leaves that was killed before it began."""
-
-Record = dict[str, Any]
-"""One line of the metrics."""
 
 
 class Mark(BaseModel):
@@ -56,82 +53,6 @@ class Mark(BaseModel):
     """Position of the last evaluation in the archive."""
     extra: Record = Field(default_factory=dict)
     """What the phase itself wants to know again."""
-
-
-class CorpusNote(BaseModel):
-    """Which corpus stage 1 of a run learns from, noted when the run began."""
-
-    model_config = ConfigDict(frozen=True)
-
-    sha256: str
-    """Hash of the file."""
-    tasks: tuple[str, ...]
-    """Ids of the tasks of which it may learn programs."""
-    kernelbench: dict[str, str] = Field(default_factory=dict[str, str])
-    """Those of them that are KernelBench's or ask for the same, with its task; none without `train_on_test`."""
-
-    @property
-    def trained_on_test(self) -> bool:
-        """Whether there is test data among them."""
-        return bool(self.kernelbench)
-
-
-class Metrics:
-    """A file of JSON lines, appended to by one process."""
-
-    def __init__(self, path: Path) -> None:
-        """Open the file, making it if it is not there, and take a torn last line away."""
-        self.path = path
-        self.marks: Record = {}
-        """What every line holds, too."""
-        path.touch()
-        whole = path.read_bytes()
-        self._file: IO[bytes] = path.open("r+b")
-        self._file.truncate(whole.rfind(b"\n") + 1)
-        self._file.seek(0, os.SEEK_END)
-
-    def append(self, record: Record) -> None:
-        """Write one line. A killed process loses nothing of it; a lost machine what was not synced."""
-        self._file.write(json.dumps(record | self.marks, allow_nan=False).encode() + b"\n")
-        self._file.flush()
-
-    def position(self) -> int:
-        """Sync to the disk and return the length in bytes."""
-        os.fsync(self._file.fileno())
-        return self._file.tell()
-
-    def truncate_to(self, position: int) -> None:
-        """Take back everything behind a position.
-
-        Raises:
-            RunError: The file is shorter than that.
-        """
-        if position > self._file.tell():
-            raise RunError(
-                f"expected at least {position} bytes in {self.path}, found {self._file.tell()}: it is not the file "
-                "that the run wrote; begin a new run with another --run-dir"
-            )
-        self._file.truncate(position)
-        self._file.seek(position)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-def read_metrics(path: Path) -> list[Record]:
-    """Return the records of a metrics file; a torn last line is left out.
-
-    Raises:
-        RunError: A line in the middle is no JSON.
-    """
-    records: list[Record] = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
-        try:
-            records.append(json.loads(line))
-        except ValueError as error:
-            raise RunError(f"{path}, line {number}: expected a JSON object: {error}") from error
-    return records
 
 
 @dataclass
@@ -263,29 +184,6 @@ def is_finished(path: Path) -> bool:
 def read_mark(path: Path) -> Mark | None:
     """Return a mark, None where there is none."""
     return Mark.model_validate_json(path.read_bytes()) if path.is_file() else None
-
-
-def write_aside(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all: aside, synced, renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".aside")
-    with aside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def replace_folder(aside: Path, folder: Path) -> None:
-    """Put a folder that was written aside in its place; one that is there already is of a run that was cut off."""
-    if folder.exists():
-        shutil.rmtree(folder)
-    aside.rename(folder)
 
 
 def _lock(path: Path) -> IO[str]:

@@ -25,9 +25,10 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from cudal1_agent.errors import ConfigError
 from cudal1_agent.evaluation.assessment import shown_exemplars
 from cudal1_agent.policies.transformers import as_messages, load_tokenizer
-from cudal1_agent.run.folder import Record
+from cudal1_agent.run.checkpoints import Checkpoint
+from cudal1_agent.run.metrics import Record
 from cudal1_agent.run.session import Session
-from cudal1_agent.stages.trl import Checkpoint, Keeper, arguments, finish
+from cudal1_agent.stages.trl import Keeper, arguments, finish
 
 Prompt = str | list[dict[str, str]]
 

@@ -14,10 +14,10 @@ from pydantic import TypeAdapter
 
 from cudal1_agent.data.examples import Pair
 from cudal1_agent.policies.transformers import TransformersPolicy
-from cudal1_agent.run.folder import write_aside
+from cudal1_agent.run.checkpoints import Checkpoint
+from cudal1_agent.run.files import write_aside
 from cudal1_agent.run.session import Session
 from cudal1_agent.stages.sft import pairs_of, supervise
-from cudal1_agent.stages.trl import Checkpoint
 
 KEPT = "kept.json"
 """The right answers of an iteration, in its folder."""

@@ -13,8 +13,9 @@ from cudal1_env.doctor import available_needs
 from cudal1_agent.data.examples import Pair, Program, by_length, example, pairs_from, training_pairs
 from cudal1_agent.data.selection import Lessons, listed
 from cudal1_agent.policies.transformers import as_messages, load_tokenizer, tokens_of
+from cudal1_agent.run.checkpoints import Checkpoint
 from cudal1_agent.run.session import Session
-from cudal1_agent.stages.trl import Checkpoint, Keeper, arguments, finish
+from cudal1_agent.stages.trl import Keeper, arguments, finish
 
 
 def run_sft(session: Session, checkpoint: Checkpoint | None, *, model: str | Path, folder: Path) -> None:

@@ -6,7 +6,6 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,15 +13,16 @@ from transformers import PrinterCallback, TrainerCallback, TrainerControl, Train
 
 from cudal1_agent.errors import ConfigError
 from cudal1_agent.progress import Tick
-from cudal1_agent.run.folder import Mark, Record, RunFolder, read_mark, replace_folder, write_aside
+from cudal1_agent.run.checkpoints import STATE, Checkpoint
+from cudal1_agent.run.files import replace_folder, write_aside
+from cudal1_agent.run.folder import RunFolder
+from cudal1_agent.run.metrics import Record
 
 if TYPE_CHECKING:
     from transformers import Trainer
 
 Config = TypeVar("Config", bound=TrainingArguments)
 
-STATE = "cudal1.json"
-"""Beside TRL's own files in a checkpoint: where metrics and archive stood. A checkpoint without it is not whole."""
 
 OURS = frozenset(
     {
@@ -42,14 +42,6 @@ OURS = frozenset(
 
 _UNSTABLE = re.compile(r"epoch|num_tokens|step_time|runtime|per_second|flos")
 """What TRL logs that a resumed run would log otherwise, or that the step says already."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint that is whole."""
-
-    path: Path
-    mark: Mark
 
 
 def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, seed: int, use_cpu: bool) -> Config:
@@ -93,18 +85,6 @@ def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, s
             "what is logged between them would be lost in a resumed run"
         )
     return made
-
-
-def newest(folder: Path) -> Checkpoint | None:
-    """Return the newest whole checkpoint of a stage, removing any that a kill left torn."""
-    whole: list[tuple[int, Checkpoint]] = []
-    for path in folder.glob("checkpoint-*"):
-        mark = read_mark(path / STATE)
-        if mark is None:
-            shutil.rmtree(path)
-        else:
-            whole.append((int(path.name.rpartition("-")[2]), Checkpoint(path, mark)))
-    return max(whole, key=lambda found: found[0])[1] if whole else None
 
 
 class Keeper(TrainerCallback):

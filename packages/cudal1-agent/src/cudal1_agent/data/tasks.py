@@ -1,0 +1,168 @@
+"""The tasks of a run: which are trained on, which are evaluated, and which are held out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from cudal1_data import Device, Suite, Task, load_suite
+from cudal1_data.duplicates import near_duplicates
+
+from cudal1_agent.errors import CorpusError
+from cudal1_agent.settings import EvaluationSettings, Settings
+
+TRAIN, HELD_OUT_SIZES, HELD_OUT_TASKS = "train", "held_out_sizes", "held_out_tasks"
+
+
+GROUPS = {
+    TRAIN: "training tasks",
+    HELD_OUT_SIZES: "held-out sizes (a)",
+    HELD_OUT_TASKS: "held-out tasks (b)",
+}
+"""Groups of tasks of the stage table, and what they are called."""
+
+
+@dataclass(frozen=True)
+class TaskSets:
+    """The tasks of a run."""
+
+    train: tuple[Task, ...]
+    """What is trained on."""
+    groups: dict[str, tuple[Task, ...]]
+    """What is evaluated, by group."""
+    held_out: tuple[Task, ...] = ()
+    """What is never trained on, evaluated or not: what was marked for validation and test, and the test suite."""
+    held_out_sizes: tuple[Task, ...] = ()
+    """Training tasks at the sizes that are never trained on, evaluated or not."""
+    left_out: dict[str, str] = field(default_factory=dict[str, str])
+    """Tasks that are not trained on because they overlap the test, with the test's task."""
+    overlaps: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many tasks overlap the test, by what shows it (`cudal1_data.kernelbench.Why`), trained on or left out."""
+    broken: tuple[str, ...] = ()
+    """Why tasks of the suites could not be used."""
+    trained_on_test: bool = False
+    """Whether tasks of the test, or near-duplicates of them, are trained on."""
+
+
+def choose_tasks(
+    suite: Suite,
+    device: Device,
+    evaluation: EvaluationSettings,
+    *,
+    test: Suite | None = None,
+    train_on_test: bool = False,
+    training: bool = True,
+    told: Callable[[str], None] = lambda _: None,
+) -> TaskSets:
+    """Sort the tasks of a suite into training and evaluation.
+
+    Tasks tagged `random` are left out: they have no right answer. A suite that marks nothing for training is test
+    data, as KernelBench is; so are tasks that overlap the suite `test`. Both are traced for that, unless all
+    training tasks are starter or generated ones (`cudal1_data.duplicates`).
+
+    Args:
+        suite: Where training tasks come from, and held-out ones where no other suite is given for these.
+        device: Where programs run.
+        evaluation: How many tasks of each group are evaluated.
+        test: Suite whose tasks are held out instead.
+        train_on_test: Train on test data all the same.
+        training: Whether anything is to be trained on at all.
+        told: Told what takes time, and which tasks cannot be compared with the test.
+
+    Raises:
+        CorpusError: No task is left, or what is left is test data.
+        DataError: Tasks must be traced, and torch does not work.
+    """
+    usable = suite.where(_has_an_answer)
+    train = tuple(usable.train)
+    held_out = tuple(usable.test if test is None else test.where(_has_an_answer))
+    never = (*usable.validation, *usable.test, *(() if test is None else held_out))
+    marked = False
+    if not train and (train_on_test or not training):
+        # As in the paper: the whole suite is trained on, and what is held out is another one or nothing.
+        train, held_out, marked = tuple(usable), () if test is None else held_out, training
+        never = held_out
+    if not train:
+        raise CorpusError(_nothing_to_train_on(suite, usable))
+    # The test's random tasks, too: nothing is reported on them, and a copy under another name has no such tag.
+    overlaps = {} if test is None else near_duplicates(train, test, told=told)
+    if overlaps and not train_on_test:
+        train = tuple(task for task in train if task.id not in overlaps)
+    if not train:
+        raise CorpusError(
+            f"expected training tasks in {suite.name!r} that are not in the test {test.name if test else ''!r}, "
+            "found none; name another suite, or train on test data with --train-on-test"
+        )
+    sizes = _other_sizes(train, device)
+    groups = {
+        TRAIN: train[: evaluation.train_tasks],
+        HELD_OUT_SIZES: sizes[: evaluation.held_out_sizes],
+        HELD_OUT_TASKS: held_out[: evaluation.held_out_tasks],
+    }
+    if not training and not usable.train:
+        groups = {TRAIN: (), HELD_OUT_SIZES: (), HELD_OUT_TASKS: train[: evaluation.held_out_tasks]}
+    return TaskSets(
+        train=train,
+        groups=groups,
+        held_out=never,
+        held_out_sizes=sizes,
+        left_out={} if train_on_test else {name: same.test for name, same in overlaps.items()},
+        overlaps=Counter(same.why.value for same in overlaps.values()),
+        broken=tuple(str(one.error) for one in (*suite.broken, *(test.broken if test is not None else ()))),
+        trained_on_test=train_on_test and (marked or bool(overlaps)),
+    )
+
+
+def _has_an_answer(task: Task) -> bool:
+    return "random" not in task.tags
+
+
+def _nothing_to_train_on(suite: Suite, usable: Suite) -> str:
+    if not usable:
+        return f"expected tasks with a right answer in the suite {suite.name!r}, found none among its {len(suite)}"
+    return (
+        f"expected training tasks in the suite {suite.name!r}, all its {len(usable)} are test data; train on another "
+        "suite and report on this one (--suite starter --test-suite ...), or train on it all the same with "
+        "--train-on-test, which marks everything that the run writes"
+    )
+
+
+def _other_sizes(train: tuple[Task, ...], device: Device) -> tuple[Task, ...]:
+    """Return the held-out sizes of training tasks: the first of each task, then the second of each, ..."""
+    by_size = [task.held_out(device) for task in train]
+    most = max((len(sizes) for sizes in by_size), default=0)
+    return tuple(found[index] for index in range(most) for found in by_size if index < len(found))
+
+
+def tasks_of(
+    settings: Settings,
+    device: Device,
+    *,
+    suite: Suite | None = None,
+    training: bool = True,
+    told: Callable[[str], None] = lambda _: None,
+) -> TaskSets:
+    """Load the suites that settings name, and sort their tasks.
+
+    Args:
+        settings: The settings.
+        device: Where programs run.
+        suite: The tasks, where they are not those of the suite that the settings name.
+        training: Whether anything is to be trained on.
+        told: Told what takes time, and which tasks cannot be compared with the test.
+
+    Raises:
+        CorpusError: No task is left, or what is left is test data.
+        DataError: A suite cannot be loaded.
+    """
+    test = None if settings.test_suite is None else load_suite(settings.test_suite, device=device)
+    return choose_tasks(
+        suite or load_suite(settings.suite, device=device),
+        device,
+        settings.evaluation,
+        test=test,
+        train_on_test=settings.train_on_test,
+        training=training,
+        told=told,
+    )

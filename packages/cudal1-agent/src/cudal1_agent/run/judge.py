@@ -1,0 +1,50 @@
+"""The judge of this machine, as the settings of a run ask for it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from cudal1_env import Archive
+from pydantic import ValidationError
+
+from cudal1_agent.errors import ConfigError
+from cudal1_agent.settings import Settings
+
+if TYPE_CHECKING:
+    from cudal1_env.judge import Judge
+
+
+def make_judge(settings: Settings) -> Judge:
+    """Start this machine's judge.
+
+    Raises:
+        ConfigError: The judge does not take the table `judge` of the settings.
+        SettingsError: They ask for what this machine cannot do.
+    """
+    from cudal1_env.gate import find_audit
+    from cudal1_env.judge import Judge, JudgeSettings
+
+    try:
+        judge = Judge(JudgeSettings.model_validate({"device": settings.device, **settings.judge}))
+    except ValidationError as error:
+        raise ConfigError(f"expected settings of the judge in the table [judge]: {error}") from error
+    if (audit := find_audit("auto", settings.suite, judge.device.name)) is not None:
+        judge.learn(audit)
+    return judge
+
+
+def close_judge(judge: Judge, archive: Archive) -> None:
+    """Stop the judge; seeds that will never be used again go into the archive first."""
+    with closing(judge):
+        for commitment, seed in judge.retire().items():
+            archive.disclose(commitment, seed)
+
+
+def stays_on_cpu(settings: Settings) -> bool:
+    """Whether the policy is trained on the CPU: where that is asked for, or there is nothing else."""
+    import torch
+
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("expected a CUDA device for device = 'cuda', found none; take device 'cpu' or 'auto'")
+    return settings.device == "cpu" or not torch.cuda.is_available()

@@ -1,0 +1,71 @@
+"""The metrics of a run: one JSON object a line, only ever appended to."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import IO, Any
+
+from cudal1_agent.errors import RunError
+
+Record = dict[str, Any]
+"""One line of the metrics."""
+
+
+class Metrics:
+    """A file of JSON lines, appended to by one process."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, making it if it is not there, and take a torn last line away."""
+        self.path = path
+        self.marks: Record = {}
+        """What every line holds, too."""
+        path.touch()
+        whole = path.read_bytes()
+        self._file: IO[bytes] = path.open("r+b")
+        self._file.truncate(whole.rfind(b"\n") + 1)
+        self._file.seek(0, os.SEEK_END)
+
+    def append(self, record: Record) -> None:
+        """Write one line. A killed process loses nothing of it; a lost machine what was not synced."""
+        self._file.write(json.dumps(record | self.marks, allow_nan=False).encode() + b"\n")
+        self._file.flush()
+
+    def position(self) -> int:
+        """Sync to the disk and return the length in bytes."""
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def truncate_to(self, position: int) -> None:
+        """Take back everything behind a position.
+
+        Raises:
+            RunError: The file is shorter than that.
+        """
+        if position > self._file.tell():
+            raise RunError(
+                f"expected at least {position} bytes in {self.path}, found {self._file.tell()}: it is not the file "
+                "that the run wrote; begin a new run with another --run-dir"
+            )
+        self._file.truncate(position)
+        self._file.seek(position)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_metrics(path: Path) -> list[Record]:
+    """Return the records of a metrics file; a torn last line is left out.
+
+    Raises:
+        RunError: A line in the middle is no JSON.
+    """
+    records: list[Record] = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            records.append(json.loads(line))
+        except ValueError as error:
+            raise RunError(f"{path}, line {number}: expected a JSON object: {error}") from error
+    return records

@@ -1,0 +1,55 @@
+"""Phases: the parts of a run, each begun and finished once, whatever kills the process in between."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cudal1_agent.run.checkpoints import Checkpoint, newest
+from cudal1_agent.run.folder import Mark
+from cudal1_agent.run.session import Session
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a run that is either finished or begun anew."""
+
+    name: str
+    """Its mark."""
+    run: Callable[[Session, Checkpoint | None], None]
+    """Does it, from a checkpoint where there is one."""
+    trainer: Path | None = None
+    """Where its checkpoints are, if it has any."""
+    reads_archive: bool = False
+    """Whether what it does depends on the archive as a whole: then evaluations after its beginning, or after its
+    checkpoint, are taken back. Any other phase finds them and measures nothing twice."""
+
+
+def run_phases(session: Session, todo: list[Phase]) -> None:
+    """Do what is not finished, in order."""
+    folder = session.folder
+    reached = Mark(metrics_bytes=0, archive_position=0)
+    for phase in todo:
+        finished = folder.marked(phase.name)
+        if finished is not None:
+            reached = finished
+            continue
+        checkpoint = newest(phase.trainer) if phase.trainer is not None else None
+        folder.go_back(checkpoint.mark if checkpoint is not None else reached, archive=phase.reads_archive)
+        if checkpoint is not None:
+            session.progress.line(f"{phase.name}: going on from {checkpoint.path.name}")
+        began_s, measured = time.monotonic(), session.verdicts.measured
+        phase.run(session, checkpoint)
+        spent_s, measured = time.monotonic() - began_s, session.verdicts.measured - measured
+        session.progress.line(f"{phase.name}: {spent_s:.0f} s, {measured} programs measured")
+        folder.metrics.append(
+            {"event": "seconds", "phase": phase.name, "wall_s": round(spent_s, 2), "measured": measured}
+        )
+        folder.mark(phase.name)
+        reached = folder.here()
+        if phase.trainer is not None:
+            shutil.rmtree(phase.trainer, ignore_errors=True)
+    folder.mark("finished")
