@@ -1,10 +1,19 @@
-"""A deterministic evaluator and a small suite, for tests of everything around the judge."""
+"""Doubles of tests/agent: a small suite and session, a deterministic evaluator, and a policy that follows a script."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
+from cudal1_agent.data.tasks import choose_tasks
+from cudal1_agent.policies.embedded import make_embedded
+from cudal1_agent.progress import Progress
+from cudal1_agent.run.folder import RunFolder
+from cudal1_agent.run.session import Session
+from cudal1_agent.run.verdicts import Verdicts
+from cudal1_agent.settings import EmbeddedModel, Settings
 from cudal1_data import SizeFamily, Split, Suite, Task, Variant
 from cudal1_env.records import Evaluation, Latency, Precision, Speedup, Status
 
@@ -117,3 +126,37 @@ def evaluation(
         candidate=latency,
         precision=precision,
     )
+
+
+class ScriptedPolicy:
+    """Answers each prompt with the next programs of a script, and records how it was asked."""
+
+    def __init__(self, answers: Sequence[Sequence[str]]) -> None:
+        self.answers = [list(given) for given in answers]
+        self.prompts: list[str] = []
+        self.samplings: list[dict[str, float]] = []
+        self.closed = False
+
+    def sample(
+        self, prompts: Sequence[str], n: int, *, temperature: float, max_new_tokens: int, seed: int
+    ) -> list[list[str]]:
+        assert len(prompts) == len(self.answers)
+        self.prompts.extend(prompts)
+        self.samplings.append({"temperature": temperature, "max_new_tokens": max_new_tokens, "seed": seed})
+        return [given[:n] for given in self.answers]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+SMALL_MODEL = EmbeddedModel(vocabulary=400, hidden=32, layers=1, heads=2, intermediate=64, context=512)
+
+
+@contextmanager
+def session(run_dir: Path, settings: Settings) -> Iterator[Session]:
+    """A run on the small suite, with a small embedded model in it, judged by the hash of programs."""
+    tasks = choose_tasks(suite(), "cpu", settings.evaluation)
+    with RunFolder.begin(run_dir, settings) as folder:
+        make_embedded(run_dir / "model", tasks.train, settings.embedded, seed=settings.seed)
+        verdicts = Verdicts(HashEvaluator(), folder.archive)
+        yield Session(settings, folder, "cpu", True, tasks, verdicts, Progress())
