@@ -29,7 +29,7 @@ def test_model_makes_a_folder_and_prints_it(
     assert capsys.readouterr().out.strip() == str(tmp_path / "m")
     assert (tmp_path / "m" / "model.safetensors").is_file()
     assert typed(monkeypatch, "model", "--out", tmp_path / "m") == 2
-    assert "expected a new or an empty folder" in capsys.readouterr().err
+    assert "is not empty; name a new or an empty folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -37,16 +37,16 @@ def test_model_makes_a_folder_and_prints_it(
     [
         (("train", "--suite", "startr", "--run-dir", "{tmp}/new"), "starter"),
         (("train", "--stages", "sft,polish"), "stages"),
-        (("train", "--corpus", "{tmp}/none.jsonl", "--device", "cpu", "--run-dir", "{tmp}/new"), "found no file"),
+        (("train", "--corpus", "{tmp}/none.jsonl", "--device", "cpu", "--run-dir", "{tmp}/new"), "no corpus file"),
         (("train", "--config", "{tmp}/none.toml"), "cannot read the config file"),
         (("train", "--run-dir", "{tmp}/run"), "--resume"),
         (("train", "--run-dir", "{tmp}/none", "--resume"), "begin a run there"),
-        (("train", "--run-dir", "{tmp}/run", "--resume", "--seed", "9"), "seed: 0 in the run, 9 asked for"),
-        (("report", "{tmp}/none"), "expected a run directory"),
+        (("train", "--run-dir", "{tmp}/run", "--resume", "--seed", "9"), "seed: 0 in the run, 9 requested"),
+        (("report", "{tmp}/none"), "no run in"),
         (("evaluate", "{tmp}/run"), "finished stage"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence_and_code_2(
+def test_a_refused_command_prints_one_sentence_and_exits_with_2(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -63,8 +63,8 @@ def test_what_cannot_be_done_is_one_sentence_and_code_2(
     assert "Traceback" not in printed.err
 
 
-def test_resume_without_a_directory_takes_the_newest(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="none"):
+def test_resume_without_run_dir_takes_the_newest_run(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no run to resume"):
         cli.newest_run(tmp_path)
     for name in ("a", "b"):
         RunFolder.begin(tmp_path / name, Settings()).close()

@@ -12,7 +12,7 @@ from agent.corpora import TASKS, built, judged
 from agent.doubles import HashEvaluator
 from cudal1_agent import train as train_module
 from cudal1_agent.errors import CorpusError, RunError
-from cudal1_agent.evaluation.evaluate import learnt_tasks
+from cudal1_agent.evaluation.evaluate import corpus_tasks
 from cudal1_agent.policies.embedded import make_embedded
 from cudal1_agent.policies.transformers import as_messages, load_tokenizer, tokens_of
 from cudal1_agent.run.folder import read_corpus_note
@@ -39,7 +39,7 @@ def settings(corpus: Path, **changes: Any) -> Settings:
         "device": "cpu",
         "stages": ("sft",),
         "embedded": SHAPE,
-        "sft": {"corpus": corpus, "most_per_task": 3, "trl": table},
+        "sft": {"corpus": corpus, "max_per_task": 3, "trl": table},
         "evaluation": {"max_new_tokens": 16, "held_out_sizes": 0, "train_tasks": 1},
     }
     return Settings.model_validate(merged(merged(Settings().model_dump(), values), changes))
@@ -93,7 +93,7 @@ def whole(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
         return folder, run(corpus, folder), trained
 
 
-def test_stage_one_learns_the_corpus_and_says_what(whole: Any, corpus: Path) -> None:
+def test_stage_1_learns_verified_corpus_pairs_and_records_which(whole: Any, corpus: Path) -> None:
     folder, records, trained = whole
     verified = {
         pair.source: pair for pair in load_corpus(corpus) if any(one.device == "cpu" for one in pair.evaluations)
@@ -116,17 +116,17 @@ def test_stage_one_learns_the_corpus_and_says_what(whole: Any, corpus: Path) -> 
     note = read_corpus_note(folder)
     assert note is not None
     assert (note.tasks, note.sha256) == (tuple(sorted(TASKS)), said["sha256"])
-    assert {one.id for one in learnt_tasks(folder)} == set(TASKS)
+    assert {one.id for one in corpus_tasks(folder)} == set(TASKS)
     assert [record["step"] for record in records if record["event"] == "step"] == [1, 2, 3, 4]
     assert {record["task"] for record in records if record["event"] == "answer"} >= {HELD_OUT}
 
 
-def test_a_short_context_leaves_nothing(corpus: Path, tmp_path: Path) -> None:
+def test_a_context_too_short_for_every_pair_is_refused(corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"too long.*raise max_length"):
         run(corpus, tmp_path / "run", sft={"trl": {"max_length": 64}})
 
 
-def test_a_run_that_was_cut_off_goes_on_with_the_same_corpus_only(
+def test_an_interrupted_run_resumes_with_the_same_corpus_only(
     whole: Any, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, folder = tmp_path / "mine.parquet", tmp_path / "run"
@@ -143,7 +143,7 @@ def test_a_run_that_was_cut_off_goes_on_with_the_same_corpus_only(
         run(mine, folder)
 
     Corpus(list(load_corpus(corpus))[1:]).save(mine)
-    with pytest.raises(RunError, match=r"found another file there .*put the old one back"):
+    with pytest.raises(RunError, match=r"has changed since the run .*put the old one back"):
         run(mine, folder, resume=True)
 
     mine.write_bytes(corpus.read_bytes())
@@ -174,7 +174,7 @@ def test_a_run_on_kernelbench_pairs_is_marked(corpus: Path, tmp_path: Path) -> N
     marked = [record for record in records if record["event"] in ("corpus", "answer", "table")]
     assert {record["event"] for record in marked} == {"corpus", "answer", "table"}
     assert all(record["trained_on_test"] for record in marked)
-    [seen] = learnt_tasks(tmp_path / "run")
+    [seen] = corpus_tasks(tmp_path / "run")
     assert seen.overlaps == "kernelbench/level1/12"
 
 

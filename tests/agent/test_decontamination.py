@@ -9,7 +9,7 @@ import pytest
 from agent.doubles import HashEvaluator, suite, task
 from cudal1_agent.data.tasks import GROUPS, HELD_OUT_TASKS, TRAIN, choose_tasks, tasks_of
 from cudal1_agent.errors import CorpusError
-from cudal1_agent.evaluation.tables import leakage_lines
+from cudal1_agent.evaluation.tables import contamination_notes
 from cudal1_agent.run.folder import ARCHIVE, METRICS, RunFolder, read_settings
 from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.settings import EvaluationSettings, Settings
@@ -35,19 +35,19 @@ def kernelbench(*places: str, form: str = "kernelbench") -> Suite:
     )
 
 
-def test_kernelbench_is_no_training_data() -> None:
-    with pytest.raises(CorpusError, match=r"all its 2 are test data.*--train-on-test"):
+def test_training_on_kernelbench_is_refused() -> None:
+    with pytest.raises(CorpusError, match=r"all its 2 tasks are test data.*--train-on-test"):
         choose_tasks(kernelbench("level1/1", "level1/2"), "cpu", EVERYTHING)
 
 
-def test_training_on_it_is_marked() -> None:
+def test_train_on_test_marks_a_run_on_kernelbench() -> None:
     tasks = choose_tasks(kernelbench("level1/1", "level1/2"), "cpu", EVERYTHING, train_on_test=True)
     assert tasks.trained_on_test
     assert [one.id for one in tasks.train] == ["kernelbench/level1/1", "kernelbench/level1/2"]
     assert tasks.groups[HELD_OUT_TASKS] == ()
 
 
-def test_evaluating_on_it_is_no_training() -> None:
+def test_evaluating_on_kernelbench_does_not_mark_the_run() -> None:
     tasks = choose_tasks(kernelbench("level1/1"), "cpu", EVERYTHING, training=False)
     assert not tasks.trained_on_test
     assert [one.id for one in tasks.groups[HELD_OUT_TASKS]] == ["kernelbench/level1/1"]
@@ -70,7 +70,7 @@ def test_near_duplicates_of_the_test_are_left_out(form: str) -> None:
     assert {one.id for one in kept.train} == train
 
 
-def test_a_task_overlaps_all_that_have_its_graph() -> None:
+def test_a_task_overlaps_every_kernelbench_task_with_the_same_graph() -> None:
     """The named task stands for every task with the same graph: level 1's plain products of matrices."""
     products = [place for place, note in notes().items() if note.graph == notes()["level1/1"].graph]
     assert "level1/9" in products
@@ -83,13 +83,13 @@ def test_a_task_overlaps_all_that_have_its_graph() -> None:
     }
 
 
-def test_nothing_but_near_duplicates_is_refused() -> None:
+def test_a_suite_of_near_duplicates_only_is_refused() -> None:
     mine = Suite("mine", [task("a", "x", []).model_copy(update={"overlaps": "kernelbench/level1/12"})])
-    with pytest.raises(CorpusError, match="not in the test 'kernelbench'"):
+    with pytest.raises(CorpusError, match="are in the test suite 'kernelbench'"):
         choose_tasks(mine, "cpu", EVERYTHING, test=kernelbench("level1/12"))
 
 
-def test_settings_name_the_test_suite(tmp_path: Path) -> None:
+def test_tasks_that_overlap_the_test_suite_of_the_settings_are_left_out(tmp_path: Path) -> None:
     rows = [
         {"code": one.source, "level": 1, "name": "12_Diagonal", "problem_id": 12} for one in kernelbench("level1/12")
     ]
@@ -99,17 +99,17 @@ def test_settings_name_the_test_suite(tmp_path: Path) -> None:
     assert tasks.left_out == {"starter/diag_matmul": "kernelbench/level1/12"}
 
 
-def test_the_table_says_which_tasks_overlap() -> None:
+def test_the_stage_table_names_overlapping_tasks() -> None:
     records = [
         {"group": "train", "overlaps": {"starter/diag_matmul": "kernelbench/level1/12"}},
         {"group": "held_out_sizes", "overlaps": {"starter/diag_matmul@N=8": "kernelbench/level1/12"}},
         {"group": "held_out_tasks", "overlaps": {}, "trained_on_test": True},
     ]
-    marked, line = leakage_lines(records, GROUPS)
+    marked, line = contamination_notes(records, GROUPS)
     assert marked.startswith("trained_on_test")
     assert "training tasks: 1 ask" in line
     assert "starter/diag_matmul (kernelbench/level1/12)" in line
-    assert leakage_lines([{"group": "train"}], GROUPS) == []
+    assert contamination_notes([{"group": "train"}], GROUPS) == []
 
 
 def test_a_run_on_test_data_is_marked_in_config_and_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_a_run_on_test_data_is_marked_in_config_and_metrics(tmp_path: Path, monk
         assert [kept.marks for kept in archive.variants(best.task, correct_only=False)] == [("trained_on_test",)]
 
 
-def test_an_evaluation_says_what_the_run_has_seen() -> None:
+def test_an_evaluation_names_near_duplicates_that_were_trained_on() -> None:
     from cudal1_agent.evaluation.assessment import Assessed
     from cudal1_agent.evaluation.evaluate import Evaluated
 

@@ -57,7 +57,7 @@ def test_the_analysis_names_the_best_exemplar_of_the_prompt() -> None:
             assert analysis == describe([])
 
 
-def test_the_seed_decides() -> None:
+def test_the_seed_decides_the_pairs() -> None:
     assert pairs() == pairs()
     assert pairs() != pairs(seed=4)
 
@@ -74,12 +74,12 @@ def test_variants_that_need_what_is_missing_are_left_out() -> None:
     assert compiled.source in answers(frozenset({"compiler"}))
 
 
-def test_a_suite_without_variants_is_refused_with_a_way_out() -> None:
+def test_the_error_for_a_suite_without_variants_says_what_to_type() -> None:
     with pytest.raises(CorpusError, match="--stages self_train,contrast"):
         training_pairs([], lambda task, _: task.id, device="cpu", have=set(), contexts=(0,), count=1, seed=0)
 
 
-def test_batches_by_length_hold_the_same_pairs() -> None:
+def test_sorting_by_length_keeps_the_pairs_and_reduces_padding() -> None:
     found = [Pair("t", "p" * (7 * number % 50), str(number)) for number in range(70)]
     ordered = by_length(found, batch=4, seed=0, batches=5)
     assert Counter(ordered) == Counter(found)
@@ -92,5 +92,5 @@ def test_batches_by_length_hold_the_same_pairs() -> None:
     assert padding(ordered) < padding(found) / 2
 
 
-def test_describe_takes_the_first_of_equals() -> None:
+def test_the_analysis_names_the_first_of_equal_exemplars() -> None:
     assert describe([Exemplar("a", 2.0), Exemplar("b", 2.0)]) == "code1 is fastest (2.00)."

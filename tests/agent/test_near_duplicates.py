@@ -81,7 +81,7 @@ def test_a_copy_is_found_by_its_text_and_nothing_is_traced(source: str, monkeypa
     monkeypatch.setattr(Tracer, "trace", refused)
     copy = mine("copy", source)
     assert overlapping([copy], held_out()) == {"mine/copy": "bench/gate"}
-    with pytest.raises(CorpusError, match="not in the test 'bench'"):
+    with pytest.raises(CorpusError, match="are in the test suite 'bench'"):
         choose_tasks(Suite("mine", [copy]), "cpu", EVERYTHING, test=held_out())
     marked = choose_tasks(Suite("mine", [copy]), "cpu", EVERYTHING, test=held_out(), train_on_test=True)
     assert marked.trained_on_test
@@ -89,13 +89,13 @@ def test_a_copy_is_found_by_its_text_and_nothing_is_traced(source: str, monkeypa
     assert marked.left_out == {}
 
 
-def test_other_texts_are_no_copies_by_text() -> None:
+def test_renamed_or_unrelated_programs_are_not_copies_by_text() -> None:
     others = [mine("renamed", RENAMED), mine("unrelated", UNRELATED), mine("learnt", ""), mine("broken", "def")]
     assert same_tasks(others, held_out()) == {}
     assert same_tasks([mine("broken", "def")], held_out("def")) == {"mine/broken": Same("bench/gate", Why.TEXT)}
 
 
-def test_the_texts_of_kernelbench_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_of_a_kernelbench_reference_is_found_by_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of its reference is the task, also where the test has it in another text, or a task of the same graph."""
     notes = dict(known.notes())
     notes["level1/12"] = notes["level1/12"].model_copy(update={"program": program_hash(GATED)})
@@ -109,7 +109,7 @@ def test_the_texts_of_kernelbench_are_known(monkeypatch: pytest.MonkeyPatch) -> 
     assert same_tasks([copy], held_out(UNRELATED, name="kernelbench/level1/40")) == {"mine/copy": same}
 
 
-def test_what_has_the_graph_of_a_test_task_is_left_out_and_counted() -> None:
+def test_tasks_with_the_graph_of_a_test_task_are_left_out_and_counted() -> None:
     tasks = [
         mine("verbatim", VERBATIM),
         mine("renamed", RENAMED),
@@ -118,7 +118,7 @@ def test_what_has_the_graph_of_a_test_task_is_left_out_and_counted() -> None:
         mine("untraceable", UNTRACEABLE),
     ]
     said: list[str] = []
-    sets = choose_tasks(Suite("mine", tasks), "cpu", EVERYTHING, test=held_out(), told=said.append)
+    sets = choose_tasks(Suite("mine", tasks), "cpu", EVERYTHING, test=held_out(), notify=said.append)
     assert [one.id for one in sets.train] == ["mine/unrelated", "mine/untraceable"]
     assert sets.left_out == dict.fromkeys(["mine/verbatim", "mine/renamed", "mine/reshaped"], "bench/gate")
     assert told_by(sets) == {"text": 1, "graph": 2}
@@ -129,7 +129,7 @@ def test_what_has_the_graph_of_a_test_task_is_left_out_and_counted() -> None:
 
     again: list[str] = []
     marked = choose_tasks(
-        Suite("mine", tasks[1:]), "cpu", EVERYTHING, test=held_out(), train_on_test=True, told=again.append
+        Suite("mine", tasks[1:]), "cpu", EVERYTHING, test=held_out(), train_on_test=True, notify=again.append
     )
     assert marked.trained_on_test
     assert len(marked.train) == 4
@@ -171,14 +171,14 @@ def test_graphs_in_the_notes_are_not_traced_again(torch: str, asked: int, monkey
     assert double.asked == ["mine/renamed", "mine/unrelated", *(["bench/gate"] * asked)]
 
 
-def test_two_tasks_that_cannot_be_traced_are_not_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_untraceable_tasks_are_not_near_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
     Told(lambda _: None, "1.0.0").put(monkeypatch)
     said: list[str] = []
     assert near_duplicates([mine("other", UNRELATED)], held_out(), told=said.append) == {}
     assert [line.partition(" ")[0] for line in said if "cannot" in line] == ["mine/other", "bench/gate"]
 
 
-def test_bundled_tasks_are_told_by_their_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundled_tasks_are_recognised_by_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
     double = Told(lambda _: "graph", "1.0.0")
     double.put(monkeypatch)
     bundles = [*load_suite("starter").train, *load_suite("generated?n=4")]
@@ -193,7 +193,7 @@ def test_bundled_tasks_are_told_by_their_texts(monkeypatch: pytest.MonkeyPatch) 
     assert not bundled(declared.model_copy(update={"overlaps": None}))
 
 
-def test_a_table_of_copies_is_left_out(tmp_path: Path) -> None:
+def test_copies_in_a_table_of_tasks_are_left_out(tmp_path: Path) -> None:
     """As a user has it: rows with a split of their own."""
     rows = [
         {"id": f"mine/{number}", "code": text, "level": 1, "name": "x", "problem_id": number, "split": "train"}

@@ -55,7 +55,7 @@ def test_any_text_survives_the_tokenizer(text: str) -> None:
         assert TOKENIZER.decode(TOKENIZER(text)["input_ids"], clean_up_tokenization_spaces=False) == text
 
 
-def test_digits_stay_single_and_lines_apart() -> None:
+def test_each_digit_is_a_token_and_no_token_crosses_a_line_end() -> None:
     tokens: list[str] = [
         str(TOKENIZER.decode([number])) for number in TOKENIZER("N = 1024\n\n\nclass Model(nn.Module):\n")["input_ids"]
     ]
@@ -71,7 +71,7 @@ def test_the_tokenizer_learns_from_training_tasks_alone() -> None:
 # --- transformers
 
 
-def test_answers_are_as_many_as_asked_and_the_seed_decides(model: Path) -> None:
+def test_sampling_returns_n_answers_decided_by_the_seed(model: Path) -> None:
     policy = TransformersPolicy(model, use_cpu=True, batch=4)
     prompts = [build_prompt(task.source, [], style="compact") for task in TASKS]
     asked: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 8}
@@ -83,7 +83,7 @@ def test_answers_are_as_many_as_asked_and_the_seed_decides(model: Path) -> None:
     policy.close()
 
 
-def test_greedy_answers_do_not_depend_on_their_neighbours(model: Path) -> None:
+def test_greedy_answers_do_not_depend_on_the_batch(model: Path) -> None:
     prompts = [build_prompt(task.source, [], style="compact") for task in TASKS]
     prompts.append(prompts[0] * 2)
     together = TransformersPolicy(model, use_cpu=True, batch=4)
@@ -99,7 +99,7 @@ def test_a_chat_template_is_used_where_there_is_one(model: Path) -> None:
     assert as_chat(tokenizer, "hello") == "<user>hello<assistant>"
 
 
-def test_a_model_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+def test_a_missing_model_is_a_policy_error(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="cannot load a tokenizer"):
         TransformersPolicy(tmp_path / "none", use_cpu=True)
 
@@ -108,7 +108,7 @@ def test_a_model_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed")
-def test_vllm_says_how_to_install_it(model: Path) -> None:
+def test_without_vllm_the_error_says_how_to_install_it(model: Path) -> None:
     with pytest.raises(PolicyError, match=r"pip install cudal1-agent\[vllm\]"):
         VllmPolicy(model)
 
@@ -153,7 +153,7 @@ def policy_at(url: str) -> OpenAIPolicy:
     return OpenAIPolicy("m", url=url, key="secret", attempts=3, pause_s=0.01, timeout_s=10)
 
 
-def test_an_endpoint_is_asked_once_for_each_answer() -> None:
+def test_each_answer_is_one_request_to_the_endpoint() -> None:
     with endpoint([]) as (url, asked):
         policy = policy_at(url)
         found = policy.sample(["a", "b"], 2, temperature=0.7, max_new_tokens=5, seed=10)
@@ -164,7 +164,7 @@ def test_an_endpoint_is_asked_once_for_each_answer() -> None:
     assert {(one["model"], one["temperature"], one["max_tokens"]) for one in asked} == {("m", 0.7, 5)}
 
 
-def test_a_busy_endpoint_is_asked_again_and_a_refusal_is_not() -> None:
+def test_a_busy_endpoint_is_retried_and_a_refusal_is_not() -> None:
     with endpoint([(429, {}), (503, {})]) as (url, asked):
         policy = policy_at(url)
         assert policy.sample(["a"], 1, temperature=0, max_new_tokens=5, seed=0) == [["a/0"]]
@@ -178,10 +178,10 @@ def test_a_busy_endpoint_is_asked_again_and_a_refusal_is_not() -> None:
         policy.close()
 
 
-def test_an_endpoint_that_is_not_there_or_talks_nonsense_is_a_sentence() -> None:
+def test_a_missing_or_malformed_endpoint_is_a_policy_error() -> None:
     with endpoint([(200, {"choices": []})]) as (url, _):
         policy = policy_at(url)
-        with pytest.raises(PolicyError, match="expected a chat completion"):
+        with pytest.raises(PolicyError, match="sent no chat completion"):
             policy.sample(["a"], 1, temperature=0, max_new_tokens=5, seed=0)
     with pytest.raises(PolicyError, match="ConnectError"):
         policy.sample(["a"], 1, temperature=0, max_new_tokens=5, seed=0)

@@ -21,7 +21,7 @@ print("result")
 """
 
 
-def test_plain_lines_where_there_is_no_terminal() -> None:
+def test_without_a_terminal_progress_is_plain_lines() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "result\n"
@@ -29,7 +29,7 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
     assert said == ["inner: 3 of 3", "said [between] bars", "outer: 2 of 2", "after"]
 
 
-def test_bars_nest_on_a_terminal_and_results_stay_apart() -> None:
+def test_on_a_terminal_bars_nest_and_stdout_holds_results_only() -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT],

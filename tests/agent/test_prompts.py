@@ -17,7 +17,7 @@ lines = st.text(st.characters(codec="utf-8", exclude_characters="\r\x0b\x0c\x1c\
 
 
 @pytest.mark.parametrize("style", ["compact", "full"])
-def test_five_parts_in_the_papers_order(style: Style) -> None:
+def test_a_prompt_has_the_papers_five_parts_in_order(style: Style) -> None:
     prompt = build_prompt(REFERENCE, [SLOW, FAST], style=style)
     parts = [r"Compare|expert", r"## Reference", r"## Previous", r"## Protocol", r"## R(ules|equirements)"]
     places = [re.search(part, prompt) for part in parts]
@@ -46,7 +46,7 @@ def test_the_full_style_states_the_restrictions_and_names_the_device() -> None:
         assert word in prompt
 
 
-def test_what_does_not_fit_is_left_out_slowest_first() -> None:
+def test_exemplars_beyond_the_token_limit_are_dropped_slowest_first() -> None:
     def fitted(limit: int) -> str:
         return fit_prompt(REFERENCE, [FAST, SLOW], style="compact", count=len, limit=limit)
 
@@ -76,12 +76,12 @@ def test_fences_inside_a_program_stay_inside() -> None:
 
 
 @given(st.text())
-def test_any_text_parses(text: str) -> None:
+def test_parsing_an_answer_never_fails(text: str) -> None:
     answer = parse_answer(text)
     assert answer.complete == bool(answer.analysis and answer.design and answer.code)
 
 
-def test_the_last_of_two_sections_counts_and_comments_are_no_headings() -> None:
+def test_a_repeated_section_replaces_the_first_and_comments_are_not_headings() -> None:
     answer = parse_answer("## Code\nold\n## Code\nnew\n# Algorithm Design\nrest")
     assert answer.code == "new\n# Algorithm Design\nrest"
     assert answer.design == ""

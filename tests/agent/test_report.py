@@ -103,12 +103,12 @@ def test_the_summary_has_a_row_for_each_stage_and_group(run_dir: Path) -> None:
     assert lines[-1] == change_text("sft", "contrast", "training tasks", paired_change(BEFORE, AFTER))
 
 
-def test_a_report_of_nothing_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="expected a run directory"):
+def test_a_report_of_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no run in"):
         report(tmp_path)
 
 
-def test_a_run_that_has_only_begun_has_a_report(tmp_path: Path) -> None:
+def test_a_run_without_metrics_has_a_report(tmp_path: Path) -> None:
     RunFolder.begin(tmp_path / "run", Settings()).close()
     assert "not finished" in report(tmp_path / "run").read_text()
 

@@ -30,7 +30,7 @@ def weights(run_dir: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-def test_killed_and_resumed_is_the_same_run(tmp_path: Path) -> None:
+def test_a_run_killed_in_any_stage_and_resumed_equals_the_undisturbed_run(tmp_path: Path) -> None:
     script = Path(__file__).with_name("killed_runs.py")
     done = subprocess.run([sys.executable, script, tmp_path, "1"], capture_output=True, text=True, timeout=270)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -32,7 +32,7 @@ def test_an_unfinished_run_is_not_begun_again(tmp_path: Path) -> None:
         begun(tmp_path / "run")
 
 
-def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(RunError, match="other files"):
         begun(tmp_path)
@@ -49,7 +49,7 @@ def test_a_run_that_was_killed_before_it_began_can_be_begun(tmp_path: Path) -> N
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     begun(tmp_path)
-    with pytest.raises(RunError, match="seed: 5 in the run, 6 asked for"):
+    with pytest.raises(RunError, match="seed: 5 in the run, 6 requested"):
         RunFolder.resume(tmp_path, Settings(seed=6))
     asked = with_flags(Settings(seed=5), {"sft": {"trl": {"learning_rate": 0.5}}})
     with pytest.raises(RunError, match=r"sft\.trl\.learning_rate"):
@@ -67,7 +67,7 @@ def test_a_finished_run_is_neither_resumed_nor_begun(tmp_path: Path) -> None:
         begun(tmp_path)
 
 
-def test_two_processes_do_not_share_a_run(tmp_path: Path) -> None:
+def test_a_run_directory_is_locked_by_one_process(tmp_path: Path) -> None:
     # The lock belongs to an open file, so a second opening meets it as a second process would.
     with (
         RunFolder.begin(tmp_path, Settings()),
@@ -77,7 +77,7 @@ def test_two_processes_do_not_share_a_run(tmp_path: Path) -> None:
     RunFolder.resume(tmp_path).close()
 
 
-def test_metrics_and_archive_go_back_to_a_mark(tmp_path: Path) -> None:
+def test_metrics_and_archive_rewind_to_a_mark(tmp_path: Path) -> None:
     with RunFolder.begin(tmp_path, Settings()) as folder:
         folder.metrics.append({"event": "a"})
         folder.archive.add(evaluation(TASK, "one", 2.0))
@@ -88,17 +88,17 @@ def test_metrics_and_archive_go_back_to_a_mark(tmp_path: Path) -> None:
         assert mark is not None
         assert mark.extra == {"more": [1]}
         assert folder.marked("second") is None
-        folder.go_back(mark, archive=False)
+        folder.rewind(mark, archive=False)
         assert read_metrics(tmp_path / METRICS) == [{"event": "a"}]
         assert len(folder.archive) == 2
-        folder.go_back(mark, archive=True)
+        folder.rewind(mark, archive=True)
         assert [one.source for one in folder.archive.evaluations()] == ["one"]
         folder.metrics.append({"event": "c"})
     assert read_metrics(tmp_path / METRICS) == [{"event": "a"}, {"event": "c"}]
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b'{"event": "x"', b"\xff\x00"])
-def test_a_torn_last_line_is_read_over_and_trimmed(tmp_path: Path, torn: bytes) -> None:
+def test_a_torn_last_line_is_ignored_and_removed(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / METRICS
     path.write_bytes(b'{"event": "a"}\n' + torn)
     assert read_metrics(path) == [{"event": "a"}]
@@ -115,9 +115,9 @@ def test_a_broken_line_in_the_middle_is_an_error_that_names_it(tmp_path: Path) -
         read_metrics(path)
 
 
-def test_metrics_of_another_run_are_noticed(tmp_path: Path) -> None:
+def test_metrics_shorter_than_a_mark_are_refused(tmp_path: Path) -> None:
     with RunFolder.begin(tmp_path, Settings()) as folder, pytest.raises(RunError, match="at least 999 bytes"):
-        folder.go_back(Mark(metrics_bytes=999, archive_position=0), archive=False)
+        folder.rewind(Mark(metrics_bytes=999, archive_position=0), archive=False)
 
 
 def test_metrics_hold_no_nan(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_metrics_hold_no_nan(tmp_path: Path) -> None:
     metrics.close()
 
 
-def test_files_and_folders_are_put_in_place_whole(tmp_path: Path) -> None:
+def test_files_and_folders_are_replaced_atomically(tmp_path: Path) -> None:
     write_aside(tmp_path / "new" / "file", "old")
     write_aside(tmp_path / "new" / "file", "new")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["file"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -36,7 +37,7 @@ def test_the_pretrained_file_spells_out_what_a_model_changes() -> None:
     assert read_config(CONFIGS / "pretrained.toml") == PRETRAINED
 
 
-def test_a_table_changes_only_what_it_names(tmp_path: Path) -> None:
+def test_a_config_file_changes_only_the_settings_it_names(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("seed = 7\n[sft.trl]\nmax_steps = 3\n")
     settings = load_settings(path, {"suite": "kernelbench", "device": None})
@@ -44,7 +45,7 @@ def test_a_table_changes_only_what_it_names(tmp_path: Path) -> None:
     assert settings.sft.trl == {**Settings().sft.trl, "max_steps": 3}
 
 
-def test_a_named_model_takes_the_defaults_for_pretrained_ones() -> None:
+def test_a_named_model_gets_the_pretrained_defaults() -> None:
     settings = load_settings(None, {"model": "some/model"})
     assert settings == Settings.model_validate({**merged(Settings().model_dump(), PRETRAINED), "model": "some/model"})
     assert settings.contrast.trl["learning_rate"] < 1e-5
@@ -57,10 +58,10 @@ def test_a_named_model_takes_the_defaults_for_pretrained_ones() -> None:
         ("seed = -1", "seed"),
         ("stages = ['contrast', 'sft']", "order"),
         ("[evaluation]\nsamples = 2", "temperature 0"),
-        ("seed = ", "expected TOML"),
+        ("seed = ", "not valid TOML"),
     ],
 )
-def test_a_wrong_file_is_named_with_its_fault(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_config_file_is_named_with_its_fault(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=said) as caught:
@@ -68,18 +69,18 @@ def test_a_wrong_file_is_named_with_its_fault(tmp_path: Path, text: str, said: s
     assert str(path) in str(caught.value)
 
 
-def test_a_missing_file_is_a_sentence(tmp_path: Path) -> None:
+def test_a_missing_config_file_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read the config file"):
         load_settings(tmp_path / "none.toml")
 
 
-def test_differences_name_each_value() -> None:
+def test_differences_name_each_changed_setting() -> None:
     other = with_flags(Settings(), {"seed": 3, "sft": {"trl": {"max_steps": 1}}})
     assert [line.split(":")[0] for line in differences(Settings(), other)] == ["seed", "sft.trl.max_steps"]
     assert differences(Settings(), Settings()) == []
 
 
-def test_help_comes_before_torch() -> None:
+def test_help_imports_neither_torch_nor_transformers() -> None:
     code = (
         "import sys\nfrom cudal1_agent.cli import main\nsys.argv = ['cudal1-agent', 'train', '--help']\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert end.code == 0\n"
@@ -91,3 +92,12 @@ def test_help_comes_before_torch() -> None:
     assert done.returncode == 0, done.stderr
     assert "--run-dir" in done.stdout
     assert time.process_time() - began_s < 5
+
+
+def test_the_old_name_of_max_per_task_is_read_in_files_and_run_directories(tmp_path: Path) -> None:
+    path = tmp_path / "old.toml"
+    path.write_text("[sft]\nmost_per_task = 3\n")
+    assert load_settings(path).sft.max_per_task == 3
+    stored = json.loads(Settings().model_dump_json())
+    stored["sft"]["most_per_task"] = stored["sft"].pop("max_per_task")
+    assert Settings.model_validate_json(json.dumps(stored)) == Settings()

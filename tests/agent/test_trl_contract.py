@@ -30,7 +30,7 @@ TABLE: dict[str, Any] = {
 }
 
 
-def test_the_private_method_is_there_with_its_signature() -> None:
+def test_trl_still_has_the_private_method_that_is_overridden() -> None:
     method = GRPOTrainer._generate_and_score_completions
     assert list(inspect.signature(method).parameters) == ["self", "inputs"]
     assert "self._generate_and_score_completions(generation_batch)" in inspect.getsource(GRPOTrainer._prepare_inputs)
@@ -80,7 +80,7 @@ def test_every_step_generates_from_the_prompt_written_for_it(tmp_path: Path) -> 
     assert len(written) == 6, "one prompt for each task and step, not for each answer"
 
 
-def test_a_checkpoint_between_two_generation_batches_is_asked_for(tmp_path: Path) -> None:
+def test_a_checkpoint_within_a_generation_batch_is_refused(tmp_path: Path) -> None:
     def made(**changes: Any) -> GRPOConfig:
         return arguments(GRPOConfig, {**TABLE, **changes}, folder=tmp_path, seed=0, use_cpu=True)
 
@@ -99,7 +99,7 @@ def test_a_checkpoint_between_two_generation_batches_is_asked_for(tmp_path: Path
         ({"save_steps": 3, "logging_steps": 2}, "multiple of logging_steps"),
     ],
 )
-def test_a_table_that_cannot_work_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_an_invalid_trl_table_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         arguments(GRPOConfig, {**TABLE, **changes}, folder=tmp_path, seed=0, use_cpu=True)
 

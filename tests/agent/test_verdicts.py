@@ -31,7 +31,7 @@ def test_the_same_program_is_measured_once() -> None:
         assert len(evaluator.jobs) == 3
 
 
-def test_another_task_or_size_is_another_measurement() -> None:
+def test_the_same_program_is_measured_again_on_another_task_or_size() -> None:
     evaluator = HashEvaluator()
     with Archive() as archive:
         verdicts = Verdicts(evaluator, archive)
@@ -42,7 +42,7 @@ def test_another_task_or_size_is_another_measurement() -> None:
         assert len(evaluator.jobs) == 5
 
 
-def test_a_right_program_that_was_not_timed_is_measured_where_its_speed_is_asked_for() -> None:
+def test_an_untimed_correct_program_is_measured_at_training_precision() -> None:
     evaluator = HashEvaluator()
     jobs = [(TASKS[0], source) for source in PROGRAMS]
     with Archive() as archive:
@@ -66,7 +66,7 @@ def test_without_reuse_everything_is_measured() -> None:
         assert len(evaluator.jobs) == 3
 
 
-def test_an_answer_without_a_program_is_no_code_and_costs_nothing() -> None:
+def test_an_answer_without_a_program_is_no_code_and_is_not_measured() -> None:
     evaluator = HashEvaluator()
     with Archive() as archive:
         found = Verdicts(evaluator, archive).judge([(TASKS[0], "I give up."), (TASKS[0], "")])
@@ -74,7 +74,7 @@ def test_an_answer_without_a_program_is_no_code_and_costs_nothing() -> None:
         assert evaluator.jobs == []
 
 
-def test_what_was_finished_survives_a_broken_machine() -> None:
+def test_finished_verdicts_survive_a_machine_error() -> None:
     class Breaking(HashEvaluator):
         def _judge(self, task: Task, source: str, precision: str) -> Evaluation:
             if len(self.jobs) == CHUNK:

@@ -14,7 +14,7 @@ import tyro
 from cudal1_agent.errors import AgentError, RunError
 
 RUNS = Path("runs")
-"""Where runs go that are given no directory."""
+"""Default folder for runs without --run-dir."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Train:
     run_dir: Path | None = None
     """Directory of the run (default: a new one in runs/; with --resume, the newest there)."""
     resume: bool = False
-    """Go on with a run that was cut off, exactly where it stood."""
+    """Resume an interrupted run exactly where it stopped."""
     seed: int | None = None
     """Seed of everything (default: 0)."""
 
@@ -138,7 +138,7 @@ class Model:
 
         settings = load_settings(self.config, {"suite": self.suite, "seed": self.seed})
         if self.out.exists() and any(self.out.iterdir()):
-            raise RunError(f"expected a new or an empty folder for the model, found files in {self.out}")
+            raise RunError(f"the model folder {self.out} is not empty; name a new or an empty folder with --out")
 
         from cudal1_env.hardware import resolve_device
 
@@ -148,7 +148,7 @@ class Model:
 
         quiet_libraries()
         device = resolve_device(settings.device)
-        tasks = tasks_of(settings, device, told=Progress().line)
+        tasks = tasks_of(settings, device, notify=Progress().line)
         make_embedded(self.out, tasks.train, settings.embedded, seed=settings.seed, device=device)
         print(self.out)
         return 0
@@ -162,7 +162,7 @@ def newest_run(folder: Path) -> Path:
     """
     found = sorted(folder.glob("*/config.json"), key=lambda path: path.stat().st_mtime)
     if not found:
-        raise RunError(f"expected a run to resume in {folder}/, found none; name one with --run-dir")
+        raise RunError(f"no run to resume in {folder}/; name one with --run-dir")
     return found[-1].parent
 
 
@@ -184,7 +184,7 @@ def main() -> None:
             print(json.dumps({"error": type(error).__name__, "message": str(error)}))
         code = 2
     except KeyboardInterrupt:
-        print("cudal1-agent: interrupted; a training goes on with: cudal1-agent train --resume", file=sys.stderr)
+        print("cudal1-agent: interrupted; resume a training with: cudal1-agent train --resume", file=sys.stderr)
         code = 130
     sys.exit(code)
 

@@ -5,7 +5,7 @@ AgentError                      anything below
 |- ConfigError (ValueError)     settings that cannot be read, or contradict each other
 |- RunError                     a run directory that cannot be begun, resumed or read
 |- PolicyError                  a model or an endpoint that cannot be used
-`- CorpusError                  a suite or corpus from which nothing can be learnt
+`- CorpusError                  a suite or corpus without anything to train on
 ```
 """
 
@@ -29,4 +29,4 @@ class PolicyError(AgentError):
 
 
 class CorpusError(AgentError):
-    """A suite or corpus from which nothing can be learnt."""
+    """A suite or corpus without anything to train on."""

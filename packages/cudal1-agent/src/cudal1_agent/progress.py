@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: bars on a terminal, plain lines elsewhere, all on standard error."""
+"""Progress of a run on standard error: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ QUIET_S = 15.0
 """Shortest time between two plain lines of one piece of work."""
 
 Tick = Callable[[int, int], None]
-"""Told how much of how much is done."""
+"""Receives how much of how much is done."""
 
 
 class Progress:
-    """Tells how far a run has come."""
+    """Shows the progress of a run."""
 
     def __init__(self) -> None:
         """Look at standard error once."""

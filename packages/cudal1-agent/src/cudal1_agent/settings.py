@@ -21,6 +21,9 @@ STAGES: tuple[StageName, ...] = ("sft", "self_train", "contrast")
 Table = dict[str, Any]
 """Settings of another library, by name."""
 
+RENAMED = {"sft": {"most_per_task": "max_per_task"}}
+"""Settings that had another name once, by table: config files and run directories with the old name are still read."""
+
 
 class Frozen(BaseModel):
     """Base of all settings: frozen, and an unknown name is an error."""
@@ -60,17 +63,26 @@ class PromptSettings(Frozen):
     """Longest prompt; exemplars that would make it longer are left out, the slowest first."""
 
 
+def with_current_names(table: Mapping[str, Any], name: str) -> Table:
+    """Return one table of the settings with old names replaced.
+
+    >>> with_current_names({"most_per_task": 3}, "sft")
+    {'max_per_task': 3}
+    """
+    return {RENAMED.get(name, {}).get(key, key): value for key, value in table.items()}
+
+
 class SftSettings(Frozen):
-    """Stage 1: right programs for training tasks, one after another: a suite's variants, or a corpus."""
+    """Stage 1: supervised fine-tuning on correct programs of a suite's variants or of a corpus."""
 
     corpus: Path | None = None
     """Corpus to learn from instead of the suite's variants (docs/corpus.md): a .parquet or .jsonl file, or a folder
     that `cudal1-data corpus export` wrote."""
     unverified: bool = False
-    """Learn pairs of the corpus too that are labelled `right` and that nobody has judged on the device."""
-    most_per_task: int = Field(default=12, ge=1)
-    """Pairs of the corpus for each task, at most: ways of writing take turns, the fastest program first. 12 is what the
-    paper's six writers could give, two programs each."""
+    """Also learn pairs of the corpus that are labelled correct (`right`) but were not judged on the device."""
+    max_per_task: int = Field(default=12, ge=1)
+    """Maximum number of corpus pairs for each task; backends take turns, the fastest program first. 12: the paper has
+    six writers with two programs each."""
     contexts: tuple[int, ...] = Field(default=(0, 0, 1, 2), min_length=1)
     """How many exemplars a training prompt shows: each pair draws one of these. Without any it is the prompt of the
     evaluation; with some, the form of stage 3 is learnt."""
@@ -90,12 +102,17 @@ class SftSettings(Frozen):
     )
     """Settings of TRL's SFTConfig."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _reads_old_names(cls, values: Any) -> Any:
+        return with_current_names(cast(Table, values), "sft") if isinstance(values, Mapping) else values
+
 
 class SelfTrainSettings(Frozen):
-    """Stage 2: sample, judge, keep what is right, train on it."""
+    """Stage 2: self-training on sampled answers that were judged correct."""
 
     iterations: int = Field(default=1, ge=1)
-    """How often."""
+    """Rounds of sampling and training."""
     samples: int = Field(default=2, ge=1)
     """Answers for each training task and iteration."""
     temperature: float = Field(default=1.0, gt=0)
@@ -177,7 +194,9 @@ class EvaluationSettings(Frozen):
     @model_validator(mode="after")
     def _greedy_is_one(self) -> Self:
         if self.temperature == 0 and self.samples > 1:
-            raise ValueError(f"expected samples = 1 with temperature 0 (all would be equal), got {self.samples}")
+            raise ValueError(
+                f"samples must be 1 with temperature 0 (answers would be equal), got {self.samples}; set temperature"
+            )
         return self
 
 
@@ -218,7 +237,9 @@ class Settings(Frozen):
     @classmethod
     def _in_order(cls, stages: tuple[StageName, ...]) -> tuple[StageName, ...]:
         if list(stages) != [name for name in STAGES if name in stages]:
-            raise ValueError(f"expected some of {', '.join(STAGES)}, each once and in this order, got {stages}")
+            raise ValueError(
+                f"stages must be some of {', '.join(STAGES)}, each once and in this order, got {', '.join(stages)}"
+            )
         return stages
 
 
@@ -294,7 +315,7 @@ def _checked(values: Table, *, where: str) -> Settings:
         return Settings.model_validate(values)
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
-        raise ConfigError(f"{where}expected settings as in configs/quickstart.toml; {faults}") from error
+        raise ConfigError(f"{where}invalid settings: {faults} (configs/quickstart.toml lists them all)") from error
 
 
 def read_config(path: Path) -> Table:
@@ -304,11 +325,15 @@ def read_config(path: Path) -> Table:
         ConfigError: There is no such file, or it is no TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        config = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the config file {path}: {error.strerror}; name one with --config") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: expected TOML: {error}") from error
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    return {
+        name: with_current_names(cast(Table, value), name) if isinstance(value, Mapping) else value
+        for name, value in config.items()
+    }
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
@@ -339,7 +364,7 @@ def differences(stored: Settings, asked: Settings) -> list[str]:
 
     old, new = leaves(stored.model_dump(mode="json")), leaves(asked.model_dump(mode="json"))
     return [
-        f"{name}: {old.get(name)!r} in the run, {new.get(name)!r} asked for"
+        f"{name}: {old.get(name)!r} in the run, {new.get(name)!r} requested"
         for name in sorted(old.keys() | new.keys())
         if old.get(name) != new.get(name)
     ]

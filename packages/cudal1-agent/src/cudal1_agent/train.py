@@ -1,4 +1,4 @@
-"""A whole run: the phases in order, each begun and finished once, whatever kills the process in between."""
+"""A whole training run: all stages in order, resumable after a kill."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cudal1_data import Device, Suite
 from cudal1_env import Evaluator
 from cudal1_env.hardware import resolve_device
 
-from cudal1_agent.data.selection import Lessons, corpus_sha256, load_lessons
+from cudal1_agent.data.selection import CorpusSelection, corpus_sha256, select_pairs
 from cudal1_agent.data.tasks import TaskSets, tasks_of
 from cudal1_agent.errors import RunError
 from cudal1_agent.progress import Progress, quiet_libraries
@@ -32,13 +32,13 @@ def train(
     evaluator: Evaluator | None = None,
     suite: Suite | None = None,
 ) -> Path:
-    """Run all stages, or go on with a run that was cut off.
+    """Run all stages, or resume an interrupted run.
 
     Args:
-        settings: What to do. With `resume`, None takes those of the run, and others are refused.
+        settings: Settings of the run. With `resume`, None takes those of the run, and others are refused.
         run_dir: The run directory.
-        resume: Go on.
-        evaluator: Who judges; None is this machine's judge. One that is given is not closed.
+        resume: Continue the run in `run_dir`.
+        evaluator: Judges answers; None starts this machine's judge. One that is given is not closed.
         suite: The tasks; None loads the suite that the settings name.
 
     Returns:
@@ -60,12 +60,12 @@ def train(
         settings = folder.settings
         progress.line(f"{'resuming' if resume else 'beginning'} the run in {run_dir}")
         device = resolve_device(settings.device)
-        tasks = tasks_of(settings, device, suite=suite, told=progress.line)
+        tasks = tasks_of(settings, device, suite=suite, notify=progress.line)
         for reason in tasks.broken:
             progress.line(f"left out: {reason}")
         if tasks.overlaps:
             progress.line(overlap_text(tasks))
-        lessons, on_test = take_lessons(folder, tasks, device)
+        selection, on_test = select_corpus(folder, tasks, device)
         tasks = replace(tasks, trained_on_test=tasks.trained_on_test or on_test)
         quiet_libraries()
         judge = None
@@ -80,7 +80,7 @@ def train(
                 tasks=tasks,
                 verdicts=Verdicts(evaluator, folder.archive, reuse=settings.evaluation.reuse),
                 progress=progress,
-                lessons=lessons,
+                selection=selection,
             )
             run_phases(session, phases(session))
         finally:
@@ -90,14 +90,14 @@ def train(
 
 
 def overlap_text(tasks: TaskSets) -> str:
-    """Return how many tasks overlap the test, by what shows it, and what became of them."""
+    """Return how many tasks overlap the test, by what shows it, and whether they were left out."""
     counts = ", ".join(f"{count} by {why}" for why, count in tasks.overlaps.items())
     if not tasks.left_out:
         return f"trained on although the test has them too ({counts}); everything is marked trained_on_test"
     return f"left out of training, because the test has them too ({counts}): {', '.join(tasks.left_out)}"
 
 
-def take_lessons(folder: RunFolder, tasks: TaskSets, device: Device) -> tuple[Lessons | None, bool]:
+def select_corpus(folder: RunFolder, tasks: TaskSets, device: Device) -> tuple[CorpusSelection | None, bool]:
     """Read the corpus that a run's stage 1 learns from, and note in the run directory which file it was.
 
     Returns:
@@ -117,11 +117,10 @@ def take_lessons(folder: RunFolder, tasks: TaskSets, device: Device) -> tuple[Le
             return None, noted.trained_on_test
         if (found := corpus_sha256(path)) != noted.sha256:
             raise RunError(
-                f"expected the corpus {path} with which {folder.path} was begun (SHA-256 {noted.sha256[:12]}...), "
-                f"found another file there ({found[:12]}...); put the old one back, or begin another run with another "
-                "--run-dir"
+                f"the corpus {path} has changed since the run {folder.path} began (SHA-256 {noted.sha256[:12]}..., now "
+                f"{found[:12]}...); put the old one back, or begin a new run with another --run-dir"
             )
-    lessons = load_lessons(
+    selection = select_pairs(
         path,
         settings.sft,
         device,
@@ -130,8 +129,8 @@ def take_lessons(folder: RunFolder, tasks: TaskSets, device: Device) -> tuple[Le
         train_on_test=settings.train_on_test,
     )
     if noted is None:
-        write_aside(folder.path / CORPUS, lessons.note().model_dump_json(indent=2) + "\n")
-    return lessons, bool(lessons.kernelbench)
+        write_aside(folder.path / CORPUS, selection.note().model_dump_json(indent=2) + "\n")
+    return selection, bool(selection.kernelbench)
 
 
 def phases(session: Session) -> list[Phase]:
@@ -180,8 +179,8 @@ def make_model(session: Session, _: Checkpoint | None) -> None:
     """Make the embedded model in the run directory."""
     from cudal1_agent.policies.embedded import make_embedded
 
-    lessons = session.lessons
-    programs = lessons.choose(session.settings.sft.most_per_task)[0] if lessons is not None else ()
+    selection = session.selection
+    programs = selection.choose(session.settings.sft.max_per_task)[0] if selection is not None else ()
     make_embedded(
         session.folder.path / "model",
         session.tasks.train,

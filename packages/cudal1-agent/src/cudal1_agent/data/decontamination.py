@@ -1,4 +1,4 @@
-"""What of a corpus must not be trained on, because it is test data or what this run is evaluated on."""
+"""Decontamination: which pairs of a corpus are test data, or tasks that this run is evaluated on."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from cudal1_data.corpus.model import digest
 from cudal1_data.kernelbench import notes, place_of, places_by_text, text_hash
 
 
-class Leaks:
-    """Says of pairs whether they are test data: by their task's id and split, and by the text of their reference.
+class Decontamination:
+    """Finds pairs that must not be trained on, by the id of their task and by the text of their reference.
 
     A reference is the same program whatever its sizes, texts and comments are; only the held-out sizes of training
-    tasks are told from the others by the very text.
+    tasks are compared by their exact text.
 
     Args:
         held_out: Tasks that this run never trains on.

@@ -1,4 +1,4 @@
-"""From right programs to the (prompt, answer) pairs that stage 1 learns."""
+"""Training examples of stage 1: (prompt, answer) pairs from correct programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Fits = Callable[[str, str], bool]
 
 @dataclass(frozen=True)
 class Program:
-    """A right program for a task."""
+    """A correct program for a task."""
 
     task: Task
     """The task at the size that the program is for."""
@@ -76,8 +76,8 @@ def training_pairs(
     ]
     if not programs:
         raise CorpusError(
-            f"expected variants to learn from, found none that run on {device} in {len(tasks)} training tasks; "
-            "leave stage sft out (--stages self_train,contrast) or take a suite that ships variants, as starter does"
+            f"none of the {len(tasks)} training tasks has a variant that runs on {device}; "
+            "leave stage sft out (--stages self_train,contrast) or use a suite with variants, such as starter"
         )
     return pairs_from(programs, prompt_of, contexts=contexts, count=count, seed=seed)
 

@@ -1,4 +1,4 @@
-"""The contrastive prompt and its answer: pure functions from text to text.
+"""Contrastive prompts and their answers: pure functions from text to text.
 
 The prompt has the five parts of the CUDA-L1 paper, in its order: the task, the reference program, previous
 implementations with scores, the generation protocol, requirements and restrictions. The answer has three
@@ -118,7 +118,7 @@ def fit_prompt(
         style: How many words to use.
         device: What the programs run on.
         count: Number of tokens in a text.
-        limit: Most tokens that the prompt may have. A prompt without exemplars is returned whatever its length.
+        limit: Most tokens that the prompt may have. A prompt without exemplars is returned at any length.
     """
     kept = list(exemplars)
     while True:

@@ -1,4 +1,4 @@
-"""Which pairs of a corpus stage 1 learns from, in what order of preference, and why the others are left out."""
+"""Corpus selection: which pairs stage 1 learns from, in which order, and why the others are left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cudal1_data.corpus.model import NOISE, digest
 from cudal1_env.records import PROTOCOL_VERSION, Status
 from pydantic import BaseModel, ConfigDict, Field
 
-from cudal1_agent.data.decontamination import Leaks
+from cudal1_agent.data.decontamination import Decontamination
 from cudal1_agent.data.examples import Program
 from cudal1_agent.errors import CorpusError
 from cudal1_agent.settings import SftSettings
@@ -26,42 +26,42 @@ from cudal1_agent.settings import SftSettings
 T = TypeVar("T")
 
 
-class Why(StrEnum):
-    """Why a pair is not learnt; the first that holds counts."""
+class Exclusion(StrEnum):
+    """Exclusion a pair is not learnt; the first that holds counts."""
 
     FAILURE = "failure"
     """It is labelled as a failure, or as slow."""
     REFUTED = "refuted"
-    """A judge called it something else than right."""
+    """A judge found it incorrect."""
     UNVERIFIED = "unverified"
-    """No judge called it right on the device that the run trains for."""
+    """No judge found it correct on the device that the run trains for."""
     NO_GPU = "no_gpu"
-    """Nobody judged it, and it is written for a GPU, but the run trains for the CPU."""
+    """It was not judged and needs a GPU, but the run trains for the CPU."""
     SPLIT = "split"
     """Its task is marked for validation or test."""
     EVALUATED = "evaluated"
     """The run evaluates on its task, or holds it out."""
     KERNELBENCH = "kernelbench"
-    """Its task is one of KernelBench's, or asks for the same as one."""
+    """Its task is one of KernelBench's, or overlaps one."""
     TOO_LONG = "too_long"
     """Prompt and answer would be cut to `max_length`."""
     SURPLUS = "surplus"
-    """Its task has as many pairs without it as are wanted."""
+    """Its task already has `max_per_task` pairs."""
 
 
 _ADVICE = {
-    Why.FAILURE: "build a corpus with right programs (cudal1-data corpus build)",
-    Why.REFUTED: "what was wrong stands in its evaluations (cudal1-data corpus stats)",
-    Why.UNVERIFIED: "have them judged (cudal1-env verify {path} --device {device} --out records.jsonl, then "
+    Exclusion.FAILURE: "build a corpus with correct programs (cudal1-data corpus build)",
+    Exclusion.REFUTED: "read the reasons in their evaluations (cudal1-data corpus stats)",
+    Exclusion.UNVERIFIED: "have them judged (cudal1-env verify {path} --device {device} --out records.jsonl, then "
     "cudal1-data corpus merge {path} records.jsonl), or learn them as they are with unverified = true in [sft]",
-    Why.NO_GPU: "train on a machine with a GPU (--device cuda), or build PyTorch programs",
-    Why.SPLIT: "build a corpus from tasks that are marked for training",
-    Why.EVALUATED: "build a corpus from other tasks, or hold out others (--test-suite)",
-    Why.KERNELBENCH: "build a corpus from other tasks, or train on test data with --train-on-test",
-    Why.TOO_LONG: "raise max_length in the table [sft.trl], and the context of the model",
-    Why.SURPLUS: "raise most_per_task in the table [sft]",
+    Exclusion.NO_GPU: "train on a machine with a GPU (--device cuda), or build PyTorch programs",
+    Exclusion.SPLIT: "build a corpus from tasks that are marked for training",
+    Exclusion.EVALUATED: "build a corpus from other tasks, or hold out others (--test-suite)",
+    Exclusion.KERNELBENCH: "build a corpus from other tasks, or train on test data with --train-on-test",
+    Exclusion.TOO_LONG: "raise max_length in the table [sft.trl], and the context of the model",
+    Exclusion.SURPLUS: "raise max_per_task in the table [sft]",
 }
-"""What to do where most are left out for a reason."""
+"""What to do if most pairs are left out for a reason."""
 
 
 class CorpusNote(BaseModel):
@@ -74,7 +74,7 @@ class CorpusNote(BaseModel):
     tasks: tuple[str, ...]
     """Ids of the tasks of which it may learn programs."""
     kernelbench: dict[str, str] = Field(default_factory=dict[str, str])
-    """Those of them that are KernelBench's or ask for the same, with its task; none without `train_on_test`."""
+    """Those of them that are KernelBench's or overlap one of its tasks, and which; none without `train_on_test`."""
 
     @property
     def trained_on_test(self) -> bool:
@@ -83,8 +83,8 @@ class CorpusNote(BaseModel):
 
 
 @dataclass(frozen=True)
-class Lessons:
-    """The pairs of a corpus that may be learnt."""
+class CorpusSelection:
+    """The pairs of a corpus that stage 1 may learn."""
 
     path: Path
     """What the settings name."""
@@ -94,10 +94,10 @@ class Lessons:
     """For which programs are learnt."""
     tasks: tuple[tuple[Program, ...], ...]
     """Programs by task (a reference at one size), each task's in the order in which they are preferred."""
-    left_out: Mapping[Why, int]
+    left_out: Mapping[Exclusion, int]
     """How many pairs are not among them, by reason."""
     kernelbench: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Tasks among them that are KernelBench's or ask for the same, with its task."""
+    """Tasks among them that are KernelBench's or overlap one of its tasks, with that task."""
 
     def note(self) -> CorpusNote:
         """Return what a run directory keeps of this."""
@@ -105,13 +105,13 @@ class Lessons:
         return CorpusNote(sha256=self.sha256, tasks=tuple(ids), kernelbench=dict(self.kernelbench))
 
     def choose(
-        self, most: int, fits: Callable[[Program], bool] = lambda _: True
-    ) -> tuple[list[Program], dict[Why, int]]:
-        """Return the first so many programs of each task that fit, and how many pairs of the corpus are left out.
+        self, limit: int, fits: Callable[[Program], bool] = lambda _: True
+    ) -> tuple[list[Program], dict[Exclusion, int]]:
+        """Return the first `limit` programs of each task that fit, and how many pairs of the corpus are left out.
 
         Args:
-            most: Programs for each task, at most.
-            fits: Whether a program goes into the model's context. Not asked about those beyond `most`.
+            limit: Maximum number of programs for each task.
+            fits: Whether a program goes into the model's context. Not called for those beyond `limit`.
 
         Raises:
             CorpusError: None is left.
@@ -121,7 +121,7 @@ class Lessons:
         for programs in self.tasks:
             count = 0
             for program in programs:
-                why = Why.SURPLUS if count == most else None if fits(program) else Why.TOO_LONG
+                why = Exclusion.SURPLUS if count == limit else None if fits(program) else Exclusion.TOO_LONG
                 if why is None:
                     chosen.append(program)
                     count += 1
@@ -129,7 +129,7 @@ class Lessons:
                     left[why] += 1
         if not chosen:
             raise CorpusError(_nothing_left(self.path, left, self.device))
-        return chosen, {why: left[why] for why in Why if left[why]}
+        return chosen, {why: left[why] for why in Exclusion if left[why]}
 
 
 def corpus_sha256(path: Path) -> str:
@@ -141,14 +141,14 @@ def corpus_sha256(path: Path) -> str:
     file = corpus_file(path)
     if not file.is_file():
         raise CorpusError(
-            f"expected a corpus (a .parquet or .jsonl file, or a folder that cudal1-data corpus export wrote), found "
-            f"no file {file}; name another, or make one: cudal1-data corpus build {file}"
+            f"no corpus file {file}; name another (a .parquet or .jsonl file, or a folder of cudal1-data corpus "
+            f"export), or make one: cudal1-data corpus build {file}"
         )
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def load_lessons(
+def select_pairs(
     path: Path,
     settings: SftSettings,
     device: Device,
@@ -156,11 +156,11 @@ def load_lessons(
     held_out: Iterable[Task] = (),
     sizes: Iterable[Task] = (),
     train_on_test: bool = False,
-) -> Lessons:
+) -> CorpusSelection:
     """Read a corpus and keep what may be learnt.
 
-    Those are pairs that a judge called right on the device and never wrong; with `settings.unverified` also those that
-    are labelled right and were not judged there. Test data is left out, see `Leaks`.
+    Those are pairs that judges on the device found correct and never incorrect; with `settings.unverified` also pairs
+    that are labelled correct and were not judged there. Test data is left out, see `Decontamination`.
 
     Args:
         path: The corpus.
@@ -168,25 +168,27 @@ def load_lessons(
         device: What the run trains for.
         held_out: Tasks that the run never trains on.
         sizes: Training tasks of the run at sizes that it never trains on.
-        train_on_test: Keep pairs of KernelBench's tasks and of those that ask for the same.
+        train_on_test: Keep pairs of KernelBench's tasks and of tasks that overlap them.
 
     Raises:
         CorpusError: There is no such file, a pair in it was changed by hand, or none of them may be learnt.
         DataError: The file is no corpus.
     """
     sha256 = corpus_sha256(path)
-    leaks = Leaks(held_out, sizes)
-    left: Counter[Why] = Counter()
+    decontamination = Decontamination(held_out, sizes)
+    left: Counter[Exclusion] = Counter()
     kept: dict[tuple[str, str], list[Pair]] = {}
     marked: dict[str, str] = {}
     for pair in load_corpus(path):
         if digest(pair.source) != pair.source_sha256 or digest(pair.reference) != pair.reference_sha256:
             raise CorpusError(
-                f"{path}: expected pairs whose hashes are those of their programs, got a program for {pair.task} "
-                "that was changed; build the corpus again and merge its records into it"
+                f"{path}: a program for {pair.task} does not match its hash, so it was changed; "
+                "build the corpus again and merge its records into it"
             )
-        known = leaks.kernelbench(pair)
-        why = _unproven(pair, device, settings) or _leaking(pair, leaks, known, train_on_test=train_on_test)
+        known = decontamination.kernelbench(pair)
+        why = _not_verified(pair, device, settings) or _contaminated(
+            pair, decontamination, known, train_on_test=train_on_test
+        )
         if why is not None:
             left[why] += 1
             continue
@@ -196,39 +198,41 @@ def load_lessons(
     if not kept:
         raise CorpusError(_nothing_left(path, left, device))
     tasks = tuple(_programs(pairs, device) for pairs in kept.values())
-    return Lessons(path, sha256, device, tasks, left, marked)
+    return CorpusSelection(path, sha256, device, tasks, left, marked)
 
 
-def _unproven(pair: Pair, device: Device, settings: SftSettings) -> Why | None:
-    """Return why a pair does not count as right on a device."""
+def _not_verified(pair: Pair, device: Device, settings: SftSettings) -> Exclusion | None:
+    """Return why a pair does not count as correct on a device, None if it does."""
     if pair.label != "right":
-        return Why.FAILURE
+        return Exclusion.FAILURE
     here = {one.status for one in pair.evaluations if one.device == device} - {NOISE}
     if here:
-        return None if here == {Status.CORRECT} else Why.REFUTED
+        return None if here == {Status.CORRECT} else Exclusion.REFUTED
     if pair.refuted:
-        return Why.REFUTED
+        return Exclusion.REFUTED
     if not settings.unverified:
-        return Why.UNVERIFIED
-    return Why.NO_GPU if device == "cpu" and pair.needs_gpu else None
+        return Exclusion.UNVERIFIED
+    return Exclusion.NO_GPU if device == "cpu" and pair.needs_gpu else None
 
 
-def _leaking(pair: Pair, leaks: Leaks, kernelbench: str | None, *, train_on_test: bool) -> Why | None:
-    """Return why a pair must not be trained on."""
+def _contaminated(
+    pair: Pair, decontamination: Decontamination, kernelbench: str | None, *, train_on_test: bool
+) -> Exclusion | None:
+    """Return why a pair must not be trained on, None if it may."""
     if pair.split != "train" and not (train_on_test and kernelbench is not None):
-        return Why.SPLIT
-    if leaks.evaluated(pair):
-        return Why.EVALUATED
+        return Exclusion.SPLIT
+    if decontamination.evaluated(pair):
+        return Exclusion.EVALUATED
     if (kernelbench is not None or pair.overlaps is not None) and not train_on_test:
-        return Why.KERNELBENCH
+        return Exclusion.KERNELBENCH
     return None
 
 
 def _programs(pairs: Sequence[Pair], device: Device) -> tuple[Program, ...]:
-    """Return the programs of a task as they are preferred: ways of writing take turns, within a way its templates.
+    """Return the programs of a task in order of preference: backends take turns, within a backend its templates.
 
-    Those of a template come fastest first, and so do templates and ways by their fastest; what was not measured comes
-    last.
+    Programs of a template come fastest first, and so do templates and backends by their fastest; unmeasured programs
+    come last.
     """
 
     def place(pair: Pair) -> tuple[float, str]:
@@ -237,8 +241,8 @@ def _programs(pairs: Sequence[Pair], device: Device) -> tuple[Program, ...]:
 
     first = pairs[0]
     task = Task(id=first.task, source=first.reference, name=first.task, level=max(first.level, 1), origin="corpus")
-    ways = _lines(sorted(pairs, key=place), lambda pair: pair.writing)
-    ordered = _by_turns([_by_turns(_lines(way, lambda pair: pair.template)) for way in ways])
+    backends = _grouped(sorted(pairs, key=place), lambda pair: pair.writing)
+    ordered = _interleaved([_interleaved(_grouped(backend, lambda pair: pair.template)) for backend in backends])
     speedups = [_measured(pair, device) for pair in ordered]
     return tuple(
         Program(task, pair.source, pair.techniques, None if speedup is None else speedup.point)
@@ -256,36 +260,36 @@ def _measured(pair: Pair, device: Device) -> Speedup | None:
     return found[-1] if found else None
 
 
-def _lines(items: Iterable[T], name: Callable[[T], str]) -> list[list[T]]:
+def _grouped(items: Iterable[T], name: Callable[[T], str]) -> list[list[T]]:
     lines: dict[str, list[T]] = {}
     for item in items:
         lines.setdefault(name(item), []).append(item)
     return list(lines.values())
 
 
-def _by_turns(lines: Iterable[Sequence[T]]) -> list[T]:
+def _interleaved(lines: Iterable[Sequence[T]]) -> list[T]:
     return [item for turn in zip_longest(*lines) for item in turn if item is not None]
 
 
-def listed(left_out: Mapping[Why, int]) -> str:
-    """Return how many pairs were left out why, for people.
+def listed(left_out: Mapping[Exclusion, int]) -> str:
+    """Return the number of pairs left out by reason, as text.
 
-    >>> listed({Why.REFUTED: 2, Why.TOO_LONG: 1})
+    >>> listed({Exclusion.REFUTED: 2, Exclusion.TOO_LONG: 1})
     '2 refuted, 1 too long'
     """
     return ", ".join(f"{count} {why.replace('_', ' ')}" for why, count in left_out.items()) or "none"
 
 
-def _nothing_left(path: Path, left: Mapping[Why, int], device: Device) -> str:
+def _nothing_left(path: Path, left: Mapping[Exclusion, int], device: Device) -> str:
     total = sum(left.values())
     if not total:
-        return f"expected pairs to learn from in {path}, found an empty corpus; fill it with cudal1-data corpus build"
-    # Help with what keeps most of them out, and with what keeps those out that came furthest.
-    reasons = dict.fromkeys([max(left, key=lambda why: left[why]), [why for why in Why if left.get(why)][-1]])
+        return f"the corpus {path} is empty; fill it with cudal1-data corpus build"
+    # Advice on the most frequent reason, and on the reason that comes last in the order of checks.
+    reasons = dict.fromkeys([max(left, key=lambda why: left[why]), [why for why in Exclusion if left.get(why)][-1]])
     todo = "; or ".join(_ADVICE[why].format(path=corpus_file(path), device=device) for why in reasons)
     if path == BUNDLED:
         todo = f"write it to a folder of your own (cudal1-data corpus export {path} FOLDER) and use that; or {todo}"
     return (
-        f"expected pairs to learn from on {device} in {path}, found none among its {total} (left out: "
-        f"{listed({why: left[why] for why in Why if why in left})}); {todo}"
+        f"none of the {total} pairs in {path} can be learnt on {device} (left out: "
+        f"{listed({why: left[why] for why in Exclusion if why in left})}); {todo}"
     )

@@ -53,11 +53,11 @@ def choose_tasks(
     test: Suite | None = None,
     train_on_test: bool = False,
     training: bool = True,
-    told: Callable[[str], None] = lambda _: None,
+    notify: Callable[[str], None] = lambda _: None,
 ) -> TaskSets:
     """Sort the tasks of a suite into training and evaluation.
 
-    Tasks tagged `random` are left out: they have no right answer. A suite that marks nothing for training is test
+    Tasks tagged `random` are left out: no answer to them is correct. A suite that marks nothing for training is test
     data, as KernelBench is; so are tasks that overlap the suite `test`. Both are traced for that, unless all
     training tasks are starter or generated ones (`cudal1_data.duplicates`).
 
@@ -68,7 +68,7 @@ def choose_tasks(
         test: Suite whose tasks are held out instead.
         train_on_test: Train on test data all the same.
         training: Whether anything is to be trained on at all.
-        told: Told what takes time, and which tasks cannot be compared with the test.
+        notify: Receives a line for each slow step, and for each task that cannot be compared with the test.
 
     Raises:
         CorpusError: No task is left, or what is left is test data.
@@ -86,13 +86,13 @@ def choose_tasks(
     if not train:
         raise CorpusError(_nothing_to_train_on(suite, usable))
     # The test's random tasks, too: nothing is reported on them, and a copy under another name has no such tag.
-    overlaps = {} if test is None else near_duplicates(train, test, told=told)
+    overlaps = {} if test is None else near_duplicates(train, test, told=notify)
     if overlaps and not train_on_test:
         train = tuple(task for task in train if task.id not in overlaps)
     if not train:
         raise CorpusError(
-            f"expected training tasks in {suite.name!r} that are not in the test {test.name if test else ''!r}, "
-            "found none; name another suite, or train on test data with --train-on-test"
+            f"all training tasks of {suite.name!r} are in the test suite {test.name if test else ''!r}; "
+            "name another suite, or train on test data with --train-on-test"
         )
     sizes = _other_sizes(train, device)
     groups = {
@@ -120,11 +120,14 @@ def _has_an_answer(task: Task) -> bool:
 
 def _nothing_to_train_on(suite: Suite, usable: Suite) -> str:
     if not usable:
-        return f"expected tasks with a right answer in the suite {suite.name!r}, found none among its {len(suite)}"
+        return (
+            f"no task of the suite {suite.name!r} has a checkable answer (all {len(suite)} are tagged random); "
+            "name another with --suite"
+        )
     return (
-        f"expected training tasks in the suite {suite.name!r}, all its {len(usable)} are test data; train on another "
-        "suite and report on this one (--suite starter --test-suite ...), or train on it all the same with "
-        "--train-on-test, which marks everything that the run writes"
+        f"cannot train on the suite {suite.name!r}: all its {len(usable)} tasks are test data; train on another "
+        "suite and report on this one (--suite starter --test-suite ...), or use --train-on-test, which marks all "
+        "that the run writes"
     )
 
 
@@ -141,7 +144,7 @@ def tasks_of(
     *,
     suite: Suite | None = None,
     training: bool = True,
-    told: Callable[[str], None] = lambda _: None,
+    notify: Callable[[str], None] = lambda _: None,
 ) -> TaskSets:
     """Load the suites that settings name, and sort their tasks.
 
@@ -150,7 +153,7 @@ def tasks_of(
         device: Where programs run.
         suite: The tasks, where they are not those of the suite that the settings name.
         training: Whether anything is to be trained on.
-        told: Told what takes time, and which tasks cannot be compared with the test.
+        notify: Receives a line for each slow step, and for each task that cannot be compared with the test.
 
     Raises:
         CorpusError: No task is left, or what is left is test data.
@@ -164,5 +167,5 @@ def tasks_of(
         test=test,
         train_on_test=settings.train_on_test,
         training=training,
-        told=told,
+        notify=notify,
     )

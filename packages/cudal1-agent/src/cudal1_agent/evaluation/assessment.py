@@ -1,4 +1,4 @@
-"""The evaluation of a policy: answers for every group of tasks, judged, in the columns of the paper."""
+"""Assessment of a policy: its answers for every group of tasks, judged and summarised in the paper's columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PromptFor = Callable[[Task], str]
 
 @dataclass(frozen=True)
 class Assessed:
-    """What became of one task."""
+    """The judged answers of one task."""
 
     task: str
     """Task id."""
@@ -53,16 +53,16 @@ def assess(
     """Ask a policy about every task and judge its answers.
 
     Args:
-        policy: Who answers.
+        policy: Writes the answers.
         groups: Tasks by group.
         prompt_for: Makes the prompt of a task.
-        verdicts: Who judges.
+        verdicts: Judges them.
         settings: How many answers, and how they are drawn.
         seed: Seed of the drawing.
-        progress: Told how far it has come.
+        progress: Shows how many answers are judged.
 
     Returns:
-        For each group that has tasks, what became of each of them, in order.
+        For each group that has tasks, the judged answers of each of them, in order.
     """
     tasks = [task for group in groups.values() for task in group]
     answers = policy.sample(
@@ -114,8 +114,8 @@ def shown_exemplars(rule: Exemplars, archive: Archive, task: Task, n: int, seed:
     """Draw the exemplars for a prompt from what the archive holds of a task at this size.
 
     Args:
-        rule: How.
-        archive: Where from.
+        rule: How exemplars are chosen.
+        archive: Where they come from.
         task: The task.
         n: How many at most.
         seed: Decides the draw together with task and archive; nothing is remembered from one draw to the next.

@@ -1,4 +1,4 @@
-"""Evaluating a policy: after each stage of a run, and on its own for any run or model."""
+"""Evaluation of a policy: after each stage of a run, and by `cudal1-agent evaluate` for any run or model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cudal1_env.stats import SpeedupSummary, paired_change
 from cudal1_agent.data.tasks import GROUPS, HELD_OUT_TASKS, TRAIN, tasks_of
 from cudal1_agent.errors import RunError
 from cudal1_agent.evaluation.assessment import Assessed, assess, plain_or_contrastive, summarize
-from cudal1_agent.evaluation.tables import change_text, leakage_lines, stage_table
+from cudal1_agent.evaluation.tables import change_text, contamination_notes, stage_table
 from cudal1_agent.policies.embedded import is_embedded
 from cudal1_agent.policies.prompting import prompt_builder
 from cudal1_agent.policies.transformers import TransformersPolicy
@@ -43,7 +43,7 @@ Rows = list[tuple[str, str, SpeedupSummary]]
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What became of a suite's tasks."""
+    """The result of an evaluation: each task's best answer, and which tasks the model was trained on."""
 
     groups: dict[str, list[Assessed]]
     """By group each task's best answer."""
@@ -75,7 +75,7 @@ class Evaluated:
             name: What the table calls that which was evaluated.
         """
         table = stage_table([(name, GROUPS[group], summarize(found)) for group, found in self.groups.items()])
-        lines = leakage_lines(
+        lines = contamination_notes(
             [{"group": group, "trained_on_test": self.trained_on_test} for group in self.groups], GROUPS
         )
         if self.seen:
@@ -86,7 +86,7 @@ class Evaluated:
 def tabulate(
     session: Session, _: Checkpoint | None, *, stage: StageName, model: str | Path, before: StageName | None
 ) -> None:
-    """Evaluate the model that a stage left, and write what came of it into the metrics.
+    """Evaluate the model of a stage, and write answers, table and change into the metrics.
 
     Args:
         session: The run.
@@ -146,7 +146,7 @@ def _is_kernelbenchs(task: Task) -> bool:
 
 
 def answer_record(stage: str, group: str, one: Assessed) -> Record:
-    """Return a line of metrics on what became of one task."""
+    """Return the line of metrics for one evaluated task."""
     speedup = one.best.speedup if one.best.correct else None
     return {
         "event": "answer",
@@ -176,12 +176,12 @@ def evaluate_model(
 
     Args:
         target: Run directory, folder of a model, or hub name.
-        settings: What to go by; see `settings_for`.
-        evaluator: Who judges; None is this machine's judge.
+        settings: Settings of the evaluation; see `settings_for`.
+        evaluator: Judges answers; None starts this machine's judge.
         archive: Where evaluations are kept and exemplars come from; None keeps none.
 
     Returns:
-        What became of each task, and whether the run has seen it.
+        Each task's best answer, and whether the run was trained on the task.
 
     Raises:
         RunError: The run has no finished stage.
@@ -189,14 +189,14 @@ def evaluate_model(
     """
     progress = Progress()
     device = resolve_device(settings.device)
-    tasks = tasks_of(settings, device, training=False, told=progress.line)
+    tasks = tasks_of(settings, device, training=False, notify=progress.line)
     model: str | Path = target
     seen: dict[str, str] = {}
     marked = False
     if (Path(target) / CONFIG).is_file():
         model = last_model(Path(target))
-        trained = tasks_of(read_settings(Path(target)), device, told=progress.line).train
-        learnt = (*trained, *learnt_tasks(Path(target)))
+        trained = tasks_of(read_settings(Path(target)), device, notify=progress.line).train
+        learnt = (*trained, *corpus_tasks(Path(target)))
         same = near_duplicates(learnt, tasks.groups[HELD_OUT_TASKS], told=progress.line)
         seen = {one.test: name for name, one in same.items()}
         marked = any(record.get("trained_on_test") for record in read_metrics(Path(target) / METRICS))
@@ -235,8 +235,8 @@ def evaluate_model(
             kept.close()
 
 
-def learnt_tasks(run: Path) -> list[Task]:
-    """Return the tasks of the corpus that a run learnt from, as far as they must be known to find near-duplicates."""
+def corpus_tasks(run: Path) -> list[Task]:
+    """Return the tasks of the corpus that a run was trained on, with what near-duplicate detection needs of them."""
     note = read_corpus_note(run)
     if note is None:
         return []
@@ -267,7 +267,4 @@ def last_model(run: Path) -> Path:
     for stage in reversed(settings.stages):
         if read_mark(run / "marks" / f"{stage}.table.json") is not None:
             return stage_model(run, stage, settings)
-    raise RunError(
-        f"expected a run with a finished stage in {run}, found none; "
-        f"go on with: cudal1-agent train --run-dir {run} --resume"
-    )
+    raise RunError(f"no finished stage in the run {run}; resume it with: cudal1-agent train --run-dir {run} --resume")

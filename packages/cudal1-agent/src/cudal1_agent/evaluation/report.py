@@ -13,7 +13,7 @@ from cudal1_env import Archive, Evaluation
 from cudal1_env.stats import COLUMNS, PairedChange, cells
 
 from cudal1_agent.data.tasks import GROUPS
-from cudal1_agent.evaluation.tables import change_text, leakage_lines, stage_table, summary_of
+from cudal1_agent.evaluation.tables import change_text, contamination_notes, stage_table, summary_of
 from cudal1_agent.run.files import write_aside
 from cudal1_agent.run.folder import ARCHIVE, METRICS, REPORT, is_finished, read_settings
 from cudal1_agent.run.metrics import Record, read_metrics
@@ -55,7 +55,7 @@ def report(run_dir: Path) -> Path:
             for record in of_event(records, "table")
         ],
         changes=_changes(records),
-        leakage=leakage_lines(of_event(records, "table"), GROUPS),
+        contamination=contamination_notes(of_event(records, "table"), GROUPS),
         plots=plots(records),
         seconds=of_event(records, "seconds"),
         statuses=sorted(statuses.items(), key=lambda item: -item[1]),
@@ -76,7 +76,7 @@ def summary_text(run_dir: Path) -> str:
     read_settings(run_dir)
     records = read_metrics(run_dir / METRICS)
     rows = [(record["stage"], GROUPS[record["group"]], summary_of(record)) for record in of_event(records, "table")]
-    return "\n".join([stage_table(rows), *_changes(records), *leakage_lines(of_event(records, "table"), GROUPS)])
+    return "\n".join([stage_table(rows), *_changes(records), *contamination_notes(of_event(records, "table"), GROUPS)])
 
 
 def of_event(records: Sequence[Record], event: str) -> list[Record]:

@@ -38,8 +38,8 @@ def summary_of(record: Mapping[str, object]) -> SpeedupSummary:
     return SpeedupSummary.model_validate({name: record[name] for name in SpeedupSummary.model_fields})
 
 
-def leakage_lines(records: Sequence[Mapping[str, Any]], groups: Mapping[str, str]) -> list[str]:
-    """Return what a reader of the stage table must know of test data in training, one sentence a line.
+def contamination_notes(records: Sequence[Mapping[str, Any]], groups: Mapping[str, str]) -> list[str]:
+    """Return warnings about test data in training for readers of the stage table, one sentence a line.
 
     Args:
         records: The `table` records of a run's metrics.

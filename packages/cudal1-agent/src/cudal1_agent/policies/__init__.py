@@ -1,4 +1,4 @@
-"""Policies: whatever writes answers to prompts. One file for each way of running a language model."""
+"""Policies write answers to prompts; one file for each way of running a language model."""
 
 from cudal1_agent.policies.base import Policy
 

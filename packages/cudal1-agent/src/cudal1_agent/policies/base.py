@@ -1,4 +1,4 @@
-"""The one protocol between the stages and whatever writes answers."""
+"""The policy protocol: what stages and evaluations ask for answers."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class OpenAIPolicy:
                 if response.status_code not in _BUSY:
                     break
         raise PolicyError(
-            f"expected an answer of {self._model} from {self._client.base_url}, got {fault}; "
+            f"{self._client.base_url} gave no answer of the model {self._model}: {fault}; "
             "check the address (with its version, as in http://localhost:8000/v1), the key and the model's name"
         )
 
@@ -115,5 +115,6 @@ class OpenAIPolicy:
             return _Completion.model_validate_json(response.content).choices[0].message.content or ""
         except ValidationError as error:
             raise PolicyError(
-                f"expected a chat completion from {self._client.base_url}, got {response.text[:300]!r}"
+                f"{self._client.base_url} sent no chat completion but {response.text[:300]!r}; "
+                "check that it speaks OpenAI's protocol"
             ) from error

@@ -70,7 +70,7 @@ class TransformersPolicy:
         return [answers[i * n : (i + 1) * n] for i in range(len(prompts))]
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Release the model."""
         self._model = None
 
     def _answer(self, texts: list[str], temperature: float, max_new_tokens: int) -> list[str]:
@@ -107,8 +107,8 @@ def load_tokenizer(model: str | Path) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
     except (OSError, ValueError) as error:
         raise PolicyError(
-            f"cannot load a tokenizer from {model}: {error}; expected a folder in Hugging Face's form, "
-            "or the name of a model on its hub"
+            f"cannot load a tokenizer from {model}: {error}; name a folder in Hugging Face's format "
+            "or a model on its hub"
         ) from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token

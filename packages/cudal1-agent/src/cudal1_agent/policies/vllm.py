@@ -27,8 +27,8 @@ class VllmPolicy:
         """
         if find_spec("vllm") is None:
             raise PolicyError(
-                "expected the package vllm for this policy, found none; install it with "
-                "`pip install cudal1-agent[vllm]` (it needs an NVIDIA GPU), or take the policy `transformers`"
+                "the package vllm is not installed; install it with `pip install cudal1-agent[vllm]` "
+                "(it needs an NVIDIA GPU), or use the policy `transformers`"
             )
         from vllm import LLM  # pyright: ignore[reportMissingImports]  # an extra
 
@@ -49,5 +49,5 @@ class VllmPolicy:
         return [[choice.text for choice in output.outputs] for output in outputs]
 
     def close(self) -> None:
-        """Let go of the engine; its processes end with it."""
+        """Release the engine; its processes end with it."""
         self._engine = None

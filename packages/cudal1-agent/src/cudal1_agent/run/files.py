@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all, whenever the process is killed."""
+"""Atomic writes: files and folders that are complete or absent, whenever the process is killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write_aside(path: Path, text: str) -> None:
 
 
 def replace_folder(aside: Path, folder: Path) -> None:
-    """Put a folder that was written aside in its place; one that is there already is of a run that was cut off."""
+    """Put a folder that was written aside in its place; one that is there already is of an interrupted run."""
     if folder.exists():
         shutil.rmtree(folder)
     aside.rename(folder)

@@ -1,4 +1,4 @@
-"""A run directory: settings, metrics, archive, stages, and marks from which a killed run goes on exactly.
+"""Run directories: settings, metrics, archive, stages, and the marks from which a killed run resumes exactly.
 
 ```
 config.json         resolved settings
@@ -13,7 +13,7 @@ report.html         tables and plots
 ```
 
 A mark is written aside, synced and renamed, so it is there whole or not at all. What follows the last mark in
-metrics and archive belongs to a phase that was cut off: it is taken back before the phase begins again.
+metrics and archive belongs to an interrupted phase: it is removed before the phase begins again.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from cudal1_agent.settings import Settings, StageName, differences
 CONFIG, METRICS, ARCHIVE, REPORT = "config.json", "metrics.jsonl", "archive.sqlite", "report.html"
 CORPUS = "corpus.json"
 TRAINED_ON_TEST = ("trained_on_test",)
-"""How evaluations are marked whose program a model wrote that has learnt from test data."""
+"""Marks of evaluations whose program was written by a model trained on test data."""
 
 _BEFORE_BEGINNING = {"lock", CONFIG + ".aside"}
-"""What a run leaves that was killed before it began."""
+"""Files left by a run that was killed before it began."""
 
 
 class Mark(BaseModel):
-    """Where metrics and archive stood at some moment, with what else must be known to go on from there."""
+    """Where metrics and archive stood at some moment, with the state that a resume from there needs."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -52,7 +52,7 @@ class Mark(BaseModel):
     archive_position: int = Field(ge=0)
     """Position of the last evaluation in the archive."""
     extra: Record = Field(default_factory=dict)
-    """What the phase itself wants to know again."""
+    """State that the phase itself needs to resume."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class RunFolder:
 
     @classmethod
     def resume(cls, path: Path, asked: Settings | None = None) -> Self:
-        """Open a run directory to go on in it.
+        """Open a run directory to resume the run in it.
 
         Args:
             path: The directory.
@@ -98,32 +98,32 @@ class RunFolder:
             )
         if is_finished(path):
             raise RunError(
-                f"{path} holds a finished run, there is nothing to resume; its report is {path / REPORT}, "
-                "and another --run-dir begins a new run"
+                f"{path} holds a finished run, so there is nothing to resume; read its report {path / REPORT}, "
+                "or begin a new run with another --run-dir"
             )
         lock = _lock(path)
         return cls(path, stored, Metrics(path / METRICS), Archive(path / ARCHIVE), lock)
 
     def mark(self, name: str, extra: Record | None = None) -> None:
         """Note that a phase is finished."""
-        write_aside(self.path / "marks" / f"{name}.json", self.here(extra).model_dump_json())
+        write_aside(self.path / "marks" / f"{name}.json", self.position_now(extra).model_dump_json())
 
     def marked(self, name: str) -> Mark | None:
         """Return the mark of a finished phase, None when it is not finished."""
         return read_mark(self.path / "marks" / f"{name}.json")
 
-    def here(self, extra: Record | None = None) -> Mark:
+    def position_now(self, extra: Record | None = None) -> Mark:
         """Return where metrics and archive stand now."""
         return Mark(
             metrics_bytes=self.metrics.position(), archive_position=self.archive.position(), extra=dict(extra or {})
         )
 
-    def go_back(self, mark: Mark, *, archive: bool) -> None:
-        """Take back what was written after a mark.
+    def rewind(self, mark: Mark, *, archive: bool) -> None:
+        """Remove what was written after a mark.
 
         Args:
-            mark: Where to go back to.
-            archive: Take evaluations back too. A phase that only looks them up keeps them: the same question
+            mark: The last position to keep.
+            archive: Remove evaluations too. A phase that only looks them up keeps them: the same question
                 then gets the same verdict, without a second measurement.
         """
         self.metrics.truncate_to(mark.metrics_bytes)
@@ -131,7 +131,7 @@ class RunFolder:
             self.archive.truncate_to(mark.archive_position)
 
     def close(self) -> None:
-        """Close all files and let go of the directory."""
+        """Close all files and release the directory."""
         self.metrics.close()
         self.archive.close()
         self.lock.close()
@@ -157,8 +157,7 @@ def read_settings(path: Path) -> Settings:
         return Settings.model_validate_json((path / CONFIG).read_text(encoding="utf-8"))
     except OSError as error:
         raise RunError(
-            f"expected a run directory (with {CONFIG} in it), found none at {path}; "
-            f"begin a run there: cudal1-agent train --run-dir {path}"
+            f"no run in {path} (it has no {CONFIG}); begin a run there: cudal1-agent train --run-dir {path}"
         ) from error
     except ValidationError as error:
         raise RunError(f"{path / CONFIG} cannot be read by this version of cudal1: {error}") from error
@@ -192,16 +191,16 @@ def _lock(path: Path) -> IO[str]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         lock.close()
-        raise RunError(f"another process is training in {path}; wait for it, or take another --run-dir") from error
+        raise RunError(f"another process is training in {path}; wait for it, or name another --run-dir") from error
     return lock
 
 
 def _why_not(path: Path) -> str:
     if not (path / CONFIG).is_file():
-        return f"expected a new or an empty directory for the run, found other files in {path}; take another --run-dir"
+        return f"the run directory {path} holds other files; name a new or an empty one with --run-dir"
     if is_finished(path):
-        return f"{path} holds a finished run (its report is {path / REPORT}); take another --run-dir"
+        return f"{path} holds a finished run (its report is {path / REPORT}); name another --run-dir"
     return (
-        f"{path} holds a run that is not finished; go on with: cudal1-agent train --run-dir {path} --resume "
-        "(or take another --run-dir)"
+        f"{path} holds a run that is not finished; resume it with: cudal1-agent train --run-dir {path} --resume "
+        "(or name another --run-dir)"
     )

@@ -28,7 +28,7 @@ def make_judge(settings: Settings) -> Judge:
     try:
         judge = Judge(JudgeSettings.model_validate({"device": settings.device, **settings.judge}))
     except ValidationError as error:
-        raise ConfigError(f"expected settings of the judge in the table [judge]: {error}") from error
+        raise ConfigError(f"the table [judge] is not valid: {error}") from error
     if (audit := find_audit("auto", settings.suite, judge.device.name)) is not None:
         judge.learn(audit)
     return judge
@@ -46,5 +46,5 @@ def stays_on_cpu(settings: Settings) -> bool:
     import torch
 
     if settings.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("expected a CUDA device for device = 'cuda', found none; take device 'cpu' or 'auto'")
+        raise ConfigError("device = 'cuda', but this machine has no CUDA device; use --device cpu or auto")
     return settings.device == "cpu" or not torch.cuda.is_available()

@@ -17,10 +17,10 @@ class Metrics:
     """A file of JSON lines, appended to by one process."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, making it if it is not there, and take a torn last line away."""
+        """Open the file, making it if it is not there, and remove a torn last line."""
         self.path = path
         self.marks: Record = {}
-        """What every line holds, too."""
+        """Fields added to every line."""
         path.touch()
         whole = path.read_bytes()
         self._file: IO[bytes] = path.open("r+b")
@@ -38,7 +38,7 @@ class Metrics:
         return self._file.tell()
 
     def truncate_to(self, position: int) -> None:
-        """Take back everything behind a position.
+        """Remove everything after a position.
 
         Raises:
             RunError: The file is shorter than that.

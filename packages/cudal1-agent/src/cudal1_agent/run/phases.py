@@ -1,4 +1,4 @@
-"""Phases: the parts of a run, each begun and finished once, whatever kills the process in between."""
+"""Phases: the parts of a run, each resumed or begun anew after a kill."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Phase:
     name: str
     """Its mark."""
     run: Callable[[Session, Checkpoint | None], None]
-    """Does it, from a checkpoint where there is one."""
+    """Runs the phase, from a checkpoint if there is one."""
     trainer: Path | None = None
     """Where its checkpoints are, if it has any."""
     reads_archive: bool = False
-    """Whether what it does depends on the archive as a whole: then evaluations after its beginning, or after its
-    checkpoint, are taken back. Any other phase finds them and measures nothing twice."""
+    """Whether its results depend on the whole archive: then evaluations after its beginning, or after its
+    checkpoint, are removed before a resume. Any other phase finds them and measures nothing twice."""
 
 
 def run_phases(session: Session, todo: list[Phase]) -> None:
-    """Do what is not finished, in order."""
+    """Run the phases that are not finished, in order."""
     folder = session.folder
     reached = Mark(metrics_bytes=0, archive_position=0)
     for phase in todo:
@@ -38,9 +38,9 @@ def run_phases(session: Session, todo: list[Phase]) -> None:
             reached = finished
             continue
         checkpoint = newest(phase.trainer) if phase.trainer is not None else None
-        folder.go_back(checkpoint.mark if checkpoint is not None else reached, archive=phase.reads_archive)
+        folder.rewind(checkpoint.mark if checkpoint is not None else reached, archive=phase.reads_archive)
         if checkpoint is not None:
-            session.progress.line(f"{phase.name}: going on from {checkpoint.path.name}")
+            session.progress.line(f"{phase.name}: resuming from {checkpoint.path.name}")
         began_s, measured = time.monotonic(), session.verdicts.measured
         phase.run(session, checkpoint)
         spent_s, measured = time.monotonic() - began_s, session.verdicts.measured - measured
@@ -49,7 +49,7 @@ def run_phases(session: Session, todo: list[Phase]) -> None:
             {"event": "seconds", "phase": phase.name, "wall_s": round(spent_s, 2), "measured": measured}
         )
         folder.mark(phase.name)
-        reached = folder.here()
+        reached = folder.position_now()
         if phase.trainer is not None:
             shutil.rmtree(phase.trainer, ignore_errors=True)
     folder.mark("finished")

@@ -1,4 +1,4 @@
-"""What every phase of a run works with: settings, tasks, verdicts, prompts, the run directory."""
+"""The session: what every phase of a run works with (settings, tasks, verdicts, prompts, run directory)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cudal1_data import Device
 
-from cudal1_agent.data.selection import Lessons
+from cudal1_agent.data.selection import CorpusSelection
 from cudal1_agent.data.tasks import TaskSets
 from cudal1_agent.policies.prompting import PromptBuilder, prompt_builder
 from cudal1_agent.progress import Progress
@@ -29,8 +29,8 @@ class Session:
     tasks: TaskSets
     verdicts: Verdicts
     progress: Progress
-    lessons: Lessons | None = None
-    """What stage 1 learns from; None where it learns the suite's variants, or is finished."""
+    selection: CorpusSelection | None = None
+    """The corpus that stage 1 learns from; None if it learns the suite's variants or is finished."""
 
     def __post_init__(self) -> None:
         """Mark what the run writes from now on, where it trains on test data."""

@@ -1,4 +1,4 @@
-"""Verdicts for answers: looked up where this run has judged the program before, else measured and kept."""
+"""Verdicts on answers: from the archive if this run has judged the program before, otherwise measured."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cudal1_env import Archive, Evaluation, Evaluator, evaluate_answers, extract
 from cudal1_env.records import PROTOCOL_VERSION, Precision
 
 CHUNK = max(4, min(len(os.sched_getaffinity(0)), 12))
-"""Programs that are judged before the archive is told: what a killed run may have to measure again. A judge prepares
-as many at a time as it has cores, and tasks of no more than twelve."""
+"""Programs judged between two writes to the archive: a killed run measures at most these again. A judge prepares
+as many at a time as it has cores, and tasks of at most twelve."""
 
 Key = tuple[str, str]
 """Task id and SHA-256 of the program."""
@@ -85,7 +85,7 @@ class Verdicts:
         if known is None or known.task_source != task.source or known.protocol != PROTOCOL_VERSION:
             return None
         if known.correct and known.precision == "correct" != precision:
-            return None  # it is right, and how fast it is was not measured
+            return None  # it is correct, but was not timed
         return known
 
 

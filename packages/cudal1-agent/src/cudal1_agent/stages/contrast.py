@@ -102,7 +102,7 @@ def run_contrast(session: Session, checkpoint: Checkpoint | None, *, model: str 
 
     Args:
         session: The run; its archive stands where the checkpoint has it.
-        checkpoint: Where to go on, if the stage was cut off.
+        checkpoint: Where to resume an interrupted stage.
         model: The model to begin with.
         folder: Folder of the stage.
 
@@ -179,18 +179,20 @@ def check_steps(config: GRPOConfig) -> None:
     """Check that every checkpoint falls between two generation batches.
 
     Raises:
-        ConfigError: One would not; what was generated is not in a checkpoint, so it could not be gone on from exactly.
+        ConfigError: One would not: a checkpoint holds no generated answers, so it could not be resumed exactly.
     """
     assert config.steps_per_generation is not None
     generation = config.steps_per_generation * config.num_iterations
     if (config.save_steps * config.gradient_accumulation_steps) % generation:
         raise ConfigError(
-            "expected save_steps x gradient_accumulation_steps to be a multiple of steps_per_generation x "
-            f"num_iterations in [contrast.trl], got {config.save_steps} x {config.gradient_accumulation_steps} and "
-            f"{config.steps_per_generation} x {config.num_iterations}"
+            f"save_steps x gradient_accumulation_steps ({config.save_steps} x {config.gradient_accumulation_steps}) "
+            f"must be a multiple of steps_per_generation x num_iterations ({config.steps_per_generation} x "
+            f"{config.num_iterations}) in [contrast.trl]; change save_steps"
         )
     if config.world_size > 1:
-        raise ConfigError("expected one process for stage contrast: the archive is rewound by one process alone")
+        raise ConfigError(
+            f"stage contrast runs in one process, got world_size = {config.world_size}; start a single process"
+        )
 
 
 def text_of(completion: Any) -> str:

@@ -1,4 +1,4 @@
-"""Stage 2: sample, judge, keep what is right, train on it; speed is ignored.
+"""Stage 2: self-training on sampled answers that were judged correct; speed is ignored.
 
 REINFORCE with a reward of 1 or 0 and no baseline (paper, section on self-training): a failure teaches nothing.
 """
@@ -20,17 +20,17 @@ from cudal1_agent.run.session import Session
 from cudal1_agent.stages.sft import pairs_of, supervise
 
 KEPT = "kept.json"
-"""The right answers of an iteration, in its folder."""
+"""The correct answers of an iteration, in its folder."""
 
 _pairs: TypeAdapter[list[Pair]] = TypeAdapter(list[Pair])
 
 
 def collect(session: Session, _: Checkpoint | None, *, model: str | Path, folder: Path, iteration: int) -> None:
-    """Sample answers for every training task, judge them and keep the right ones in `folder`.
+    """Sample answers for every training task, judge them and keep the correct ones in `folder`.
 
     Args:
         session: The run.
-        _: There are no checkpoints here: the same answers are drawn again, and found in the archive.
+        _: Unused: an interrupted collection draws the same answers again and finds their verdicts in the archive.
         model: The model that answers.
         folder: Folder of the iteration.
         iteration: Its number, from 0.
@@ -74,7 +74,7 @@ def learn(session: Session, checkpoint: Checkpoint | None, *, model: str | Path,
 
     Args:
         session: The run.
-        checkpoint: Where to go on, if the stage was cut off.
+        checkpoint: Where to resume an interrupted stage.
         model: The model that answered.
         folder: Folder of the iteration.
         iteration: Its number, from 0.
@@ -82,7 +82,7 @@ def learn(session: Session, checkpoint: Checkpoint | None, *, model: str | Path,
     table = session.settings.self_train.trl
     kept = _pairs.validate_json((folder / KEPT).read_bytes())
     if not kept:
-        session.progress.line("self_train: nothing was correct, so there is nothing to learn; the model stays as it is")
+        session.progress.line("self_train: no answer was correct; the model stays as it is")
         copy_model(model, folder / "model")
         return
     pairs = repeated(kept, pairs_of(table), seed=session.settings.seed + iteration)

@@ -1,4 +1,4 @@
-"""Stage 1: supervised learning of right programs for training tasks, and what stage 2 trains with."""
+"""Stage 1: supervised fine-tuning on correct programs; stage 2 trains with the same `supervise`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from cudal1_env.doctor import available_needs
 
 from cudal1_agent.data.examples import Pair, Program, by_length, example, pairs_from, training_pairs
-from cudal1_agent.data.selection import Lessons, listed
+from cudal1_agent.data.selection import CorpusSelection, listed
 from cudal1_agent.policies.transformers import as_messages, load_tokenizer, tokens_of
 from cudal1_agent.run.checkpoints import Checkpoint
 from cudal1_agent.run.session import Session
@@ -23,7 +23,7 @@ def run_sft(session: Session, checkpoint: Checkpoint | None, *, model: str | Pat
 
     Args:
         session: The run.
-        checkpoint: Where to go on, if the stage was cut off.
+        checkpoint: Where to resume an interrupted stage.
         model: The model to begin with.
         folder: Folder of the stage.
 
@@ -32,7 +32,7 @@ def run_sft(session: Session, checkpoint: Checkpoint | None, *, model: str | Pat
         ConfigError: TRL does not take the settings.
     """
     settings = session.settings
-    if session.lessons is None:
+    if session.selection is None:
         pairs = training_pairs(
             session.tasks.train,
             session.prompts(model),
@@ -44,18 +44,18 @@ def run_sft(session: Session, checkpoint: Checkpoint | None, *, model: str | Pat
         )
     else:
         # A checkpoint's metrics hold the line on the corpus already.
-        pairs = corpus_pairs(session, session.lessons, model, told=checkpoint is not None)
+        pairs = corpus_pairs(session, session.selection, model, recorded=checkpoint is not None)
     supervise(session, "sft", model, pairs, settings.sft.trl, folder, checkpoint)
 
 
-def corpus_pairs(session: Session, lessons: Lessons, model: str | Path, *, told: bool) -> list[Pair]:
+def corpus_pairs(session: Session, selection: CorpusSelection, model: str | Path, *, recorded: bool) -> list[Pair]:
     """Return as many pairs from a corpus as stage 1 trains on, none of them longer than what TRL cuts to.
 
     Args:
         session: The run.
-        lessons: What may be learnt.
+        selection: What may be learnt.
         model: The model that will learn it, for its tokenizer.
-        told: The metrics say already what is learnt.
+        recorded: Whether the metrics already have the `corpus` line.
 
     Raises:
         CorpusError: No program is short enough.
@@ -70,16 +70,16 @@ def corpus_pairs(session: Session, lessons: Lessons, model: str | Path, *, told:
         alone = example(program, [], prompts)
         return short(alone.prompt, alone.answer)
 
-    programs, left_out = lessons.choose(settings.sft.most_per_task, short_alone)
+    programs, left_out = selection.choose(settings.sft.max_per_task, short_alone)
     count = pairs_of(settings.sft.trl)
     tasks = len({(program.task.id, program.task.source) for program in programs})
     session.progress.line(
-        f"sft: {count} examples from {len(programs)} pairs of {tasks} tasks in {lessons.path}; "
+        f"sft: {count} examples from {len(programs)} pairs of {tasks} tasks in {selection.path}; "
         f"pairs left out: {listed(left_out)}"
     )
-    if not told:
+    if not recorded:
         counts = {"examples": count, "pairs": len(programs), "tasks": tasks, "left_out": left_out}
-        session.folder.metrics.append({"event": "corpus", "stage": "sft", "sha256": lessons.sha256, **counts})
+        session.folder.metrics.append({"event": "corpus", "stage": "sft", "sha256": selection.sha256, **counts})
     return pairs_from(
         programs,
         replace(
@@ -113,8 +113,8 @@ def supervise(
 ) -> None:
     """Train a model on pairs with TRL's SFTTrainer, each pair once, and leave the result in `folder / "model"`.
 
-    The pairs are laid out for all steps beforehand and read in order: then a checkpoint needs no more than its step
-    to go on with the same data.
+    The pairs are laid out for all steps beforehand and read in order: a checkpoint needs no more than its step
+    to resume with the same data.
 
     Args:
         session: The run.
@@ -123,7 +123,7 @@ def supervise(
         pairs: As many as `pairs_of(table)`.
         table: Settings of TRL's SFTConfig.
         folder: Folder of the stage.
-        checkpoint: Where to go on.
+        checkpoint: Where to resume.
 
     Raises:
         ConfigError: TRL does not take the settings.

@@ -1,4 +1,4 @@
-"""What the stages share in using TRL's trainers: their arguments, their checkpoints, their log."""
+"""Shared use of TRL's trainers by all stages: arguments, checkpoints and log."""
 
 from __future__ import annotations
 
@@ -58,9 +58,13 @@ def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, s
         ConfigError: TRL does not know a name, does not take a value, or the name is not the table's to set.
     """
     if taken := sorted(OURS & table.keys()):
-        raise ConfigError(f"expected no {', '.join(taken)} in a trl table: exact resumption needs our own values")
+        raise ConfigError(
+            f"remove {', '.join(taken)} from the trl table: cudal1 sets them itself, for exact resumption"
+        )
     if int(table.get("max_steps", -1)) < 1:
-        raise ConfigError("expected max_steps (1 or more) in each trl table: stages end by count of steps")
+        raise ConfigError(
+            f"max_steps in a trl table must be 1 or more, got {table.get('max_steps')}: stages end by number of steps"
+        )
     values: dict[str, Any] = {
         "report_to": "none",
         "disable_tqdm": True,
@@ -81,8 +85,8 @@ def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, s
         raise ConfigError(f"TRL's {config.__name__} does not take these settings: {error}") from error
     if made.save_steps % made.logging_steps:
         raise ConfigError(
-            f"expected save_steps to be a multiple of logging_steps, got {made.save_steps} and {made.logging_steps}: "
-            "what is logged between them would be lost in a resumed run"
+            f"save_steps ({made.save_steps}) must be a multiple of logging_steps ({made.logging_steps}) in a trl "
+            "table; otherwise a resumed run would lose what was logged between them"
         )
     return made
 
@@ -91,13 +95,13 @@ class Keeper(TrainerCallback):
     """Writes what a trainer logs into the metrics, and beside each checkpoint where metrics and archive stood."""
 
     def __init__(self, folder: RunFolder, stage: str, tick: Tick, extra: Callable[[], Record] = dict) -> None:
-        """Keep for a stage.
+        """Keep the log and the checkpoints of a stage.
 
         Args:
             folder: The run.
             stage: What the lines are called.
             tick: Told the step.
-            extra: What the stage itself must know again to go on from a checkpoint.
+            extra: State of the stage that a resume from a checkpoint needs.
         """
         self._folder = folder
         self._stage = stage
@@ -124,7 +128,7 @@ class Keeper(TrainerCallback):
         """Complete a checkpoint."""
         assert args.output_dir is not None
         checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        write_aside(checkpoint / STATE, self._folder.here(self._extra()).model_dump_json())
+        write_aside(checkpoint / STATE, self._folder.position_now(self._extra()).model_dump_json())
 
 
 def finish(trainer: Trainer, checkpoint: Checkpoint | None, model: Path) -> None:
@@ -132,7 +136,7 @@ def finish(trainer: Trainer, checkpoint: Checkpoint | None, model: Path) -> None
 
     Args:
         trainer: The trainer.
-        checkpoint: Where to go on.
+        checkpoint: Where to resume.
         model: Folder for the trained model.
     """
     # It prints what it logs to standard output, which is for results.
