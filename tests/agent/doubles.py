@@ -15,6 +15,7 @@ from cudal1_agent.run.session import Session
 from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import EmbeddedModel, Settings
 from cudal1_data import SizeFamily, Split, Suite, Task, Variant
+from cudal1_env import MachineError
 from cudal1_env.records import Evaluation, Latency, Precision, Speedup, Status
 
 REFERENCE = """\
@@ -99,14 +100,27 @@ class HashEvaluator:
     def _judge(self, task: Task, source: str, precision: Precision) -> Evaluation:
         self.jobs.append((task.id, source))
         digest = hashlib.sha256(f"{task.id}{source}".encode()).digest()
-        right = digest[0] % 4 != 0
-        return evaluation(task, source, 0.5 * 8 ** (digest[1] / 255) if right else None, precision)
+        correct = digest[0] % 4 != 0
+        return evaluation(task, source, 0.5 * 8 ** (digest[1] / 255) if correct else None, precision)
+
+
+class BreakingEvaluator(HashEvaluator):
+    """The same, until the machine breaks after some programs."""
+
+    def __init__(self, *, after: int) -> None:
+        super().__init__()
+        self._after = after
+
+    def _judge(self, task: Task, source: str, precision: Precision) -> Evaluation:
+        if len(self.jobs) == self._after:
+            raise MachineError("the double breaks here")
+        return super()._judge(task, source, precision)
 
 
 def evaluation(
     task: Task, source: str, speedup: float | None, precision: Precision = "training", identity: str | None = None
 ) -> Evaluation:
-    """The record of a program; it is wrong where it has no speedup."""
+    """The record of a program; without a speedup it is incorrect."""
     status = Status.CORRECT if speedup is not None else Status.WRONG_OUTPUT
     if precision == "correct":
         speedup = None

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from agent.doubles import HashEvaluator, suite, task
+from agent.doubles import HashEvaluator, ScriptedPolicy, suite, task
 from cudal1_agent.data.tasks import GROUPS, HELD_OUT_TASKS, TRAIN, choose_tasks, tasks_of
 from cudal1_agent.errors import CorpusError
 from cudal1_agent.evaluation.tables import contamination_notes
@@ -128,12 +128,7 @@ def test_a_run_on_test_data_is_marked_in_config_and_metrics(tmp_path: Path, monk
         session = Session(settings, folder, "cpu", True, tasks, verdicts, Progress())
         [best] = verdicts.judge([(tasks.train[0], "```python\nclass ModelNew: ...\n```")])
 
-        class Policy:
-            def __init__(self, *_: object, **__: object) -> None: ...
-
-            def close(self) -> None: ...
-
-        monkeypatch.setattr(evaluate, "TransformersPolicy", Policy)
+        monkeypatch.setattr(evaluate, "TransformersPolicy", lambda *_, **__: ScriptedPolicy([]))
         monkeypatch.setattr(evaluate, "plain_or_contrastive", lambda *_, **__: None)
         monkeypatch.setattr(Session, "prompts", lambda *_: None)
         monkeypatch.setattr(evaluate, "assess", lambda *_, **__: {TRAIN: [Assessed(best.task, best, True)]})

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from agent.doubles import HashEvaluator, suite
+from agent.doubles import BreakingEvaluator, HashEvaluator, suite
 from cudal1_agent.data.prompts import build_answer
 from cudal1_agent.run.verdicts import CHUNK, Verdicts
-from cudal1_data import Task
-from cudal1_env import Archive, Evaluation, MachineError, Status
+from cudal1_env import Archive, MachineError, Status
 
 TASKS = tuple(suite().train)
 PROGRAMS = [f"{variant.source}# {copy}\n" for copy in range(3) for one in TASKS for variant in one.variants]
@@ -75,16 +74,10 @@ def test_an_answer_without_a_program_is_no_code_and_is_not_measured() -> None:
 
 
 def test_finished_verdicts_survive_a_machine_error() -> None:
-    class Breaking(HashEvaluator):
-        def _judge(self, task: Task, source: str, precision: str) -> Evaluation:
-            if len(self.jobs) == CHUNK:
-                raise MachineError("broken")
-            return super()._judge(task, source, precision)  # type: ignore[arg-type]
-
     jobs = [(TASKS[0], source) for source in PROGRAMS]
     with Archive() as archive:
         with pytest.raises(MachineError):
-            Verdicts(Breaking(), archive).judge(jobs)
+            Verdicts(BreakingEvaluator(after=CHUNK), archive).judge(jobs)
         assert len(archive) == CHUNK
         rest = HashEvaluator()
         found = Verdicts(rest, archive).judge(jobs)

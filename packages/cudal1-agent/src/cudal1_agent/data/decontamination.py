@@ -13,7 +13,7 @@ from cudal1_data.kernelbench import notes, place_of, places_by_text, text_hash
 class Decontamination:
     """Finds pairs that must not be trained on, by the id of their task and by the text of their reference.
 
-    A reference is the same program whatever its sizes, texts and comments are; only the held-out sizes of training
+    References that differ only in sizes, texts and comments are the same program; only the held-out sizes of training
     tasks are compared by their exact text.
 
     Args:
@@ -30,7 +30,7 @@ class Decontamination:
         self._known: dict[str, str] = {}
 
     def kernelbench(self, pair: Pair) -> str | None:
-        """Return the task of KernelBench that a pair's task is, in whatever form and under whatever name."""
+        """Return the KernelBench task that a pair's task is, in any form and under any name; None if it is none."""
         place = place_of(pair.task) or next(iter(self._kernelbench.get(self._hash(pair), ())), None)
         return None if place is None else f"kernelbench/{place}"
 

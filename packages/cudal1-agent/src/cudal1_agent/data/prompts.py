@@ -17,8 +17,12 @@ from cudal1_env.exemplars import Exemplar
 
 Style = Literal["compact", "full"]
 
-ANALYSIS, DESIGN, CODE = "Performance Analysis", "Algorithm Design", "Code"
-"""Headings of the three sections of an answer."""
+ANALYSIS = "Performance Analysis"
+"""Heading of an answer's first section, as in the paper."""
+DESIGN = "Algorithm Design"
+"""Heading of the second section, as in the paper."""
+CODE = "Code"
+"""Heading of the third section, as in the paper."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Exclusion(StrEnum):
-    """Exclusion a pair is not learnt; the first that holds counts."""
+    """Reason why a pair is left out; the first that holds counts."""
 
     FAILURE = "failure"
     """It is labelled as a failure, or as slow."""
@@ -91,7 +91,7 @@ class CorpusSelection:
     sha256: str
     """Hash of the file."""
     device: Device
-    """For which programs are learnt."""
+    """Device that the run trains for."""
     tasks: tuple[tuple[Program, ...], ...]
     """Programs by task (a reference at one size), each task's in the order in which they are preferred."""
     left_out: Mapping[Exclusion, int]
@@ -157,7 +157,7 @@ def select_pairs(
     sizes: Iterable[Task] = (),
     train_on_test: bool = False,
 ) -> CorpusSelection:
-    """Read a corpus and keep what may be learnt.
+    """Read a corpus and keep the pairs that stage 1 may learn.
 
     Those are pairs that judges on the device found correct and never incorrect; with `settings.unverified` also pairs
     that are labelled correct and were not judged there. Test data is left out, see `Decontamination`.
@@ -171,7 +171,7 @@ def select_pairs(
         train_on_test: Keep pairs of KernelBench's tasks and of tasks that overlap them.
 
     Raises:
-        CorpusError: There is no such file, a pair in it was changed by hand, or none of them may be learnt.
+        CorpusError: There is no such file, a pair in it was changed by hand, or no pair may be learnt.
         DataError: The file is no corpus.
     """
     sha256 = corpus_sha256(path)

@@ -12,7 +12,12 @@ from cudal1_data.duplicates import near_duplicates
 from cudal1_agent.errors import CorpusError
 from cudal1_agent.settings import EvaluationSettings, Settings
 
-TRAIN, HELD_OUT_SIZES, HELD_OUT_TASKS = "train", "held_out_sizes", "held_out_tasks"
+TRAIN = "train"
+"""Group of the training tasks, in records."""
+HELD_OUT_SIZES = "held_out_sizes"
+"""Group of training tasks at sizes that are never trained on, in records."""
+HELD_OUT_TASKS = "held_out_tasks"
+"""Group of tasks that are never trained on, in records."""
 
 
 GROUPS = {

@@ -21,7 +21,10 @@ from cudal1_agent.settings import EmbeddedModel
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-PAD, END = "<|pad|>", "<|end|>"
+PAD = "<|pad|>"
+"""Special token that fills short sequences."""
+END = "<|end|>"
+"""Special token after an answer."""
 MARK = "cudal1_embedded"
 """In the configuration of an embedded model, so that it is known again after training."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from cudal1_agent.run.folder import Mark, read_mark
 
 STATE = "cudal1.json"
-"""Beside TRL's own files in a checkpoint: where metrics and archive stood. A checkpoint without it is not whole."""
+"""File in a checkpoint with the position of metrics and archive. Written last: a checkpoint without it is torn."""
 
 
 @dataclass(frozen=True)

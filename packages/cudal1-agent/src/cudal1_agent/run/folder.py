@@ -33,8 +33,16 @@ from cudal1_agent.run.files import write_aside
 from cudal1_agent.run.metrics import Metrics, Record
 from cudal1_agent.settings import Settings, StageName, differences
 
-CONFIG, METRICS, ARCHIVE, REPORT = "config.json", "metrics.jsonl", "archive.sqlite", "report.html"
+CONFIG = "config.json"
+"""Resolved settings; a directory without this file holds no run."""
+METRICS = "metrics.jsonl"
+"""Metrics."""
+ARCHIVE = "archive.sqlite"
+"""Every evaluation of the run."""
+REPORT = "report.html"
+"""The report."""
 CORPUS = "corpus.json"
+"""Which corpus stage 1 learns from, if the settings name one."""
 TRAINED_ON_TEST = ("trained_on_test",)
 """Marks of evaluations whose program was written by a model trained on test data."""
 

@@ -53,7 +53,7 @@ def corpus_pairs(session: Session, selection: CorpusSelection, model: str | Path
 
     Args:
         session: The run.
-        selection: What may be learnt.
+        selection: The pairs that may be learnt.
         model: The model that will learn it, for its tokenizer.
         recorded: Whether the metrics already have the `corpus` line.
 
@@ -82,9 +82,8 @@ def corpus_pairs(session: Session, selection: CorpusSelection, model: str | Path
         session.folder.metrics.append({"event": "corpus", "stage": "sft", "sha256": selection.sha256, **counts})
     return pairs_from(
         programs,
-        replace(
-            prompts, limit=sys.maxsize
-        ),  # what does not fit is left out here, so that answers speak of what is shown
+        # No limit: `fits` drops exemplars before the answer is written, so an answer names only what its prompt shows.
+        replace(prompts, limit=sys.maxsize),
         contexts=settings.sft.contexts,
         count=count,
         seed=settings.seed,

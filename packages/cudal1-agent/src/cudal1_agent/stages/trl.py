@@ -92,7 +92,7 @@ def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, s
 
 
 class Keeper(TrainerCallback):
-    """Writes what a trainer logs into the metrics, and beside each checkpoint where metrics and archive stood."""
+    """Trainer callback: writes TRL's log into the metrics, and the position of metrics and archive into checkpoints."""
 
     def __init__(self, folder: RunFolder, stage: str, tick: Tick, extra: Callable[[], Record] = dict) -> None:
         """Keep the log and the checkpoints of a stage.
@@ -100,7 +100,7 @@ class Keeper(TrainerCallback):
         Args:
             folder: The run.
             stage: What the lines are called.
-            tick: Told the step.
+            tick: Receives the step.
             extra: State of the stage that a resume from a checkpoint needs.
         """
         self._folder = folder
