@@ -107,7 +107,7 @@ def test_the_stage_table_names_overlapping_tasks() -> None:
     ]
     marked, line = contamination_notes(records, GROUPS)
     assert marked.startswith("trained_on_test")
-    assert "training tasks: 1 ask" in line
+    assert "training tasks: 1 overlap" in line
     assert "starter/diag_matmul (kernelbench/level1/12)" in line
     assert contamination_notes([{"group": "train"}], GROUPS) == []
 

@@ -54,7 +54,7 @@ def contamination_notes(records: Sequence[Mapping[str, Any]], groups: Mapping[st
         if overlaps and "@" not in next(iter(overlaps)):  # at other sizes the same tasks again
             named = ", ".join(f"{task} ({other})" for task, other in overlaps.items())
             lines.append(
-                f"{groups[group]}: {len(overlaps)} ask for what a KernelBench task asks for, and are left out of "
-                f"training when KernelBench is the test (--test-suite kernelbench): {named}"
+                f"{groups[group]}: {len(overlaps)} overlap a KernelBench task; --test-suite kernelbench leaves them "
+                f"out of training: {named}"
             )
     return lines
