@@ -21,7 +21,7 @@ from pathlib import Path
 import tyro
 from cudal1_data import Task, load_suite
 from cudal1_data.graphs import TaskGraph, Tracer
-from cudal1_data.kernelbench import FILE, Note, Notes, place_of, program_hash
+from cudal1_data.sources.kernelbench import FILE, Note, Notes, place_of, program_hash
 
 DEGENERATE = {
     1: (19, 20, 23, 31, 32, 37),

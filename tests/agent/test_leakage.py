@@ -13,7 +13,7 @@ from cudal1_agent.session import GROUPS, HELD_OUT_TASKS, TRAIN, choose_tasks, ta
 from cudal1_agent.settings import EvaluationSettings, Settings
 from cudal1_agent.tables import leakage_lines
 from cudal1_data import Suite, Task, load_suite
-from cudal1_data.kernelbench import notes, overlapping
+from cudal1_data.sources.kernelbench import notes, overlapping
 from cudal1_env import Archive
 
 EVERYTHING = EvaluationSettings(held_out_sizes=None)

@@ -21,7 +21,7 @@ from cudal1_data import Task
 from cudal1_data.corpus import Corpus, Pair
 from cudal1_data.corpus.model import digest
 from cudal1_data.errors import DataError
-from cudal1_data.kernelbench import Note, program_hash
+from cudal1_data.sources.kernelbench import Note, program_hash
 from cudal1_env.records import Status
 
 ALL = SftSettings(unverified=True)

@@ -13,7 +13,7 @@ from cudal1_data.graphs import Tracer, find_overlaps, trace_tasks
 from cudal1_data.graphs.build import Builder, Number
 from cudal1_data.graphs.chains import joined
 from cudal1_data.graphs.graph import Graph, Node, fingerprint
-from cudal1_data.kernelbench import notes
+from cudal1_data.sources.kernelbench import notes
 from cudal1_data.task import Memory
 from hypothesis import given, settings
 from hypothesis import strategies as st

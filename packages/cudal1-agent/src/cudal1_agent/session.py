@@ -45,7 +45,7 @@ class TaskSets:
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     """Tasks that are not trained on because they overlap the test, with the test's task."""
     overlaps: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How many tasks overlap the test, by what shows it (`cudal1_data.kernelbench.Why`), trained on or left out."""
+    """How many tasks overlap the test, by what shows it (`sources.kernelbench.Why`), trained on or left out."""
     broken: tuple[str, ...] = ()
     """Why tasks of the suites could not be used."""
     trained_on_test: bool = False

@@ -13,9 +13,9 @@ from cudal1_data.errors import DataError
 from cudal1_data.generated import parse_name
 from cudal1_data.graphs import TaskGraph, Tracer
 from cudal1_data.graphs.process import TIMEOUT_S
-from cudal1_data.kernelbench import Same, Why, load_notes, notes, places_by_text, release, same_tasks, text_hash
 from cudal1_data.progress import paced
-from cudal1_data.suites import load_suite
+from cudal1_data.sources import load_suite
+from cudal1_data.sources.kernelbench import Same, Why, load_notes, notes, places_by_text, release, same_tasks, text_hash
 from cudal1_data.task import Task
 
 _traced: dict[str, TaskGraph] = {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from cudal1_data import Task
-from cudal1_data.suites.starter import STARTER_FOLDER
+from cudal1_data.sources.starter import STARTER_FOLDER
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cudal1_env.errors import RecordError

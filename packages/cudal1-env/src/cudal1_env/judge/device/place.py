@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from cudal1_data.suites.starter import STARTER_FOLDER
+from cudal1_data.sources.starter import STARTER_FOLDER
 
 from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.device.base import Device

@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import get_args
 
 from cudal1_data.errors import DataError, UnknownSuiteError, UnknownTaskError
-from cudal1_data.scale import scaled_suite
 from cudal1_data.sizes import ENTRY, SIZE, ends_in, parse_size, unsized
+from cudal1_data.sources.folder import PROBLEM_FILE, load_file, load_folder
+from cudal1_data.sources.generator import load_generated, load_named
+from cudal1_data.sources.hub import check_names, load_hub
+from cudal1_data.sources.scale import scaled_suite
+from cudal1_data.sources.starter import load_starter
+from cudal1_data.sources.table import load_table
 from cudal1_data.suite import Broken, Suite, nearest
-from cudal1_data.suites.folder import PROBLEM_FILE, load_file, load_folder
-from cudal1_data.suites.generated import load_generated, load_named
-from cudal1_data.suites.hub import check_names, load_hub
-from cudal1_data.suites.starter import load_starter
-from cudal1_data.suites.table import load_table
 from cudal1_data.task import Device, Task
 
 NAMED_SUITES = ("starter", "kernelbench", "generated")
@@ -64,7 +64,7 @@ def load_suite(
         levels: Keep these levels only.
         ids: Keep these tasks only, by id or by the end of it, in this order.
         cache_dir: Cache folder of the Hugging Face hub, for `kernelbench`.
-        scale: Divide batch sizes by this; see `cudal1_data.scale`. What cannot be scaled is in `Suite.broken`.
+        scale: Divide batch sizes by this; see `cudal1_data.sources.scale`. What cannot be scaled is in `Suite.broken`.
         memory_bytes: Divide the batch sizes of tasks whose tensors take more than this.
 
     Raises:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from cudal1_data.errors import UnknownSuiteError, UnknownTaskError
-from cudal1_data.kernelbench import notes
 from cudal1_data.progress import LOG
+from cudal1_data.sources.kernelbench import notes
+from cudal1_data.sources.table import rows_of, suite_of_rows
 from cudal1_data.suite import Suite, nearest
-from cudal1_data.suites.table import rows_of, suite_of_rows
 
 REPOSITORY = "ScalingIntelligence/KernelBench"
 REVISION = "53a119c0336b84037e5f1376c5507de8e06d22a4"

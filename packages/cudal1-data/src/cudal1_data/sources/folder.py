@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from cudal1_data.errors import BrokenTaskError, UnknownSuiteError
-from cudal1_data.kernelbench import noted
+from cudal1_data.sources.kernelbench import noted
 from cudal1_data.suite import Broken, Suite
 from cudal1_data.task import Task, check_reference
 

@@ -11,10 +11,10 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from cudal1_data.errors import BrokenTaskError
-from cudal1_data.kernelbench import described
 from cudal1_data.parquet import read_rows
+from cudal1_data.sources.folder import human_name, with_notes
+from cudal1_data.sources.kernelbench import described
 from cudal1_data.suite import Broken, Suite
-from cudal1_data.suites.folder import human_name, with_notes
 from cudal1_data.task import Split, Task, check_reference
 
 PROGRAM_SUFFIX = "_code"
