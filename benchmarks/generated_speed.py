@@ -12,7 +12,7 @@ import os
 import time
 from pathlib import Path
 
-from cudal1_data.generated import FAMILIES, make_task, tag_of
+from cudal1_data.generator import FAMILIES, make_task, tag_of
 from parts import machine_line, write
 
 

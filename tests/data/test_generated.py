@@ -16,12 +16,12 @@ import pytest
 import torch
 from cudal1_data import Task, UnknownSuiteError, UnknownTaskError, load_suite, load_task
 from cudal1_data.cli import main
-from cudal1_data.generated import FAMILIES, curriculum, grid, make_task, parse_request, structure, tag_of
-from cudal1_data.generated.draw import Draw
-from cudal1_data.generated.operators import BINARY, MASKED, SCALARS, UNARY
-from cudal1_data.generated.program import Program
-from cudal1_data.generated.structure import Node
-from cudal1_data.generated.values import pointwise
+from cudal1_data.generator import FAMILIES, curriculum, grid, make_task, parse_request, structure, tag_of
+from cudal1_data.generator.draw import Draw
+from cudal1_data.generator.operators import BINARY, MASKED, SCALARS, UNARY
+from cudal1_data.generator.program import Program
+from cudal1_data.generator.structure import Node
+from cudal1_data.generator.values import pointwise
 from cudal1_data.task import check_reference
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterable
 
 from cudal1_data.errors import DataError
-from cudal1_data.generated import parse_name
+from cudal1_data.generator import parse_name
 from cudal1_data.graphs import TaskGraph, Tracer
 from cudal1_data.graphs.process import TIMEOUT_S
 from cudal1_data.progress import paced

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from cudal1_data.generated import Request, parse_name, parse_request
+from cudal1_data.generator import Request, parse_name, parse_request
 from cudal1_data.suite import Suite
 from cudal1_data.task import Device, Task
 

@@ -4,7 +4,7 @@
 | --- | --- |
 | `starter` | the bundled suite at its default sizes |
 | `kernelbench` | KernelBench from the Hugging Face hub |
-| `generated` | generated tasks of all families (`cudal1_data.generated`) |
+| `generated` | generated tasks of all families (`cudal1_data.generator`) |
 | `generated:softmax+scan?n=200&seed=7` | of some families, with options |
 | `generated?n=200:level1` | those of them that are of a level |
 | `generated/softmax-7-12` | one of them, by its id |
