@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from cudal1_data import BrokenTaskError, Task, load_suite, load_task
 from cudal1_data.errors import DataError
-from cudal1_data.graphs import Tracer
 from cudal1_data.sources.scale import batch_constant, fitted, scaled, scaled_suite
 from cudal1_data.suite import Suite
 from cudal1_data.task import Memory
+from cudal1_data.tracing import Tracer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cudal1_data import Device, Suite, Task, load_suite
-from cudal1_data.duplicates import near_duplicates
+from cudal1_data.dedup.duplicates import near_duplicates
 from cudal1_env.exemplars import Exemplar
 
 from cudal1_agent.errors import CorpusError
@@ -66,7 +66,7 @@ def choose_tasks(
 
     Tasks tagged `random` are left out: they have no right answer. A suite that marks nothing for training is test
     data, as KernelBench is; so are tasks that overlap the suite `test`. Both are traced for that, unless all
-    training tasks are starter or generated ones (`cudal1_data.duplicates`).
+    training tasks are starter or generated ones (`cudal1_data.dedup.duplicates`).
 
     Args:
         suite: Where training tasks come from, and held-out ones where no other suite is given for these.

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from cudal1_data.errors import BrokenTaskError
-from cudal1_data.graphs.tasks import TaskGraph
 from cudal1_data.task import Memory, Task, parse
+from cudal1_data.tracing.tasks import TaskGraph
 
 FILE = Path(__file__).with_name("kernelbench.json")
 PLACE = re.compile(r"(?:kernelbench|cuda-l1)/(?P<place>level\d+/\d+)")
@@ -43,7 +43,7 @@ class Note(BaseModel):
     memory: Memory | None = None
     """What inputs, state and outputs take; None where the reference cannot be traced."""
     graph: str | None = None
-    """Fingerprint of its operator graph (`cudal1_data.graphs`)."""
+    """Fingerprint of its operator graph (`cudal1_data.tracing`)."""
 
 
 class Notes(BaseModel):

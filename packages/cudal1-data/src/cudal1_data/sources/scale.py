@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cudal1_data.errors import BrokenTaskError, DataError
-from cudal1_data.graphs.process import Tracer
 from cudal1_data.progress import paced
 from cudal1_data.sizes import unsized
 from cudal1_data.suite import Broken, Suite
 from cudal1_data.task import Memory, Task, integer_constants, parse
+from cudal1_data.tracing.process import Tracer
 
 BATCH_NAMES = ("batch_size", "batch", "bs", "b", "n_batch", "num_samples")
 """Names that say that they are a batch, in lower case, the surest first."""

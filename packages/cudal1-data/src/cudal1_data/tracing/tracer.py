@@ -23,8 +23,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from cudal1_data.graphs.constants import Kind, constants
-from cudal1_data.graphs.raw import RawGraph, RawNode
+from cudal1_data.tracing.constants import Kind, constants
+from cudal1_data.tracing.raw import RawGraph, RawNode
 
 TORCH = str(torch.__version__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from cudal1_data.graphs.graph import Edge, Graph, Node, fingerprint
+from cudal1_data.tracing.canonical.graph import Edge, Graph, Node, fingerprint
 
 MOST_PASSES = 4
 LINEAR = ("mm", "bmm", "permute", "reshape", "repeat", "sum")

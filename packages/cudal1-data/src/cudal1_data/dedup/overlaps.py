@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from cudal1_data.graphs.tasks import TaskGraph
+from cudal1_data.tracing.tasks import TaskGraph
 
 
 class Overlap(BaseModel):

@@ -1,6 +1,6 @@
 """The process that executes references: one JSON line in for each program, one out with its graph.
 
-Started by `process.py` with `python -m cudal1_data.graphs.child`. What programs print goes to standard error.
+Started by `process.py` with `python -m cudal1_data.tracing.child`. What programs print goes to standard error.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import os
 import sys
 import warnings
 
-from cudal1_data.graphs.fold import fold
-from cudal1_data.graphs.graph import fingerprint
-from cudal1_data.graphs.tasks import TaskGraph
 from cudal1_data.task import Memory
+from cudal1_data.tracing.canonical.fold import fold
+from cudal1_data.tracing.canonical.graph import fingerprint
+from cudal1_data.tracing.tasks import TaskGraph
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     warnings.simplefilter("ignore")
     try:
-        from cudal1_data.graphs.tracer import TORCH, trace
+        from cudal1_data.tracing.tracer import TORCH, trace
     except ImportError as error:
         answers.write(json.dumps({"missing": str(error)}) + "\n")
         return

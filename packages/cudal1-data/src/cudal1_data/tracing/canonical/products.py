@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cudal1_data.graphs.build import Builder, Number, Shape, Tensor, Value
+from cudal1_data.tracing.canonical.build import Builder, Number, Shape, Tensor, Value
 
 
 def multiply(builder: Builder, name: str, first: Value, second: Value, shape: Shape) -> Value | None:

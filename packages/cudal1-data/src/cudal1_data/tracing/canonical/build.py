@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import cast
 
-from cudal1_data.graphs.graph import Edge, Graph, Node
+from cudal1_data.tracing.canonical.graph import Edge, Graph, Node
 
 Shape = tuple[int, ...]
 

@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from cudal1_data.graphs.build import Builder, Number, Shape, Tensor, Value, along, core, label, padded
-from cudal1_data.graphs.chains import joined
-from cudal1_data.graphs.graph import Graph
-from cudal1_data.graphs.products import multiply, turned
-from cudal1_data.graphs.raw import RawGraph, RawNode
+from cudal1_data.tracing.canonical.build import Builder, Number, Shape, Tensor, Value, along, core, label, padded
+from cudal1_data.tracing.canonical.chains import joined
+from cudal1_data.tracing.canonical.graph import Graph
+from cudal1_data.tracing.canonical.products import multiply, turned
+from cudal1_data.tracing.raw import RawGraph, RawNode
 
 SAME = ("prims.clone", "prims.view_of", "aten.alias", "aten.detach", "prims.device_put", "aten.lift_fresh")
 MADE = ("aten.full", "aten.full_like", "aten.scalar_tensor", "prims.scalar_tensor", "aten.zeros", "aten.ones")

@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import IO, Self
 
 from cudal1_data.errors import DataError
-from cudal1_data.graphs.tasks import TaskGraph
 from cudal1_data.task import Task
+from cudal1_data.tracing.tasks import TaskGraph
 
 TIMEOUT_S = 120.0
 """The largest references of KernelBench take about 10 s on one slow core."""
@@ -132,7 +132,7 @@ class Tracer:
 
     def _start(self) -> subprocess.Popen[str]:
         child = subprocess.Popen(
-            [sys.executable, "-m", "cudal1_data.graphs.child"],
+            [sys.executable, "-m", "cudal1_data.tracing.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

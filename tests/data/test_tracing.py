@@ -9,12 +9,13 @@ from itertools import permutations
 
 import pytest
 from cudal1_data import Task, load_suite
-from cudal1_data.graphs import Tracer, find_overlaps, trace_tasks
-from cudal1_data.graphs.build import Builder, Number
-from cudal1_data.graphs.chains import joined
-from cudal1_data.graphs.graph import Graph, Node, fingerprint
+from cudal1_data.dedup.overlaps import find_overlaps
 from cudal1_data.sources.kernelbench import notes
 from cudal1_data.task import Memory
+from cudal1_data.tracing import Tracer, trace_tasks
+from cudal1_data.tracing.canonical.build import Builder, Number
+from cudal1_data.tracing.canonical.chains import joined
+from cudal1_data.tracing.canonical.graph import Graph, Node, fingerprint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -293,7 +294,8 @@ def test_inputs_larger_than_any_machine_need_no_memory(tracer: Tracer) -> None:
 
 
 def test_no_torch_without_a_trace() -> None:
-    code = "import sys, cudal1_data, cudal1_data.graphs, cudal1_data.cli; sys.exit('torch' in sys.modules)"
+    code = "import sys, cudal1_data, cudal1_data.tracing, cudal1_data.dedup, cudal1_data.cli"
+    code += "; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
