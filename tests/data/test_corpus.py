@@ -21,7 +21,7 @@ from cudal1_data.corpus.model import digest
 from cudal1_data.corpus.spoil import SPOILS
 from cudal1_data.corpus.stats import stats
 from cudal1_data.errors import DataError
-from cudal1_data.templates.rewrites import plain_program
+from cudal1_data.kernelgen.codegen.rewrites import plain_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cudal1_data.templates import counts, dtypes, shapes
-from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.graph import How, Node
-from cudal1_data.templates.table import BINARY, GELU, GELU_TANH, UNARY
-from cudal1_data.templates.values import Layer, Value, pointwise
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend import counts, dtypes, shapes
+from cudal1_data.kernelgen.frontend.values import Layer, Value, pointwise
+from cudal1_data.kernelgen.ir import How, Node
+from cudal1_data.operators import BINARY, GELU, GELU_TANH, UNARY
 
 Arguments = Sequence[Value]
 Named = Mapping[str, Value]

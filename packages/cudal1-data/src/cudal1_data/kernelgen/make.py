@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal, TypeVar
 
+from cudal1_data.kernelgen.codegen import rewrites
+from cudal1_data.kernelgen.codegen.attention import Rows, attention_program
+from cudal1_data.kernelgen.codegen.products import Factors, Tiles, product_program
+from cudal1_data.kernelgen.codegen.programs import Choice, inline_program, nvrtc_program, torch_program, triton_program
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend.reader import read
+from cudal1_data.kernelgen.fusion import LoopStep, Step, plan, units
+from cudal1_data.kernelgen.ir import Reference
 from cudal1_data.task import Task
 from cudal1_data.techniques import classify
 from cudal1_data.techniques.patterns import Way
-from cudal1_data.templates import rewrites
-from cudal1_data.templates.attention import Rows, attention_program
-from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.fusion import LoopStep, Step, plan, units
-from cudal1_data.templates.graph import Reference
-from cudal1_data.templates.products import Factors, Tiles, product_program
-from cudal1_data.templates.programs import Choice, inline_program, nvrtc_program, torch_program, triton_program
-from cudal1_data.templates.reader import read
 
 Writing = Literal["pytorch", "triton", "cuda-load-inline", "cuda-nvrtc", "torch-compile"]
 WRITINGS: tuple[Writing, ...] = ("pytorch", "triton", "cuda-load-inline", "cuda-nvrtc", "torch-compile")

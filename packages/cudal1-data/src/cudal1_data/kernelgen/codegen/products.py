@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.fusion import Kernel, LoopStep, Step, flat, uses
-from cudal1_data.templates.graph import Node, Reference
-from cudal1_data.templates.programs import Read, Writer
-from cudal1_data.templates.triton_text import TileWriter, triton_head
+from cudal1_data.kernelgen.codegen.programs import Read, Writer
+from cudal1_data.kernelgen.codegen.triton import TileWriter, triton_head
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step, flat, uses
+from cudal1_data.kernelgen.ir import Node, Reference
 
 _LINEAR = ("F.linear({0}, {1})", "F.linear({0}, {1}, {2})")
 MATMUL = "({0} @ {1})"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.graph import Dims, Node, broadcast
-from cudal1_data.templates.values import Layer, Symbol, Value
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend.values import Layer, Symbol, Value
+from cudal1_data.kernelgen.ir import Dims, Node, broadcast
 
 
 def ints(value: Value) -> tuple[int, ...]:

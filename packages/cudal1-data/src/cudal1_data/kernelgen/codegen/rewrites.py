@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from cudal1_data.templates.errors import UnsuitableError
+from cudal1_data.kernelgen.errors import UnsuitableError
 
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
 """What `torch.compile` may be asked for."""

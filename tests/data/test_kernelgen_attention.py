@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from cudal1_data import Task, load_suite, load_task
 from cudal1_data.corpus.build import build
-from cudal1_data.templates.attention import Rows, attention_program
-from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.fusion import Kernel, plan
-from cudal1_data.templates.graph import Node
-from cudal1_data.templates.make import variants
-from cudal1_data.templates.programs import Choice, torch_program, triton_program
-from cudal1_data.templates.reader import read
+from cudal1_data.kernelgen.codegen.attention import Rows, attention_program
+from cudal1_data.kernelgen.codegen.programs import Choice, torch_program, triton_program
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend.reader import read
+from cudal1_data.kernelgen.fusion import Kernel, plan
+from cudal1_data.kernelgen.ir import Node
+from cudal1_data.kernelgen.make import variants
 from template_programs import CHAINS, error_of, error_on_one_thread, errors_in_interpreter, small_task
 
 ROWS = """\

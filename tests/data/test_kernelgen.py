@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 from cudal1_data import load_suite, load_task
+from cudal1_data.kernelgen.codegen.programs import Choice, nvrtc_program, torch_program
+from cudal1_data.kernelgen.codegen.rewrites import captured_program, turned, turned_program
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend.reader import read
+from cudal1_data.kernelgen.fusion import index_text, plan
+from cudal1_data.kernelgen.ir import broadcast
+from cudal1_data.kernelgen.make import WRITINGS, Writing, variants
+from cudal1_data.operators import UNARY, device_text
 from cudal1_data.techniques import classify
-from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.fusion import index_text, plan
-from cudal1_data.templates.graph import broadcast
-from cudal1_data.templates.make import WRITINGS, Writing, variants
-from cudal1_data.templates.programs import Choice, nvrtc_program, torch_program
-from cudal1_data.templates.reader import read
-from cudal1_data.templates.rewrites import captured_program, turned, turned_program
-from cudal1_data.templates.table import UNARY, device_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from template_programs import PRODUCTS, error_of, error_on_one_thread, errors_in_interpreter, imported, small_task

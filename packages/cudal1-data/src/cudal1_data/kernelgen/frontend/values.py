@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.graph import Dims, Node, broadcast
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.ir import Dims, Node, broadcast
 
 
 @dataclass(frozen=True)

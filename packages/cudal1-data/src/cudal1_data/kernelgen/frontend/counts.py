@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from cudal1_data.templates.graph import Dims, Node, walk
-from cudal1_data.templates.values import Value, pointwise
+from cudal1_data.kernelgen.frontend.values import Value, pointwise
+from cudal1_data.kernelgen.ir import Dims, Node, walk
 
 _MOST = 2**20
 """Largest number that is taken over: what a few sums of such numbers come to is exact."""

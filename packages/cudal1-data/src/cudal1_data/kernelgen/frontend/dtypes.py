@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.graph import Node
-from cudal1_data.templates.values import Symbol, Value
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend.values import Symbol, Value
+from cudal1_data.kernelgen.ir import Node
 
 _FLOATS = ("float32", "float16", "bfloat16")
 _KNOWN = (*_FLOATS, "bool", "int64")

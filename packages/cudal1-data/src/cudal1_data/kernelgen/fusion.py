@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.graph import Dims, Loop, Node, broadcast, contiguous, walk
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.ir import Dims, Loop, Node, broadcast, contiguous, walk
 
 MOST_PLACES = 2**31 - 2**16
 """Elements of a tensor that kernels reach. They count places in 32 bits, and in the last tile beyond its end."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.fusion import Kernel, LoopStep
-from cudal1_data.templates.graph import Node
-from cudal1_data.templates.table import device_text
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.fusion import Kernel, LoopStep
+from cudal1_data.kernelgen.ir import Node
+from cudal1_data.operators import device_text
 
 _MOST_TILE = 65536
 """Elements of a tile of rows: above, registers run out."""

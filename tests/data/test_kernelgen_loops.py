@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 from cudal1_data import Task, load_task
-from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.fusion import LoopStep, plan, units
-from cudal1_data.templates.make import variants
-from cudal1_data.templates.programs import Choice, nvrtc_program, torch_program, triton_program
-from cudal1_data.templates.reader import read
+from cudal1_data.kernelgen.codegen.programs import Choice, nvrtc_program, torch_program, triton_program
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend.reader import read
+from cudal1_data.kernelgen.fusion import LoopStep, plan, units
+from cudal1_data.kernelgen.make import variants
 from template_programs import compiled, error_of, small_task
 
 TOLERANCE = 2e-5

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.fusion import Kernel, LoopStep
-from cudal1_data.templates.graph import Node
-from cudal1_data.templates.table import device_text
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.fusion import Kernel, LoopStep
+from cudal1_data.kernelgen.ir import Node
+from cudal1_data.operators import device_text
 
 TYPES = {"float32": "float", "float16": "unsigned short", "bfloat16": "unsigned short", "bool": "unsigned char"}
 """How elements of each dtype are read."""

@@ -27,7 +27,7 @@ class Node:
     operands: tuple[Node, ...] = ()
     """What it is computed from."""
     expression: str = ""
-    """Of a pointwise node: over `a`, `b`, `c` (`table.py`)."""
+    """Of a pointwise node: over `a`, `b`, `c` (`operators.py`)."""
     how: How = ""
     """Of a reduction or scan."""
     trailing: int = 0

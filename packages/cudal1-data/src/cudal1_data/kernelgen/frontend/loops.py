@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from cudal1_data.templates import shapes
-from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.graph import Loop, Node, contiguous, walk
-from cudal1_data.templates.values import Listed, Symbol, Value, opaque, written
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend import shapes
+from cudal1_data.kernelgen.frontend.values import Listed, Symbol, Value, opaque, written
+from cudal1_data.kernelgen.ir import Loop, Node, contiguous, walk
 
 _MOST_COPIES = 16
 """Steps of a loop that is written out where its body cannot be followed once for all."""

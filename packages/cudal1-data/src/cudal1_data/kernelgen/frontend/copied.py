@@ -6,7 +6,7 @@ import ast
 import builtins
 import re
 
-from cudal1_data.templates.errors import UnsuitableError
+from cudal1_data.kernelgen.errors import UnsuitableError
 
 _WRITERS = re.compile(r"torch|nn|F|math|tl|triton|libdevice|functools|load_inline|built|extension|CUDA|ModelNew")
 """Names that programs, or those who read references, give to something themselves."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from cudal1_data.templates import dtypes, shapes
-from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.graph import Dims, Node, broadcast
-from cudal1_data.templates.operators import Unfused, fused, layer_norm, reduction
-from cudal1_data.templates.values import Layer, Symbol, Value, opaque, pointwise, shape, written
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend import dtypes, shapes
+from cudal1_data.kernelgen.frontend.operators import Unfused, fused, layer_norm, reduction
+from cudal1_data.kernelgen.frontend.values import Layer, Symbol, Value, opaque, pointwise, shape, written
+from cudal1_data.kernelgen.ir import Dims, Node, broadcast
 
 _MAKES = ("randn", "rand", "randint", "ones", "zeros", "arange", "eye", "empty")
 _STORED = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "bool": "bool", "long": "int64"}

@@ -9,11 +9,11 @@ import pytest
 import torch
 from cuda_double import Gpu, doubled
 from cudal1_data import Task, load_task
-from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.fusion import plan
-from cudal1_data.templates.make import variants
-from cudal1_data.templates.programs import Choice, nvrtc_program, torch_program, triton_program
-from cudal1_data.templates.reader import read
+from cudal1_data.kernelgen.codegen.programs import Choice, nvrtc_program, torch_program, triton_program
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend.reader import read
+from cudal1_data.kernelgen.fusion import plan
+from cudal1_data.kernelgen.make import variants
 from template_programs import error_of, errors_in_interpreter, imported
 
 TOLERANCE = 2e-5

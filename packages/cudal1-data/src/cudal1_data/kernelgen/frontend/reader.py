@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from cudal1_data.errors import BrokenTaskError
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend import calls, copied, counts, dtypes, loops, shapes
+from cudal1_data.kernelgen.frontend.values import Layer, Listed, Symbol, Value, opaque, pointwise, shape, written
+from cudal1_data.kernelgen.ir import Node, Reference, walk
+from cudal1_data.operators import BINARY
 from cudal1_data.task import parse
-from cudal1_data.templates import calls, copied, counts, dtypes, loops, shapes
-from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.graph import Node, Reference, walk
-from cudal1_data.templates.table import BINARY
-from cudal1_data.templates.values import Layer, Listed, Symbol, Value, opaque, pointwise, shape, written
 
 _ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
     ast.Add: ("add", "+"),

@@ -7,12 +7,12 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from cudal1_data.templates.cuda_text import CudaKernel, loop_kernel, pointwise_kernel, row_kernel
-from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.fusion import Kernel, LoopStep, Step, units
-from cudal1_data.templates.graph import Node, Reference
-from cudal1_data.templates.table import device_text
-from cudal1_data.templates.triton_text import triton_head, triton_kernel, triton_loop
+from cudal1_data.kernelgen.codegen.cuda import CudaKernel, loop_kernel, pointwise_kernel, row_kernel
+from cudal1_data.kernelgen.codegen.triton import triton_head, triton_kernel, triton_loop
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step, units
+from cudal1_data.kernelgen.ir import Node, Reference
+from cudal1_data.operators import device_text
 
 
 @dataclass(frozen=True)

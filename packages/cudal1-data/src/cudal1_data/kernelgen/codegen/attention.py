@@ -13,12 +13,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cudal1_data.templates.errors import UnsuitableError
-from cudal1_data.templates.fusion import Kernel, LoopStep, Step, uses
-from cudal1_data.templates.graph import Node, Reference
-from cudal1_data.templates.products import MATMUL, Factors
-from cudal1_data.templates.programs import Read, Writer
-from cudal1_data.templates.triton_text import IDENTITY, TileWriter, triton_head
+from cudal1_data.kernelgen.codegen.products import MATMUL, Factors
+from cudal1_data.kernelgen.codegen.programs import Read, Writer
+from cudal1_data.kernelgen.codegen.triton import IDENTITY, TileWriter, triton_head
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step, uses
+from cudal1_data.kernelgen.ir import Node, Reference
 
 _MOST_TERMS, _MOST_SUMS = 64, 128
 """Terms of scores, and columns of values, that a program has at once, at most."""
