@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -20,11 +21,12 @@ from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import index_text, plan
 from cudal1_data.kernelgen.ir import broadcast
 from cudal1_data.kernelgen.make import WRITINGS, Writing, variants
-from cudal1_data.operators import UNARY, device_text
+from cudal1_data.operators import EXPRESSIONS, Language, device_text, numeric
 from cudal1_data.techniques import classify
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from template_programs import PRODUCTS, error_of, error_on_one_thread, errors_in_interpreter, imported, small_task
+from torch.nn import functional
 
 TOLERANCE = 2e-5
 
@@ -192,10 +194,22 @@ def test_places_in_smaller_tensors(domain: list[int], data: st.DataObject) -> No
 
 
 def test_each_function_has_a_text_in_every_language() -> None:
-    for expression in UNARY.values():
-        for language in ("cuda", "triton", "torch"):
-            text = device_text(expression, language, ("value",))
+    for expression in EXPRESSIONS.values():
+        for language in get_args(Language):
+            text = device_text(expression, language, ("value", "other", "third"))
             assert "value" in text
+
+
+@pytest.mark.parametrize("name", sorted(EXPRESSIONS))
+def test_an_operators_numbers_are_those_of_its_pytorch_text(name: str) -> None:
+    """One row gives both; where the table disagrees with itself, a task's sample values are not what it computes."""
+    values = [[0.1 + 0.17 * ((7 * place + 3 * row) % 19) for place in range(19)] for row in range(3)]
+    function = numeric(EXPRESSIONS[name])
+    count = function.__code__.co_argcount
+    names = {one: torch.tensor(row, dtype=torch.float64) for one, row in zip("abc", values, strict=True)}
+    got = eval(device_text(EXPRESSIONS[name], "torch", ("a", "b", "c")), {"torch": torch, "F": functional, **names})
+    want = [function(*each) for each in zip(*values[:count], strict=True)]
+    torch.testing.assert_close(got, torch.tensor(want, dtype=torch.float64), rtol=1e-12, atol=1e-12)
 
 
 def test_shapes_that_do_not_go_together_are_an_error() -> None:

@@ -8,9 +8,9 @@ from cudal1_data.generator import grid
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.errors import UnsuitableError
 from cudal1_data.generator.grid import Grid
-from cudal1_data.generator.operators import BINARY, MASKED, SCALARS, UNARY, Operator
 from cudal1_data.generator.program import Program
 from cudal1_data.generator.values import Value, pointwise
+from cudal1_data.generator.vocabulary import BINARY, MASKED, SCALARS, UNARY, Operator
 
 _ATTEMPTS = 12
 _MEMORY_NS = 0.7

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 from cudal1_data.generator import grid
 from cudal1_data.generator.grid import Grid
-from cudal1_data.generator.operators import Operator
 from cudal1_data.generator.structure import Node
+from cudal1_data.generator.vocabulary import Operator
 
 Dims = tuple[str, ...]
 """A shape, as names of constants; `1` where it is broadcast."""
@@ -54,10 +53,9 @@ class Value:
 def pointwise(operator: Operator, *operands: Value, constant: float | None = None) -> Value | None:
     """Apply a pointwise operator; None where it is not defined on the sample values."""
     extra = () if constant is None else (constant,)
-    function = cast("Callable[..., float]", operator.function)
 
     def applied(*each: float) -> float:
-        return function(*each, *extra)
+        return operator.function(*each, *extra)
 
     result = grid.apply(applied, *(one.grid for one in operands))
     if result is None:

@@ -10,40 +10,37 @@ from cudal1_data.generator.chain import chain, finished, joined
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.errors import UnsuitableError
 from cudal1_data.generator.grid import Grid, Samples
-from cudal1_data.generator.operators import Operator
 from cudal1_data.generator.program import Program
 from cudal1_data.generator.reductions import reduced
 from cudal1_data.generator.shapes import plane
 from cudal1_data.generator.sides import sides
 from cudal1_data.generator.structure import Node
 from cudal1_data.generator.values import Value, combine, pointwise
+from cudal1_data.generator.vocabulary import Operator
 
 _DIMS = ("ROWS", "COLS")
 _COLUMNS = 256.0
 """Columns of a common task."""
 
-_ELEMENTS: tuple[Operator, ...] = (
-    Operator("squared_error", "torch.square({0} - {1})", lambda x, y: (x - y) ** 2, 2.0, graph="square(sub(0,1))"),
-    Operator("huber", 'F.huber_loss({0}, {1}, reduction="none", delta=0.8)', lambda x, y: _huber(x - y, 0.8), 3.0,
+ELEMENTS: tuple[Operator, ...] = (
+    Operator("squared_error", "torch.square({0} - {1})", 2.0, "square(a - b)", graph="square(sub(0,1))"),
+    Operator("huber", 'F.huber_loss({0}, {1}, reduction="none", delta=0.8)', 3.0, "huber(abs(a - b), 0.8)",
              smooth=False),
-    Operator("smooth_l1", 'F.smooth_l1_loss({0}, {1}, reduction="none", beta=0.5)',
-             lambda x, y: _huber(x - y, 0.5) / 0.5, 3.0, smooth=False),
-    Operator("pinball", "torch.maximum(0.7 * ({0} - {1}), 0.3 * ({1} - {0}))",
-             lambda x, y: max(0.7 * (x - y), 0.3 * (y - x)), 5.0, smooth=False,
-             graph="maximum(scale(sub(0,1)),scale(sub(1,0)))"),
-    Operator("logistic", "F.softplus(-{0} * {1})", lambda x, y: math.log1p(math.exp(-x * y)), 4.5,
-             graph="softplus(mul(neg(0),1))"),
-    Operator("hinge", "torch.relu(1 - {0} * {1})", lambda x, y: max(0.0, 1 - x * y), 3.0, smooth=False,
+    Operator("smooth_l1", 'F.smooth_l1_loss({0}, {1}, reduction="none", beta=0.5)', 3.0, "smooth_l1(abs(a - b), 0.5)",
+             smooth=False),
+    Operator("pinball", "torch.maximum(0.7 * ({0} - {1}), 0.3 * ({1} - {0}))", 5.0,
+             "max(0.7 * (a - b), 0.3 * (b - a))", smooth=False, graph="maximum(scale(sub(0,1)),scale(sub(1,0)))"),
+    Operator("logistic", "F.softplus(-{0} * {1})", 4.5, "softplus(-a * b)", graph="softplus(mul(neg(0),1))"),
+    Operator("hinge", "torch.relu(1 - {0} * {1})", 3.0, "relu(1.0 - a * b)", smooth=False,
              graph="relu(shift(neg(mul(0,1))))"),
-    Operator("squared_hinge", "torch.square(torch.relu(1 - {0} * {1}))", lambda x, y: max(0.0, 1 - x * y) ** 2, 4.0,
+    Operator("squared_hinge", "torch.square(torch.relu(1 - {0} * {1}))", 4.0, "square(relu(1.0 - a * b))",
              smooth=False, graph="square(relu(shift(neg(mul(0,1)))))"),
-    Operator("poisson", "torch.exp({0}) - torch.square({1}) * {0}", lambda x, y: math.exp(x) - y * y * x, 4.0,
+    Operator("poisson", "torch.exp({0}) - torch.square({1}) * {0}", 4.0, "exp(a) - square(b) * a",
              infix=True, graph="sub(exp(0),mul(square(1),0))"),
-    Operator("cauchy", "torch.log1p(torch.square({0} - {1}))", lambda x, y: math.log1p((x - y) ** 2), 4.0,
+    Operator("cauchy", "torch.log1p(torch.square({0} - {1}))", 4.0, "log1p(square(a - b))",
              graph="log1p(square(sub(0,1)))"),
-    Operator("bernoulli", 'F.binary_cross_entropy_with_logits({0}, torch.sigmoid({1}), reduction="none")',
-             lambda x, y: max(x, 0) - x / (1 + math.exp(-y)) + math.log1p(math.exp(-abs(x))), 6.0,
-             graph="bernoulli(0,sigmoid(1))"),
+    Operator("bernoulli", 'F.binary_cross_entropy_with_logits({0}, torch.sigmoid({1}), reduction="none")', 6.0,
+             "binary_cross_entropy_with_logits(a, sigmoid(b))", graph="bernoulli(0,sigmoid(1))"),
 )  # fmt: skip
 """Losses of one element each."""
 
@@ -70,7 +67,7 @@ def _elements(program: Program, draw: Draw) -> Value:
     """A loss of each element, weighted or not, reduced over rows; sometimes two of them together."""
     predicted, wanted = _pair(program, draw)
     count = 1 + draw.chance(0.3)
-    table = [one for one in _ELEMENTS if one.smooth or not program.backward]
+    table = [one for one in ELEMENTS if one.smooth or not program.backward]
     parts = [_element(program, one, predicted, wanted) for one in draw.some(table, count)]
     h = parts[0] if count == 1 else joined(program, draw, program.keep(parts[0]), program.keep(parts[1]))
     if draw.chance(0.5):
@@ -205,8 +202,3 @@ def _cosine(program: Program, draw: Draw) -> Value:
 def _angle(one: Samples, other: Samples) -> float:
     lengths = grid.size(one) * grid.size(other) * len(one)
     return math.fsum(x * y for x, y in zip(one, other, strict=True)) / (lengths + 1e-6)
-
-
-def _huber(difference: float, delta: float) -> float:
-    size = abs(difference)
-    return 0.5 * size * size if size < delta else delta * (size - 0.5 * delta)

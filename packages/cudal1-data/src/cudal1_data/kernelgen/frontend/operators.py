@@ -9,7 +9,7 @@ from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend import counts, dtypes, shapes
 from cudal1_data.kernelgen.frontend.values import Layer, Value, pointwise
 from cudal1_data.kernelgen.ir import How, Node
-from cudal1_data.operators import BINARY, GELU, GELU_TANH, UNARY
+from cudal1_data.operators import BINARY, SPECIAL, UNARY
 
 Arguments = Sequence[Value]
 Named = Mapping[str, Value]
@@ -54,7 +54,7 @@ def _where(args: Arguments) -> Value | Unfused:
         return Unfused()
     if any(isinstance(one, Node) and one.dtype != "float32" for one in args[1:]) or _whole(args[1:]):
         return Unfused()
-    return pointwise("where(a, b, c)", *args)
+    return pointwise(SPECIAL["where"], *args)
 
 
 def _whole(values: Arguments) -> bool:
@@ -69,13 +69,13 @@ def _only(args: Arguments, named: Named, most: int, *names: str) -> None:
 
 def _gelu(args: Arguments, named: Named) -> Node:
     _only(args, named, 1, "approximate")
-    return pointwise(GELU_TANH if named.get("approximate") == "tanh" else GELU, args[0])
+    return pointwise(SPECIAL["gelu_tanh" if named.get("approximate") == "tanh" else "gelu"], args[0])
 
 
 def _leaky(args: Arguments, named: Named) -> Node:
     _only(args, named, 2, "negative_slope")
     slope = args[1] if len(args) > 1 else named.get("negative_slope", 0.01)
-    return pointwise("max(a, 0.0) + b * min(a, 0.0)", args[0], slope)
+    return pointwise(SPECIAL["leaky_relu"], args[0], slope)
 
 
 def _clamp(args: Arguments, named: Named) -> Node:
@@ -84,33 +84,32 @@ def _clamp(args: Arguments, named: Named) -> Node:
     high = args[2] if len(args) > 2 else named.get("max")
     result = args[0]
     if low is not None:
-        result = pointwise("max(a, b)", result, low)
+        result = pointwise(BINARY["maximum"], result, low)
     if high is not None:
-        result = pointwise("min(a, b)", result, high)
+        result = pointwise(BINARY["minimum"], result, high)
     assert isinstance(result, Node)
     return result
 
 
 def _softshrink(args: Arguments, named: Named) -> Node:
-    # As a ratio it has no jump: a - clamp(a, -c, c).
     _only(args, named, 2, "lambd")
     edge = args[1] if len(args) > 1 else named.get("lambd", 0.5)
     if not isinstance(edge, int | float):
         raise UnsuitableError("expected a number as softshrink's edge")
-    return pointwise("a - min(max(a, b), c)", args[0], -edge, edge)
+    return pointwise(SPECIAL["softshrink"], args[0], -edge, edge)
 
 
 def _pow(args: Arguments, named: Named) -> Value | Unfused:
     if args[1] == 2:
-        return pointwise("a * a", args[0])
-    return pointwise("sqrt(a)", args[0]) if args[1] == 0.5 else Unfused()
+        return pointwise(UNARY["square"], args[0])
+    return pointwise(UNARY["sqrt"], args[0]) if args[1] == 0.5 else Unfused()
 
 
 def _lerp(args: Arguments, named: Named) -> Node:
     _only(args, named, 3)
     if len(args) < 3:
         raise UnsuitableError("expected lerp with a weight")
-    return pointwise("a + c * (b - a)", *args)
+    return pointwise(SPECIAL["lerp"], *args)
 
 
 def _reduced_by(args: Arguments, named: Named) -> bool:
@@ -122,9 +121,8 @@ def _huber(args: Arguments, named: Named) -> Value | Unfused:
     edge = named.get("delta", 1.0)
     if not _reduced_by(args, named) or not isinstance(edge, int | float):
         return Unfused()
-    # min(d, c) * (d - min(d, c) / 2) is d * d / 2 inside the edge and c * (d - c / 2) outside.
     away = pointwise("abs(a - b)", *args)
-    return pointwise("min(a, b) * (a - 0.5 * min(a, b))", away, edge)
+    return pointwise(SPECIAL["huber"], away, edge)
 
 
 def _smooth_l1(args: Arguments, named: Named) -> Value | Unfused:
@@ -132,13 +130,13 @@ def _smooth_l1(args: Arguments, named: Named) -> Value | Unfused:
     if not _reduced_by(args, named) or not isinstance(edge, int | float) or edge <= 0:
         return Unfused()
     away = pointwise("abs(a - b)", *args)
-    return pointwise("min(a, b) * (a - 0.5 * min(a, b)) / b", away, edge)
+    return pointwise(SPECIAL["smooth_l1"], away, edge)
 
 
 def _cross_entropy_of_two(args: Arguments, named: Named) -> Value | Unfused:
     if not _reduced_by(args, named):
         return Unfused()
-    return pointwise("max(a, 0.0) - a * b + log1p(exp(-abs(a)))", *args)
+    return pointwise(SPECIAL["binary_cross_entropy_with_logits"], *args)
 
 
 _POINTWISE: dict[str, Callable[[Arguments, Named], Value | Unfused]] = {
