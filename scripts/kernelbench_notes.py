@@ -14,13 +14,13 @@ level 3 (48 and 49) import einops: without it they are noted without graph and m
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from pathlib import Path
 
 import tyro
 from cudal1_data import Task, load_suite
-from cudal1_data.sources.kernelbench import FILE, Note, Notes, place_of, program_hash
+from cudal1_data.hashes import digest, program_hash
+from cudal1_data.sources.kernelbench import FILE, Note, Notes, place_of
 from cudal1_data.tracing import TaskGraph, Tracer
 
 DEGENERATE = {
@@ -60,7 +60,7 @@ def note(task: Task, found: TaskGraph) -> Note:
     number = int((place_of(task.id) or "").rpartition("/")[2])
     return Note(
         program=program_hash(task.source),
-        source_sha256=hashlib.sha256(task.source.encode()).hexdigest(),
+        source_sha256=digest(task.source),
         category=LEVELS.get(task.level) or category(found.operators, number),
         degenerate=number in DEGENERATE.get(task.level, ()),
         random=found.random,

@@ -17,10 +17,10 @@ from cudal1_data.corpus import BUNDLED, Corpus, Pair, corpus_file, load_corpus
 from cudal1_data.corpus.build import build
 from cudal1_data.corpus.card import card
 from cudal1_data.corpus.merge import merge
-from cudal1_data.corpus.model import digest
 from cudal1_data.corpus.spoil import SPOILS
 from cudal1_data.corpus.stats import stats
 from cudal1_data.errors import DataError
+from cudal1_data.hashes import digest
 from cudal1_data.kernelgen.codegen.rewrites import plain_program
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from cudal1_data import Task, load_suite
-from cudal1_data.sources.kernelbench import known_graphs, load_notes, noted, notes, place_of, program_hash, release
+from cudal1_data.hashes import program_hash
+from cudal1_data.sources.kernelbench import known_graphs, load_notes, noted, notes, place_of, release
 from cudal1_data.task import Memory
 from cudal1_data.tracing import Tracer
 from task_programs import program

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 
 from cudal1_data.errors import DataError
 from cudal1_data.generator import parse_name
+from cudal1_data.hashes import text_hash
 from cudal1_data.progress import paced
 from cudal1_data.sources import load_suite
-from cudal1_data.sources.kernelbench import Same, Why, load_notes, notes, places_by_text, release, same_tasks, text_hash
+from cudal1_data.sources.kernelbench import Same, Why, load_notes, notes, places_by_text, release, same_tasks
 from cudal1_data.task import Task
 from cudal1_data.tracing import TaskGraph, Tracer
 from cudal1_data.tracing.process import TIMEOUT_S

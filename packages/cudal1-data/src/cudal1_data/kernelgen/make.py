@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal, TypeVar
 
+from cudal1_data.hashes import digest
 from cudal1_data.kernelgen.codegen import rewrites
 from cudal1_data.kernelgen.codegen.attention import Rows, attention_program
 from cudal1_data.kernelgen.codegen.products import Factors, Tiles, product_program
@@ -113,10 +113,8 @@ def variants(task: Task, writings: Sequence[Writing] = WRITINGS) -> list[Made]:
         task: The task at the size that variants are for.
         writings: Ways of writing.
     """
-    seen: set[str] = {_digest(task.source)}
-    return [
-        made for made in _all(task, writings) if not (_digest(made.source) in seen or seen.add(_digest(made.source)))
-    ]
+    seen: set[str] = {digest(task.source)}
+    return [made for made in _all(task, writings) if not (digest(made.source) in seen or seen.add(digest(made.source)))]
 
 
 def _all(task: Task, writings: Sequence[Writing]) -> Iterator[Made]:
@@ -200,7 +198,3 @@ def _parameters(choice: Choice, writing: Writing) -> Parameters:
     names = triton if writing == "triton" else cuda
     values = asdict(choice)
     return tuple((field.name, values[field.name]) for field in fields(Choice) if field.name in names)
-
-
-def _digest(source: str) -> str:
-    return hashlib.sha256(source.encode()).hexdigest()

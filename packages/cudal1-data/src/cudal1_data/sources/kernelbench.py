@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -18,6 +17,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from cudal1_data.errors import BrokenTaskError
+from cudal1_data.hashes import digest, program_hash, text_hash
 from cudal1_data.task import Memory, Task, parse
 from cudal1_data.tracing.tasks import TaskGraph
 
@@ -107,7 +107,7 @@ def noted(task: Task) -> Task:
     if program_hash(task.source) == note.program:
         known = {"degenerate": note.degenerate, "random": note.random}
         facts["tags"] = (*task.tags, *(tag for tag, holds in known.items() if holds and tag not in task.tags))
-        if hashlib.sha256(task.source.encode()).hexdigest() == note.source_sha256:
+        if digest(task.source) == note.source_sha256:
             facts["memory"] = note.memory
     return task.model_copy(update=facts)
 
@@ -183,43 +183,12 @@ def _signs(task: Task, by_text: Mapping[str, tuple[str, ...]]) -> list[tuple[Why
     return [*signs, *((Why.GRAPH, graph) for graph in graphs if graph is not None)]
 
 
-def text_hash(source: str) -> str:
-    """Return what two references share that are one program up to sizes, texts and comments: their `program_hash`.
-
-    What is no Python is compared to the letter.
-    """
-    try:
-        return program_hash(source)
-    except (BrokenTaskError, MemoryError, RecursionError):
-        return hashlib.sha256(source.encode("utf-8", "replace")).hexdigest()
-
-
 def places_by_text(known: Mapping[str, Note]) -> dict[str, tuple[str, ...]]:
     """Return the places in KernelBench of each program in the notes, by its `text_hash`: most have one, copies two."""
     places: dict[str, tuple[str, ...]] = {}
     for place, note in known.items():
         places[note.program] = (*places.get(note.program, ()), place)
     return places
-
-
-def program_hash(source: str) -> str:
-    r"""Hash a program without its sizes (top-level integer constants), texts and comments.
-
-    >>> program_hash("N = 4\ndef f():\n    'Text.'\n    return N") == program_hash("N = 8  # other\ndef f(): return N")
-    True
-
-    Raises:
-        BrokenTaskError: The text is no Python.
-    """
-    tree = parse(source, where="program")
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, int):
-            node.value = ast.Constant(0)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-            kept = [line for line in node.body if not _is_text(line)]
-            node.body = kept or [ast.Pass()]
-    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:32]
 
 
 def described(source: str) -> str:
@@ -237,7 +206,3 @@ def described(source: str) -> str:
             text = " ".join((ast.get_docstring(node) or "").split())
             return text.partition(". ")[0].rstrip(".")
     return ""
-
-
-def _is_text(line: ast.stmt) -> bool:
-    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) and isinstance(line.value.value, str)
