@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from cudal1_env.mutants import Array
 from cudal1_env.stats.launch import Launch
 from cudal1_env.testing import templates
-from cudal1_env.testing.mutants import ANSWER_MUTANTS, MUTANTS, Array
+from cudal1_env.testing.mutants import ANSWER_MUTANTS, MUTANTS
 from cudal1_env.testing.noise import (
     Autoregressive,
     HeavyTails,
