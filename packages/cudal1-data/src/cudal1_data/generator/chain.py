@@ -13,6 +13,7 @@ from cudal1_data.generator.values import Value, pointwise
 from cudal1_data.generator.vocabulary import BINARY, MASKED, SCALARS, UNARY, Operator
 
 _ATTEMPTS = 12
+"""Draws of one operator before the attempt at a task ends: the values suit none."""
 _MEMORY_NS = 0.7
 """What fresh memory for one element of a result takes."""
 _MOST_NESTED = 3
@@ -20,8 +21,7 @@ _MOST_NESTED = 3
 _LONGEST = 64
 """Characters of an expression that another may still be wrapped around."""
 _BENDING = ("tanh", "sigmoid", "silu", "gelu", "softplus", "sin", "atan")
-
-
+"""Operators whose gradient depends on their operand: one ends a backward task whose gradients would miss an input."""
 _LOGADDEXP_BACK_NS = 10.0
 """What its gradient takes more than others."""
 

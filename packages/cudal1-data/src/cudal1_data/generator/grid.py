@@ -17,6 +17,7 @@ LAYERS = "layers"
 """Name under which the weights of all layers go, as a leaf."""
 
 SIDE = 8
+"""Rows, and columns: few, because every operator is applied to all samples once for each leaf."""
 ROWS = [list(range(row * SIDE, row * SIDE + SIDE)) for row in range(SIDE)]
 """Places of each row."""
 COLUMNS = [list(range(column, SIDE * SIDE, SIDE)) for column in range(SIDE)]

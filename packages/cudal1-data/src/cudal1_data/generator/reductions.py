@@ -19,6 +19,7 @@ Axis = Literal["rows", "columns"]
 """`rows`: over the last dimension; `columns`: over the one before it."""
 
 _ATTEMPTS = 8
+"""Draws of one reduction before the attempt at a task ends: the values suit none."""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,10 @@ from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step, uses
 from cudal1_data.kernelgen.ir import Node, Reference
 
-_MOST_TERMS, _MOST_SUMS = 64, 128
-"""Terms of scores, and columns of values, that a program has at once, at most."""
+_MAX_TERMS = 64
+"""Terms of scores that a program has at once."""
+_MAX_SUMS = 128
+"""Columns of values that a program has at once."""
 _TURNED = re.compile(r"\{0\}\.transpose\((-?\d), (-?\d)\)")
 _LEAST = 16
 """Smallest side of a tile that Triton multiplies."""
@@ -166,7 +168,7 @@ def _kernel(chain: _Chain, name: str, choice: Rows) -> str:
             lines.append(f"{total} = tl.full(({choice.rows}, 1), {IDENTITY[node.how]}, tl.float32)")
             steps.append(f"{total} = " + _JOINED[node.how].format(total, of_part))
         lines += _over_keys(chain, choice, [*writer.lines, *steps])
-    writer, columns = _between(chain, known), min(_MOST_SUMS, _tile(width))
+    writer, columns = _between(chain, known), min(_MAX_SUMS, _tile(width))
     weights = writer.value(chain.sums.operands[0], False)
     behind = _Writer(chain.behind, chain.sums, "sums", "in")
     steps = [
@@ -194,7 +196,7 @@ def _kernel(chain: _Chain, name: str, choice: Rows) -> str:
 
 def _parts(chain: _Chain) -> int:
     """How many programs share the columns of the sums."""
-    return -(-chain.sums.dims[-1] // _MOST_SUMS)
+    return -(-chain.sums.dims[-1] // _MAX_SUMS)
 
 
 def _levels(between: Kernel) -> list[list[Node]]:
@@ -227,7 +229,7 @@ def _between(chain: _Chain, known: Mapping[int, str]) -> _Writer:
 def _over_keys(chain: _Chain, choice: Rows, lines: Sequence[str]) -> list[str]:
     """Return a loop over all keys, some at a time, with their scores."""
     wide, terms = chain.scores.dims[-1], chain.factors[0].dims[-1]
-    step = min(_MOST_TERMS, _tile(terms))
+    step = min(_MAX_TERMS, _tile(terms))
     apart = f"key[None, :] * {terms} + term[:, None]" if chain.turned is not None else f"term[:, None] * {wide} + col"
     inner = [
         f"key = first + tl.arange(0, {choice.keys})",

@@ -30,7 +30,8 @@ _COMPARED: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",
     ast.NotEq: "!=",
 }
-_MOST_STEPS = 5000
+_MAX_STEPS = 5000
+"""Expressions that are followed in one reference: loops may be written out, so this ends the reading."""
 _NOT_FOLLOWED = (
     *(BrokenTaskError, LookupError, TypeError, AttributeError, ValueError, AssertionError),
     *(ArithmeticError, RecursionError, StopIteration),
@@ -198,7 +199,7 @@ class _Reader:
     def value(self, node: ast.expr, scope: dict[str, Value]) -> Value:
         """Follow an expression."""
         self.steps += 1
-        if self.steps > _MOST_STEPS:
+        if self.steps > _MAX_STEPS:
             raise UnsuitableError("expected a shorter program")
         match node:
             case ast.Constant(value=bool() | int() | float() | str() | None as constant):

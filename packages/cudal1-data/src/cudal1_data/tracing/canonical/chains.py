@@ -6,7 +6,8 @@ from collections import Counter
 
 from cudal1_data.tracing.canonical.graph import Edge, Graph, Node, fingerprint
 
-MOST_PASSES = 4
+_MAX_PASSES = 4
+"""Passes until nothing changes, at most: each can make operands alike that the next one joins."""
 LINEAR = ("mm", "bmm", "permute", "reshape", "repeat", "sum")
 """Operators that a factor may pass, from what they take to what they make."""
 
@@ -21,7 +22,7 @@ def joined(graph: Graph) -> Graph:
     factors become a power; powers of powers become one power where that is the same function.
     """
     before = ""
-    for _ in range(MOST_PASSES):
+    for _ in range(_MAX_PASSES):
         graph = _once(graph)
         after = fingerprint(graph)
         if after == before:
