@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cudal1_env.judge.device.copies import CopyEngine
+from cudal1_env.judge.device.cuda.copies import CopyEngine
 from cudal1_worker import vmm
 from parts import machine_line, write
 

@@ -21,7 +21,7 @@ from cudal1_env.judge.measure.headroom import Headroom, memory_taken
 from cudal1_env.judge.measure.host_memory import check_host_memory
 from cudal1_env.judge.measure.prepare import construct, load_weights
 from cudal1_env.judge.measure.record import Seen
-from cudal1_env.judge.measure.trial import Sizes, Trial, TrialResult
+from cudal1_env.judge.measure.timing.trial import Sizes, Trial, TrialResult
 from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet, Pool
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.stats import RULES, Launch, Spread, centre, conclude, decide

@@ -18,10 +18,11 @@ from typing import Any, NoReturn
 
 import torch
 
-from cudal1_worker import layout, state
+from cudal1_worker import layout
 from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
-from cudal1_worker.cpu_side import CpuSide
+from cudal1_worker.program import state
+from cudal1_worker.program.cpu_side import CpuSide
 
 MODULE_NAME = "candidate"
 _ERROR_CHARS = 4000
@@ -175,7 +176,7 @@ class Arm:
 
     def use_cuda(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Work on a GPU from now on; answer with the address of the arena."""
-        from cudal1_worker.cuda_side import CudaSide
+        from cudal1_worker.program.cuda_side import CudaSide
 
         self.side = CudaSide(message, fds)
         return {"arena": self.side.start}
@@ -236,7 +237,7 @@ class Arm:
 
     def profile(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make calls under the profiler, and answer with what ran; this arm is used for nothing else."""
-        from cudal1_worker.profile import profiled
+        from cudal1_worker.program.profile import profiled
 
         inputs = self.inputs_in(self.side.untimed_block(message))
         gpu = not isinstance(self.side, CpuSide)

@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from cudal1_worker import distributions, inputs, layout, state
+from cudal1_worker import layout
 from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
-from cudal1_worker.arm import Failure, describe_error, execute
-from cudal1_worker.faults import FaultyRuns
-from cudal1_worker.matter import Variation
-from cudal1_worker.models import Models, aliases, as_dtype, copied
-from cudal1_worker.own_error import (
+from cudal1_worker.oracle import distributions, inputs
+from cudal1_worker.oracle.faults import FaultyRuns
+from cudal1_worker.oracle.matter import Variation
+from cudal1_worker.oracle.models import Models, aliases, as_dtype, copied
+from cudal1_worker.oracle.own_error import (
     error_of,
     is_finite,
     most_of,
@@ -34,8 +34,10 @@ from cudal1_worker.own_error import (
     second_values,
     some_elements,
 )
-from cudal1_worker.seeding import Seeds
-from cudal1_worker.tolerance import Blocks, Draw, Limits, Profile, enough
+from cudal1_worker.oracle.seeding import Seeds
+from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, enough
+from cudal1_worker.program import state
+from cudal1_worker.program.arm import Failure, describe_error, execute
 
 REFERENCE = "Model"
 _AGAIN = 3
