@@ -4,7 +4,8 @@ For each computation the largest error of an element over what it may err (`cuda
 reference (torch in float32), honest float32 programs that sum in another way (sequential, split-K, Winograd), and
 programs that are not float32 inside (TF32, bfloat16, half). What is honest must lie below 1 on every set, the others
 above 1. On a GPU the reference is cuBLAS's and cuDNN's, and beside the imitations of TF32 stand the hardware's own
-and what cuDNN chooses when it may try. One JSON line each."""
+and what cuDNN chooses when it may try. One JSON line each.
+"""
 
 from __future__ import annotations
 

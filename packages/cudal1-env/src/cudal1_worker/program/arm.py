@@ -115,7 +115,6 @@ class Arm:
             "load": self.load,
             "inputs": self.learn_inputs,
             "call": self.call_once,
-            "pace": self.pace,
             "profile": self.profile,
         }
 
@@ -224,16 +223,6 @@ class Arm:
         if self.describe(self.outputs) != wire.RETURNED:
             raise Failure("contract", "expected dense tensors, or nested lists, tuples or dicts of them")
         return {"seconds": seconds, "inputs": _data_ptr(block)}
-
-    def pace(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Call again and again on the last inputs, and answer with the seconds of a call."""
-        calls, began = 0, time.perf_counter()
-        with torch.no_grad():
-            while calls < wire.PACE_CALLS and time.perf_counter() - began < wire.PACE_S:
-                self.model(*self.inputs)
-                calls += 1
-        self.side.finish()
-        return {"seconds": (time.perf_counter() - began) / calls}
 
     def profile(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make calls under the profiler, and answer with what ran; this arm is used for nothing else."""
