@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from cudal1_env.judge import JudgeSettings
 from cudal1_env.judge.oracle.numerics import limits_of
-from cudal1_worker.oracle.own_error import error_of
+from cudal1_worker.oracle.reference_error import error_of
 from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, enough
 
 Floats = torch.Tensor

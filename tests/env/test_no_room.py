@@ -177,7 +177,7 @@ def test_a_task_that_is_refused_is_asked_about_once_in_a_batch(
     judge.evaluate_each([(broken, ANSWER), (TASKS[0], ANSWER)], told.__setitem__)
     assert isinstance(told[0], TaskError)
     assert isinstance(told[1], Evaluation)
-    judge.rehearse([(broken, ANSWER + f"# triton {k}\n") for k in range(3)])
+    judge.precompile([(broken, ANSWER + f"# triton {k}\n") for k in range(3)])
     assert asked.count("file/broken") == 2
 
 
@@ -263,7 +263,7 @@ def test_what_a_launch_holds_beside_is_left_free(judge: BatchJudge) -> None:
         pool.fit(1 << 30, held)
         most_bytes.append(pool.most_bytes - pool.size_bytes)
     one = judge._pool(judge._case(TASKS[0], "", "training"), None)
-    assert most_bytes[0] - most_bytes[1] >= 10 * one.anatomy.input_bytes
+    assert most_bytes[0] - most_bytes[1] >= 10 * one.io_spec.input_bytes
 
 
 def test_nobody_else_is_on_a_gpu_whose_peaks_are_measured(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge) -> None:

@@ -107,7 +107,7 @@ class AuditJudge(Judge):
     def agreeing_inputs(self, task: Task) -> tuple[int, ...]:
         """Return the places of the floating-point inputs that are the same in two draws: a program may know them."""
         with self._with_room(task):
-            return self._known_pool(task).anatomy.agreeing_inputs
+            return self._known_pool(task).io_spec.agreeing_inputs
 
     def steps(self, task: Task, one: KnownSet) -> dict[str, Any]:
         """Return the reference's steps on a set, and the faults that apply; see `cudal1_worker.oracle.faults`."""
@@ -151,12 +151,12 @@ class AuditJudge(Judge):
 
     def _on_host(self, pool: Pool, one: InputSet) -> KnownSet:
         data = self.device.to_host(one.inputs)
-        tensors = [entry["tensor"] for entry in pool.anatomy.entries if "tensor" in entry]
+        tensors = [entry["tensor"] for entry in pool.io_spec.entries if "tensor" in entry]
         return KnownSet(
             pool.secrets.number("set", one.index),
             one.distribution,
             tuple(_tensor(data, spec) for spec in tensors),
-            pool.anatomy.outputs,
+            pool.io_spec.outputs,
             tuple(self._answer_on_host(answer) for answer in one.answers),
         )
 
@@ -170,8 +170,8 @@ class AuditJudge(Judge):
 
 def _search(pool: Pool) -> list[tuple[int, int, float]]:
     secrets, oracle = pool.secrets, pool.oracle
-    tensors = [entry["tensor"] for entry in pool.anatomy.entries if "tensor" in entry]
-    if pool.anatomy.state:
+    tensors = [entry["tensor"] for entry in pool.io_spec.entries if "tensor" in entry]
+    if pool.io_spec.state:
         pool.weights()
     seeds = [secrets.number("vary", number) for number in range(1 + _OTHERS)]
     most = oracle.vary(seeds)

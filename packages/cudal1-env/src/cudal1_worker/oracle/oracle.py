@@ -23,7 +23,7 @@ from cudal1_worker.oracle import distributions, inputs
 from cudal1_worker.oracle.faults import FaultyRuns
 from cudal1_worker.oracle.matter import Variation
 from cudal1_worker.oracle.models import Models, aliases, as_dtype, copied
-from cudal1_worker.oracle.own_error import (
+from cudal1_worker.oracle.reference_error import (
     error_of,
     is_finite,
     most_of,
@@ -318,7 +318,7 @@ class Oracle:
 
         Each set begins with its inputs; answers follow as float64 (integers as int64), in line; then, for each output,
         what its elements may err, or what else integers may be: of all elements, or of those at the `positions`. The
-        answer says, for each set and output, `own_error.REPORTED`.
+        answer says, for each set and output, `reference_error.REPORTED`.
         """
         models = self.models
         found: list[torch.Tensor] = []

@@ -1,4 +1,4 @@
-"""What each element of an output may err, from the reference's own errors in its neighbourhood.
+"""What each element of an output may err, from the reference's errors in its neighbourhood.
 
 Neighbours of an element are the elements of its block (64 in a row) in several sets of inputs. Of these, those of like
 magnitude tell the typical error: a fill value, an outlier or a faded step has a magnitude of its own, and widens or

@@ -171,7 +171,7 @@ class Extras:
 
     def _judge(self, twin: Case, pool: Pool) -> Evaluation:
         """Judge a baseline's program like any other."""
-        self._builder.rehearsals.keep(twin, pool, leased=True)
+        self._builder.precompilations.keep(twin, pool, leased=True)
         built = self._builder.build(twin, pool, leased=True)
         try:
             return self._trials.measure(built, pool)

@@ -41,7 +41,7 @@ def kernelbench_verdict(reference: Arm, candidate: Arm, pool: Pool, label: str) 
         TaskError: The reference or the oracle fails.
     """
     tolerances = [
-        _HALF_TOLERANCE if out.dtype in ("float16", "bfloat16") else _TOLERANCE for out in pool.anatomy.outputs
+        _HALF_TOLERANCE if out.dtype in ("float16", "bfloat16") else _TOLERANCE for out in pool.io_spec.outputs
     ]
     largest, passed = 0.0, 0
     try:

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from cudal1_env.stats.launch import TRIM
+from cudal1_env.stats.trial_samples import TRIM
 
 _ERRORS = 2.0
 """Standard errors that the reference alone is given, so that noise takes little from an honest program."""

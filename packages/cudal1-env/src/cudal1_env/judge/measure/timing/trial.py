@@ -23,7 +23,7 @@ from cudal1_env.judge.measure.timing.interference import reference_share
 from cudal1_env.judge.measure.timing.overhead import Overhead, estimate_overhead
 from cudal1_env.judge.oracle.pool import InputSet
 from cudal1_env.records import GpuState, Status
-from cudal1_env.stats import Launch
+from cudal1_env.stats import TrialSamples
 
 ALONE_BEFORE = 4
 ALONE_AFTER = 8
@@ -98,7 +98,7 @@ class Pairs:
     candidate_ms: list[float] = field(default_factory=list[float])
     """Latencies of a call with the overhead."""
 
-    def net(self, share: float = 1.0) -> Launch:
+    def net(self, share: float = 1.0) -> TrialSamples:
         """Return the latencies without the overhead.
 
         Args:
@@ -108,14 +108,14 @@ class Pairs:
         empty = [share * one.empty_ms for one in self.reference]
         reference = [overhead.net_ms(one.call_ms, less) for one, less in zip(self.reference, empty, strict=True)]
         candidate = [overhead.net_ms(call_ms, less) for call_ms, less in zip(self.candidate_ms, empty, strict=True)]
-        return Launch(tuple(reference), tuple(candidate))
+        return TrialSamples(tuple(reference), tuple(candidate))
 
 
 @dataclass(frozen=True)
 class TrialResult:
     """What one trial measured."""
 
-    samples: Launch
+    samples: TrialSamples
     """Latencies in pairs, without the overhead."""
     overhead: Overhead
     """What was subtracted from every call of both arms."""
@@ -127,7 +127,7 @@ class TrialResult:
     """What the driver said after each pair."""
 
     @property
-    def counted(self) -> Launch:
+    def counted(self) -> TrialSamples:
         """The samples with the reference's latency that counts."""
         return self.samples.scaled_reference(self.reference_share)
 
@@ -151,7 +151,7 @@ class Trial:
     """Order of the arms, and lengths of samples."""
     _unpaid_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
 
-    def run(self, reference_s: float, enough: Callable[[Launch], bool]) -> TrialResult:
+    def run(self, reference_s: float, enough: Callable[[TrialSamples], bool]) -> TrialResult:
         """Measure until `enough` says so or the trial is full; the candidate is dead afterwards.
 
         Args:
@@ -184,7 +184,7 @@ class Trial:
             tuple(states),
         )
 
-    def _pairs(self, ready: int, enough: Callable[[Launch], bool]) -> tuple[Pairs, list[GpuState]]:
+    def _pairs(self, ready: int, enough: Callable[[TrialSamples], bool]) -> tuple[Pairs, list[GpuState]]:
         """Measure pairs. Samples of a pair are neighbours in time, so that a machine's drift meets both alike.
 
         A sample behind one of the same arm takes less time, so either arm has as many of these: each odd pair swaps the

@@ -24,7 +24,7 @@ from cudal1_env.judge.measure.record import Seen
 from cudal1_env.judge.measure.timing.trial import Sizes, Trial, TrialResult
 from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet, Pool
 from cudal1_env.records import Evaluation, Precision, Status
-from cudal1_env.stats import RULES, Launch, Spread, centre, conclude, decide
+from cudal1_env.stats import RULES, Spread, TrialSamples, centre, conclude, decide
 
 _WARM_REPEATS = 3
 """Further untimed calls of the reference, which tell how long it takes once all is compiled and allocated."""
@@ -67,7 +67,7 @@ class Trials:
         speedup = conclude(_counted(seen), rule, spread=self._spread)
         if speedup.low > _RECHECKED_ABOVE:
             while not confirmed(_counted(seen)):
-                if len(seen.trials) >= max(_MOST_TRIALS_TO_AGREE, rule.min_launches):
+                if len(seen.trials) >= max(_MOST_TRIALS_TO_AGREE, rule.min_trials):
                     return record.unstable(case, seen, speedup)
                 self._trial(built, pool, seen, clock)
             speedup = conclude(_counted(seen), rule, spread=self._spread)
@@ -93,8 +93,8 @@ class Trials:
 
     def floor(self, case: Case, pool: Pool, *, again: bool = False) -> Floor | None:
         """The bound of a case's task by memory bandwidth; the device's peaks are measured where they are not known."""
-        anatomy = pool.anatomy
-        return self._device.floor(anatomy.tensor_bytes, anatomy.written_bytes, case.sensitivity, again=again)
+        io_spec = pool.io_spec
+        return self._device.floor(io_spec.tensor_bytes, io_spec.written_bytes, case.sensitivity, again=again)
 
     # --- one trial ---------------------------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class Trials:
         """Make the reference's untimed calls; return the seconds of the fastest, as it says."""
         sets = self._sets(case, pool, 0, WARM_SETS)
         with case.watch.phase("warmup"), of_reference(pool):
-            if pool.anatomy.state:
+            if pool.io_spec.state:
                 reference.load(pool.weights())
             calls = [*enumerate(sets), *[(WARM_SETS - 1, sets[-1])] * _WARM_REPEATS]
             elapsed_s = [reference.warm(one, slot)[0] for slot, one in calls]
@@ -238,9 +238,9 @@ class Trials:
         else:
             most = settings.sets_training if training else settings.sets_report
             wanted = round(settings.sample_ms * 1e-3 / max(reference_s, 1e-6))
-            calls, repeats = 1, max(1, min(wanted, most // rule.pairs_in_launch))
+            calls, repeats = 1, max(1, min(wanted, most // rule.pairs_in_trial))
         affordable = int(self._budget_s(precision) / (2 * reference_s * (calls + self._device.chained) * repeats))
-        return Sizes(max(2 * rule.min_pairs, min(rule.pairs_in_launch, affordable)), calls, repeats)
+        return Sizes(max(2 * rule.min_pairs, min(rule.pairs_in_trial, affordable)), calls, repeats)
 
     def _budget_s(self, precision: Precision) -> float:
         settings = self._settings
@@ -251,7 +251,7 @@ class Trials:
     def _spent(self, case: Case, clock: _Clock) -> bool:
         return clock.total_s > self._budget_s(case.precision)
 
-    def _enough(self, case: Case, seen: Seen, clock: _Clock, samples: Launch) -> bool:
+    def _enough(self, case: Case, seen: Seen, clock: _Clock, samples: TrialSamples) -> bool:
         rule = RULES[case.precision]
         return decide([*_counted(seen), samples], rule, spread=self._spread, spent=self._spent(case, clock)) != "pair"
 
@@ -337,11 +337,11 @@ class _TrialSets:
         self._pool.spend(self._next)
 
 
-def _counted(seen: Seen) -> list[Launch]:
+def _counted(seen: Seen) -> list[TrialSamples]:
     return [trial.counted for trial in seen.trials]
 
 
-def confirmed(trials: Sequence[Launch]) -> bool:
+def confirmed(trials: Sequence[TrialSamples]) -> bool:
     """Whether some two trials agree on how fast the candidate is.
 
     They agree unless their log ratios differ by more than log(1.1), the 10 % of protocol 9 (DESIGN.md), plus two

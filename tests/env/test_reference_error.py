@@ -1,4 +1,4 @@
-"""What is allowed follows the reference's own error, also where that differs from one set of inputs to the next."""
+"""What is allowed follows the reference's error, also where that differs from one set of inputs to the next."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_reference_is_right_on_every_set() -> None:
     """Large factors leave a softmax of zeros and ones, exact on most sets, and on some two nearly equal logits."""
     with Judge(JudgeSettings(device="cpu", full_check_share=1.0)) as judge:
         pool = judge._pool(Case(task(ONE_HOT), "", "training"), b"\x0d" * 16)
-        (want,) = pool.anatomy.outputs
+        (want,) = pool.io_spec.outputs
         beyond_probes = 0
         for heavy in range(5, 225, 10):
             (one,) = pool.sets(heavy, heavy + 1)

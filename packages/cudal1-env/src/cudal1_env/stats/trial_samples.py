@@ -1,4 +1,4 @@
-"""One launch: what a fresh pair of worker processes measured, and its centre with an honest error."""
+"""One trial: what a fresh pair of worker processes measured, and its centre with an honest error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 TRIM = 0.2
-"""Share of a launch's pairs cut off at each end (see `centre`)."""
+"""Share of a trial's pairs cut off at each end (see `centre`)."""
 
 CAUTION = 0.75
 """Standard errors of the lag-one autocorrelation that are added to it: the least that holds 5 % at a memory of 0.6."""
@@ -23,18 +23,18 @@ MOST_AUTOCORRELATION = 0.5
 With 0.9 one in a hundred intervals of eight pairs reached from half to twice the truth, because chance alone makes
 eight values look like that. With 0.5 such intervals are a tenth as wide, and 3 % of them miss the truth even where
 neighbouring turns of an arm are correlated by 0.6 (`tests/env/test_stats.py`). Pairs that were measured are not
-correlated (-0.13 to 0.02 in the mean, over the launches of each of `docs/results/judge_c*.jsonl`).
+correlated (-0.13 to 0.02 in the mean, over the trials of each of `docs/results/judge_c*.jsonl`).
 """
 
 
 @dataclass(frozen=True)
-class Launch:
+class TrialSamples:
     """Turns of one fresh pair of workers: pair i holds `reference_ms[i]` and `candidate_ms[i]`, in order of time.
 
     Raises:
         ValueError: The arms differ in length, or a time is not positive and finite.
 
-    >>> Launch().add(2.0, 1.0).add(2.2, 1.1).pairs
+    >>> TrialSamples().add(2.0, 1.0).add(2.2, 1.1).pairs
     2
     """
 
@@ -57,21 +57,21 @@ class Launch:
         """Number of pairs of turns."""
         return len(self.reference_ms)
 
-    def add(self, reference_ms: float, candidate_ms: float) -> Launch:
-        """Return this launch with one more pair of turns at its end."""
-        return Launch((*self.reference_ms, reference_ms), (*self.candidate_ms, candidate_ms))
+    def add(self, reference_ms: float, candidate_ms: float) -> TrialSamples:
+        """Return this trial with one more pair of turns at its end."""
+        return TrialSamples((*self.reference_ms, reference_ms), (*self.candidate_ms, candidate_ms))
 
-    def first(self, pairs: int) -> Launch:
-        """Return this launch as it was after its first `pairs` pairs."""
-        return Launch(self.reference_ms[:pairs], self.candidate_ms[:pairs])
+    def first(self, pairs: int) -> TrialSamples:
+        """Return this trial as it was after its first `pairs` pairs."""
+        return TrialSamples(self.reference_ms[:pairs], self.candidate_ms[:pairs])
 
-    def swapped(self) -> Launch:
-        """Return this launch with the arms exchanged."""
-        return Launch(self.candidate_ms, self.reference_ms)
+    def swapped(self) -> TrialSamples:
+        """Return this trial with the arms exchanged."""
+        return TrialSamples(self.candidate_ms, self.reference_ms)
 
-    def scaled_reference(self, share: float) -> Launch:
-        """Return this launch with the reference's latencies multiplied by a share."""
-        return Launch(tuple(share * time for time in self.reference_ms), self.candidate_ms)
+    def scaled_reference(self, share: float) -> TrialSamples:
+        """Return this trial with the reference's latencies multiplied by a share."""
+        return TrialSamples(tuple(share * time for time in self.reference_ms), self.candidate_ms)
 
     def log_ratios(self) -> FloatArray:
         """Return log(reference / candidate) of each pair, shape (pairs,)."""
@@ -94,18 +94,18 @@ def check_times(times_ms: Iterable[float], *, name: str) -> None:
 
 @dataclass(frozen=True)
 class Centre:
-    """Where the log ratios of one launch lie."""
+    """Where the log ratios of one trial lie."""
 
     log_ratio: float
     """Trimmed mean of log(reference / candidate)."""
     variance: float
-    """Squared standard error of `log_ratio`, from the noise within the launch alone."""
+    """Squared standard error of `log_ratio`, from the noise within the trial alone."""
     degrees_of_freedom: float
     """Of `variance`."""
 
 
-def centre(launch: Launch, *, caution: float = CAUTION) -> Centre:
-    """Return the trimmed mean of a launch's log ratios, with a standard error that autocorrelation does not fool.
+def centre(trial: TrialSamples, *, caution: float = CAUTION) -> Centre:
+    """Return the trimmed mean of a trial's log ratios, with a standard error that autocorrelation does not fool.
 
     The turns of a pair are neighbours in time and run in random order, so what the machine does to both arms alike
     (slow drift, noisy neighbours) nearly cancels and leaves errors of random sign. What stays within one arm is met
@@ -123,16 +123,16 @@ def centre(launch: Launch, *, caution: float = CAUTION) -> Centre:
       intervals are too narrow under autocorrelation of 0.6; with the whole factor, those of 8 pairs are too wide.
 
     Args:
-        launch: At least two pairs.
+        trial: At least two pairs.
         caution: Standard errors added to the autocorrelation; 0 gives a variance without intended excess.
 
     Raises:
         ValueError: Fewer than two pairs.
     """
-    n = launch.pairs
+    n = trial.pairs
     if n < 2:
-        raise ValueError(f"expected at least 2 pairs of turns in a launch, got {n}; measure more before estimating")
-    d = launch.log_ratios()
+        raise ValueError(f"expected at least 2 pairs of turns in a trial, got {n}; measure more before estimating")
+    d = trial.log_ratios()
     cut = int(TRIM * n)
     ordered = np.sort(d)
     middle = float(ordered[cut : n - cut].mean())

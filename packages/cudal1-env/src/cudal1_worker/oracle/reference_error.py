@@ -16,7 +16,7 @@ _UNDECIDED = 1e-3
 reference decides."""
 _SOME = 1 << 14
 """Elements that stand for an output."""
-_OF_FINITE = ("scale", "own_error")
+_OF_FINITE = ("scale", "reference_error")
 REPORTED = (*_OF_FINITE, "masks_differ", "mismatches")
 """What is told of each output: its largest finite magnitude; the largest error of the reference's own arithmetic; how
 many elements are finite in one and not in the other; how many differ (of integers)."""
@@ -88,7 +88,7 @@ def is_finite(report: dict[str, float], most: float) -> bool:
         report: As `read` gave it.
         most: See `most_of`.
     """
-    return report["scale"] <= most and math.isfinite(report["own_error"])
+    return report["scale"] <= most and math.isfinite(report["reference_error"])
 
 
 def most_of(dtype: torch.dtype) -> float:

@@ -9,7 +9,7 @@ import pytest
 from cudal1_data import Task
 from cudal1_env.baselines.programs import BASELINES, program
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.measure import precompile as rehearsal
+from cudal1_env.judge.measure import precompile as precompilation
 from cudal1_env.judge.measure.precompile import compiles
 from cudal1_env.records import Status
 
@@ -79,25 +79,25 @@ def test_a_build_counts_as_one_wherever_it_is(judge: Judge, init: str, call: str
 def test_builds_of_a_batch_go_side_by_side(judge: Judge) -> None:
     programs = [COMPILER + BODY.format(init="compiled()", call="pass") + f"# {k}\n" for k in range(3)]
     jobs = [(TASK, program) for program in programs]
-    judge.rehearse([*jobs, *jobs, (TASK, "not compiled")])
-    assert len(judge._builder.rehearsals._kept) == len(programs)
+    judge.precompile([*jobs, *jobs, (TASK, "not compiled")])
+    assert len(judge._builder.precompilations._kept) == len(programs)
     for one in judge.evaluate_many(jobs):
         assert one.status is Status.CORRECT, one.message
         assert 1.0 < one.seconds.build_s < 2.5
-    assert not judge._builder.rehearsals._kept
+    assert not judge._builder.precompilations._kept
 
 
 def test_what_nobody_takes_does_not_pile_up(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "_MOST_KEPT", 2)
+    monkeypatch.setattr(precompilation, "_MOST_KEPT", 2)
     quick = COMPILER.replace("time.sleep(1.0)", "pass") + BODY.format(init="compiled()", call="pass")
-    judge.rehearse([(TASK, f"{quick}# {k}\n") for k in range(4)])
-    rehearsals = judge._builder.rehearsals
-    assert len(rehearsals._kept) == 2
+    judge.precompile([(TASK, f"{quick}# {k}\n") for k in range(4)])
+    precompilations = judge._builder.precompilations
+    assert len(precompilations._kept) == 2
     root = judge._builder.folders._root
     assert len([path for path in root.iterdir() if path.name.startswith("kept-")]) == 2
-    for one in rehearsals._kept.values():
+    for one in precompilations._kept.values():
         judge._builder.folders.drop(one.snapshot)
-    rehearsals._kept.clear()
+    precompilations._kept.clear()
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
@@ -122,7 +122,9 @@ def test_a_program_that_compiles_is_held_to_a_core_when_it_is_timed(judge: Judge
     ],
     ids=["import", "no class", "constructor", "slow", "end"],
 )
-def test_a_rehearsal_that_fails_decides_nothing_beyond_the_import(judge: Judge, source: str, status: Status) -> None:
+def test_a_precompilation_that_fails_decides_nothing_beyond_the_import(
+    judge: Judge, source: str, status: Status
+) -> None:
     one = judge.evaluate(TASK, source)
     assert one.status is status, one.message
 
@@ -138,12 +140,12 @@ def test_a_build_counts_though_the_program_refuses_the_made_up_inputs(judge: Jud
 @pytest.mark.parametrize(("end", "kept"), [("raise MemoryError", True), ("os._exit(0)", False)])
 def test_what_was_compiled_is_kept_where_the_worker_lives(judge: Judge, end: str, kept: bool) -> None:
     case = judge._case(TASK, COMPILER + BODY.format(init="compiled()", call=end), "training")
-    rehearsal = judge._builder.rehearsals.take(case, judge._pool(case, None), leased=False)
-    assert rehearsal is not None
-    assert (rehearsal.snapshot is not None) == kept
-    if rehearsal.snapshot is not None:
-        assert [path.name for path in rehearsal.snapshot.rglob("built")] == ["built"]
-        judge._builder.folders.drop(rehearsal.snapshot)
+    precompilation = judge._builder.precompilations.take(case, judge._pool(case, None), leased=False)
+    assert precompilation is not None
+    assert (precompilation.snapshot is not None) == kept
+    if precompilation.snapshot is not None:
+        assert [path.name for path in precompilation.snapshot.rglob("built")] == ["built"]
+        judge._builder.folders.drop(precompilation.snapshot)
 
 
 def test_nothing_stays_of_a_program_whose_second_import_fails(judge: Judge) -> None:
@@ -153,7 +155,7 @@ def test_nothing_stays_of_a_program_whose_second_import_fails(judge: Judge) -> N
     assert [path.name for path in judge._builder.folders._root.iterdir() if path.name.startswith("kept-")] == []
 
 
-def test_the_same_program_twice_in_a_batch_is_rehearsed_twice(judge: Judge) -> None:
+def test_the_same_program_twice_in_a_batch_is_precompiled_twice(judge: Judge) -> None:
     job = (TASK, COMPILER + BODY.format(init="compiled()", call="pass") + "# twice\n")
     for one in judge.evaluate_many([job, job]):
         assert one.status is Status.CORRECT, one.message
@@ -161,7 +163,7 @@ def test_the_same_program_twice_in_a_batch_is_rehearsed_twice(judge: Judge) -> N
         assert one.seconds.warmup_s < 0.9
 
 
-def test_a_rehearsal_tells_nothing_of_the_judges_inputs(judge: Judge) -> None:
+def test_a_precompilation_tells_nothing_of_the_judges_inputs(judge: Judge) -> None:
     """What it was called on is left in the build folder; a program that answers from there is wrong."""
     kept = (
         "path = FILE + '.pt'\n"
@@ -174,7 +176,7 @@ def test_a_rehearsal_tells_nothing_of_the_judges_inputs(judge: Judge) -> None:
     assert one.status is Status.WRONG_OUTPUT, one.message
 
 
-def test_what_has_nothing_to_compile_is_not_rehearsed() -> None:
+def test_what_has_nothing_to_compile_is_not_precompiled() -> None:
     assert not compiles("import torch\nclass ModelNew: pass\n")
     assert compiles("from torch.utils.cpp_extension import load_inline\n")
     assert compiles("@triton.jit\ndef kernel(): pass\n")
@@ -182,7 +184,7 @@ def test_what_has_nothing_to_compile_is_not_rehearsed() -> None:
     assert not compiles("import re\nWORD = re.compile('a')\n")
 
 
-def test_baselines_that_compile_are_rehearsed() -> None:
+def test_baselines_that_compile_are_precompiled() -> None:
     for name in BASELINES:
         if name != "eager":
             assert compiles(program(name, REFERENCE)) == name.startswith("compile"), name
