@@ -13,7 +13,7 @@ from cudal1_env.judge.batch import BatchJudge
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.record import Seen, failed
-from cudal1_env.judge.measure.trials import Trials
+from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.records import Evaluation, Status
 from cudal1_worker import gpus

@@ -12,7 +12,7 @@ from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.oracle.numerics import compare
 from cudal1_env.records import Status
-from cudal1_worker.models import as_dtype
+from cudal1_worker.oracle.models import as_dtype
 
 HEADER = "import torch\nimport torch.nn as nn\n"
 ONE_HOT = (

@@ -10,7 +10,7 @@ import torch
 from cudal1_env.judge.device.tensors import Expected
 from cudal1_env.judge.oracle import numerics
 from cudal1_env.judge.oracle.numerics import Answer, compare
-from cudal1_worker import own_error
+from cudal1_worker.oracle import own_error
 from hypothesis import given
 from hypothesis import strategies as st
 

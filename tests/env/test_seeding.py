@@ -10,8 +10,8 @@ from cudal1_data import Task
 from cudal1_env.errors import TaskError
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure.case import Case
-from cudal1_worker import inputs
-from cudal1_worker.seeding import Seeds
+from cudal1_worker.oracle import inputs
+from cudal1_worker.oracle.seeding import Seeds
 
 HEADER = (
     "import random\nimport numpy as np\nimport torch\nimport torch.nn as nn\nfrom torch import manual_seed\n"

@@ -16,8 +16,8 @@ from cudal1_env.hardware import resolve_device
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.add_ons.smoke import why_no_program_runs
 from cudal1_env.judge.device.cpu import CpuDevice
-from cudal1_env.judge.device.gpu import GpuFacts, gpu_facts
-from cudal1_env.judge.device.peaks import Peaks
+from cudal1_env.judge.device.cuda.gpu import GpuFacts, gpu_facts
+from cudal1_env.judge.device.cuda.peaks import Peaks
 from cudal1_env.judge.measure.builder import Builder
 from cudal1_env.judge.workers.lease import choose_core, lease
 from cudal1_env.records import Device, Machine
@@ -139,7 +139,7 @@ def examine() -> Findings:
 
 def examine_gpu() -> GpuFindings:
     """Look at the GPU that the judge would use: measure its peaks again, and run a program on it in the sandbox."""
-    from cudal1_env.judge.device.cuda import CudaDevice  # starts torch and the GPU
+    from cudal1_env.judge.device.cuda.device import CudaDevice  # starts torch and the GPU
 
     facts: GpuFacts | None = None
     try:

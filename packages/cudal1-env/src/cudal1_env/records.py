@@ -105,7 +105,7 @@ class OutputError(BaseModel):
     reference_error: NonNegative
     """The reference's own largest error on such inputs, on the same scale."""
     distribution: str = "own"
-    """Distribution of the inputs (`cudal1_worker.distributions`); `own` is the task's."""
+    """Distribution of the inputs (`cudal1_worker.oracle.distributions`); `own` is the task's."""
 
 
 class Strongest(BaseModel):

@@ -41,7 +41,7 @@ class KnownSet:
     seed: int
     """Seed of the inputs."""
     distribution: str
-    """Distribution of the inputs (`cudal1_worker.distributions`)."""
+    """Distribution of the inputs (`cudal1_worker.oracle.distributions`)."""
     inputs: tuple[Values, ...]
     """The tensors among the inputs, in order and shape."""
     expected: tuple[Expected, ...]
@@ -110,7 +110,7 @@ class AuditJudge(Judge):
             return self._known_pool(task).anatomy.agreeing_inputs
 
     def steps(self, task: Task, one: KnownSet) -> dict[str, Any]:
-        """Return the reference's steps on a set, and the faults that apply; see `cudal1_worker.faults`."""
+        """Return the reference's steps on a set, and the faults that apply; see `cudal1_worker.oracle.faults`."""
         pool = self._known_pool(task)
         with self._with_room(task):
             return pool.oracle.steps(one.seed, one.distribution)
@@ -123,7 +123,7 @@ class AuditJudge(Judge):
         Args:
             task: The task.
             one: One of its `known_sets`, while its generator stands there.
-            fault: What is done worse; see `cudal1_worker.faults`.
+            fault: What is done worse; see `cudal1_worker.oracle.faults`.
             step: At which step, or with which input; None for each step.
             wide: Whether the fault is done to the float64 twin; then the outputs are float64.
         """

@@ -28,7 +28,7 @@ from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.correct import UNDECIDED, Correctness
 from cudal1_env.judge.measure.precompile import compiles
 from cudal1_env.judge.measure.record import printable
-from cudal1_env.judge.measure.trials import Trials
+from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.judge.oracle.pool import SEED_BYTES, Pool
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.lease import away_from, core_name, lease, sharing, take_seat

@@ -19,7 +19,7 @@ import numpy as np
 from cudal1_env.judge.device.tensors import Array
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.fault import Fault
-from cudal1_env.judge.measure.trials import of_reference
+from cudal1_env.judge.measure.timing.trials import of_reference
 from cudal1_env.judge.oracle.numerics import doubles
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.records import KernelBench, Status

@@ -258,14 +258,6 @@ class Arm:
         self.freeze()
         return answer
 
-    def pace(self) -> float:
-        """Return the seconds of a call among many, as the worker says (the reference's are believed).
-
-        Raises:
-            Fault: A call fails.
-        """
-        return _seconds(self._ask_untimed({"op": "pace"}, [], "calls in a row"))
-
     def open(self) -> None:
         """Enter the timed loop, held to one core, without the right to make processes. The arm is frozen afterwards.
 

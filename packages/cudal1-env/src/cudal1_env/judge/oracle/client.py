@@ -79,7 +79,7 @@ class Request:
     seed: int
     """Single-use."""
     distribution: str
-    """One of `cudal1_worker.distributions.NAMES`."""
+    """One of `cudal1_worker.oracle.distributions.NAMES`."""
     positions: list[npt.NDArray[np.int64]]
     """Elements of each output whose limits are wanted, shape (n,)."""
     whole: bool
@@ -203,7 +203,7 @@ class OracleClient:
 
         Args:
             seeds: Of the inputs that tell them.
-            limits: Factor, floor and least tolerance of each output; see `cudal1_worker.tolerance.Limits`.
+            limits: Factor, floor and least tolerance of each output; see `cudal1_worker.oracle.tolerance.Limits`.
 
         Returns:
             Which share of each output's elements does not depend on the inputs.
@@ -243,7 +243,7 @@ class OracleClient:
         ]
 
     def _raw(self, one: Request, data: Array, reports: list[dict[str, Any]]) -> RawSet:
-        """Return a set as it lies in memory, see `cudal1_worker.oracle.Oracle.make`."""
+        """Return a set as it lies in memory, see `cudal1_worker.oracle.oracle.Oracle.make`."""
         limits: list[Array] = []
         offset = self.anatomy.input_bytes + self._answer_bytes
         for out, positions in zip(self.anatomy.outputs, one.positions, strict=True):
@@ -298,7 +298,7 @@ class OracleClient:
         return bool(self._ask({"op": "change", "tensor": tensor, "position": position})["changes"])
 
     def steps(self, seed: int, distribution: str) -> dict[str, Any]:
-        """Ask for the reference's steps on one input set, and the faults that apply; see `cudal1_worker.faults`."""
+        """Ask for the reference's steps on one input set, and the faults that apply (`cudal1_worker.oracle.faults`)."""
         return self._ask({"op": "steps", "seed": seed, "distribution": distribution})
 
     def faulty(

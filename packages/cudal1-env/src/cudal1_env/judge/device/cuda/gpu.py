@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from cudal1_env.errors import MachineError
-from cudal1_env.judge.device.nvml import Nvml
+from cudal1_env.judge.device.cuda.nvml import Nvml
 
 _COPIES_SINCE = (12, 8)
 """CUDA version of the first driver that copies in batches (`copies.py`)."""

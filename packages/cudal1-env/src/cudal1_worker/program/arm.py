@@ -18,10 +18,11 @@ from typing import Any, NoReturn
 
 import torch
 
-from cudal1_worker import layout, state
+from cudal1_worker import layout
 from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
-from cudal1_worker.cpu_side import CpuSide
+from cudal1_worker.program import state
+from cudal1_worker.program.cpu_side import CpuSide
 
 MODULE_NAME = "candidate"
 _ERROR_CHARS = 4000
@@ -114,7 +115,6 @@ class Arm:
             "load": self.load,
             "inputs": self.learn_inputs,
             "call": self.call_once,
-            "pace": self.pace,
             "profile": self.profile,
         }
 
@@ -175,7 +175,7 @@ class Arm:
 
     def use_cuda(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Work on a GPU from now on; answer with the address of the arena."""
-        from cudal1_worker.cuda_side import CudaSide
+        from cudal1_worker.program.cuda_side import CudaSide
 
         self.side = CudaSide(message, fds)
         return {"arena": self.side.start}
@@ -224,19 +224,9 @@ class Arm:
             raise Failure("contract", "expected dense tensors, or nested lists, tuples or dicts of them")
         return {"seconds": seconds, "inputs": _data_ptr(block)}
 
-    def pace(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Call again and again on the last inputs, and answer with the seconds of a call."""
-        calls, began = 0, time.perf_counter()
-        with torch.no_grad():
-            while calls < wire.PACE_CALLS and time.perf_counter() - began < wire.PACE_S:
-                self.model(*self.inputs)
-                calls += 1
-        self.side.finish()
-        return {"seconds": (time.perf_counter() - began) / calls}
-
     def profile(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make calls under the profiler, and answer with what ran; this arm is used for nothing else."""
-        from cudal1_worker.profile import profiled
+        from cudal1_worker.program.profile import profiled
 
         inputs = self.inputs_in(self.side.untimed_block(message))
         gpu = not isinstance(self.side, CpuSide)

@@ -17,10 +17,10 @@ import numpy as np
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.case import Tally
-from cudal1_env.judge.measure.chain import Sample, timed_sample
 from cudal1_env.judge.measure.fault import Fault
-from cudal1_env.judge.measure.interference import reference_share
-from cudal1_env.judge.measure.overhead import Overhead, estimate_overhead
+from cudal1_env.judge.measure.timing.chain import Sample, timed_sample
+from cudal1_env.judge.measure.timing.interference import reference_share
+from cudal1_env.judge.measure.timing.overhead import Overhead, estimate_overhead
 from cudal1_env.judge.oracle.pool import InputSet
 from cudal1_env.records import GpuState, Status
 from cudal1_env.stats import Launch

@@ -16,12 +16,12 @@ from cudal1_worker import protocol as wire
 from cudal1_worker import vmm
 
 from cudal1_env.judge.device.base import Contract, Needs, Output, Staging, check_holes
-from cudal1_env.judge.device.copies import Batch, Places
+from cudal1_env.judge.device.cuda.copies import Batch, Places
 from cudal1_env.judge.device.reading import Plan
 from cudal1_env.judge.device.tensors import Expected
 
 if TYPE_CHECKING:
-    from cudal1_env.judge.device.cuda import CudaDevice
+    from cudal1_env.judge.device.cuda.device import CudaDevice
 
 Tensor = Any
 """A torch tensor on the GPU."""

@@ -21,7 +21,7 @@ from cudal1_env.judge.measure.headroom import Headroom, memory_taken
 from cudal1_env.judge.measure.host_memory import check_host_memory
 from cudal1_env.judge.measure.prepare import construct, load_weights
 from cudal1_env.judge.measure.record import Seen
-from cudal1_env.judge.measure.trial import Sizes, Trial, TrialResult
+from cudal1_env.judge.measure.timing.trial import Sizes, Trial, TrialResult
 from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet, Pool
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.stats import RULES, Launch, Spread, centre, conclude, decide
@@ -31,8 +31,6 @@ _WARM_REPEATS = 3
 _RECHECKED_ABOVE = 3.0
 """Speedups of which this much is certain must be found in two trials (DESIGN.md, protocol 9)."""
 _MOST_TRIALS_TO_AGREE = 3
-_PACED_BELOW_S = 2e-3
-"""On a GPU, calls that are shorter than this are timed a hundred in a row to size samples."""
 
 
 class Trials:
@@ -212,8 +210,6 @@ class Trials:
                 reference.load(pool.weights())
             calls = [*enumerate(sets), *[(WARM_SETS - 1, sets[-1])] * _WARM_REPEATS]
             elapsed_s = [reference.warm(one, slot)[0] for slot, one in calls]
-            if self._device.chained and min(elapsed_s[1:]) < _PACED_BELOW_S:
-                elapsed_s.append(reference.pace())
             reference.freeze()
         return min(elapsed_s[1:])
 

@@ -101,7 +101,7 @@ def measure_peaks(uuid: str, driver: str) -> Peaks:
     Raises:
         MachineError: It cannot be measured.
     """
-    command = [sys.executable, "-P", "-s", "-m", "cudal1_env.judge.device.peaks", uuid, driver]
+    command = [sys.executable, "-P", "-s", "-m", "cudal1_env.judge.device.cuda.peaks", uuid, driver]
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
     try:
         done = subprocess.run(

@@ -19,12 +19,12 @@ from cudal1_worker.sandbox import GPU_NODE
 
 from cudal1_env.errors import MachineError
 from cudal1_env.judge.device.base import Needs
-from cudal1_env.judge.device.copies import CopyEngine
-from cudal1_env.judge.device.cuda_memory import STAGED_BYTES, ArenaSizes, CudaBlock, CudaMemory
-from cudal1_env.judge.device.gpu import gpu_facts
+from cudal1_env.judge.device.cuda.copies import CopyEngine
+from cudal1_env.judge.device.cuda.gpu import gpu_facts
+from cudal1_env.judge.device.cuda.memory import STAGED_BYTES, ArenaSizes, CudaBlock, CudaMemory
+from cudal1_env.judge.device.cuda.nvml import Nvml
+from cudal1_env.judge.device.cuda.peaks import Peaks, known_peaks, load_peaks, measure_peaks
 from cudal1_env.judge.device.health import Held
-from cudal1_env.judge.device.nvml import Nvml
-from cudal1_env.judge.device.peaks import Peaks, known_peaks, load_peaks, measure_peaks
 from cudal1_env.judge.device.roofline import Floor, floor_of, moved_bytes
 from cudal1_env.records import GpuState, Machine
 

@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from cudal1_worker import distributions, inputs, layout, state
+from cudal1_worker import layout
 from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
-from cudal1_worker.arm import Failure, describe_error, execute
-from cudal1_worker.faults import FaultyRuns
-from cudal1_worker.matter import Variation
-from cudal1_worker.models import Models, aliases, as_dtype, copied
-from cudal1_worker.own_error import (
+from cudal1_worker.oracle import distributions, inputs
+from cudal1_worker.oracle.faults import FaultyRuns
+from cudal1_worker.oracle.matter import Variation
+from cudal1_worker.oracle.models import Models, aliases, as_dtype, copied
+from cudal1_worker.oracle.own_error import (
     error_of,
     is_finite,
     most_of,
@@ -34,10 +34,14 @@ from cudal1_worker.own_error import (
     second_values,
     some_elements,
 )
-from cudal1_worker.seeding import Seeds
-from cudal1_worker.tolerance import Blocks, Draw, Limits, Profile, enough
+from cudal1_worker.oracle.seeding import Seeds
+from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, enough
+from cudal1_worker.program import state
+from cudal1_worker.program.arm import Failure, describe_error, execute
 
 REFERENCE = "Model"
+_AGAIN = 3
+"""Runs of the reference on moved inputs: four errors that are all a thirtieth of the usual are one in a million."""
 
 
 class Oracle:
@@ -255,23 +259,26 @@ class Oracle:
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """What the reference gives, and its error by element, flat.
 
-        With a seed for it, the reference runs once more, on inputs that differ in their last place, and the larger
-        error counts. On other inputs than the task's own, one rounding may decide a whole row (a softmax with two large
-        terms), and be small by chance.
+        With a seed for it, the reference runs `_AGAIN` times more, on inputs that differ in their last place, and the
+        largest error counts. On other inputs than the task's own, one rounding may decide a whole row (a softmax with
+        two large terms), and be small by chance.
 
         An output in float64 has no better answer to be held against. There the error in float32 tells: to first order
         the same roundings, each larger by a factor of 2 ** 29 (Higham 2002, chapter 2).
         """
         integers = not all(answer.is_floating_point() for answer in answers)
-        # A reference may write to its inputs.
-        before = None if again is None or self.double else self.moved(values, again, 0.5)
+        worst: list[torch.Tensor] = []
+        seeds = [] if again is None or self.double else [again + number for number in range(_AGAIN)]
+        for seed in seeds:  # before the run on the inputs themselves: a reference may write to them
+            run = self.run(models.plain, self.moved(values, seed, 0.5))
+            errors = [error_of(one, answer) for one, answer in zip(run, answers, strict=True)]
+            worst = [torch.maximum(*both) for both in zip(worst, errors, strict=True)] if worst else errors
         found = self.run(models.plain, copied(values) if self.double or integers else values)
         if not self.double:
             errors = [error_of(one, answer) for one, answer in zip(found, answers, strict=True)]
-            if before is not None:
-                for error, one, answer in zip(errors, self.run(models.plain, before), answers, strict=True):
-                    if answer.is_floating_point():
-                        torch.maximum(error, error_of(one, answer), out=error)
+            for place, more in enumerate(worst):
+                if answers[place].is_floating_point():
+                    errors[place] = torch.maximum(errors[place], more)
             return found, errors
         narrow = [as_dtype(value, torch.float32) for value in copied(values)]
         exact = self.exact(models.wide, narrow)

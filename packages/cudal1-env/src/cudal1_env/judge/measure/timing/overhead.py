@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_OF_MEDIAN = 1.2533
-"""Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2)."""
 _RESOLUTION = 0.02
 """Latencies below this share of the overhead, or below its spread, cannot be told from it: taken as that long."""
 TOO_SHORT = 3.0
@@ -76,10 +73,3 @@ def rewarded_low(low: float, reference_ms: float, stealable_ms: float, constant_
 def is_too_short(reference_ms: float, stealable_ms: float) -> bool:
     """Whether a reference is too short for a reward above 1."""
     return reference_ms < TOO_SHORT * stealable_ms
-
-
-def median_and_error(times_ms: Sequence[float]) -> tuple[float, float]:
-    """Median and its standard error from the median absolute deviation, as for normal noise."""
-    middle = statistics.median(times_ms)
-    deviation = 1.4826 * statistics.median(abs(time - middle) for time in times_ms)
-    return middle, _OF_MEDIAN * deviation / math.sqrt(len(times_ms))

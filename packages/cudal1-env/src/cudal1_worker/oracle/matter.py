@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from cudal1_worker.distributions import is_movable, is_symmetric, is_unit, rows_sum_to_one
+from cudal1_worker.oracle.distributions import is_movable, is_symmetric, is_unit, rows_sum_to_one
 
 _VISIBLE = 2.0**-23
 """A change of the answer counts from this share of its largest magnitude on: float32's last place."""

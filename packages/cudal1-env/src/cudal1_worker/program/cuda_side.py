@@ -13,9 +13,9 @@ import torch
 
 from cudal1_worker import protocol as wire
 from cudal1_worker import vmm
-from cudal1_worker.arena import Arena, Copies
 from cudal1_worker.arithmetic import allow_tf32
-from cudal1_worker.pools import Pools
+from cudal1_worker.program.arena import Arena, Copies
+from cudal1_worker.program.pools import Pools
 
 _synchronize = torch.cuda.synchronize
 _data_ptr = torch.Tensor.data_ptr

@@ -15,12 +15,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cudal1_worker import protocol as wire
-from cudal1_worker.arm import Failure, describe_error
-from cudal1_worker.models import copied
-from cudal1_worker.steps import PARTS, Call
+from cudal1_worker.oracle.models import copied
+from cudal1_worker.oracle.steps import PARTS, Call
+from cudal1_worker.program.arm import Failure, describe_error
 
 if TYPE_CHECKING:
-    from cudal1_worker.oracle import Oracle
+    from cudal1_worker.oracle.oracle import Oracle
 
 _LEAST_SHARE = 0.01
 """A step counts if its largest operand has this share of the elements of the largest step's of its kind, at least."""
