@@ -99,3 +99,13 @@ def test_files_that_need_no_check_have_none() -> None:
     assert check.checks_of(["LICENSE", "docs/log.md"]) == []
     names = [one.name for one in check.checks_of(["packages/cudal1-env/src/cudal1_env/stats/interval.py"])]
     assert names == ["lint", "format", "types", "imports", "tests"]
+
+
+def test_all_runs_what_ci_runs_and_returns_its_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / ".ci" / "run"
+    script.parent.mkdir()
+    script.write_text("#!/bin/sh\nexit 7\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(check, "ROOT", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["check.py", "--all"])
+    assert check.main() == 7
