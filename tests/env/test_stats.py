@@ -378,11 +378,11 @@ def test_the_shortest_evaluation_is_covered_and_never_absurdly_wide(name):
     assert max(half_width(speedup) for _, speedup in results) < 0.12
 
 
-@pytest.mark.parametrize("name", ["judge_cpu.jsonl", "judge_cpu_2_cores.jsonl", "judge_cuda.jsonl"])
-def test_pairs_that_were_measured_do_not_remember(repository, name):
+@pytest.mark.parametrize("name", ["judge_cpu.jsonl", "judge_cpu_2_cores_order.jsonl", "judge_cuda.jsonl"])
+def test_pairs_that_were_measured_do_not_remember(result_file, name):
     """Why little autocorrelation is allowed for: the mean over trials, less its bias of -1 / n for few values."""
     found = []
-    for line in (repository / "docs/results" / name).read_text().splitlines():
+    for line in result_file(name).read_text().splitlines():
         for reference, candidate in json.loads(line).get("turns_ms") or ():
             ratios = np.log(reference) - np.log(candidate)
             deviation = np.clip(ratios, *np.quantile(ratios, [0.2, 0.8])) - np.median(ratios)
