@@ -21,7 +21,7 @@ def choose_device(settings: JudgeSettings, core: int | None) -> Device:
     """
     if resolve_device(settings.device) == "cpu":
         return CpuDevice(core)
-    from cudal1_env.judge.device.cuda import CudaDevice  # starts torch and the GPU
+    from cudal1_env.judge.device.cuda.device import CudaDevice  # starts torch and the GPU
 
     return CudaDevice(tf32=settings.arithmetic == "tf32")
 
