@@ -7,6 +7,8 @@ the sandbox, so they are never collected.
 
 from __future__ import annotations
 
+import gzip
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def repository() -> Path:
     """Root of the checkout."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def result_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Returns the file of a record in docs/results by its name, decompressed where it is stored as NAME.gz."""
+    folder = tmp_path_factory.mktemp("results")
+
+    def found(name: str) -> Path:
+        compressed = ROOT / "docs" / "results" / f"{name}.gz"
+        if not compressed.is_file():
+            return compressed.with_suffix("")
+        path = folder / name
+        path.write_bytes(gzip.decompress(compressed.read_bytes()))
+        return path
+
+    return found
 
 
 @pytest.fixture(scope="session")

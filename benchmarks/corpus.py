@@ -19,8 +19,8 @@ from cudal1_data import Task, load_suite
 from cudal1_data.corpus import Corpus
 from cudal1_data.corpus.build import build
 from cudal1_data.corpus.stats import stats
-from cudal1_data.generated import tag_of
-from cudal1_data.templates.make import WRITINGS, variants
+from cudal1_data.generator import tag_of
+from cudal1_data.kernelgen.make import WRITINGS, variants
 
 PAIRS = 3000
 SUITES = ("starter", "generated?n=160&seed=0")

@@ -1,10 +1,10 @@
 """Where the tolerance's constants come from: `python benchmarks/tolerance.py OUT.jsonl [--device cuda]`.
 
-For each computation the largest error of an element over what it may err (`cudal1_worker.tolerance`), of: the reference
-(torch in float32), honest float32 programs that sum in another way (sequential, split-K, Winograd), and programs that
-are not float32 inside (TF32, bfloat16, half). What is honest must lie below 1 on every set, the others above 1. On a
-GPU the reference is cuBLAS's and cuDNN's, and beside the imitations of TF32 stand the hardware's own and what cuDNN
-chooses when it may try. One JSON line each.
+For each computation the largest error of an element over what it may err (`cudal1_worker.oracle.tolerance`), of: the
+reference (torch in float32), honest float32 programs that sum in another way (sequential, split-K, Winograd), and
+programs that are not float32 inside (TF32, bfloat16, half). What is honest must lie below 1 on every set, the others
+above 1. On a GPU the reference is cuBLAS's and cuDNN's, and beside the imitations of TF32 stand the hardware's own
+and what cuDNN chooses when it may try. One JSON line each.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from cudal1_env.judge import JudgeSettings
 from cudal1_env.judge.oracle.numerics import limits_of
-from cudal1_worker.own_error import error_of
-from cudal1_worker.tolerance import Blocks, Draw, Limits, Profile, enough
+from cudal1_worker.oracle.reference_error import error_of
+from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, enough
 
 Floats = torch.Tensor
 

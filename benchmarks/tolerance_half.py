@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from cudal1_env.judge.oracle.numerics import limits_of
-from cudal1_worker.tolerance import Limits
+from cudal1_worker.oracle.tolerance import Limits
 from tolerance import ratios, rounded_to_two
 
 Half = torch.Tensor

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from check_starter import call, make_inputs, make_state, namespace, widen
 from cudal1_data import Task, load_suite
-from cudal1_data.generated import FAMILIES
+from cudal1_data.generator import FAMILIES
 
 LEAST_SPREAD = 0.03
 """Standard deviation of an output over its root mean square."""

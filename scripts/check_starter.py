@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from cudal1_data.suites.starter import STARTER_FOLDER, load_starter_task
+from cudal1_data.sources.starter import STARTER_FOLDER, load_starter_task
 from cudal1_data.task import Task, Variant
 
 FLOAT32_EPS = torch.finfo(torch.float32).eps

@@ -1,7 +1,7 @@
 """Write the notes on KernelBench's tasks: `python scripts/kernelbench_notes.py SUITE`.
 
 SUITE is a KernelBench checkout, `kernelbench` (the hub) or CUDA-L1's release file. Each reference is traced on tensors
-without values (`cudal1_data.graphs`), which executes it; nothing of its text goes into the notes. Two references of
+without values (`cudal1_data.tracing`), which executes it; nothing of its text goes into the notes. Two references of
 level 3 (48 and 49) import einops: without it they are noted without graph and memory.
 
 - category: by the operators of the graph, level 2 and 3 by their level;
@@ -14,14 +14,14 @@ level 3 (48 and 49) import einops: without it they are noted without graph and m
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from pathlib import Path
 
 import tyro
 from cudal1_data import Task, load_suite
-from cudal1_data.graphs import TaskGraph, Tracer
-from cudal1_data.kernelbench import FILE, Note, Notes, place_of, program_hash
+from cudal1_data.hashes import digest, program_hash
+from cudal1_data.sources.kernelbench import FILE, Note, Notes, place_of
+from cudal1_data.tracing import TaskGraph, Tracer
 
 DEGENERATE = {
     1: (19, 20, 23, 31, 32, 37),
@@ -60,7 +60,7 @@ def note(task: Task, found: TaskGraph) -> Note:
     number = int((place_of(task.id) or "").rpartition("/")[2])
     return Note(
         program=program_hash(task.source),
-        source_sha256=hashlib.sha256(task.source.encode()).hexdigest(),
+        source_sha256=digest(task.source),
         category=LEVELS.get(task.level) or category(found.operators, number),
         degenerate=number in DEGENERATE.get(task.level, ()),
         random=found.random,

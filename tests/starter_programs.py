@@ -7,7 +7,7 @@ from pathlib import Path
 import check_starter
 import torch
 from cudal1_data import Task, Variant
-from cudal1_data.suites.starter import STARTER_FOLDER, load_starter_task
+from cudal1_data.sources.starter import STARTER_FOLDER, load_starter_task
 from cudal1_data.techniques import classify
 from template_programs import imported
 

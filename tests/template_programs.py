@@ -13,9 +13,9 @@ from types import ModuleType
 
 import torch
 from cudal1_data import Task, load_task
-from cudal1_data.templates.cuda_text import pointwise_kernel, row_kernel
-from cudal1_data.templates.fusion import Kernel, plan
-from cudal1_data.templates.reader import read
+from cudal1_data.kernelgen.codegen.cuda import pointwise_kernel, row_kernel
+from cudal1_data.kernelgen.frontend.reader import read
+from cudal1_data.kernelgen.fusion import Kernel, plan
 
 SMALL = {
     "ROWS": 12,

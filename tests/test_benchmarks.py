@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from cudal1_env.errors import MachineError
 from cudal1_env.judge import Judge
 from cudal1_env.testing.programs import programs
 
-RECORDED = "docs/results/judge_cuda_training_part.jsonl"
+RECORDED = "judge_cuda_training_part.jsonl"
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -28,8 +29,8 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def recorded(repository: Path) -> list[dict[str, Any]]:
-    return [line for line in lines_of(repository / RECORDED) if line["kind"] != "summary"]
+def recorded(result_file: Callable[[str], Path]) -> list[dict[str, Any]]:
+    return [line for line in lines_of(result_file(RECORDED)) if line["kind"] != "summary"]
 
 
 # --- files ---
@@ -102,7 +103,7 @@ def test_a_run_that_was_cut_off_asks_for_what_is_missing(tmp_path: Path, monkeyp
 
 
 def test_what_earlier_files_hold_is_not_measured_again(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    result_file: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judge_cuda, "machine_line", lambda: {"kind": "machine"})
     monkeypatch.setattr(judge_cuda, "judged", lambda jobs, precision: asked.extend(jobs) or ())
@@ -116,7 +117,7 @@ def test_what_earlier_files_hold_is_not_measured_again(
         "--only",
         "relu_256",
     ]
-    for known, count in ([], 3), (["--known", str(repository / RECORDED)], 1):
+    for known, count in ([], 3), (["--known", str(result_file(RECORDED))], 1):
         asked: list[Any] = []
         monkeypatch.setattr(sys, "argv", [*command, *known])
         judge_cuda.main()

@@ -118,3 +118,15 @@ def test_commands_exist_and_know_their_flags(command: str) -> None:
 def test_marked_commands_run(command: str) -> None:
     words = split(command)
     assert run(words).strip() != ""
+
+
+def test_contributing_names_files_that_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    names = re.findall(r"`((?:packages|docs|scripts|tests|configs|benchmarks)/[\w./*-]+)`", text)
+    named = [name for name in names if "NAME" not in name]
+    assert len(named) > 10
+    missing = [name for name in named if not (ROOT / name).exists()]
+    assert not missing
+    scripts = re.findall(r"^\$ uv run (scripts/\S+)", text, re.MULTILINE)
+    assert "scripts/check.py" in scripts
+    assert all((ROOT / name).is_file() for name in scripts)

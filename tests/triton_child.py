@@ -20,11 +20,11 @@ import torch
 import triton.language as tl
 import triton.language.extra as extra
 from cudal1_data import load_task
-from cudal1_data.templates.attention import Rows, attention_program
-from cudal1_data.templates.fusion import plan
-from cudal1_data.templates.products import Tiles, product_program
-from cudal1_data.templates.programs import Choice, triton_program
-from cudal1_data.templates.reader import read
+from cudal1_data.kernelgen.codegen.attention import Rows, attention_program
+from cudal1_data.kernelgen.codegen.products import Tiles, product_program
+from cudal1_data.kernelgen.codegen.programs import Choice, triton_program
+from cudal1_data.kernelgen.frontend.reader import read
+from cudal1_data.kernelgen.fusion import plan
 from template_programs import CHAINS, PRODUCTS, error_of, small_task
 from triton.runtime.interpreter import TensorHandle
 

@@ -124,7 +124,7 @@ def evaluation(
     status = Status.CORRECT if speedup is not None else Status.WRONG_OUTPUT
     if precision == "correct":
         speedup = None
-    latency = Latency(median_ms=2.0, low_ms=1.9, high_ms=2.1, turns=8) if speedup is not None else None
+    latency = Latency(median_ms=2.0, low_ms=1.9, high_ms=2.1, samples=8) if speedup is not None else None
     return Evaluation(
         id=identity or hashlib.sha256(f"{task.id}\n{source}\n{precision}".encode()).hexdigest(),
         created_at="2026-11-21T12:00:00+00:00",

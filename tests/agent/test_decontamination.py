@@ -14,7 +14,7 @@ from cudal1_agent.run.folder import ARCHIVE, METRICS, RunFolder, read_settings
 from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.settings import EvaluationSettings, Settings
 from cudal1_data import Suite, Task, load_suite
-from cudal1_data.kernelbench import notes, overlapping
+from cudal1_data.sources.kernelbench import notes, overlapping
 from cudal1_env import Archive
 
 EVERYTHING = EvaluationSettings(held_out_sizes=None)

@@ -12,11 +12,12 @@ from cudal1_agent.errors import CorpusError
 from cudal1_agent.settings import EvaluationSettings
 from cudal1_agent.train import overlap_text
 from cudal1_data import Suite, Task, load_suite
-from cudal1_data import duplicates as found_by
-from cudal1_data import kernelbench as known
-from cudal1_data.duplicates import bundled, near_duplicates
-from cudal1_data.graphs import TaskGraph, Tracer
-from cudal1_data.kernelbench import Same, Why, overlapping, program_hash, same_tasks
+from cudal1_data.dedup import duplicates as found_by
+from cudal1_data.dedup.duplicates import bundled, near_duplicates
+from cudal1_data.hashes import program_hash
+from cudal1_data.sources import kernelbench as known
+from cudal1_data.sources.kernelbench import Same, Why, overlapping, same_tasks
+from cudal1_data.tracing import TaskGraph, Tracer
 
 EVERYTHING = EvaluationSettings(held_out_sizes=None)
 

@@ -19,9 +19,9 @@ from cudal1_agent.errors import CorpusError
 from cudal1_agent.settings import SftSettings
 from cudal1_data import Task
 from cudal1_data.corpus import Corpus, Pair
-from cudal1_data.corpus.model import digest
 from cudal1_data.errors import DataError
-from cudal1_data.kernelbench import Note, program_hash
+from cudal1_data.hashes import digest, program_hash
+from cudal1_data.sources.kernelbench import Note
 from cudal1_env.records import Status
 
 ALL = SftSettings(unverified=True)

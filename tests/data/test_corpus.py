@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,11 @@ from cudal1_data.corpus import BUNDLED, Corpus, Pair, corpus_file, load_corpus
 from cudal1_data.corpus.build import build
 from cudal1_data.corpus.card import card
 from cudal1_data.corpus.merge import merge
-from cudal1_data.corpus.model import digest
 from cudal1_data.corpus.spoil import SPOILS
 from cudal1_data.corpus.stats import stats
 from cudal1_data.errors import DataError
-from cudal1_data.templates.rewrites import plain_program
+from cudal1_data.hashes import digest
+from cudal1_data.kernelgen.codegen.rewrites import plain_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -402,17 +403,30 @@ def test_every_starter_task_has_six_variants_and_no_test_task_turns_into_trainin
         assert {pair.split for pair in mine} == {task.split}
 
 
-def test_the_bundled_corpus_says_what_the_records_say(repository: Path) -> None:
-    bundled = load_corpus("bundled")
-    assert len(bundled) > 1000
-    judged = Corpus()
-    for name in ("verify_starter_cuda_part", "verify_starter_cuda", "verify_generated_cuda", "verify_own_sets_cuda"):
-        merge(judged, repository / "docs" / "results" / f"{name}.jsonl")
-    for pair in bundled:
-        assert pair.verified
+def test_the_bundled_pairs_have_the_verdicts_of_the_records(result_file: Callable[[str], Path]) -> None:
+    verified, unverified = load_corpus("bundled"), load_corpus(corpus_file("bundled").with_name("unverified.parquet"))
+    assert len(verified) > 1000
+    assert all(pair.verified for pair in verified)
+    pairs = [*verified, *unverified]
+    judged = Corpus(pair.model_copy(update={"evaluations": ()}) for pair in pairs)
+    for name in ("verify_cuda.jsonl", "verify_failures_cpu.jsonl"):
+        assert not merge(judged, result_file(name)).left_out
+    for pair in pairs:
         assert digest(pair.source) == pair.source_sha256
         assert pair.evaluations == judged[pair.key].evaluations, pair.task
-    assert {pair.key for pair in judged if pair.verified} == {pair.key for pair in bundled}
+    assert len(judged) == len(verified) + len(unverified)
+
+
+def test_the_bundled_unverified_pairs_are_judged_and_none_is_right_on_a_gpu() -> None:
+    unverified = load_corpus(corpus_file("bundled").with_name("unverified.parquet"))
+    assert all(pair.evaluations and not pair.verified for pair in unverified)
+    assert {one.status for pair in unverified for one in pair.evaluations if one.device == "cuda"} == {
+        "UNSTABLE",
+        "WRONG_CONTRACT",
+        "WRONG_OUTPUT",
+    }
+    labels = {pair.label for pair in unverified if pair.template.startswith("spoilt")}
+    assert labels == {label for _, label, _ in SPOILS}
 
 
 def test_a_folder_of_the_bundled_corpus_s_name_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

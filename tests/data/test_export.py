@@ -8,7 +8,7 @@ import pytest
 from cudal1_data import Task, load_suite
 from cudal1_data.cli import main
 from cudal1_data.errors import DataError
-from cudal1_data.export import export, problem_numbers
+from cudal1_data.sources.export import export, problem_numbers
 from task_programs import program
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 from cudal1_data import UnknownSuiteError, UnknownTaskError, load_suite, load_task
 from cudal1_data.cli import main
-from cudal1_data.suites import hub
+from cudal1_data.sources import hub
 
 pytest.importorskip("huggingface_hub", reason="needs the extra cudal1-data[hub]")
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from cudal1_data import Task, load_suite
-from cudal1_data.graphs import Tracer
-from cudal1_data.kernelbench import known_graphs, load_notes, noted, notes, place_of, program_hash, release
+from cudal1_data.hashes import program_hash
+from cudal1_data.sources.kernelbench import known_graphs, load_notes, noted, notes, place_of, release
 from cudal1_data.task import Memory
+from cudal1_data.tracing import Tracer
 from task_programs import program
 
 DEGENERATE = {
@@ -39,7 +40,7 @@ def test_a_note_knows_its_program_at_any_size(monkeypatch: pytest.MonkeyPatch) -
     source = "N = 8\n" + program(3)
     memory = Memory(inputs_bytes=1, state_bytes=2, outputs_bytes=3)
     note = notes()["level1/19"].model_copy(update={"program": program_hash(source), "random": True, "memory": memory})
-    monkeypatch.setattr("cudal1_data.kernelbench.notes", lambda: {"level1/19": note})
+    monkeypatch.setattr("cudal1_data.sources.kernelbench.notes", lambda: {"level1/19": note})
     for form in ("kernelbench", "cuda-l1"):
         task = Task(id=f"{form}/level1/19", source=source, name="t", level=1, origin=form)
         assert noted(task).tags == ("degenerate", "random")

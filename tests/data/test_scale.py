@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from cudal1_data import BrokenTaskError, Task, load_suite, load_task
 from cudal1_data.errors import DataError
-from cudal1_data.graphs import Tracer
-from cudal1_data.scale import batch_constant, fitted, scaled, scaled_suite
+from cudal1_data.sources.scale import batch_constant, fitted, scaled, scaled_suite
 from cudal1_data.suite import Suite
 from cudal1_data.task import Memory
+from cudal1_data.tracing import Tracer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -114,7 +114,7 @@ def test_a_suite_keeps_programs_and_leaves_published_speedups(release_file: Path
 
 
 def test_an_exported_scaled_suite_comes_back(tmp_path: Path) -> None:
-    from cudal1_data.export import export
+    from cudal1_data.sources.export import export
 
     smaller = scaled(task(BATCHED + NO_ARGUMENTS), 4)
     export([smaller], tmp_path / "small.jsonl")
@@ -123,7 +123,7 @@ def test_an_exported_scaled_suite_comes_back(tmp_path: Path) -> None:
 
 
 def test_tasks_of_an_exported_scaled_suite_go_by_their_names(tmp_path: Path, release_file: Path) -> None:
-    from cudal1_data.export import export
+    from cudal1_data.sources.export import export
 
     rows = [json.loads(line) for line in release_file.read_text().splitlines()]
     for row in rows:

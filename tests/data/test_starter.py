@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 import torch
 from cudal1_data import BrokenTaskError, Device, Task, Variant, load_suite, usable_variants
-from cudal1_data.suites.starter import STARTER_FOLDER, load_starter, load_starter_task
+from cudal1_data.sources.starter import STARTER_FOLDER, load_starter, load_starter_task
 
 SUITE = load_suite("starter")
 NAMES = sorted(path.name for path in STARTER_FOLDER.iterdir() if (path / "task.toml").exists())

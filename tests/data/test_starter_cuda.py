@@ -21,8 +21,8 @@ import torch
 from check_starter import namespace
 from cuda_double import DoubleError, Gpu, doubled
 from cudal1_data import Task, Variant
-from cudal1_data.suites.starter import STARTER_FOLDER, load_starter_task
-from cudal1_data.templates.make import variants
+from cudal1_data.kernelgen.make import variants
+from cudal1_data.sources.starter import STARTER_FOLDER, load_starter_task
 from starter_programs import check, small_tasks, variants_for_gpu
 from template_programs import imported
 

@@ -65,8 +65,8 @@ def evaluation(
         status=status,
         message=f"the double says {status}",
         speedup=Speedup(low=speedup * (1 - spread), point=speedup, high=speedup * (1 + spread)) if right else None,
-        reference=Latency(median_ms=6.0, low_ms=5.0, high_ms=7.0, turns=8) if right else None,
-        candidate=Latency(median_ms=6.0 / speedup, low_ms=5.0 / speedup, high_ms=7.0 / speedup, turns=8)
+        reference=Latency(median_ms=6.0, low_ms=5.0, high_ms=7.0, samples=8) if right else None,
+        candidate=Latency(median_ms=6.0 / speedup, low_ms=5.0 / speedup, high_ms=7.0 / speedup, samples=8)
         if right
         else None,
         errors=errors,

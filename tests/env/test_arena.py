@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from cudal1_env.judge.device.base import Needs
-from cudal1_env.judge.device.cuda_memory import ArenaSizes
-from cudal1_worker import arena
-from cudal1_worker.arena import Arena, Copies
+from cudal1_env.judge.device.cuda.memory import ArenaSizes
+from cudal1_worker.program import arena
+from cudal1_worker.program.arena import Arena, Copies
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -13,7 +13,7 @@ import pytest
 from cudal1_data import Suite, Task, load_suite
 from cudal1_env import CudaOptEnv, CudaOptVectorEnv
 from cudal1_env.audit import audit_task, audit_tasks
-from cudal1_env.audit.mutants import Subject, is_equivalent, left_by_worker, makers, rounded
+from cudal1_env.audit.mutants import Subject, is_equivalent, left_by_worker, makers
 from cudal1_env.audit.run import MOST_SETS, check_same, with_others
 from cudal1_env.commands.audit import Audit
 from cudal1_env.commands.parts import part_of
@@ -22,6 +22,7 @@ from cudal1_env.gate import AuditReport, TaskAudit, find_audit, load_audit, refe
 from cudal1_env.judge.audit import AuditJudge
 from cudal1_env.judge.device.tensors import Expected
 from cudal1_env.judge.oracle.pool import Pool
+from cudal1_env.mutants import rounded
 from cudal1_env.records import PROTOCOL_VERSION
 from cudal1_env.reward import LOG_FLOOR
 from env.doubles import RuleEvaluator, program, suite, task

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from cudal1_data import Task, load_task
+from cudal1_data.kernelgen.make import variants
 from cudal1_data.techniques import classify
-from cudal1_data.templates.make import variants
 from cudal1_env.baselines import BASELINES, BaselineEntry, BaselineKey, BaselineStore, measured, program, resolve
 from cudal1_env.commands.output import details
 from cudal1_env.errors import RecordError, SettingsError

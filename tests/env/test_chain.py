@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from cudal1_data import Task
 from cudal1_env.judge import Judge
-from cudal1_env.judge.measure import chain
 from cudal1_env.judge.measure.arm import Arm
+from cudal1_env.judge.measure.timing import chain
 from cudal1_env.records import Status
 from cudal1_env.reward import reward_of
 from env.chained import ChainedMemory, chained_judge

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import torch
-from cudal1_worker.cpu_side import CpuSide
+from cudal1_worker.program.cpu_side import CpuSide
 
 side = CpuSide()
 side.size_bytes = 1 << 19

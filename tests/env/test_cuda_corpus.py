@@ -8,7 +8,7 @@ import pytest
 from cudal1_data import load_task
 from cudal1_data.corpus.build import build
 from cudal1_data.corpus.model import LABEL_STATUS
-from cudal1_data.templates.make import Writing, variants
+from cudal1_data.kernelgen.make import Writing, variants
 from cudal1_env.hardware import has_gpu
 from cudal1_env.judge import JudgeSettings
 from cudal1_env.records import Status

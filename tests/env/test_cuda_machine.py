@@ -19,8 +19,8 @@ from cudal1_env.gate import AuditReport, InputShare, TaskAudit, reference_sha256
 from cudal1_env.hardware import has_gpu
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.audit import AuditJudge
-from cudal1_env.judge.device.cuda import CudaDevice
-from cudal1_env.judge.device.peaks import load_peaks
+from cudal1_env.judge.device.cuda.device import CudaDevice
+from cudal1_env.judge.device.cuda.peaks import load_peaks
 from cudal1_env.judge.device.roofline import Floor
 from cudal1_env.records import Evaluation, Status
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from cudal1_worker.distributions import NAMES, nature_of, transform
+from cudal1_worker.oracle.distributions import NAMES, nature_of, transform
 
 KINDS: dict[str, Callable[[], torch.Tensor]] = {
     "normal": lambda: torch.randn(40, 60),

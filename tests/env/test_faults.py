@@ -16,8 +16,8 @@ from cudal1_env.judge import JudgeSettings
 from cudal1_env.judge.audit import AuditJudge, KnownSet
 from cudal1_env.judge.device.tensors import Expected
 from cudal1_env.judge.oracle.numerics import Answer
-from cudal1_worker.faults import Injection
-from cudal1_worker.steps import BLOCKS, HONEST, LOWER, Call, rounded
+from cudal1_worker.oracle.faults import Injection
+from cudal1_worker.oracle.steps import BLOCKS, HONEST, LOWER, Call, rounded
 from torch.nn import functional
 
 REFERENCE = """

@@ -15,11 +15,11 @@ from cudal1_env.gate import AuditReport, InputShare, TaskAudit, reference_sha256
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.audit import AuditJudge
 from cudal1_env.judge.device.cpu import CpuDevice
-from cudal1_env.judge.device.peaks import Peaks, known_peaks, load_peaks, peaks_path
+from cudal1_env.judge.device.cuda.peaks import Peaks, known_peaks, load_peaks, peaks_path
 from cudal1_env.judge.device.roofline import Floor, floor_of, moved_bytes
 from cudal1_env.records import Status
 from cudal1_env.reward import reward_of
-from cudal1_worker.matter import Variation
+from cudal1_worker.oracle.matter import Variation
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from cudal1_env.hardware import has_gpu
-from cudal1_worker.distributions import NAMES, transform
-from cudal1_worker.oracle import Oracle
-from cudal1_worker.seeding import Seeds
+from cudal1_worker.oracle.distributions import NAMES, transform
+from cudal1_worker.oracle.oracle import Oracle
+from cudal1_worker.oracle.seeding import Seeds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

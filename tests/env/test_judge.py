@@ -12,8 +12,8 @@ import pytest
 from cudal1_data import Task, load_suite
 from cudal1_env.errors import SandboxError, TaskError
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.measure.chain import Sample
-from cudal1_env.judge.measure.trial import Trial
+from cudal1_env.judge.measure.timing.chain import Sample
+from cudal1_env.judge.measure.timing.trial import Trial
 from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet
 from cudal1_env.records import Evaluation, Status
 from cudal1_env.replay import replay

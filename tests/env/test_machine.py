@@ -20,7 +20,7 @@ from cudal1_env.hardware import has_gpu
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.add_ons.smoke import why_no_program_runs
 from cudal1_env.judge.device.cpu import CpuDevice
-from cudal1_env.judge.device.gpu import GpuFacts, mps_runs
+from cudal1_env.judge.device.cuda.gpu import GpuFacts, mps_runs
 from cudal1_env.judge.device.health import Held, await_memory, check_returned
 from cudal1_env.judge.measure import headroom
 from cudal1_env.judge.measure.arm import Arm

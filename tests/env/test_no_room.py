@@ -13,7 +13,7 @@ from cudal1_env.judge.batch import BatchJudge
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.record import Seen, failed
-from cudal1_env.judge.measure.trials import Trials
+from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.records import Evaluation, Status
 from cudal1_worker import gpus
@@ -177,7 +177,7 @@ def test_a_task_that_is_refused_is_asked_about_once_in_a_batch(
     judge.evaluate_each([(broken, ANSWER), (TASKS[0], ANSWER)], told.__setitem__)
     assert isinstance(told[0], TaskError)
     assert isinstance(told[1], Evaluation)
-    judge.rehearse([(broken, ANSWER + f"# triton {k}\n") for k in range(3)])
+    judge.precompile([(broken, ANSWER + f"# triton {k}\n") for k in range(3)])
     assert asked.count("file/broken") == 2
 
 
@@ -263,7 +263,7 @@ def test_what_a_launch_holds_beside_is_left_free(judge: BatchJudge) -> None:
         pool.fit(1 << 30, held)
         most_bytes.append(pool.most_bytes - pool.size_bytes)
     one = judge._pool(judge._case(TASKS[0], "", "training"), None)
-    assert most_bytes[0] - most_bytes[1] >= 10 * one.anatomy.input_bytes
+    assert most_bytes[0] - most_bytes[1] >= 10 * one.io_spec.input_bytes
 
 
 def test_nobody_else_is_on_a_gpu_whose_peaks_are_measured(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge) -> None:

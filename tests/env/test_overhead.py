@@ -6,8 +6,8 @@ import statistics
 
 import numpy as np
 import pytest
-from cudal1_env.judge.measure.interference import reference_share
-from cudal1_env.judge.measure.overhead import estimate_overhead, is_too_short, rewarded_low
+from cudal1_env.judge.measure.timing.interference import reference_share
+from cudal1_env.judge.measure.timing.overhead import estimate_overhead, is_too_short, rewarded_low
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ import torch
 from cudal1_env.judge.device.tensors import Expected
 from cudal1_env.judge.oracle import numerics
 from cudal1_env.judge.oracle.numerics import Answer, compare
-from cudal1_worker import own_error
+from cudal1_worker.oracle import reference_error
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,11 +50,11 @@ def test_the_short_report_tells_what_the_full_one_tells_or_that_something_is_not
     values = st.lists(st.one_of(FINITE, FINITE, FINITE, EXTREMES), min_size=count, max_size=count)
     answer = torch.tensor(data.draw(values), dtype=torch.float64)
     own = torch.where(torch.rand(answer.shape) < 0.9, answer, torch.tensor(data.draw(values))).to(dtype)
-    error = own_error.error_of(own, answer)
-    every, few = own_error.read(
-        [own_error.report_of_any(own, answer, error), own_error.report_of_finite(error, answer)]
+    error = reference_error.error_of(own, answer)
+    every, few = reference_error.read(
+        [reference_error.report_of_any(own, answer, error), reference_error.report_of_finite(error, answer)]
     )
-    if own_error.is_finite(few, own_error.most_of(dtype)):
+    if reference_error.is_finite(few, reference_error.most_of(dtype)):
         assert few == {**every, "mismatches": 0.0, "all_finite": 1.0}
     else:
         assert not own.isfinite().all() or not answer.to(dtype).isfinite().all()

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.cuda.graphs
 import torch.cuda.memory
-from cudal1_worker.pools import Pools
+from cudal1_worker.program.pools import Pools
 
 Id = tuple[int, int]
 

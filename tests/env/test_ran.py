@@ -15,7 +15,7 @@ from cudal1_env.judge.add_ons.profile import OddProfileError, parse_profile
 from cudal1_env.origin import origin_of, triton_names
 from cudal1_env.records import Origin, Status
 from cudal1_worker import protocol as wire
-from cudal1_worker.profile import OUTSIDE, profiled
+from cudal1_worker.program.profile import OUTSIDE, profiled
 
 # Names as profilers print them, from published profiles of PyTorch programs (arguments shortened).
 NAMES: list[tuple[str, Origin]] = [
@@ -264,7 +264,7 @@ def test_a_wrong_program_is_not_profiled(judge: Judge) -> None:
     assert (one.profile, one.profile_note) == (None, "")
 
 
-LIE = "import cudal1_worker.profile as told\ntold.profiled = lambda *a, **k: {answer}\n"
+LIE = "import cudal1_worker.program.profile as told\ntold.profiled = lambda *a, **k: {answer}\n"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from cudal1_env.records import Evaluation, Latency, Speedup, Status
 from cudal1_env.reward import LOG_FLOOR, MILESTONES, RewardSmoother, reward, reward_of, round_towards_one
 from cudal1_env.stats import estimate
-from cudal1_env.testing.strategies import simulated_launches
+from cudal1_env.testing.strategies import simulated_trials
 from env.doubles import evaluation
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,7 +73,7 @@ def test_no_failure_is_rewarded_whatever_its_speed(interval, status, rule):
 
 
 @settings(deadline=None)
-@given(simulated_launches(), st.floats(1e-3, 1e3))
+@given(simulated_trials(), st.floats(1e-3, 1e3))
 def test_the_reward_does_not_know_the_unit_of_time_or_the_order(launches, factor):
     changed = [
         type(one)(tuple(factor * t for t in one.reference_ms), tuple(factor * t for t in one.candidate_ms))
@@ -86,7 +86,7 @@ def test_the_reward_does_not_know_the_unit_of_time_or_the_order(launches, factor
 
 
 def test_a_record_is_rewarded_by_its_own_speedup():
-    latency = Latency(median_ms=1.0, low_ms=1.0, high_ms=1.0, turns=8)
+    latency = Latency(median_ms=1.0, low_ms=1.0, high_ms=1.0, samples=8)
     common = {"id": "1", "created_at": "", "task": "t", "task_sha256": "", "task_source": "", "message": ""}
     common |= {"source": "", "source_sha256": "", "precision": "training"}
     speedup = Speedup(low=1.4, point=1.5, high=1.6)

@@ -10,8 +10,8 @@ from cudal1_data import Task
 from cudal1_env.errors import TaskError
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure.case import Case
-from cudal1_worker import inputs
-from cudal1_worker.seeding import Seeds
+from cudal1_worker.oracle import inputs
+from cudal1_worker.oracle.seeding import Seeds
 
 HEADER = (
     "import random\nimport numpy as np\nimport torch\nimport torch.nn as nn\nfrom torch import manual_seed\n"
@@ -59,7 +59,7 @@ def pool_of(get_inputs: str) -> tuple[int, ...]:
     source = f"{HEADER}def get_inputs():\n    {get_inputs}\n"
     with Judge(JudgeSettings(device="cpu")) as judge:
         task = Task(id="file/own", source=source, name="own", level=1, origin="file")
-        return judge._pool(Case(task, "", "training"), b"\5" * 16).anatomy.agreeing_inputs
+        return judge._pool(Case(task, "", "training"), b"\5" * 16).io_spec.agreeing_inputs
 
 
 @pytest.mark.parametrize(

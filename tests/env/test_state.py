@@ -11,7 +11,9 @@ import torch
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.oracle.state import Entry, Mapping, match, parse_fingerprints, parse_state
 from cudal1_env.records import Status
-from cudal1_worker import distributions, layout, state
+from cudal1_worker import layout
+from cudal1_worker.oracle import distributions
+from cudal1_worker.program import state
 from env.test_judge import LINEAR, candidate, reference
 from hypothesis import given
 from hypothesis import strategies as st

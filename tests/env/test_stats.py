@@ -20,9 +20,9 @@ from cudal1_env.stats import (
     REPORT,
     RULES,
     TRAINING,
-    Launch,
     Spread,
     StopRule,
+    TrialSamples,
     agree,
     alpha_at,
     calibrate_spread,
@@ -36,7 +36,7 @@ from cudal1_env.stats import (
     summarize_speedups,
 )
 from cudal1_env.testing.noise import MODELS, TYPICAL, HeavyTails, Lognormal, NoiseModel
-from cudal1_env.testing.strategies import simulated_launches
+from cudal1_env.testing.strategies import simulated_trials
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
@@ -46,7 +46,7 @@ EXACT = Spread(sigma=1e-6, degrees_of_freedom=1e6)
 """What a naive interval believes: processes do not differ."""
 
 times = st.floats(1e-3, 1e3)
-launches_drawn = simulated_launches()
+trials_drawn = simulated_trials()
 
 
 def most_misses(evaluations: int) -> int:
@@ -59,23 +59,23 @@ def generator(name: str) -> np.random.Generator:
 
 def follow(model: NoiseModel, rng, rule: StopRule, spread: Spread, *, ratio: float = 1.0, budget: int | None = None):
     """Measure as the judge does; `budget` is in pairs of turns."""
-    launches, pairs = [], 0
-    coming = Launch()
+    trials, pairs = [], 0
+    coming = TrialSamples()
     while True:
         spent = budget is not None and pairs >= budget
-        step = decide(launches, rule, spread=spread, spent=spent)
+        step = decide(trials, rule, spread=spread, spent=spent)
         if step == "stop":
-            return launches, conclude(launches, rule, spread=spread)
-        if step == "launch":
-            coming = model.launch(rng, rule.pairs_in_launch, ratio=ratio)
-            launches.append(Launch())
+            return trials, conclude(trials, rule, spread=spread)
+        if step == "trial":
+            coming = model.trial(rng, rule.pairs_in_trial, ratio=ratio)
+            trials.append(TrialSamples())
         else:
             pairs += 1
-            launches[-1] = coming.first(launches[-1].pairs + 1)
+            trials[-1] = coming.first(trials[-1].pairs + 1)
 
 
 def calibrated(model: NoiseModel, rng) -> Spread:
-    return calibrate_spread(model.launches(rng, 20, 25))
+    return calibrate_spread(model.trials(rng, 20, 25))
 
 
 def simulate(model: NoiseModel, rng, rule: StopRule, *, ratio: float = 1.0, machine: NoiseModel | None = None):
@@ -130,7 +130,7 @@ def test_a_true_ratio_is_covered(name, ratio, precision):
 @pytest.mark.parametrize("precision", RULES)
 def test_a_budget_that_ends_anywhere_is_covered(precision):
     rng, model = generator(precision), MODELS["everything"]
-    most = RULES[precision].looks[-1][0] * RULES[precision].pairs_in_launch
+    most = RULES[precision].looks[-1][0] * RULES[precision].pairs_in_trial
     results = []
     for _ in range(EVALUATIONS // 10):
         spread, budgets = calibrated(model, rng), rng.integers(0, most, size=10)
@@ -145,8 +145,8 @@ def test_the_worst_peeker_is_paid_for_and_would_win_otherwise():
     evaluations = 600
     paid = unpaid = 0
     for _ in range(evaluations):
-        launch = model.launch(rng, ends[-1])
-        parts = [launch.first(end) for end in ends]
+        trial = model.trial(rng, ends[-1])
+        parts = [trial.first(end) for end in ends]
         intervals = [estimate([part], spread=EXACT, look=k, final=k == len(ends)) for k, part in enumerate(parts, 1)]
         paid += any(not one.low <= 1.0 <= one.high for one in intervals)
         intervals = [estimate([part], spread=EXACT) for part in parts]
@@ -163,7 +163,7 @@ def test_without_the_spread_the_same_code_seems_different():
 
 
 def test_a_task_with_three_times_the_machines_spread_is_mostly_covered_at_report():
-    """Outside what the spread promises: scatter between launches must still widen the interval (PRIOR_WEIGHT: 9 %)."""
+    """Outside what the spread promises: scatter between trials must still widen the interval (PRIOR_WEIGHT: 9 %)."""
     rng, noise = generator("restless"), Lognormal(0.01)
     machine = NoiseModel(machine=(noise,), process=(Lognormal(0.003 / math.sqrt(2.0)),))
     task = NoiseModel(machine=(noise,), process=(Lognormal(0.009 / math.sqrt(2.0)),))
@@ -173,13 +173,13 @@ def test_a_task_with_three_times_the_machines_spread_is_mostly_covered_at_report
 
 def test_typical_noise_needs_few_turns():
     rng = generator("efficiency")
-    spread = calibrate_spread(TYPICAL.launches(rng, 100, 25))
+    spread = calibrate_spread(TYPICAL.trials(rng, 100, 25))
     training = [follow(TYPICAL, rng, TRAINING, spread) for _ in range(200)]
     # 13 pairs are half a second. (About 56 % stop at 8, so that the median is 8 or 14 by chance.)
-    assert statistics.mean(launches[0].pairs for launches, _ in training) <= 13
+    assert statistics.mean(trials[0].pairs for trials, _ in training) <= 13
     assert statistics.median(half_width(speedup) for _, speedup in training) <= 0.022
     report = [follow(TYPICAL, rng, REPORT, spread) for _ in range(200)]
-    assert statistics.median(len(launches) for launches, _ in report) == 3
+    assert statistics.median(len(trials) for trials, _ in report) == 3
     assert statistics.median(half_width(speedup) for _, speedup in report) <= 0.009
 
 
@@ -198,51 +198,51 @@ def same(a: Speedup, b: Speedup) -> None:
 
 
 @settings(deadline=None)
-@given(launches_drawn, st.floats(1e-3, 1e3))
-def test_the_unit_of_time_does_not_matter(launches, factor):
+@given(trials_drawn, st.floats(1e-3, 1e3))
+def test_the_unit_of_time_does_not_matter(trials, factor):
     scaled = [
-        Launch(tuple(factor * t for t in launch.reference_ms), tuple(factor * t for t in launch.candidate_ms))
-        for launch in launches
+        TrialSamples(tuple(factor * t for t in trial.reference_ms), tuple(factor * t for t in trial.candidate_ms))
+        for trial in trials
     ]
-    same(estimate(scaled), estimate(launches))
+    same(estimate(scaled), estimate(trials))
 
 
 @settings(deadline=None)
-@given(launches_drawn, st.randoms(use_true_random=False))
-def test_the_order_of_launches_does_not_matter(launches, random):
-    shuffled = list(launches)
+@given(trials_drawn, st.randoms(use_true_random=False))
+def test_the_order_of_trials_does_not_matter(trials, random):
+    shuffled = list(trials)
     random.shuffle(shuffled)
-    same(estimate(shuffled), estimate(launches))
+    same(estimate(shuffled), estimate(trials))
 
 
 @settings(deadline=None)
-@given(launches_drawn)
-def test_time_may_run_backwards(launches):
-    backwards = [Launch(one.reference_ms[::-1], one.candidate_ms[::-1]) for one in launches]
-    same(estimate(backwards), estimate(launches))
+@given(trials_drawn)
+def test_time_may_run_backwards(trials):
+    backwards = [TrialSamples(one.reference_ms[::-1], one.candidate_ms[::-1]) for one in trials]
+    same(estimate(backwards), estimate(trials))
 
 
 @settings(deadline=None)
-@given(launches_drawn)
-def test_exchanging_the_arms_gives_the_reciprocal(launches):
-    there, back = estimate(launches), estimate([launch.swapped() for launch in launches])
+@given(trials_drawn)
+def test_exchanging_the_arms_gives_the_reciprocal(trials):
+    there, back = estimate(trials), estimate([trial.swapped() for trial in trials])
     same(Speedup(low=1 / back.high, point=1 / back.point, high=1 / back.low), there)
 
 
 @settings(deadline=None)
-@given(launches_drawn, st.integers(1, 6), st.floats(1e-4, 0.02), st.floats(1.0, 3.0))
-def test_doubt_only_widens(launches, look, sigma, factor):
+@given(trials_drawn, st.integers(1, 6), st.floats(1e-4, 0.02), st.floats(1.0, 3.0))
+def test_doubt_only_widens(trials, look, sigma, factor):
     spread = Spread(sigma=sigma, degrees_of_freedom=10)
     try:
-        later = half_width(estimate(launches, spread=spread, look=look + 1))
+        later = half_width(estimate(trials, spread=spread, look=look + 1))
     except ValueError:
         reject()  # beyond what a ratio can be: two turns that differ by e^9, and hardly any degrees of freedom
-    base = half_width(estimate(launches, spread=spread, look=look))
+    base = half_width(estimate(trials, spread=spread, look=look))
     assert later > base
-    assert half_width(estimate(launches, spread=spread, look=look, final=False)) >= base
-    if len(launches) == 1:
+    assert half_width(estimate(trials, spread=spread, look=look, final=False)) >= base
+    if len(trials) == 1:
         less_known = Spread(sigma=sigma, degrees_of_freedom=10 / factor)
-        assert half_width(estimate(launches, spread=less_known, look=look)) >= base - 1e-12
+        assert half_width(estimate(trials, spread=less_known, look=look)) >= base - 1e-12
 
 
 @given(st.integers(1, 30))
@@ -259,7 +259,7 @@ def test_all_looks_together_spend_alpha(last):
 def test_impossible_times_are_refused(bad, arm):
     arms = {"reference_ms": (1.0, 1.0), "candidate_ms": (1.0, 1.0), arm: (1.0, bad)}
     with pytest.raises(ValueError, match=rf"positive finite milliseconds, got .* as {arm}\[1\]"):
-        Launch(**arms)
+        TrialSamples(**arms)
     with pytest.raises(ValueError, match="positive finite"):
         summarize_latency([1.0, bad])
     with pytest.raises(ValueError, match="positive finite"):
@@ -268,17 +268,17 @@ def test_impossible_times_are_refused(bad, arm):
 
 def test_too_little_is_refused():
     with pytest.raises(ValueError, match="in pairs"):
-        Launch((1.0, 1.0), (1.0,))
-    with pytest.raises(ValueError, match="at least one launch"):
+        TrialSamples((1.0, 1.0), (1.0,))
+    with pytest.raises(ValueError, match="at least one trial"):
         estimate([])
     with pytest.raises(ValueError, match="at least 2 pairs"):
-        estimate([Launch((1.0,), (1.0,))])
+        estimate([TrialSamples((1.0,), (1.0,))])
     with pytest.raises(ValueError, match="from 1"):
-        estimate([Launch((1.0, 1.0), (1.0, 1.0))], look=0)
-    with pytest.raises(ValueError, match="at least 5 launches"):
-        calibrate_spread([Launch((1.0, 1.0), (1.0, 1.0))] * 4)
+        estimate([TrialSamples((1.0, 1.0), (1.0, 1.0))], look=0)
+    with pytest.raises(ValueError, match="at least 5 trials"):
+        calibrate_spread([TrialSamples((1.0, 1.0), (1.0, 1.0))] * 4)
     with pytest.raises(ValueError, match="unit of time"):
-        estimate([Launch((1e300, 1e300), (1e-300, 1e-300))])
+        estimate([TrialSamples((1e300, 1e300), (1e-300, 1e-300))])
     with pytest.raises(ValueError, match="growing looks"):
         StopRule(looks=((1, 20), (1, 8)), half_width=0.03)
 
@@ -290,37 +290,35 @@ def test_too_little_is_refused():
 @given(st.sampled_from(sorted(MODELS)), st.integers(0, 2**32 - 1), st.sampled_from(sorted(RULES)), st.integers(0, 250))
 def test_the_loop_ends_within_its_bounds(name, seed, precision, budget):
     rule = RULES[precision]
-    launches, speedup = follow(
-        MODELS[name], np.random.default_rng(seed), rule, DEFAULT_SPREAD, ratio=2.0, budget=budget
-    )
-    assert rule.min_launches <= len(launches) <= rule.looks[-1][0]
-    assert all(rule.min_pairs <= launch.pairs <= rule.pairs_in_launch for launch in launches)
+    trials, speedup = follow(MODELS[name], np.random.default_rng(seed), rule, DEFAULT_SPREAD, ratio=2.0, budget=budget)
+    assert rule.min_trials <= len(trials) <= rule.looks[-1][0]
+    assert all(rule.min_pairs <= trial.pairs <= rule.pairs_in_trial for trial in trials)
     assert speedup.low < speedup.point < speedup.high
 
 
-def test_report_takes_three_launches_even_without_a_budget():
-    launches, _ = follow(TYPICAL, generator("spent"), REPORT, DEFAULT_SPREAD, budget=0)
-    assert [launch.pairs for launch in launches] == [REPORT.min_pairs] * 3
+def test_report_takes_three_trials_even_without_a_budget():
+    trials, _ = follow(TYPICAL, generator("spent"), REPORT, DEFAULT_SPREAD, budget=0)
+    assert [trial.pairs for trial in trials] == [REPORT.min_pairs] * 3
 
 
 def test_steps_between_looks():
-    steady = Launch((2.0,) * 26, (1.0,) * 26)
-    assert decide([Launch()], REPORT) == "pair"
-    assert decide([steady], REPORT) == "launch"
+    steady = TrialSamples((2.0,) * 26, (1.0,) * 26)
+    assert decide([TrialSamples()], REPORT) == "pair"
+    assert decide([steady], REPORT) == "trial"
     assert decide([steady, steady, steady.first(24)], REPORT, spread=EXACT) == "pair"
     assert decide([steady, steady, steady], REPORT, spread=EXACT) == "stop"
     wide = Spread(sigma=0.05, degrees_of_freedom=4)
-    assert decide([steady] * 3, REPORT, spread=wide) == "launch"
+    assert decide([steady] * 3, REPORT, spread=wide) == "trial"
     assert decide([steady] * 8, REPORT, spread=wide) == "stop"
     assert decide([steady.first(9)], TRAINING, spent=True) == "stop"
 
 
 def test_a_conclusion_pays_for_the_looks_before_it():
-    launch = TYPICAL.launch(generator("price"), 20)
-    first, between, last = (conclude([launch.first(n)], TRAINING) for n in (8, 10, 20))
-    assert first == estimate([launch.first(8)], look=1, final=False)
-    assert between == estimate([launch.first(10)], look=2, final=True)
-    assert last == estimate([launch], look=3, final=True)
+    trial = TYPICAL.trial(generator("price"), 20)
+    first, between, last = (conclude([trial.first(n)], TRAINING) for n in (8, 10, 20))
+    assert first == estimate([trial.first(8)], look=1, final=False)
+    assert between == estimate([trial.first(10)], look=2, final=True)
+    assert last == estimate([trial], look=3, final=True)
 
 
 # Spread, centre, agreement, summaries
@@ -328,33 +326,33 @@ def test_a_conclusion_pays_for_the_looks_before_it():
 
 def test_calibration_finds_the_spread_and_not_the_noise():
     rng = generator("calibration")
-    found = calibrate_spread(MODELS["process shifts"].launches(rng, 300, 25))
+    found = calibrate_spread(MODELS["process shifts"].trials(rng, 300, 25))
     assert found.sigma == pytest.approx(0.006, rel=0.15)
     assert 200 <= found.degrees_of_freedom <= 300
-    quiet = calibrate_spread(NoiseModel(arm=(Lognormal(0.01),)).launches(rng, 300, 25))
+    quiet = calibrate_spread(NoiseModel(arm=(Lognormal(0.01),)).trials(rng, 300, 25))
     assert quiet.sigma < 0.0015
     assert Spread.model_validate_json(found.model_dump_json()) == found
 
 
 def test_calibration_on_tasks_of_unlike_noise_goes_by_those_that_tell():
-    """Six tasks of four launches, as `doctor --calibrate` has; in half of them launches tell little."""
+    """Six tasks of four trials, as `doctor --calibrate` has; in half of them trials tell little."""
     rng, found = generator("unlike"), list[Spread]()
     for _ in range(25):
         shift = Lognormal(0.003 / math.sqrt(2.0))
-        launches = [
-            launch
+        trials = [
+            trial
             for noise in (0.005, 0.2)
-            for launch in NoiseModel(arm=(Lognormal(noise),), process=(shift,)).launches(rng, 12, 20)
+            for trial in NoiseModel(arm=(Lognormal(noise),), process=(shift,)).trials(rng, 12, 20)
         ]
-        found.append(calibrate_spread(launches))
+        found.append(calibrate_spread(trials))
     assert statistics.median(one.sigma for one in found) == pytest.approx(0.003, rel=0.25)
     assert sum(one.sigma > 0.009 for one in found) <= 1
     assert statistics.median(one.degrees_of_freedom for one in found) > 5
 
 
 def test_the_centre_shrugs_off_spikes():
-    calm = Launch((2.0,) * 20, tuple(1.0 + 0.001 * (i % 5) for i in range(20)))
-    spiked = Launch(calm.reference_ms, (50.0, 50.0, *calm.candidate_ms[2:]))
+    calm = TrialSamples((2.0,) * 20, tuple(1.0 + 0.001 * (i % 5) for i in range(20)))
+    spiked = TrialSamples(calm.reference_ms, (50.0, 50.0, *calm.candidate_ms[2:]))
     assert centre(spiked).log_ratio == pytest.approx(centre(calm).log_ratio, abs=0.001)
 
 
@@ -363,7 +361,7 @@ def test_four_pairs_know_their_noise_badly():
 
     def width(pairs: int) -> float:
         arms = np.exp(rng.normal(0, 0.05, (400, 2, pairs)))
-        return float(np.median([half_width(estimate([Launch(tuple(one[0]), tuple(one[1]))])) for one in arms]))
+        return float(np.median([half_width(estimate([TrialSamples(tuple(one[0]), tuple(one[1]))])) for one in arms]))
 
     assert width(4) > 1.8 * width(TRAINING.min_pairs)
 
@@ -380,11 +378,11 @@ def test_the_shortest_evaluation_is_covered_and_never_absurdly_wide(name):
     assert max(half_width(speedup) for _, speedup in results) < 0.12
 
 
-@pytest.mark.parametrize("name", ["judge_cpu.jsonl", "judge_cpu_2_cores.jsonl", "judge_cuda.jsonl"])
-def test_pairs_that_were_measured_do_not_remember(repository, name):
-    """Why little autocorrelation is allowed for: the mean over launches, less its bias of -1 / n for few values."""
+@pytest.mark.parametrize("name", ["judge_cpu.jsonl", "judge_cpu_2_cores_order.jsonl", "judge_cuda.jsonl"])
+def test_pairs_that_were_measured_do_not_remember(result_file, name):
+    """Why little autocorrelation is allowed for: the mean over trials, less its bias of -1 / n for few values."""
     found = []
-    for line in (repository / "docs/results" / name).read_text().splitlines():
+    for line in result_file(name).read_text().splitlines():
         for reference, candidate in json.loads(line).get("turns_ms") or ():
             ratios = np.log(reference) - np.log(candidate)
             deviation = np.clip(ratios, *np.quantile(ratios, [0.2, 0.8])) - np.median(ratios)
@@ -396,8 +394,8 @@ def test_pairs_that_were_measured_do_not_remember(repository, name):
 
 def test_the_centre_doubts_turns_that_remember():
     rng = generator("memory")
-    independent = NoiseModel(arm=(Lognormal(0.01),)).launches(rng, 100, 40)
-    remembering = NoiseModel(arm=(HeavyTails(0.0, 3.0), *MODELS["strong memory"].arm)).launches(rng, 100, 40)
+    independent = NoiseModel(arm=(Lognormal(0.01),)).trials(rng, 100, 40)
+    remembering = NoiseModel(arm=(HeavyTails(0.0, 3.0), *MODELS["strong memory"].arm)).trials(rng, 100, 40)
     ratio = np.mean([centre(a).variance for a in remembering]) / np.mean([centre(a).variance for a in independent])
     assert ratio > 1.8
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from cudal1_env.judge.oracle.numerics import limits_of
-from cudal1_worker.own_error import error_of, second_values
-from cudal1_worker.tolerance import Blocks, Draw, Limits, Profile, enough
+from cudal1_worker.oracle.reference_error import error_of, second_values
+from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, enough
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

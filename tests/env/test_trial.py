@@ -10,15 +10,15 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from cudal1_env.errors import TaskError
-from cudal1_env.judge.measure import trial as module
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.case import Tally
-from cudal1_env.judge.measure.chain import Sample
 from cudal1_env.judge.measure.fault import Fault
-from cudal1_env.judge.measure.trial import ALONE_AFTER, ALONE_BEFORE, Sizes, Trial, TrialResult
+from cudal1_env.judge.measure.timing import trial as module
+from cudal1_env.judge.measure.timing.chain import Sample
+from cudal1_env.judge.measure.timing.trial import ALONE_AFTER, ALONE_BEFORE, Sizes, Trial, TrialResult
 from cudal1_env.judge.oracle.pool import InputSet
 from cudal1_env.records import Status
-from cudal1_env.stats import Launch
+from cudal1_env.stats import TrialSamples
 
 OVERHEAD_MS = 0.05
 ONE_CALL = Sizes(20, 1, 1)
@@ -96,7 +96,7 @@ class Script:
             np.random.default_rng(seed),
         )
 
-    def run(self, enough: Callable[[Launch], bool] = lambda samples: False) -> TrialResult:
+    def run(self, enough: Callable[[TrialSamples], bool] = lambda samples: False) -> TrialResult:
         return self.trial.run(1e-3, enough)
 
 

@@ -19,11 +19,11 @@ from cudal1_data.commands.corpus import CorpusCommand
 from cudal1_data.commands.overlaps import Overlaps, Trace
 from cudal1_data.commands.tags import TagCommand
 from cudal1_data.errors import DataError
-from cudal1_data.export import export
 from cudal1_data.progress import on_stderr
 from cudal1_data.sizes import parse_size
+from cudal1_data.sources import load_suite, load_task
+from cudal1_data.sources.export import export
 from cudal1_data.suite import Suite
-from cudal1_data.suites import load_suite, load_task
 from cudal1_data.task import Device
 
 Tags = Annotated[TagCommand, tyro.conf.subcommand(name="tags")]

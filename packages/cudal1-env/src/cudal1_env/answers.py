@@ -5,12 +5,12 @@ The environments and the agent's stages go through here, so that an answer meets
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from cudal1_data import Task
+from cudal1_data.hashes import digest
 
 from cudal1_env.archive import Archive
 from cudal1_env.evaluator import Evaluator
@@ -71,10 +71,10 @@ def _no_code(task: Task, answer: str, precision: Precision, max_source_chars: in
         id=uuid.uuid4().hex,
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         task=task.id,
-        task_sha256=hashlib.sha256(task.source.encode()).hexdigest(),
+        task_sha256=digest(task.source),
         task_source=task.source,
         source="",
-        source_sha256=hashlib.sha256(b"").hexdigest(),
+        source_sha256=digest(""),
         status=Status.NO_CODE,
         message=message,
         precision=precision,

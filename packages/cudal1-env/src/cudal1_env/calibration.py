@@ -1,4 +1,4 @@
-"""The machine's spread from launch to launch: measured by `cudal1-env doctor --calibrate`, kept by machine."""
+"""The machine's spread from trial to trial: measured by `cudal1-env doctor --calibrate`, kept by machine."""
 
 from __future__ import annotations
 

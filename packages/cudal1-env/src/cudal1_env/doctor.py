@@ -16,13 +16,13 @@ from cudal1_env.hardware import resolve_device
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.add_ons.smoke import why_no_program_runs
 from cudal1_env.judge.device.cpu import CpuDevice
-from cudal1_env.judge.device.gpu import GpuFacts, gpu_facts
-from cudal1_env.judge.device.peaks import Peaks
+from cudal1_env.judge.device.cuda.gpu import GpuFacts, gpu_facts
+from cudal1_env.judge.device.cuda.peaks import Peaks
 from cudal1_env.judge.measure.builder import Builder
 from cudal1_env.judge.workers.lease import choose_core, lease
 from cudal1_env.records import Device, Machine
 from cudal1_env.sandbox import available_layers, successful_attempts
-from cudal1_env.stats import DEFAULT_SPREAD, Launch, Spread, calibrate_spread
+from cudal1_env.stats import DEFAULT_SPREAD, Spread, TrialSamples, calibrate_spread
 
 _CALIBRATION_TASKS = 6
 _CALIBRATION_LAUNCHES = 4
@@ -70,7 +70,7 @@ class Findings(BaseModel):
     tools: dict[str, str | None]
     """Compilers by name: path, or None."""
     spread: Spread
-    """Launch-to-launch spread of this machine."""
+    """TrialSamples-to-trial spread of this machine."""
     calibrated: bool
     """Whether the spread was measured here (else the default is used)."""
 
@@ -101,7 +101,7 @@ class Findings(BaseModel):
             )
             lines.append(f"compiler  {name:18s} {hint}")
         source = "measured here" if self.calibrated else "default; measure it with: cudal1-env doctor --calibrate"
-        lines.append(f"spread    {100 * self.spread.sigma:.2f} % from launch to launch ({source})")
+        lines.append(f"spread    {100 * self.spread.sigma:.2f} % from trial to trial ({source})")
         return "\n".join(lines)
 
 
@@ -139,7 +139,7 @@ def examine() -> Findings:
 
 def examine_gpu() -> GpuFindings:
     """Look at the GPU that the judge would use: measure its peaks again, and run a program on it in the sandbox."""
-    from cudal1_env.judge.device.cuda import CudaDevice  # starts torch and the GPU
+    from cudal1_env.judge.device.cuda.device import CudaDevice  # starts torch and the GPU
 
     facts: GpuFacts | None = None
     try:
@@ -165,7 +165,7 @@ def calibrate(log: Callable[[str], None]) -> Spread:
     Returns:
         The spread, which was also kept for this machine's CPU or for the GPU.
     """
-    launches: list[Launch] = []
+    trials: list[TrialSamples] = []
     device = resolve_device("auto")
     tasks = [task for task in load_suite("starter", device=device) if task.split == "train"][
         :: max(1, 30 // _CALIBRATION_TASKS)
@@ -174,9 +174,9 @@ def calibrate(log: Callable[[str], None]) -> Spread:
     for task in tasks[:_CALIBRATION_TASKS]:
         with Judge(JudgeSettings(device=device)) as judge:
             identity = judge.device.identity
-            launches.extend(measure_against_itself(judge, task, _CALIBRATION_LAUNCHES))
-        log(f"{task.id}: {_CALIBRATION_LAUNCHES} launches")
-    spread = calibrate_spread(launches)
+            trials.extend(measure_against_itself(judge, task, _CALIBRATION_LAUNCHES))
+        log(f"{task.id}: {_CALIBRATION_LAUNCHES} trials")
+    spread = calibrate_spread(trials)
     log(f"kept in {save_spread(spread, device, identity)}; the default was {100 * DEFAULT_SPREAD.sigma:.2f} %")
     return spread
 
@@ -186,16 +186,16 @@ def as_candidate(task: Task) -> str:
     return task.source + "\n\nModelNew = Model\n"
 
 
-def measure_against_itself(judge: Judge, task: Task, count: int) -> list[Launch]:
-    """Measure `count` launches of a reference against itself.
+def measure_against_itself(judge: Judge, task: Task, count: int) -> list[TrialSamples]:
+    """Measure `count` trials of a reference against itself.
 
     Raises:
         MachineError: The reference was not judged right.
     """
-    launches: list[Launch] = []
+    trials: list[TrialSamples] = []
     for _ in range(count):
         one = judge.evaluate(task, as_candidate(task))
         if not one.correct:
             raise MachineError(f"expected {task.id} to agree with itself, got {one.status}: {one.message}")
-        launches.extend(Launch(reference, candidate) for reference, candidate in one.samples_ms)
-    return launches
+        trials.extend(TrialSamples(reference, candidate) for reference, candidate in one.samples_ms)
+    return trials

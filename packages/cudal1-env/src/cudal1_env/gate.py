@@ -5,12 +5,12 @@ A task whose checker accepts a wrong program pays for that program too, so it pa
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Literal
 
 from cudal1_data import Task
-from cudal1_data.suites.starter import STARTER_FOLDER
+from cudal1_data.hashes import digest
+from cudal1_data.sources.starter import STARTER_FOLDER
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cudal1_env.errors import RecordError
@@ -108,7 +108,7 @@ class AuditReport(BaseModel):
 
 def reference_sha256(task: Task) -> str:
     """Return the hash of a task's reference, as records have it."""
-    return hashlib.sha256(task.source.encode()).hexdigest()
+    return digest(task.source)
 
 
 def load_audit(path: str | Path) -> AuditReport:

@@ -76,18 +76,18 @@ class Speedup(BaseModel):
 
 
 class Latency(BaseModel):
-    """Milliseconds of one call, over the turns that were measured."""
+    """Milliseconds of one call, over the samples that were measured."""
 
     model_config = ConfigDict(frozen=True)
 
     median_ms: Positive
-    """Median over turns."""
+    """Median over samples."""
     low_ms: Positive
-    """25 % quantile over turns."""
+    """25 % quantile over samples."""
     high_ms: Positive
-    """75 % quantile over turns."""
-    turns: int = Field(ge=1)
-    """How many turns."""
+    """75 % quantile over samples."""
+    samples: int = Field(ge=1, validation_alias=AliasChoices("samples", "turns"))
+    """How many samples."""
 
 
 class OutputError(BaseModel):
@@ -105,7 +105,7 @@ class OutputError(BaseModel):
     reference_error: NonNegative
     """The reference's own largest error on such inputs, on the same scale."""
     distribution: str = "own"
-    """Distribution of the inputs (`cudal1_worker.distributions`); `own` is the task's."""
+    """Distribution of the inputs (`cudal1_worker.oracle.distributions`); `own` is the task's."""
 
 
 class Strongest(BaseModel):
@@ -204,7 +204,7 @@ class Seconds(BaseModel):
     warmup_s: NonNegative = 0.0
     """Constructors, weights and first calls."""
     measure_s: NonNegative = 0.0
-    """Timed turns and their full comparison."""
+    """Timed samples and their full comparison."""
     baselines_s: NonNegative = 0.0
     """Measuring baselines of this task that were not kept yet."""
     profile_s: NonNegative = 0.0
@@ -214,7 +214,7 @@ class Seconds(BaseModel):
 
 
 class GpuState(BaseModel):
-    """A GPU as its driver saw it between two turns."""
+    """A GPU as its driver saw it between two samples."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -99,7 +99,7 @@ class PooledJudge(BatchJudge):
         See `BatchJudge.evaluate_each`.
         """
         for window in _windows(_parts(jobs), self.settings.max_pools):
-            self.rehearse([jobs[index] for part in window for index in part], precision=precision)
+            self.precompile([jobs[index] for part in window for index in part], precision=precision)
             for part in window:
                 try:
                     found: Sequence[Outcome] = self.evaluate_many([jobs[index] for index in part], precision=precision)

@@ -67,8 +67,6 @@ MAX_MESSAGE_BYTES = 8 << 20
 SLOTS = 2
 """Blocks of memory for inputs; calls use them in turn, so that no address comes twice in a row. Each was used by an
 untimed call before the first timed one, so a program may capture a CUDA graph for each address."""
-PACE_CALLS, PACE_S = 100, 0.01
-"""Calls, and seconds of launching them, after which the worker knows how long a call takes on average."""
 _LENGTH = struct.Struct("=I")
 _PIECE_BYTES = 1 << 15
 

@@ -24,10 +24,10 @@ import torch
 
 from cudal1_worker import protocol as wire
 from cudal1_worker import sandbox
-from cudal1_worker.arm import Arm
 from cudal1_worker.gpus import touched_gpu
-from cudal1_worker.oracle import Oracle
+from cudal1_worker.oracle.oracle import Oracle
 from cudal1_worker.preload import preload
+from cudal1_worker.program.arm import Arm
 
 
 def main() -> None:

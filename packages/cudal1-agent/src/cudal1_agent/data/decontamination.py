@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from cudal1_data import Task
 from cudal1_data.corpus import Pair
-from cudal1_data.corpus.model import digest
-from cudal1_data.kernelbench import notes, place_of, places_by_text, text_hash
+from cudal1_data.hashes import digest, text_hash
+from cudal1_data.sources.kernelbench import notes, place_of, places_by_text
 
 
 class Decontamination:

@@ -14,7 +14,8 @@ from typing import TypeVar
 
 from cudal1_data import Device, Task
 from cudal1_data.corpus import BUNDLED, Pair, Speedup, corpus_file, load_corpus
-from cudal1_data.corpus.model import NOISE, digest
+from cudal1_data.corpus.model import NOISE
+from cudal1_data.hashes import digest
 from cudal1_env.records import PROTOCOL_VERSION, Status
 from pydantic import BaseModel, ConfigDict, Field
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from cudal1_data import Device, Suite, Task, load_suite
-from cudal1_data.duplicates import near_duplicates
+from cudal1_data.dedup.duplicates import near_duplicates
 
 from cudal1_agent.errors import CorpusError
 from cudal1_agent.settings import EvaluationSettings, Settings
@@ -43,7 +43,7 @@ class TaskSets:
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     """Tasks that are not trained on because they overlap the test, with the test's task."""
     overlaps: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How many tasks overlap the test, by what shows it (`cudal1_data.kernelbench.Why`), trained on or left out."""
+    """How many tasks overlap the test, by what shows it (`sources.kernelbench.Why`), trained on or left out."""
     broken: tuple[str, ...] = ()
     """Why tasks of the suites could not be used."""
     trained_on_test: bool = False
@@ -64,7 +64,7 @@ def choose_tasks(
 
     Tasks tagged `random` are left out: no answer to them is correct. A suite that marks nothing for training is test
     data, as KernelBench is; so are tasks that overlap the suite `test`. Both are traced for that, unless all
-    training tasks are starter or generated ones (`cudal1_data.duplicates`).
+    training tasks are starter or generated ones (`cudal1_data.dedup.duplicates`).
 
     Args:
         suite: Where training tasks come from, and held-out ones where no other suite is given for these.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cudal1_data import Task
-from cudal1_data.duplicates import near_duplicates
+from cudal1_data.dedup.duplicates import near_duplicates
 from cudal1_env import Archive, Evaluator
 from cudal1_env.hardware import resolve_device
 from cudal1_env.stats import SpeedupSummary, paired_change

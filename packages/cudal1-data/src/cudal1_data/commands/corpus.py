@@ -20,9 +20,9 @@ from cudal1_data.corpus.model import Pair
 from cudal1_data.corpus.stats import stats
 from cudal1_data.corpus.store import PAIRS, Corpus, check_ending, load_corpus
 from cudal1_data.errors import DataError
-from cudal1_data.export import names_folder
 from cudal1_data.progress import paced
-from cudal1_data.suites import load_suite
+from cudal1_data.sources import load_suite
+from cudal1_data.sources.export import names_folder
 from cudal1_data.task import Device
 
 

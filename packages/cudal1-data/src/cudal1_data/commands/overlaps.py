@@ -11,12 +11,13 @@ from pydantic import BaseModel, ConfigDict
 from tyro.conf import Positional
 
 from cudal1_data.commands.broken import report_broken
-from cudal1_data.graphs import TaskGraph, Tracer, find_overlaps, trace_tasks
-from cudal1_data.graphs.process import TIMEOUT_S
-from cudal1_data.kernelbench import known_graphs, load_notes, release
+from cudal1_data.dedup.overlaps import find_overlaps
 from cudal1_data.progress import paced
-from cudal1_data.suites import load_suite
+from cudal1_data.sources import load_suite
+from cudal1_data.sources.kernelbench import known_graphs, load_notes, release
 from cudal1_data.task import Device
+from cudal1_data.tracing import TaskGraph, Tracer, trace_tasks
+from cudal1_data.tracing.process import TIMEOUT_S
 
 NOTES = "notes"
 

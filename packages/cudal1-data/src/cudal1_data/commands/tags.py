@@ -16,7 +16,7 @@ from cudal1_data.errors import BrokenTaskError, DataError
 from cudal1_data.faults import fault_text
 from cudal1_data.parquet import each_row
 from cudal1_data.progress import paced
-from cudal1_data.suites import load_suite, load_task
+from cudal1_data.sources import load_suite, load_task
 from cudal1_data.task import parse
 from cudal1_data.techniques import Tags, TechniqueRow, classify, top_techniques
 

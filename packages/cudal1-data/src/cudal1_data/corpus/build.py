@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from cudal1_data.corpus.model import Label, Pair, digest
+from cudal1_data.corpus.model import Label, Pair
 from cudal1_data.corpus.spoil import SPOILS, spoilt_kernel
+from cudal1_data.hashes import digest
+from cudal1_data.kernelgen.make import WRITINGS, Made, Writing, variants
 from cudal1_data.task import Task
 from cudal1_data.techniques import Tags, classify
-from cudal1_data.templates.make import WRITINGS, Made, Writing, variants
 
 Item = TypeVar("Item")
 

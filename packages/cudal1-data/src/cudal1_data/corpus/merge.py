@@ -8,10 +8,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from cudal1_data.corpus.model import Figures, Pair, Speedup, digest, label_of
+from cudal1_data.corpus.model import Figures, Pair, Speedup, label_of
 from cudal1_data.corpus.store import Corpus
 from cudal1_data.errors import DataError
 from cudal1_data.faults import fault_text
+from cudal1_data.hashes import digest
 from cudal1_data.techniques import classify
 
 WRITING = {

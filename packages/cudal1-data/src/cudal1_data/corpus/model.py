@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import Literal
 
@@ -151,8 +150,3 @@ def label_of(statuses: Iterable[str]) -> Label:
         return "right"
     labels: list[Label] = [label for label, expected in LABEL_STATUS.items() if told & set(expected)]
     return labels[0] if labels else "runtime"
-
-
-def digest(text: str) -> str:
-    """Return the hash by which records name a program, hexadecimal SHA-256."""
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cudal1_env import mutants
 from cudal1_env.judge.audit import KnownSet, Values
 from cudal1_env.judge.device.tensors import EPSILON, Expected
 from cudal1_env.judge.oracle.numerics import Answer, compare
@@ -59,10 +59,10 @@ def makers(subject: Subject) -> dict[str, Make]:
     right, random = subject.right, subject.random
     result: dict[str, Make] = {
         "zeros": lambda: np.zeros_like(right),
-        "constant": lambda: _constant(right),
+        "constant": lambda: mutants.constant(right),
         "another set's answer": lambda: subject.other,
-        "scaled by 0.97": lambda: _scaled(right, 0.97),
-        "scaled by 1.01": lambda: _scaled(right, 1.01),
+        f"scaled by {mutants.SHARE}": lambda: mutants.scaled(right, mutants.SHARE),
+        f"scaled by {mutants.FACTOR}": lambda: mutants.scaled(right, mutants.FACTOR),
         "one element wrong": lambda: _one_wrong(right, subject.scale, random),
         "swapped rows": lambda: _swapped_rows(right, subject.expected.shape, random),
     }
@@ -71,8 +71,8 @@ def makers(subject: Subject) -> dict[str, Make]:
         if values.shape == subject.expected.shape and values.dtype.kind in kinds:
             result[f"input {position}"] = lambda values=values: values.reshape(-1).astype(right.dtype)
     if subject.expected.floating:
-        result["rounded to bfloat16"] = lambda: rounded(right, "bfloat16")
-        result["rounded to float16"] = lambda: rounded(right, "float16")
+        result["rounded to bfloat16"] = lambda: mutants.rounded(right, "bfloat16")
+        result["rounded to float16"] = lambda: mutants.rounded(right, "float16")
         result["NaN at one place"] = lambda: _with_nan(right, random)
     return result
 
@@ -80,7 +80,7 @@ def makers(subject: Subject) -> dict[str, Make]:
 def left_by_worker(mutant: Values, expected: Expected) -> Values:
     """Return a mutant as the judge would read it from a worker: rounded to the output's dtype, decoded."""
     if expected.floating:
-        return rounded(mutant, expected.dtype)
+        return mutants.rounded(mutant, expected.dtype)
     return mutant != 0 if expected.dtype == "bool" else mutant.astype(expected.dtype)
 
 
@@ -101,54 +101,18 @@ def passes(left: Values, answer: Answer, subject: Subject) -> bool:
     return sample.right and compare(left, answer, subject.expected, whole=True).right
 
 
-def rounded(values: Values, dtype: str) -> Values:
-    """Round to a floating-point dtype; bfloat16, which numpy does not know, comes as float32.
-
-    >>> rounded(np.array([1.00390625, 3.0]), "bfloat16").tolist(), rounded(np.array([65600.0]), "float16").tolist()
-    ([1.0, 3.0], [inf])
-    """
-    with np.errstate(all="ignore"):
-        if dtype != "bfloat16":
-            return values.astype(dtype)
-        single = values.astype(np.float32)
-        bits = single.view(np.uint32)
-        # To the nearest, ties to even: add half of what is cut off, one less where the kept part is even.
-        kept = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
-        return np.where(np.isfinite(single), kept.view(np.float32), single)
-
-
-def _constant(right: Values) -> Values | None:
-    finite = right[np.isfinite(right)]
-    if right.size < 2 or not finite.size:  # the mean of one number is that number
-        return None
-    mean: Any = finite.mean()
-    return np.full_like(right, mean if right.dtype.kind == "f" else round(float(mean)))
-
-
-def _scaled(right: Values, factor: float) -> Values:
-    return right * factor if right.dtype.kind == "f" else np.rint(right * factor).astype(right.dtype)
-
-
 def _one_wrong(right: Values, scale: float, random: np.random.Generator) -> Values | None:
     place = _finite_place(right, random)
-    if place is None:
-        return None
-    mutant = right.copy()
-    if right.dtype.kind == "f":
-        mutant[place] += _SLIP * (scale or 1.0)
-    else:
-        mutant[place] = 1 - mutant[place] if mutant[place] in (0, 1) else mutant[place] + 1
-    return mutant
+    return None if place is None else mutants.one_wrong(right, place, _SLIP * (scale or 1.0))
 
 
 def _swapped_rows(right: Values, shape: tuple[int, ...], random: np.random.Generator) -> Values | None:
     """Swap two rows (last dimension); two elements of a vector."""
-    rows = right.reshape(-1, shape[-1] if len(shape) > 1 else 1).copy()
-    if len(rows) < 2:
+    rows = right.size // shape[-1] if len(shape) > 1 and shape[-1] else right.size
+    if rows < 2:
         return None
-    one, other = random.choice(len(rows), size=2, replace=False, shuffle=False)
-    rows[[one, other]] = rows[[other, one]]
-    return rows.reshape(-1)
+    one, other = random.choice(rows, size=2, replace=False, shuffle=False)
+    return mutants.swapped_rows(right, rows, int(one), int(other))
 
 
 def _with_nan(right: Values, random: np.random.Generator) -> Values | None:

@@ -1,7 +1,7 @@
 """Faulty programs: the reference run with one fault, and what the judge would say to its outputs.
 
-A fault is done to one step (`cudal1_worker.steps`), to one input, or to what is small in the outputs. It is harmless on
-an input set if a program with it gives away nothing that the reference has (docs/decisions/003):
+A fault is done to one step (`cudal1_worker.oracle.steps`), to one input, or to what is small in the outputs. It is
+harmless on an input set if a program with it gives away nothing that the reference has (docs/decisions/003):
 
 - its outputs are the reference's own, bit for bit; or
 - the float64 twin with the fault alone is off by no more than one unit in the last place of each element's neighbours,
@@ -27,7 +27,7 @@ from cudal1_env.judge.device.tensors import EPSILON
 MAX_STEPS = 8
 """Steps to which faults are done, spread over the forward pass; the first and the last of each kind and shape count."""
 HONEST = ("16 partial sums", "reversed terms", "sequential sums")
-"""Orders of summation that the tolerance must allow, in each step at once (`cudal1_worker.steps.HONEST`)."""
+"""Orders of summation that the tolerance must allow, in each step at once (`cudal1_worker.oracle.steps.HONEST`)."""
 
 _OWN_ERRORS = 2.0
 _NEIGHBOURS = 16

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from cudal1_data.templates.rewrites import CAPTURED
+from cudal1_data.kernelgen.codegen.rewrites import CAPTURED
 
 from cudal1_env.errors import SettingsError
 from cudal1_env.records import Device

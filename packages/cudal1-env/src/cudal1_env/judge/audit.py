@@ -41,7 +41,7 @@ class KnownSet:
     seed: int
     """Seed of the inputs."""
     distribution: str
-    """Distribution of the inputs (`cudal1_worker.distributions`)."""
+    """Distribution of the inputs (`cudal1_worker.oracle.distributions`)."""
     inputs: tuple[Values, ...]
     """The tensors among the inputs, in order and shape."""
     expected: tuple[Expected, ...]
@@ -107,10 +107,10 @@ class AuditJudge(Judge):
     def agreeing_inputs(self, task: Task) -> tuple[int, ...]:
         """Return the places of the floating-point inputs that are the same in two draws: a program may know them."""
         with self._with_room(task):
-            return self._known_pool(task).anatomy.agreeing_inputs
+            return self._known_pool(task).io_spec.agreeing_inputs
 
     def steps(self, task: Task, one: KnownSet) -> dict[str, Any]:
-        """Return the reference's steps on a set, and the faults that apply; see `cudal1_worker.faults`."""
+        """Return the reference's steps on a set, and the faults that apply; see `cudal1_worker.oracle.faults`."""
         pool = self._known_pool(task)
         with self._with_room(task):
             return pool.oracle.steps(one.seed, one.distribution)
@@ -123,7 +123,7 @@ class AuditJudge(Judge):
         Args:
             task: The task.
             one: One of its `known_sets`, while its generator stands there.
-            fault: What is done worse; see `cudal1_worker.faults`.
+            fault: What is done worse; see `cudal1_worker.oracle.faults`.
             step: At which step, or with which input; None for each step.
             wide: Whether the fault is done to the float64 twin; then the outputs are float64.
         """
@@ -151,12 +151,12 @@ class AuditJudge(Judge):
 
     def _on_host(self, pool: Pool, one: InputSet) -> KnownSet:
         data = self.device.to_host(one.inputs)
-        tensors = [entry["tensor"] for entry in pool.anatomy.entries if "tensor" in entry]
+        tensors = [entry["tensor"] for entry in pool.io_spec.entries if "tensor" in entry]
         return KnownSet(
             pool.secrets.number("set", one.index),
             one.distribution,
             tuple(_tensor(data, spec) for spec in tensors),
-            pool.anatomy.outputs,
+            pool.io_spec.outputs,
             tuple(self._answer_on_host(answer) for answer in one.answers),
         )
 
@@ -170,8 +170,8 @@ class AuditJudge(Judge):
 
 def _search(pool: Pool) -> list[tuple[int, int, float]]:
     secrets, oracle = pool.secrets, pool.oracle
-    tensors = [entry["tensor"] for entry in pool.anatomy.entries if "tensor" in entry]
-    if pool.anatomy.state:
+    tensors = [entry["tensor"] for entry in pool.io_spec.entries if "tensor" in entry]
+    if pool.io_spec.state:
         pool.weights()
     seeds = [secrets.number("vary", number) for number in range(1 + _OTHERS)]
     most = oracle.vary(seeds)

@@ -62,10 +62,10 @@ class BatchJudge(Judge):
         """
         batch = min(len(os.sched_getaffinity(0)), self.settings.max_pools)
         order = sorted(range(len(jobs)), key=lambda index: not compiles(jobs[index][1]))
-        with self._lock, ThreadPoolExecutor(batch) as executor, self._rehearsals() as rehearsals:
+        with self._lock, ThreadPoolExecutor(batch) as executor, self._precompilations() as precompilations:
             for start in range(0, len(jobs), batch):
                 part = [(index, *jobs[index]) for index in order[start : start + batch]]
-                self._batch(part, done, precision, executor, rehearsals)
+                self._batch(part, done, precision, executor, precompilations)
 
     def compare(self, task: Task, evaluation: Evaluation) -> Evaluation:
         """Return a record with speedups against those of this judge's baselines that it lacks.
@@ -100,11 +100,11 @@ class BatchJudge(Judge):
         done: Callable[[int, Outcome], None],
         precision: Precision,
         executor: ThreadPoolExecutor,
-        rehearsals: ThreadPoolExecutor,
+        precompilations: ThreadPoolExecutor,
     ) -> None:
         begun: list[_Job] = []
         cases: list[tuple[int, str, Case, Pool]] = []
-        rehearsed: Begun = {}
+        precompiled: Begun = {}
         try:
             wanted = [
                 (index, secrets.token_bytes(SEED_BYTES), self._case(task, source, precision))
@@ -120,9 +120,9 @@ class BatchJudge(Judge):
                 except TaskError as error:
                     done(index, error)
                     continue
-                self._rehearse(rehearsals, rehearsed, case, pool)
+                self._precompile(precompilations, precompiled, case, pool)
                 cases.append((index, seed.hex(), case, pool))
-            for one in rehearsed.values():
+            for one in precompiled.values():
                 one.result()
             begun = [
                 _Job(index, seed, pool, executor.submit(self._begun, case, pool)) for index, seed, case, pool in cases
@@ -132,7 +132,7 @@ class BatchJudge(Judge):
             for job in begun:
                 done(job.index, self._outcome(job))
         finally:
-            wait(rehearsed.values())
+            wait(precompiled.values())
             close_arms([job.built for job in begun])
             for _, seed, case, _ in cases:
                 self._retire((case.task.id, seed))

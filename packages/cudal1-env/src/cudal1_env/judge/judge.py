@@ -28,7 +28,7 @@ from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.correct import UNDECIDED, Correctness
 from cudal1_env.judge.measure.precompile import compiles
 from cudal1_env.judge.measure.record import printable
-from cudal1_env.judge.measure.trials import Trials
+from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.judge.oracle.pool import SEED_BYTES, Pool
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.lease import away_from, core_name, lease, sharing, take_seat
@@ -36,7 +36,7 @@ from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.sandbox import default_spec
 
 Begun = dict[tuple[str, str], Future[None]]
-"""What is being rehearsed, by the sources of task and program."""
+"""What is being precompiled, by the sources of task and program."""
 
 
 class Judge:
@@ -155,7 +155,7 @@ class Judge:
         most = self.settings.pool_candidates if precision == "correct" else self._side_by_side(precision)
         return parts([task.id for task, _ in jobs], most=most, most_tasks=self.settings.max_pools)
 
-    def rehearse(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> None:
+    def precompile(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> None:
         """Let programs that compile, and their tasks' baselines, do so now, side by side.
 
         `evaluate` and `evaluate_many` then begin with what is there. A program of a task that cannot be judged is left
@@ -165,26 +165,26 @@ class Judge:
             jobs: Task and program; no more tasks than `JudgeSettings.max_pools`.
             precision: As they will be judged.
         """
-        with self._lock, self._rehearsals() as executor:
+        with self._lock, self._precompilations() as executor:
             begun: Begun = {}
             cases = [self._case(task, source, precision) for task, source in jobs]
             self._begin_pools(executor, [(case, None) for case in cases])
             for case in cases:
                 if (pool := self._kept(case, None)) is not None:
-                    self._rehearse(executor, begun, case, pool)
+                    self._precompile(executor, begun, case, pool)
             for one in begun.values():
                 one.result()
 
-    def _rehearsals(self) -> ThreadPoolExecutor:
+    def _precompilations(self) -> ThreadPoolExecutor:
         """As many builds at a time as there is room for: each is two compilers."""
         return ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2))
 
-    def _rehearse(self, executor: ThreadPoolExecutor, begun: Begun, case: Case, pool: Pool) -> None:
-        """Begin the rehearsals of a program and of its task's baselines, but for those that are in `begun`."""
+    def _precompile(self, executor: ThreadPoolExecutor, begun: Begun, case: Case, pool: Pool) -> None:
+        """Begin the precompilations of a program and of its task's baselines, but for those that are in `begun`."""
         for one in [case, *self._extras.unknown(case)]:
             key = (one.task.source, one.source)
             if compiles(one.source) and key not in begun:
-                begun[key] = executor.submit(self._builder.rehearsals.keep, one, pool)
+                begun[key] = executor.submit(self._builder.precompilations.keep, one, pool)
 
     def prepare(self, task: Task) -> float:
         """Start a task's oracle now rather than at its first evaluation.
@@ -352,7 +352,7 @@ class Judge:
             return self._builder.build(case, pool)
         if pool.closed:  # it made room for another task's
             return Built(case, None, None, None, None)
-        self._builder.rehearsals.keep(case, pool)
+        self._builder.precompilations.keep(case, pool)
         with sharing(core_name(self.core), *self.device.locks) as (hold, waited), case.watch.phase("lease"):
             case.watch.add("wait", waited)
             built = self._builder.build(case, pool, hold=hold)

@@ -64,7 +64,7 @@ class JudgeSettings(BaseModel):
     budget_training_s: float = Field(default=0.8, gt=0)
     """Seconds of measurement after which a `training` evaluation takes the interval as it stands."""
     budget_report_s: float = Field(default=20.0, gt=0)
-    """The same for `report`, over all launches."""
+    """The same for `report`, over all trials."""
     budget_report_gpu_s: float = Field(default=7.0, gt=0)
     """The same on a GPU, for which others wait."""
     sample_ms: float = Field(default=8.0, gt=0)

@@ -1,8 +1,8 @@
-"""Statistics of speed: from turns to a speedup with an interval, when to stop, and summaries over tasks.
+"""Statistics of speed: from samples to a speedup with an interval, when to stop, and summaries over tasks.
 
 Pure functions of what was measured: nothing here reads a clock or a file. What is not covered: a bias that
-every launch of a program shares (the order in which its memory was laid out by the linker, say) is part of its
-speed as far as this module can tell, and a cost that falls on fewer than a fifth of the turns is trimmed away.
+every trial of a program shares (the order in which its memory was laid out by the linker, say) is part of its
+speed as far as this module can tell, and a cost that falls on fewer than a fifth of the samples is trimmed away.
 """
 
 from cudal1_env.stats.interval import (
@@ -15,11 +15,11 @@ from cudal1_env.stats.interval import (
     estimate,
     half_width,
 )
-from cudal1_env.stats.launch import Centre, Launch, centre
 from cudal1_env.stats.ratio import against
 from cudal1_env.stats.stopping import REPORT, RULES, TRAINING, Step, StopRule, conclude, decide
 from cudal1_env.stats.summary import PairedChange, SpeedupSummary, paired_change, summarize_latency, summarize_speedups
 from cudal1_env.stats.table import COLUMNS, aligned, cells
+from cudal1_env.stats.trial_samples import Centre, TrialSamples, centre
 
 __all__ = [
     "ALPHA",
@@ -29,12 +29,12 @@ __all__ = [
     "RULES",
     "TRAINING",
     "Centre",
-    "Launch",
     "PairedChange",
     "SpeedupSummary",
     "Spread",
     "Step",
     "StopRule",
+    "TrialSamples",
     "against",
     "agree",
     "aligned",

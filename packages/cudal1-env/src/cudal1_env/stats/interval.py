@@ -1,4 +1,4 @@
-"""From launches to a speedup with a 95 % interval that may be looked at more than once."""
+"""From trials to a speedup with a 95 % interval that may be looked at more than once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
 from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
 from cudal1_env.records import Speedup
-from cudal1_env.stats.launch import Launch, centre
+from cudal1_env.stats.trial_samples import TrialSamples, centre
 
 _minimize: Any = optimize.minimize_scalar  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
@@ -23,7 +23,7 @@ SMALLEST_SPREAD = 0.001
 """No calibration is believed to show less than this: process pairs differed by 0.2 to 1.2 % where it was measured."""
 
 PRIOR_WEIGHT = 4.0
-"""Most degrees of freedom that the calibrated spread may count for against the scatter of several launches.
+"""Most degrees of freedom that the calibrated spread may count for against the scatter of several trials.
 
 Tasks differ in their spread. Where a task's is twice (three times) the machine's, `report` misses the truth in 4 %
 (9 %) of simulations with this bound and in 10 % (19 %) without; where it is the machine's own, the bound makes the
@@ -35,7 +35,7 @@ MAX_LOG = 700.0
 
 
 class Spread(BaseModel):
-    """How much one launch differs from the next on this machine, beyond the noise within a launch."""
+    """How much one trial differs from the next on this machine, beyond the noise within a trial."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -49,7 +49,7 @@ DEFAULT_SPREAD = Spread(sigma=0.0075, degrees_of_freedom=20)
 """For a machine that was not calibrated.
 
 Over 28 pairs of processes with the same code on one machine, |log ratio| was 0.5 % in the median (0.6745 sigma) and
-1.2 % at the 95th percentile (1.96 sigma), noise within launches included: sigma is 0.61 to 0.74 %.
+1.2 % at the 95th percentile (1.96 sigma), noise within trials included: sigma is 0.61 to 0.74 %.
 """
 
 
@@ -77,35 +77,35 @@ def alpha_at(look: int, *, final: bool, alpha: float = ALPHA) -> float:
 
 
 def estimate(
-    launches: Sequence[Launch], *, spread: Spread = DEFAULT_SPREAD, look: int = 1, final: bool = True
+    trials: Sequence[TrialSamples], *, spread: Spread = DEFAULT_SPREAD, look: int = 1, final: bool = True
 ) -> Speedup:
     """Return reference / candidate with an interval that covers the truth with 95 % at all looks together.
 
-    A launch l has the centre m_l and, from the noise within it, the squared error v_l (see `centre`). The launch is the
-    unit: m_l ~ N(truth, spread^2 + v_l), so for L launches, all on the log scale,
+    A trial l has the centre m_l and, from the noise within it, the squared error v_l (see `centre`). The trial is the
+    unit: m_l ~ N(truth, spread^2 + v_l), so for L trials, all on the log scale,
 
     - point: the mean of m_l;
-    - before any scatter is seen, the variance of one launch is p = sigma^2 + mean(v_l), with nu degrees of freedom
+    - before any scatter is seen, the variance of one trial is p = sigma^2 + mean(v_l), with nu degrees of freedom
       by Welch (1947) and Satterthwaite (1946); for L > 1 at most PRIOR_WEIGHT;
-    - s^2 = (nu p + (L - 1) var(m_l)) / (nu + L - 1); for one launch that is p;
+    - s^2 = (nu p + (L - 1) var(m_l)) / (nu + L - 1); for one trial that is p;
     - interval: point -+ t(1 - alpha_k / 2; nu + L - 1) s / sqrt(L), with alpha_k of `alpha_at`.
 
-    Assumes that launches are independent and that the two turns of each pair ran in random order. The result does not
-    depend on the unit of time or the order of the launches; exchanging the arms gives its reciprocal.
+    Assumes that trials are independent and that the two samples of each pair ran in random order. The result does not
+    depend on the unit of time or the order of the trials; exchanging the arms gives its reciprocal.
 
     Args:
-        launches: At least one, each of at least two pairs.
+        trials: At least one, each of at least two pairs.
         spread: The machine's, from `calibrate_spread`.
         look: How many times the data of this evaluation have been looked at, this time included.
         final: No further look will follow, whatever this one shows.
 
     Raises:
-        ValueError: No launch, a launch of fewer than two pairs, or arms so far apart that no ratio can be formed.
+        ValueError: No trial, a trial of fewer than two pairs, or arms so far apart that no ratio can be formed.
     """
-    if not launches:
-        raise ValueError("expected at least one launch, got none; measure first")
+    if not trials:
+        raise ValueError("expected at least one trial, got none; measure first")
     alpha = alpha_at(look, final=final)
-    centres = [centre(launch) for launch in launches]
+    centres = [centre(trial) for trial in trials]
     count = len(centres)
     mean = math.fsum(one.log_ratio for one in centres) / count
     between = math.fsum((one.log_ratio - mean) ** 2 for one in centres)
@@ -137,29 +137,29 @@ def half_width(speedup: Speedup) -> float:
     return (math.log(speedup.high) - math.log(speedup.low)) / 2.0
 
 
-def calibrate_spread(launches: Sequence[Launch]) -> Spread:
-    """Return the machine's spread from launches of the same program against itself.
+def calibrate_spread(trials: Sequence[TrialSamples]) -> Spread:
+    """Return the machine's spread from trials of the same program against itself.
 
-    Launches of short calls are noisier within, so each counts as much as it can tell: with centres m_l and squared
-    errors v_l within the launch, sigma^2 is the likeliest for m_l ~ N(0, sigma^2 + v_l) (Hardy and Thompson 1996; the
-    truth is a log ratio of 0, so a bias that all launches share counts as spread), at least SMALLEST_SPREAD^2. Degrees
+    Trials of short calls are noisier within, so each counts as much as it can tell: with centres m_l and squared
+    errors v_l within the trial, sigma^2 is the likeliest for m_l ~ N(0, sigma^2 + v_l) (Hardy and Thompson 1996; the
+    truth is a log ratio of 0, so a bias that all trials share counts as spread), at least SMALLEST_SPREAD^2. Degrees
     of freedom: sum of (sigma^2 / (sigma^2 + v_l))^2, from what the m_l tell of sigma^2 (Fisher's information), between
     1 and L.
 
     Args:
-        launches: At least five, of the same code in both arms, best from several tasks and of 20 pairs or more each.
+        trials: At least five, of the same code in both arms, best from several tasks and of 20 pairs or more each.
 
     Raises:
-        ValueError: Fewer than five launches, or one of fewer than two pairs.
+        ValueError: Fewer than five trials, or one of fewer than two pairs.
 
-    >>> still = Launch((1.0, 1.0), (1.0, 1.0))
+    >>> still = TrialSamples((1.0, 1.0), (1.0, 1.0))
     >>> calibrate_spread([still] * 5)
     Spread(sigma=0.001, degrees_of_freedom=5.0)
     """
-    count = len(launches)
+    count = len(trials)
     if count < 5:
-        raise ValueError(f"expected at least 5 launches to calibrate the spread, got {count}; measure more")
-    centres = [centre(launch, caution=0.0) for launch in launches]
+        raise ValueError(f"expected at least 5 trials to calibrate the spread, got {count}; measure more")
+    centres = [centre(trial, caution=0.0) for trial in trials]
     squares = np.array([one.log_ratio**2 for one in centres])
     within = np.array([one.variance for one in centres])
 

@@ -21,9 +21,9 @@ def against(candidate: Speedup, baseline: Speedup) -> Speedup:
     effect measures: a general approach", Statistics in Medicine 27 (2008), 1693-1702. It keeps intervals that are not
     symmetric, and its width is never less than either of theirs.
 
-    Assumptions: the two estimates are independent. They come from different launches, each a fresh pair of processes
-    with a reference arm of its own, and what a machine does to all of a launch (clock, temperature, another tenant)
-    is in both arms and cancels within each ratio. Not covered: a bias that all launches of a machine share, and
+    Assumptions: the two estimates are independent. They come from different trials, each a fresh pair of processes
+    with a reference arm of its own, and what a machine does to all of a trial (clock, temperature, another tenant)
+    is in both arms and cancels within each ratio. Not covered: a bias that all trials of a machine share, and
     the allowance for the harness in `candidate.low`, which is added like the rest although it is no spread.
 
     Args:

@@ -9,10 +9,10 @@ from typing import Literal
 
 from cudal1_env.records import Precision, Speedup
 from cudal1_env.stats.interval import DEFAULT_SPREAD, Spread, estimate, half_width
-from cudal1_env.stats.launch import Launch
+from cudal1_env.stats.trial_samples import TrialSamples
 
-Step = Literal["launch", "pair", "stop"]
-"""What the judge does next: start a fresh pair of workers, measure one more pair of turns in it, or conclude."""
+Step = Literal["trial", "pair", "stop"]
+"""What the judge does next: start a fresh pair of workers, measure one more pair of samples in it, or conclude."""
 
 
 @dataclass(frozen=True)
@@ -20,43 +20,43 @@ class StopRule:
     """How much is measured for one purpose."""
 
     looks: tuple[tuple[int, int], ...]
-    """When the interval is computed: (launches so far, pairs in the newest), growing; few, as each costs width."""
+    """When the interval is computed: (trials so far, pairs in the newest), growing; few, as each costs width."""
     half_width: float
     """A look stops when the interval's half-width on the log scale is at most this (0.03 is about 3 %)."""
     loses_below: float | None = None
     """A look stops when the interval's upper end is below this: it is plain that the candidate loses. None: never."""
     min_pairs: int = 8
-    """Least pairs in each launch, however tight the budget: four know their noise so badly that their interval is
+    """Least pairs in each trial, however tight the budget: four know their noise so badly that their interval is
     twice as wide as that of eight."""
 
     def __post_init__(self) -> None:
         if not self.looks or list(self.looks) != sorted(set(self.looks)) or self.min_pairs < 2:
             raise ValueError(f"expected growing looks and at least 2 pairs, got {self.looks} and {self.min_pairs}")
-        if any(launches < 1 or pairs < self.min_pairs for launches, pairs in self.looks):
-            raise ValueError(f"expected looks at one launch and {self.min_pairs} pairs or more, got {self.looks}")
+        if any(trials < 1 or pairs < self.min_pairs for trials, pairs in self.looks):
+            raise ValueError(f"expected looks at one trial and {self.min_pairs} pairs or more, got {self.looks}")
 
     @property
-    def min_launches(self) -> int:
-        """Least launches, however tight the budget."""
+    def min_trials(self) -> int:
+        """Least trials, however tight the budget."""
         return self.looks[0][0]
 
     @property
-    def pairs_in_launch(self) -> int:
-        """Pairs of turns in a complete launch."""
+    def pairs_in_trial(self) -> int:
+        """Pairs of samples in a complete trial."""
         return max(pairs for _, pairs in self.looks)
 
 
 TRAINING = StopRule(looks=((1, 8), (1, 14), (1, 20)), half_width=0.03, loses_below=0.97)
-"""One launch. With turns of 20 ms the looks come after 0.32, 0.56 and 0.8 s.
+"""One trial. With samples of 20 ms the looks come after 0.32, 0.56 and 0.8 s.
 
-Simulated on noise of 1 % a turn with a memory of 0.3, and 0.3 % a launch, 56 % of evaluations stop at the first look,
+Simulated on noise of 1 % a sample with a memory of 0.3, and 0.3 % a trial, 56 % of evaluations stop at the first look,
 and the median half-width is 1.9 %; with DEFAULT_SPREAD 60 % and 2.4 %.
 """
 
 REPORT = StopRule(looks=((3, 26), (5, 26), (8, 26)), half_width=0.01)
-"""Three to eight launches of 26 pairs, which is 1 s each with turns of 20 ms.
+"""Three to eight trials of 26 pairs, which is 1 s each with samples of 20 ms.
 
-Simulated on the same noise, 73 % of evaluations on a calibrated machine stop at three launches, and the median
+Simulated on the same noise, 73 % of evaluations on a calibrated machine stop at three trials, and the median
 half-width is 0.8 %; with DEFAULT_SPREAD most need all eight.
 """
 
@@ -64,56 +64,58 @@ RULES: Mapping[Precision, StopRule] = MappingProxyType({"training": TRAINING, "r
 """The rule for each precision that times."""
 
 
-def decide(launches: Sequence[Launch], rule: StopRule, *, spread: Spread = DEFAULT_SPREAD, spent: bool = False) -> Step:
+def decide(
+    trials: Sequence[TrialSamples], rule: StopRule, *, spread: Spread = DEFAULT_SPREAD, spent: bool = False
+) -> Step:
     """Return what to do next.
 
     Args:
-        launches: What was measured so far, the newest last; a launch that was just started is empty.
+        trials: What was measured so far, the newest last; a trial that was just started is empty.
         rule: The rule of the purpose (`RULES[precision]`).
         spread: The machine's, from `calibrate_spread`.
         spent: The time budget is spent. It stops the evaluation as soon as the rule's minimum is there.
-            It must not depend on the ratio of the arms other than through the time that turns take.
+            It must not depend on the ratio of the arms other than through the time that samples take.
 
     >>> decide([], TRAINING)
-    'launch'
-    >>> steady = Launch((2.0,) * 8, (1.0,) * 8)
+    'trial'
+    >>> steady = TrialSamples((2.0,) * 8, (1.0,) * 8)
     >>> decide([steady.first(7)], TRAINING), decide([steady], TRAINING)
     ('pair', 'stop')
     """
-    if not launches:
-        return "launch"
-    count, pairs = len(launches), launches[-1].pairs
+    if not trials:
+        return "trial"
+    count, pairs = len(trials), trials[-1].pairs
     if pairs < rule.min_pairs:
         return "pair"
-    if count >= rule.min_launches and (spent or _enough(launches, rule, spread)):
+    if count >= rule.min_trials and (spent or _enough(trials, rule, spread)):
         return "stop"
-    return "launch" if spent or pairs >= rule.pairs_in_launch else "pair"
+    return "trial" if spent or pairs >= rule.pairs_in_trial else "pair"
 
 
-def conclude(launches: Sequence[Launch], rule: StopRule, *, spread: Spread = DEFAULT_SPREAD) -> Speedup:
+def conclude(trials: Sequence[TrialSamples], rule: StopRule, *, spread: Spread = DEFAULT_SPREAD) -> Speedup:
     """Return the speedup of an evaluation that `decide` stopped, with the looks paid for.
 
     At a scheduled look that is its price; between two looks, where only a spent budget can have stopped, it is
     the price of a last look.
 
     Raises:
-        ValueError: No launch, or one of fewer than two pairs.
+        ValueError: No trial, or one of fewer than two pairs.
     """
-    if not launches:
-        raise ValueError("expected at least one launch, got none; follow `decide` until it says stop")
-    at = (len(launches), launches[-1].pairs)
+    if not trials:
+        raise ValueError("expected at least one trial, got none; follow `decide` until it says stop")
+    at = (len(trials), trials[-1].pairs)
     look = 1 + sum(1 for scheduled in rule.looks if scheduled < at)
     final = at not in rule.looks[:-1]
-    return estimate(launches, spread=spread, look=look, final=final)
+    return estimate(trials, spread=spread, look=look, final=final)
 
 
-def _enough(launches: Sequence[Launch], rule: StopRule, spread: Spread) -> bool:
-    """Return whether the launches stand at a look that ends the evaluation."""
-    at = (len(launches), launches[-1].pairs)
+def _enough(trials: Sequence[TrialSamples], rule: StopRule, spread: Spread) -> bool:
+    """Return whether the trials stand at a look that ends the evaluation."""
+    at = (len(trials), trials[-1].pairs)
     if at >= rule.looks[-1]:
         return True
     if at not in rule.looks:
         return False
-    speedup = conclude(launches, rule, spread=spread)
+    speedup = conclude(trials, rule, spread=spread)
     loses = rule.loses_below is not None and speedup.high < rule.loses_below
     return loses or half_width(speedup) <= rule.half_width

@@ -1,4 +1,4 @@
-"""Summaries: of one arm's turns, of speedups over tasks in the paper's columns, of the change between two sets."""
+"""Summaries: of one arm's samples, of speedups over tasks in the paper's columns, of the change between two sets."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from cudal1_env.records import Latency, NonNegative, Positive
 from cudal1_env.stats.interval import student_quantile
-from cudal1_env.stats.launch import check_times
+from cudal1_env.stats.trial_samples import check_times
 
 COUNTS_ABOVE = 1.01
 """A speedup counts as one only above this (paper, table 1)."""
 
 
 def summarize_latency(times_ms: Sequence[float]) -> Latency:
-    """Return median and quartiles of the turns of one arm, in milliseconds.
+    """Return median and quartiles of the samples of one arm, in milliseconds.
 
     Raises:
-        ValueError: No turn, or a time that is not positive and finite.
+        ValueError: No sample, or a time that is not positive and finite.
 
     >>> summarize_latency([1.0, 2.0, 3.0, 4.0, 50.0])
-    Latency(median_ms=3.0, low_ms=2.0, high_ms=4.0, turns=5)
+    Latency(median_ms=3.0, low_ms=2.0, high_ms=4.0, samples=5)
     """
     if not times_ms:
-        raise ValueError("expected at least one turn, got none; measure first")
+        raise ValueError("expected at least one sample, got none; measure first")
     check_times(times_ms, name="times_ms")
     low_ms, median_ms, high_ms = (float(q) for q in np.quantile(np.array(times_ms), [0.25, 0.5, 0.75]))
-    return Latency(median_ms=median_ms, low_ms=low_ms, high_ms=high_ms, turns=len(times_ms))
+    return Latency(median_ms=median_ms, low_ms=low_ms, high_ms=high_ms, samples=len(times_ms))
 
 
 class SpeedupSummary(BaseModel):

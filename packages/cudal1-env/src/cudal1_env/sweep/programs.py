@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 
 from cudal1_data import Device, Task, UnknownTaskError, load_suite
 from cudal1_data.errors import BrokenTaskError
+from cudal1_data.hashes import digest
 from pydantic import TypeAdapter, ValidationError
 
 from cudal1_env.errors import RecordError
@@ -42,7 +42,7 @@ class Program:
     @cached_property
     def key(self) -> Key:
         """What tells it from others."""
-        return self.task.id, sha256(self.task.source), sha256(self.source)
+        return self.task.id, digest(self.task.source), digest(self.source)
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,6 @@ def read_programs(path: Path, *, column: str, only: str, device: Device, scale: 
         if not items or _selected(program, items):
             chosen.setdefault(program.key, program)
     return Programs(tuple(chosen.values()), found.without, found.broken)
-
-
-def sha256(text: str) -> str:
-    """Hash of a program, as in records."""
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def _selected(program: Program, items: Sequence[str]) -> bool:

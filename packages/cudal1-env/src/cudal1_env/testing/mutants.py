@@ -8,20 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from cudal1_env import mutants
+from cudal1_env.mutants import FACTOR, SHARE, Array
 from cudal1_env.testing.spoilt import Spoiler
-
-Array = npt.NDArray[Any]
-
-SHARE = 0.97
-"""The part of a sum that is computed, where the rest is left out."""
-
-FACTOR = 1.01
-"""What answers are scaled by."""
 
 
 def _mutant(name: str, threat: str, idea: str, output: str, *, inputs: str = "inputs", before: str = "") -> Spoiler:
@@ -100,27 +92,30 @@ MUTANTS: Mapping[str, Spoiler] = MappingProxyType(
 """Mutants as programs, by name."""
 
 
+def _constant(answer: Array) -> Array:
+    mutant = mutants.constant(answer)
+    return answer if mutant is None else mutant
+
+
 def _wrong_element(answer: Array) -> Array:
-    changed = answer.copy()
-    changed.reshape(-1)[answer.size // 2] += 1 + np.abs(answer).max()
-    return changed
+    return mutants.one_wrong(answer, answer.size // 2, 1 + np.abs(answer).max())
 
 
 def _rows_exchanged(answer: Array) -> Array:
-    return answer[[1, 0, *range(2, len(answer))]] if answer.ndim and len(answer) > 1 else answer
+    return mutants.swapped_rows(answer, len(answer), 0, 1) if answer.ndim and len(answer) > 1 else answer
 
 
 ANSWER_MUTANTS: Mapping[str, Callable[[Array, Array, Array], Array]] = MappingProxyType(
     {
         "zeros": lambda right, values, other: np.zeros_like(right),
-        "constant": lambda right, values, other: np.full_like(right, right.mean()),
+        "constant": lambda right, values, other: _constant(right),
         "input": lambda right, values, other: np.resize(values, right.shape).astype(right.dtype),
         "another_input": lambda right, values, other: other,
-        "most_of_the_sum": lambda right, values, other: (right * SHARE).astype(right.dtype),
-        "scaled": lambda right, values, other: (right * FACTOR).astype(right.dtype),
+        "most_of_the_sum": lambda right, values, other: mutants.scaled(right, SHARE),
+        "scaled": lambda right, values, other: mutants.scaled(right, FACTOR),
         "one_element": lambda right, values, other: _wrong_element(right),
         "exchanged_rows": lambda right, values, other: _rows_exchanged(right),
-        "half_precision": lambda right, values, other: right.astype(np.float16).astype(right.dtype),
+        "half_precision": lambda right, values, other: mutants.rounded(right, "float16").astype(right.dtype),
         "nan": lambda right, values, other: np.full_like(right, np.nan),
     }
 )

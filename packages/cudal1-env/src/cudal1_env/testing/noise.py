@@ -2,7 +2,7 @@
 
 A noise is a small pure function of a random generator: it returns what is added to the logarithm of the latency
 of each turn. A `NoiseModel` says where noises act: on the machine (along time, whichever arm runs), on an arm (along
-the turns of that arm alone), on a process (once for each launch). `MODELS` are the ones that cudal1's own
+the turns of that arm alone), on a process (once for each trial). `MODELS` are the ones that cudal1's own
 statistics are held to.
 """
 
@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from cudal1_env.stats.launch import FloatArray, Launch
+from cudal1_env.stats.trial_samples import FloatArray, TrialSamples
 
 
 class Noise(Protocol):
@@ -118,10 +118,12 @@ class NoiseModel:
     arm: tuple[Noise, ...] = ()
     """Along the turns of each arm, drawn for each arm apart."""
     process: tuple[Noise, ...] = ()
-    """Once for each arm and launch: what makes the same code in two processes differ."""
+    """Once for each arm and trial: what makes the same code in two processes differ."""
 
-    def launch(self, rng: np.random.Generator, pairs: int, *, ratio: float = 1.0, latency_ms: float = 1.0) -> Launch:
-        """Return one simulated launch.
+    def trial(
+        self, rng: np.random.Generator, pairs: int, *, ratio: float = 1.0, latency_ms: float = 1.0
+    ) -> TrialSamples:
+        """Return one simulated trial.
 
         Args:
             rng: Source of randomness.
@@ -136,13 +138,13 @@ class NoiseModel:
         reference = reference + _total(self.arm, rng, pairs) + _total(self.process, rng, 1)
         candidate = candidate + _total(self.arm, rng, pairs) + _total(self.process, rng, 1) - math.log(ratio)
         times_ms = (latency_ms * np.exp(np.stack([reference, candidate]))).tolist()
-        return Launch(tuple(times_ms[0]), tuple(times_ms[1]))
+        return TrialSamples(tuple(times_ms[0]), tuple(times_ms[1]))
 
-    def launches(
+    def trials(
         self, rng: np.random.Generator, count: int, pairs: int, *, ratio: float = 1.0, latency_ms: float = 1.0
-    ) -> list[Launch]:
-        """Return `count` simulated launches of `pairs` pairs each; see `launch`."""
-        return [self.launch(rng, pairs, ratio=ratio, latency_ms=latency_ms) for _ in range(count)]
+    ) -> list[TrialSamples]:
+        """Return `count` simulated trials of `pairs` pairs each; see `trial`."""
+        return [self.trial(rng, pairs, ratio=ratio, latency_ms=latency_ms) for _ in range(count)]
 
 
 def _total(noises: Sequence[Noise], rng: np.random.Generator, turns: int) -> FloatArray:

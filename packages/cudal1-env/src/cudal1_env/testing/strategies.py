@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from cudal1_env.stats.launch import Launch
+from cudal1_env.mutants import Array
+from cudal1_env.stats.trial_samples import TrialSamples
 from cudal1_env.testing import templates
-from cudal1_env.testing.mutants import ANSWER_MUTANTS, MUTANTS, Array
+from cudal1_env.testing.mutants import ANSWER_MUTANTS, MUTANTS
 from cudal1_env.testing.noise import (
     Autoregressive,
     HeavyTails,
@@ -82,17 +83,17 @@ def noise_models() -> st.SearchStrategy[NoiseModel]:
 
 
 @st.composite
-def simulated_launches(draw: st.DrawFn, *, max_launches: int = 5, max_pairs: int = 25) -> list[Launch]:
-    """Return a strategy for the launches of one evaluation: any noise model, true ratio and unit of time.
+def simulated_trials(draw: st.DrawFn, *, max_trials: int = 5, max_pairs: int = 25) -> list[TrialSamples]:
+    """Return a strategy for the trials of one evaluation: any noise model, true ratio and unit of time.
 
     Args:
         draw: Given by hypothesis.
-        max_launches: Most launches.
-        max_pairs: Most pairs in a launch; at least two are made.
+        max_trials: Most trials.
+        max_pairs: Most pairs in a trial; at least two are made.
     """
     model = draw(noise_models())
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    count = draw(st.integers(1, max_launches))
+    count = draw(st.integers(1, max_trials))
     pairs = draw(st.integers(2, max_pairs))
     ratio, latency_ms = draw(st.floats(0.1, 10.0)), draw(st.floats(1e-3, 1e3))
-    return model.launches(rng, count, pairs, ratio=ratio, latency_ms=latency_ms)
+    return model.trials(rng, count, pairs, ratio=ratio, latency_ms=latency_ms)

@@ -20,7 +20,7 @@ from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.record import sha256
-from cudal1_env.judge.measure.trials import Trials
+from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.worker import Dead, Late
@@ -171,7 +171,7 @@ class Extras:
 
     def _judge(self, twin: Case, pool: Pool) -> Evaluation:
         """Judge a baseline's program like any other."""
-        self._builder.rehearsals.keep(twin, pool, leased=True)
+        self._builder.precompilations.keep(twin, pool, leased=True)
         built = self._builder.build(twin, pool, leased=True)
         try:
             return self._trials.measure(built, pool)

@@ -19,7 +19,7 @@ import numpy as np
 from cudal1_env.judge.device.tensors import Array
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.fault import Fault
-from cudal1_env.judge.measure.trials import of_reference
+from cudal1_env.judge.measure.timing.trials import of_reference
 from cudal1_env.judge.oracle.numerics import doubles
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.records import KernelBench, Status
@@ -41,7 +41,7 @@ def kernelbench_verdict(reference: Arm, candidate: Arm, pool: Pool, label: str) 
         TaskError: The reference or the oracle fails.
     """
     tolerances = [
-        _HALF_TOLERANCE if out.dtype in ("float16", "bfloat16") else _TOLERANCE for out in pool.anatomy.outputs
+        _HALF_TOLERANCE if out.dtype in ("float16", "bfloat16") else _TOLERANCE for out in pool.io_spec.outputs
     ]
     largest, passed = 0.0, 0
     try:

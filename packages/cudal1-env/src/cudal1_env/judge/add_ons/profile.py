@@ -66,7 +66,7 @@ def parse_profile(answer: wire.Message, *, calls: int, source: str, device: Devi
     """Return the profile that a worker's answer holds.
 
     Args:
-        answer: See `cudal1_worker.profile.profiled`; not trusted.
+        answer: See `cudal1_worker.program.profile.profiled`; not trusted.
         calls: How many calls it is of.
         source: The program.
         device: Where it ran.

@@ -6,7 +6,7 @@ from cudal1_worker.layout import encode
 
 from cudal1_env.judge.measure.builder import Builder
 from cudal1_env.judge.measure.fault import Fault
-from cudal1_env.judge.oracle.client import Anatomy
+from cudal1_env.judge.oracle.client import IoSpec
 
 _PROGRAM = """
 import torch
@@ -29,8 +29,8 @@ def why_no_program_runs(builder: Builder) -> str | None:
         What went wrong, None if nothing did.
     """
     worker = builder.zygote.fork("arm", builder.spec(None, core=builder.core))
-    anatomy = Anatomy(encode([]), (), [], 4096, ())
-    arm = builder.arm(worker, anatomy, "ModelNew")
+    io_spec = IoSpec(encode([]), (), [], 4096, ())
+    arm = builder.arm(worker, io_spec, "ModelNew")
     try:
         arm.build(_PROGRAM.format(device=builder.device.name))
         arm.construct(0)

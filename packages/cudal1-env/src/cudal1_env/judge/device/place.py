@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from cudal1_data.suites.starter import STARTER_FOLDER
+from cudal1_data.sources.starter import STARTER_FOLDER
 
 from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.device.base import Device
@@ -21,7 +21,7 @@ def choose_device(settings: JudgeSettings, core: int | None) -> Device:
     """
     if resolve_device(settings.device) == "cpu":
         return CpuDevice(core)
-    from cudal1_env.judge.device.cuda import CudaDevice  # starts torch and the GPU
+    from cudal1_env.judge.device.cuda.device import CudaDevice  # starts torch and the GPU
 
     return CudaDevice(tf32=settings.arithmetic == "tf32")
 

@@ -2,7 +2,7 @@
 
 Bytes that must move are input elements that matter (the task gate found out how many at least), because the judge has
 emptied the L2 cache, and what of one call's outputs cannot stay in that cache. Weights do not count: they are the same
-in each call, and may lie in registers. So the floor is a lower bound of what an honest program needs. Where a turn's
+in each call, and may lie in registers. So the floor is a lower bound of what an honest program needs. Where a sample's
 inputs are few they may lie in the L2 cache after all; in the single calls that decide they do not.
 """
 
@@ -32,7 +32,7 @@ class Floor:
         Their median, with three standard errors and what the clock cannot resolve, must be below 0.8 of the floor.
 
         Args:
-            latencies_ms: Mean latencies of the turns' calls.
+            latencies_ms: Mean latencies of the samples' calls.
             resolution_ms: Differences that the clock cannot tell.
         """
         middle = statistics.median(latencies_ms)
@@ -46,7 +46,7 @@ class Floor:
         Its median decides, without any allowance: a doubtful floor denies nobody.
 
         Args:
-            reference_ms: Mean latencies of the calls of the reference's turns.
+            reference_ms: Mean latencies of the calls of the reference's samples.
         """
         return statistics.median(reference_ms) < _IMPOSSIBLE_BELOW * self.floor_ms
 

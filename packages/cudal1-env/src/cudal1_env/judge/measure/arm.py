@@ -19,7 +19,7 @@ from cudal1_env.judge.device.memory import sealed_file
 from cudal1_env.judge.device.reading import Plan, Reader
 from cudal1_env.judge.device.tensors import Array
 from cudal1_env.judge.measure.fault import Fault, check_answer, fault_of_death
-from cudal1_env.judge.oracle.client import Anatomy, Weights
+from cudal1_env.judge.oracle.client import IoSpec, Weights
 from cudal1_env.judge.oracle.numerics import Comparison, compare
 from cudal1_env.judge.oracle.pool import InputSet
 from cudal1_env.judge.oracle.samples import Samples, whole_samples
@@ -54,7 +54,7 @@ class Arm:
         worker: Freshly forked.
         device: Where it works.
         keeper: Hands the arms' core over.
-        anatomy: What the task looks like.
+        io_spec: What the task looks like.
         settings: Time limits.
         wanted: `Model` or `ModelNew`.
     """
@@ -64,7 +64,7 @@ class Arm:
         worker: Worker,
         device: Device,
         keeper: CoreKeeper,
-        anatomy: Anatomy,
+        io_spec: IoSpec,
         settings: JudgeSettings,
         wanted: str,
     ) -> None:
@@ -74,10 +74,10 @@ class Arm:
         self._control, self._reply = worker.control, worker.reply
         self.device = device
         self.keeper = keeper
-        self.anatomy = anatomy
+        self.io_spec = io_spec
         self.settings = settings
         self.wanted = wanted
-        self.reader = Reader(anatomy.outputs, device.code)
+        self.reader = Reader(io_spec.outputs, device.code)
         self.random = np.random.default_rng()  # seeded by the system: nobody needs to repeat it
         self._memory: ArmMemory | None = None
         self._slots_at: list[int] = []
@@ -112,9 +112,9 @@ class Arm:
             "op": "ahead",
             "wanted": self.wanted,
             "seed": seed,
-            "arguments": self.anatomy.arguments,
-            "entries": self.anatomy.entries,
-            "bytes": self.anatomy.input_bytes,
+            "arguments": self.io_spec.arguments,
+            "entries": self.io_spec.entries,
+            "bytes": self.io_spec.input_bytes,
             "device": self.device.name,
             "tf32": self.device.tf32,
         }
@@ -127,14 +127,14 @@ class Arm:
         Raises:
             Fault: The worker fails.
         """
-        anatomy = self.anatomy
-        output_bytes = sum(out.size * out.item_bytes for out in anatomy.outputs)
-        needs = Needs(anatomy.input_bytes, output_bytes, anatomy.work_bytes)
+        io_spec = self.io_spec
+        output_bytes = sum(out.size * out.item_bytes for out in io_spec.outputs)
+        needs = Needs(io_spec.input_bytes, output_bytes, io_spec.work_bytes)
         self._memory = self.device.memory(self.worker.pid, needs)
         if (begin := self._memory.begin()) is not None:
             self._memory.began(self._ask_untimed(*begin, "starting on the GPU"))
         message, fds = self._memory.slots()
-        told = self._ask_untimed({"op": "inputs", "entries": anatomy.entries, **message}, fds, "mapping the inputs")
+        told = self._ask_untimed({"op": "inputs", "entries": io_spec.entries, **message}, fds, "mapping the inputs")
         self._slots_at = _addresses(told.get("slots"))
 
     def construct(self, seed: int) -> tuple[Entry, ...]:
@@ -151,7 +151,7 @@ class Arm:
         """
         if self._memory is None:
             self.begin()
-        message = {"op": "construct", "wanted": self.wanted, "seed": seed, "arguments": self.anatomy.arguments}
+        message = {"op": "construct", "wanted": self.wanted, "seed": seed, "arguments": self.io_spec.arguments}
         return parse_state(self._ask_untimed(message, [], f"{self.wanted}(...)").get("state"))
 
     def fingerprints(self, names: Sequence[str]) -> Fingerprints:
@@ -205,7 +205,7 @@ class Arm:
             else:
                 samples = whole_samples(one.answers)
                 plan = Plan(outputs, samples.positions)
-                comparisons = tuple(samples.compare(plan.split(self.memory.read(plan, outputs)), self.anatomy.outputs))
+                comparisons = tuple(samples.compare(plan.split(self.memory.read(plan, outputs)), self.io_spec.outputs))
             if all(comparison.right for comparison in comparisons):
                 self.memory.overwrite(outputs)
         return _seconds(answer), comparisons
@@ -257,14 +257,6 @@ class Arm:
         answer = self._ask_untimed(message, [], "an untimed call")
         self.freeze()
         return answer
-
-    def pace(self) -> float:
-        """Return the seconds of a call among many, as the worker says (the reference's are believed).
-
-        Raises:
-            Fault: A call fails.
-        """
-        return _seconds(self._ask_untimed({"op": "pace"}, [], "calls in a row"))
 
     def open(self) -> None:
         """Enter the timed loop, held to one core, without the right to make processes. The arm is frozen afterwards.
@@ -358,7 +350,7 @@ class Arm:
             raise Contract("expected outputs in memory of their own, two of them begin at one address")
         for place, one in own:
             for start in self._slots_at:
-                if one.address < start + self.anatomy.input_bytes and start < one.address + one.span_bytes:
+                if one.address < start + self.io_spec.input_bytes and start < one.address + one.span_bytes:
                     raise Contract(f"expected output {place} in memory of its own, it lies in an input")
 
     def read(self, plan: Plan, samples: Samples, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:

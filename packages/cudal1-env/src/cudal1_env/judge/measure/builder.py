@@ -12,8 +12,8 @@ from cudal1_env.judge.device.place import answers
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.case import Case, Role
 from cudal1_env.judge.measure.fault import Fault
-from cudal1_env.judge.measure.precompile import Rehearsals, compiles, compiles_by_torch
-from cudal1_env.judge.oracle.client import Anatomy
+from cudal1_env.judge.measure.precompile import Precompilations, compiles, compiles_by_torch
+from cudal1_env.judge.oracle.client import IoSpec
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.build_folders import BuildFolders
@@ -58,7 +58,7 @@ def limits(settings: JudgeSettings, role: Role) -> JudgeSettings:
 
 
 class Builder:
-    """Forks workers, lets them import programs, and keeps what they compiled for later launches.
+    """Forks workers, lets them import programs, and keeps what they compiled for later trials.
 
     Args:
         settings: Limits.
@@ -74,7 +74,7 @@ class Builder:
         self._with_compiler = Zygote(device.environment, preload=_COMPILER)
         self._keeper = CoreKeeper(core)
         self.folders = BuildFolders()
-        self.rehearsals = Rehearsals(self)
+        self.precompilations = Precompilations(self)
 
     def spec(self, folder: Path | None, *, core: int | None, blind: bool = False) -> Spec:
         """Return the sandbox of a worker: an arm's has a core, an oracle's has none; a blind one finds no GPU."""
@@ -108,26 +108,26 @@ class Builder:
         Args:
             case: The candidate.
             pool: Of its task.
-            snapshot: What an earlier launch of the same program compiled.
-            leased: The caller has the device alone: the program is not rehearsed now.
-            hold: The caller shares the device, and closes the candidate before it gives it up; not rehearsed either.
+            snapshot: What an earlier trial of the same program compiled.
+            leased: The caller has the device alone: the program is not precompiled now.
+            hold: The caller shares the device, and closes the candidate before it gives it up; not precompiled either.
         """
         leased = leased or hold is not None
         if (fault := self.too_long(case)) is not None:
             return Built(case, None, fault, None, None)
-        if snapshot is not None or (rehearsal := self.rehearsals.take(case, pool, leased=leased)) is None:
+        if snapshot is not None or (precompilation := self.precompilations.take(case, pool, leased=leased)) is None:
             return self._leased_import(case, pool, snapshot, leased=leased, hold=hold)
-        case.watch.add("build", rehearsal.seconds)
-        if rehearsal.fault is not None:
-            return Built(case, None, rehearsal.fault, None, None, stderr=rehearsal.stderr)
+        case.watch.add("build", precompilation.seconds)
+        if precompilation.fault is not None:
+            return Built(case, None, precompilation.fault, None, None, stderr=precompilation.stderr)
         try:
-            built = self._leased_import(case, pool, rehearsal.snapshot, leased=leased, hold=hold)
+            built = self._leased_import(case, pool, precompilation.snapshot, leased=leased, hold=hold)
         except BaseException:
-            self.folders.drop(rehearsal.snapshot)
+            self.folders.drop(precompilation.snapshot)
             raise
-        built.note = rehearsal.note
+        built.note = precompilation.note
         if built.fault is not None:
-            self.folders.drop(rehearsal.snapshot)
+            self.folders.drop(precompilation.snapshot)
         return built
 
     def _leased_import(
@@ -193,22 +193,22 @@ class Builder:
         begins_as, folder = self.folders.begin(snapshot, private=private)
         with case.watch.phase("start"):
             worker = self._zygote_of(case).fork("arm", self.spec(begins_as, core=core, blind=blind))
-        return self.arm(worker, pool.anatomy, "ModelNew", case.role), folder
+        return self.arm(worker, pool.io_spec, "ModelNew", case.role), folder
 
     def reference(self, case: Case, pool: Pool) -> Arm:
         """Fork a fresh worker for a task's reference, which is not imported yet."""
         with case.watch.phase("start"):
             worker = self._zygote_of(case).fork("arm", self.spec(None, core=self.core))
-        return self.arm(worker, pool.anatomy, "Model")
+        return self.arm(worker, pool.io_spec, "Model")
 
     def _zygote_of(self, case: Case) -> Zygote:
         """Where both arms of a case are forked: from one process, so that they differ in nothing but their program."""
         helps = compiles_by_torch(case.source) and self._with_compiler.usable()
         return self._with_compiler if helps else self.zygote
 
-    def arm(self, worker: Worker, anatomy: Anatomy, wanted: str, role: Role = "candidate") -> Arm:
+    def arm(self, worker: Worker, io_spec: IoSpec, wanted: str, role: Role = "candidate") -> Arm:
         """Return the arm of a fresh worker; see `Arm`."""
-        return Arm(worker, self.device, self._keeper, anatomy, limits(self.settings, role), wanted)
+        return Arm(worker, self.device, self._keeper, io_spec, limits(self.settings, role), wanted)
 
     def drop(self, built: Built) -> None:
         """Kill a candidate, if it lives, and remove what it compiled."""

@@ -1,9 +1,9 @@
 """Programs that compile do so before they are judged.
 
-A program whose text names a compiler is rehearsed: a worker imports it, makes its model and calls it once on inputs
+A program whose text names a compiler is precompiled: a worker imports it, makes its model and calls it once on inputs
 that nobody else sees. What it compiled by then is where its arms begin. So a build that takes a minute is over before
-any device is leased alone, wherever in the program it is, and later launches do not repeat it. Beyond its import a
-rehearsal decides nothing.
+any device is leased alone, wherever in the program it is, and later trials do not repeat it. Beyond its import a
+precompilation decides nothing.
 
 nvcc needs no GPU, and takes longest: a program that calls it when it is imported is imported in a worker that finds no
 GPU first, without a lease. Then, as all others, it is imported and called under a shared lease. Where that had to give
@@ -41,13 +41,13 @@ _NVCC_FAILED = "Error building extension"
 """What torch says of a text that does not compile: with a GPU it would not, either."""
 
 _MOST_KEPT = 64
-"""Rehearsals that wait for their program; nobody takes those of baselines whose programs are wrong."""
+"""Precompilations that wait for their program; nobody takes those of baselines whose programs are wrong."""
 _LOST = (Status.CRASH, Status.TIMEOUT, Status.TAMPERING)
 """The worker is dead, or late: what its compiler was at may be half written, or locked."""
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class Precompilation:
     """What a program did before it was judged."""
 
     fault: Fault | None
@@ -61,7 +61,7 @@ class Rehearsal:
 
 
 def compiles(source: str) -> bool:
-    """Whether a program's text names a compiler that leaves files, so that it is worth a rehearsal."""
+    """Whether a program's text names a compiler that leaves files, so that it is worth a precompilation."""
     return compiles_by_torch(source) or _BY_OTHERS.search(source) is not None
 
 
@@ -70,8 +70,8 @@ def compiles_by_torch(source: str) -> bool:
     return _BY_TORCH.search(source) is not None
 
 
-class Rehearsals:
-    """Rehearses programs. Several threads may ask at once.
+class Precompilations:
+    """Precompiles programs. Several threads may ask at once.
 
     Args:
         builder: Forks the workers, and has the build folders.
@@ -79,11 +79,11 @@ class Rehearsals:
 
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
-        self._kept: dict[tuple[str, str], Rehearsal] = {}
+        self._kept: dict[tuple[str, str], Precompilation] = {}
         self._lock = threading.Lock()
 
     def keep(self, case: Case, pool: Pool, *, leased: bool = False) -> None:
-        """Rehearse a program that compiles, for the next `take` of the same program for the same task.
+        """Precompile a program that compiles, for the next `take` of the same program for the same task.
 
         Args:
             case: The candidate.
@@ -92,21 +92,21 @@ class Rehearsals:
         """
         key = (case.task.source, case.source)
         if key not in self._kept and compiles(case.source) and self._builder.too_long(case) is None:
-            rehearsal = self._made(case, pool, leased=leased)
+            precompilation = self._made(case, pool, leased=leased)
             with self._lock:
                 old = [self._kept.pop(key)] if key in self._kept else []  # another thread was at the same program
-                self._kept[key] = rehearsal
+                self._kept[key] = precompilation
                 old += [self._kept.pop(next(iter(self._kept))) for _ in range(len(self._kept) - _MOST_KEPT)]
             for one in old:
                 self._builder.folders.drop(one.snapshot)
 
-    def take(self, case: Case, pool: Pool, *, leased: bool) -> Rehearsal | None:
-        """Return a program's rehearsal, which is the caller's then; None if it is not worth one.
+    def take(self, case: Case, pool: Pool, *, leased: bool) -> Precompilation | None:
+        """Return a program's precompilation, which is the caller's then; None if it is not worth one.
 
         Args:
             case: The candidate.
             pool: Of its task.
-            leased: The caller holds the device: what was not rehearsed before is not rehearsed now.
+            leased: The caller holds the device: what was not precompiled before is not precompiled now.
         """
         with self._lock:
             known = self._kept.pop((case.task.source, case.source), None)
@@ -114,10 +114,10 @@ class Rehearsals:
             return known
         return self._made(case, pool, leased=False)
 
-    def _made(self, case: Case, pool: Pool, *, leased: bool) -> Rehearsal:
+    def _made(self, case: Case, pool: Pool, *, leased: bool) -> Precompilation:
         began = time.perf_counter()
         builder = self._builder
-        first: Rehearsal | None = None
+        first: Precompilation | None = None
         if not leased and builder.device.locks and _BY_NVCC.search(case.source) and builder.hides_gpus():
             first = self._tried(case, pool, None, began, blind=True)
             if first.fault is not None and (
@@ -134,7 +134,7 @@ class Rehearsals:
             gave_way = hold is not None and hold.gave_way
         if gave_way:
             builder.folders.drop(made.snapshot)
-            return Rehearsal(None, snapshot, made.seconds, "")
+            return Precompilation(None, snapshot, made.seconds, "")
         builder.folders.drop(snapshot)
         return made
 
@@ -147,14 +147,14 @@ class Rehearsals:
         *,
         hold: Sharing | None = None,
         blind: bool = False,
-    ) -> Rehearsal:
+    ) -> Precompilation:
         """Import a program and, unless it finds no GPU, call it; its worker is dead afterwards.
 
         Args:
             case: The candidate.
             pool: Of its task.
             snapshot: What it compiled before.
-            began: When the rehearsal began.
+            began: When the precompilation began.
             hold: The shared lease under which this is done; None where the device is the caller's alone, or not used.
             blind: Whether it finds no GPU.
         """
@@ -174,13 +174,13 @@ class Rehearsals:
         finally:
             arm.close()
             self._builder.folders.drop(folder)
-        return Rehearsal(fault, kept, time.perf_counter() - began, arm.worker.log, note)
+        return Precompilation(fault, kept, time.perf_counter() - began, arm.worker.log, note)
 
     def _compiled(self, arm: Arm, folder: Path | None, *, called: bool) -> tuple[Path | None, str]:
         """Let an imported program compile the rest; no folder where its worker dies or is late. Also how it failed.
 
         What an exception of the program's own ended counts: it may be these inputs that it refuses, or others that
-        rehearse may have taken the memory. Its own launch will tell.
+        precompile may have taken the memory. Its own trial will tell.
         """
         seed, note = int.from_bytes(os.urandom(7), "little"), ""
         if called:

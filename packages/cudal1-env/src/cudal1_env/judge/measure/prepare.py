@@ -34,7 +34,7 @@ def construct(case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
         candidate.withhold()
         candidate.freeze()
     seen.mapping = mapping
-    seen.weights = "loaded" if pool.anatomy.state else None
+    seen.weights = "loaded" if pool.io_spec.state else None
 
 
 def load_weights(pool: Pool, candidate: Arm, seen: Seen) -> None:

@@ -12,8 +12,8 @@ from typing import Literal
 from cudal1_env.judge.device.roofline import Floor
 from cudal1_env.judge.measure.case import Case, Tally
 from cudal1_env.judge.measure.fault import Fault
-from cudal1_env.judge.measure.overhead import is_too_short, rewarded_low
-from cudal1_env.judge.measure.trial import TrialResult
+from cudal1_env.judge.measure.timing.overhead import is_too_short, rewarded_low
+from cudal1_env.judge.measure.timing.trial import TrialResult
 from cudal1_env.judge.oracle.pool import WARM_SETS
 from cudal1_env.judge.oracle.state import Mapping
 from cudal1_env.records import Evaluation, Latency, Speedup, Status

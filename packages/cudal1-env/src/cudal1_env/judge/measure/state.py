@@ -24,9 +24,9 @@ def mapped(arm: Arm, pool: Pool, state: Sequence[Entry]) -> Mapping:
     Raises:
         Fault: Something of the reference's has no partner.
     """
-    mapping = match(pool.anatomy.state, state)
+    mapping = match(pool.io_spec.state, state)
     if mapping.missing and (similar := mapping.similar):
-        mapping = match(pool.anatomy.state, state, (pool.fingerprints(), arm.fingerprints(similar)))
+        mapping = match(pool.io_spec.state, state, (pool.fingerprints(), arm.fingerprints(similar)))
     if mapping.missing:
         raise Fault(Status.WRONG_CONTRACT, mapping.refusal())
     return mapping

@@ -24,7 +24,7 @@ _PAGE = 4096
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class IoSpec:
     """What a task's inputs, arguments, state and outputs look like."""
 
     arguments: Any
@@ -79,7 +79,7 @@ class Request:
     seed: int
     """Single-use."""
     distribution: str
-    """One of `cudal1_worker.distributions.NAMES`."""
+    """One of `cudal1_worker.oracle.distributions.NAMES`."""
     positions: list[npt.NDArray[np.int64]]
     """Elements of each output whose limits are wanted, shape (n,)."""
     whole: bool
@@ -149,7 +149,7 @@ class OracleClient:
                     raise TaskError(
                         f"{task.id}: expected real outputs, got {out.dtype}; return real and imaginary part"
                     )
-            self.anatomy = Anatomy(
+            self.io_spec = IoSpec(
                 answer["arguments"],
                 tuple(replace(one, fixed=one.name in answer["fixed"]) for one in parse_state(answer["state"])),
                 answer["inputs"],
@@ -203,7 +203,7 @@ class OracleClient:
 
         Args:
             seeds: Of the inputs that tell them.
-            limits: Factor, floor and least tolerance of each output; see `cudal1_worker.tolerance.Limits`.
+            limits: Factor, floor and least tolerance of each output; see `cudal1_worker.oracle.tolerance.Limits`.
 
         Returns:
             Which share of each output's elements does not depend on the inputs.
@@ -218,7 +218,7 @@ class OracleClient:
         Args:
             sets: What is wanted.
         """
-        answers_at, stride = self.anatomy.input_bytes, self.set_bytes
+        answers_at, stride = self.io_spec.input_bytes, self.set_bytes
         block = self._memory(stride * len(sets))
         made = self._ask(
             {
@@ -243,20 +243,20 @@ class OracleClient:
         ]
 
     def _raw(self, one: Request, data: Array, reports: list[dict[str, Any]]) -> RawSet:
-        """Return a set as it lies in memory, see `cudal1_worker.oracle.Oracle.make`."""
+        """Return a set as it lies in memory, see `cudal1_worker.oracle.oracle.Oracle.make`."""
         limits: list[Array] = []
-        offset = self.anatomy.input_bytes + self._answer_bytes
-        for out, positions in zip(self.anatomy.outputs, one.positions, strict=True):
+        offset = self.io_spec.input_bytes + self._answer_bytes
+        for out, positions in zip(self.io_spec.outputs, one.positions, strict=True):
             size = out.limit_bytes * (out.size if one.whole else positions.size)
             raw = data[offset : offset + size]
             kind = "int64" if not out.floating else "float64" if out.limit_bytes == 8 else "float32"
             limits.append(self._device.view(raw, kind))
             offset += -(-size // 8) * 8
-        return RawSet(self._device.copy(data[: self.anatomy.input_bytes]), self._answers(data), limits, reports)
+        return RawSet(self._device.copy(data[: self.io_spec.input_bytes]), self._answers(data), limits, reports)
 
     @property
     def _answer_bytes(self) -> int:
-        return 8 * sum(out.size for out in self.anatomy.outputs)
+        return 8 * sum(out.size for out in self.io_spec.outputs)
 
     def draw(self, seed: int) -> Array:
         """Make one set of inputs of the task's own distribution, without answers.
@@ -267,9 +267,9 @@ class OracleClient:
         Returns:
             Bytes, shape (input_bytes,); in memory of the device.
         """
-        block = self._memory(self.anatomy.input_bytes)
+        block = self._memory(self.io_spec.input_bytes)
         self._ask({"op": "draw", "seed": seed})
-        return self._device.copy(block[: self.anatomy.input_bytes])
+        return self._device.copy(block[: self.io_spec.input_bytes])
 
     @property
     def most_at_once(self) -> int:
@@ -279,8 +279,8 @@ class OracleClient:
     @property
     def set_bytes(self) -> int:
         """Memory of a set with its whole answers and limits."""
-        limits = sum(-(-out.limit_bytes * out.size // 8) * 8 for out in self.anatomy.outputs)
-        return -(-(self.anatomy.input_bytes + self._answer_bytes + limits) // _PAGE) * _PAGE
+        limits = sum(-(-out.limit_bytes * out.size // 8) * 8 for out in self.io_spec.outputs)
+        return -(-(self.io_spec.input_bytes + self._answer_bytes + limits) // _PAGE) * _PAGE
 
     def vary(self, seeds: Sequence[int]) -> list[float]:
         """Make inputs of which single elements are then changed.
@@ -298,7 +298,7 @@ class OracleClient:
         return bool(self._ask({"op": "change", "tensor": tensor, "position": position})["changes"])
 
     def steps(self, seed: int, distribution: str) -> dict[str, Any]:
-        """Ask for the reference's steps on one input set, and the faults that apply; see `cudal1_worker.faults`."""
+        """Ask for the reference's steps on one input set, and the faults that apply (`cudal1_worker.oracle.faults`)."""
         return self._ask({"op": "steps", "seed": seed, "distribution": distribution})
 
     def faulty(
@@ -325,7 +325,7 @@ class OracleClient:
                 "fault": fault,
                 "step": step,
                 "wide": wide,
-                "answers_at": self.anatomy.input_bytes,
+                "answers_at": self.io_spec.input_bytes,
                 "answer_bytes": self._answer_bytes,
             }
         )
@@ -334,8 +334,8 @@ class OracleClient:
     def _answers(self, data: Array) -> list[Array]:
         """The whole answers of a set that lies in some memory: views of it."""
         answers: list[Array] = []
-        offset = self.anatomy.input_bytes
-        for out in self.anatomy.outputs:
+        offset = self.io_spec.input_bytes
+        for out in self.io_spec.outputs:
             raw = data[offset : offset + 8 * out.size]
             answers.append(self._device.view(raw, "float64" if out.floating else "int64"))
             offset += 8 * out.size

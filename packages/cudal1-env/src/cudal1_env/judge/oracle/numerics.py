@@ -1,8 +1,8 @@
 """Is an output right? Arithmetic on bytes that came from a worker; nothing here can raise on any bytes.
 
 Each element may err by what the oracle says of it: a multiple of the reference's own typical error there, and at least
-a few units in its last place (`cudal1_worker.tolerance`, docs/decisions/002-tolerance-by-element.md). Integers are
-equal, or what the reference itself may give instead.
+a few units in its last place (`cudal1_worker.oracle.tolerance`, docs/decisions/002-tolerance-by-element.md). Integers
+are equal, or what the reference itself may give instead.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Comparison:
 
 
 def limits_of(dtype: str, factor: float, floor_ulps: float) -> tuple[float, float, float]:
-    """Factor, floor and least tolerance of an output's elements, as `cudal1_worker.tolerance.Limits` has them.
+    """Factor, floor and least tolerance of an output's elements, as `cudal1_worker.oracle.tolerance.Limits` has them.
 
     Args:
         dtype: Of the output.

@@ -1,7 +1,7 @@
 """The secret pool of a task: input sets nobody has seen, with float64 answers.
 
-No candidate is timed on a set that any candidate has met before, in this launch or an earlier one. A worker dies with
-its launch, but what it asked the host's kernel for stays in the kernel's caches: names that do not exist, pages of
+No candidate is timed on a set that any candidate has met before, in this trial or an earlier one. A worker dies with
+its trial, but what it asked the host's kernel for stays in the kernel's caches: names that do not exist, pages of
 files. Who comes next finds out by its own clock what is in there (tests/exploits/h30_*).
 """
 
@@ -23,14 +23,14 @@ from cudal1_worker.sandbox import Spec
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.device.tensors import Array
-from cudal1_env.judge.oracle.client import Anatomy, OracleClient, RawSet, Request, Weights
+from cudal1_env.judge.oracle.client import IoSpec, OracleClient, RawSet, Request, Weights
 from cudal1_env.judge.oracle.numerics import Answer, fault, limits_of
 from cudal1_env.judge.oracle.state import Fingerprints
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.zygote import Zygote
 
 WARM_SETS = 2
-"""The first sets are for untimed calls, of every launch."""
+"""The first sets are for untimed calls, of every trial."""
 SEED_BYTES = 16
 _CYCLE = ("own", "own", "shifted", "own", "own", "heavy", "own", "own", "needle", "own")
 """Distributions of consecutive sets: most are the task's own, because speed may depend on values."""
@@ -142,9 +142,9 @@ class Pool:
         self.oracle = OracleClient(
             zygote, spec, device, task, seed=self.construct_seed, timeout_s=settings.oracle_timeout_s
         )
-        if not 1 <= len(self.anatomy.outputs) <= MAX_OUTPUTS:
+        if not 1 <= len(self.io_spec.outputs) <= MAX_OUTPUTS:
             self.oracle.close()
-            raise TaskError(f"{task.id}: expected 1 to {MAX_OUTPUTS} output tensors, got {len(self.anatomy.outputs)}")
+            raise TaskError(f"{task.id}: expected 1 to {MAX_OUTPUTS} output tensors, got {len(self.io_spec.outputs)}")
         self.closed = False
         """Whether it has retired."""
         self.candidates = 0
@@ -163,13 +163,13 @@ class Pool:
         """Memory that its sets take."""
         self.constant_bytes = 0
         """Bytes of outputs that are the same whatever the inputs are; known once there are sets."""
-        self._own_error: dict[str, list[float]] = {}
+        self._reference_error: dict[str, list[float]] = {}
         """Of the reference on each usable distribution, for each output, over its scale."""
 
     @property
-    def anatomy(self) -> Anatomy:
+    def io_spec(self) -> IoSpec:
         """What the task looks like."""
-        return self.oracle.anatomy
+        return self.oracle.io_spec
 
     @property
     def room(self) -> int:
@@ -179,8 +179,8 @@ class Pool:
     @property
     def _kept_bytes(self) -> float:
         """Memory of a set that is kept, on average: not all have whole answers."""
-        whole = sum((8 + out.limit_bytes) * out.size for out in self.anatomy.outputs)
-        return self.anatomy.input_bytes + self.settings.full_check_share * whole + 1
+        whole = sum((8 + out.limit_bytes) * out.size for out in self.io_spec.outputs)
+        return self.io_spec.input_bytes + self.settings.full_check_share * whole + 1
 
     def weights(self) -> Weights:
         """The weights that the judge chose for this pool, none of them a default; empty where a task has no state."""
@@ -219,9 +219,9 @@ class Pool:
         Raises:
             TaskError: The reference fails, or its own error is beyond use.
         """
-        if self.anatomy.state:
+        if self.io_spec.state:
             self.weights()  # the answers are those of a reference that holds them
-        if "own" not in self._own_error:
+        if "own" not in self._reference_error:
             self._probe()
         made = dict[int, InputSet]()
         missing = [index for index in range(first, last) if index not in self._sets]
@@ -272,10 +272,10 @@ class Pool:
 
         Args:
             free_bytes: Memory that nobody uses, once both arms have theirs; None where that is not counted.
-            held: How many sets a launch holds at a time that may not be kept.
+            held: How many sets a trial holds at a time that may not be kept.
         """
         if free_bytes is not None:
-            making = _MAKING_SETS * self.oracle.set_bytes + _MAKING_INPUTS * self.anatomy.input_bytes
+            making = _MAKING_SETS * self.oracle.set_bytes + _MAKING_INPUTS * self.io_spec.input_bytes
             room = max(0, free_bytes - making - int(held * self._kept_bytes))
             self.most_bytes = min(self.most_bytes, self.size_bytes + room)
 
@@ -286,8 +286,8 @@ class Pool:
         self.device.trim()
 
     def _probe(self) -> None:
-        """Learn the reference's own errors, and which distributions of inputs the reference allows."""
-        outputs, settings = self.anatomy.outputs, self.settings
+        """Learn the reference's errors, and which distributions of inputs the reference allows."""
+        outputs, settings = self.io_spec.outputs, self.settings
         limits = [limits_of(out.dtype, settings.error_factor, settings.error_floor_ulps) for out in outputs]
         shares = self.oracle.probe([self.secrets.number("probe", number) for number in range(_PROBES)], limits)
         self.constant_bytes = int(
@@ -300,7 +300,7 @@ class Pool:
             draft = _Draft(-1, name, self._request(seed, name, self.secrets.generator("probe", name), whole=False))
             ((one, reason),) = self._finished([draft])
             if not reason:
-                self._own_error[name] = [answer.reference_error for answer in one.answers]
+                self._reference_error[name] = [answer.reference_error for answer in one.answers]
             elif name == "own":
                 raise TaskError(
                     f"{self.task.id}: expected a reference whose own arithmetic agrees with float64, {reason}: any "
@@ -310,7 +310,7 @@ class Pool:
     def _make(self, indices: Sequence[int]) -> list[InputSet]:
         """Make sets; where the reference errs too much, though not on the probe, with inputs of the task's own."""
         names = [_CYCLE[index % len(_CYCLE)] for index in indices]
-        names = [name if name in self._own_error else "own" for name in names]
+        names = [name if name in self._reference_error else "own" for name in names]
         drafts = [self._draft(index, name) for index, name in zip(indices, names, strict=True)]
         made = self._finished(drafts)
         again = [one.index for one, reason in made if reason and one.distribution != "own"]
@@ -326,8 +326,8 @@ class Pool:
 
     def _request(self, seed: int, name: str, random: np.random.Generator, *, whole: bool) -> Request:
         """Choose what of a set is needed to judge outputs: a sample of each, in random order."""
-        share = max(16, self.settings.sample_elements // len(self.anatomy.outputs))
-        positions = [random.choice(out.size, size=min(share, out.size), replace=False) for out in self.anatomy.outputs]
+        share = max(16, self.settings.sample_elements // len(self.io_spec.outputs))
+        positions = [random.choice(out.size, size=min(share, out.size), replace=False) for out in self.io_spec.outputs]
         return Request(seed, name, [part.astype(np.int64) for part in positions], whole)
 
     def _finished(self, drafts: Sequence[_Draft]) -> list[tuple[InputSet, str]]:
@@ -337,11 +337,11 @@ class Pool:
         taken = iter(self.device.take([one for draft, raw in pairs for one in draft.wanted(raw)]))
         result: list[tuple[InputSet, str]] = []
         for draft, raw in pairs:
-            own = self._own_error.get(draft.name)
+            own = self._reference_error.get(draft.name)
             answers = [self._answer(draft.request, raw, place, taken, own) for place in range(len(raw.answers))]
             reasons = [
                 f"of output {place} {reason}"
-                for place, (answer, out) in enumerate(zip(answers, self.anatomy.outputs, strict=True))
+                for place, (answer, out) in enumerate(zip(answers, self.io_spec.outputs, strict=True))
                 if (reason := "other elements are finite" if raw.reports[place]["masks_differ"] else fault(answer, out))
             ]
             one = InputSet(draft.index, draft.name, raw.inputs, tuple(answers))
@@ -357,9 +357,13 @@ class Pool:
         own: list[float] | None,
     ) -> Answer:
         """Return the answer of an output, given what was read; `own` is the reference's error where that is known."""
-        out, report = self.anatomy.outputs[place], raw.reports[place]
+        out, report = self.io_spec.outputs[place], raw.reports[place]
         scale = report["scale"] if out.floating else 1.0
-        error = (report["own_error"] / scale if scale > 0 else 0.0) if out.floating else report["mismatches"] / out.size
+        error = (
+            (report["reference_error"] / scale if scale > 0 else 0.0)
+            if out.floating
+            else report["mismatches"] / out.size
+        )
         values, limits = next(taken), next(taken)
         return Answer(
             request.positions[place],

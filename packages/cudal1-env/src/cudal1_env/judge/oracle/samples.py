@@ -53,11 +53,11 @@ def whole_samples(answers: Sequence[Answer]) -> Samples:
 def chosen_samples(answers: Sequence[Answer], pieces: int, random: np.random.Generator) -> tuple[Samples, Samples]:
     """Return the samples that are read on the clock, and those that are read after it.
 
-    On a GPU each element costs. All turns read equally many, however many calls they make, and something of the last
+    On a GPU each element costs. All samples read equally many, however many calls they make, and something of the last
     call in any case. A sample is in random order, so that any part of it is one.
 
     Args:
-        answers: Of each call and output of a turn.
+        answers: Of each call and output of a sample.
         pieces: How many elements are read on the clock.
         random: Chooses.
     """

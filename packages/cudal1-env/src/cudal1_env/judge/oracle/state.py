@@ -202,7 +202,7 @@ _FINGERPRINTS: TypeAdapter[Fingerprints] = TypeAdapter(Fingerprints)
 
 
 def parse_state(told: object) -> tuple[Entry, ...]:
-    """Return the state that a worker describes (`cudal1_worker.state.described`); empty where it is not in form."""
+    """Return the state that a worker describes (`cudal1_worker.program.state`); empty where it is not in form."""
     try:
         rows = _ROWS.validate_python(told, strict=False)
     except ValidationError:

@@ -1,8 +1,8 @@
-"""Build folders: where a worker leaves what it compiles, and how a later launch of the same program finds it.
+"""Build folders: where a worker leaves what it compiles, and how a later trial of the same program finds it.
 
-The folder is in the worker's private /tmp. A snapshot is taken after the import, or after a rehearsal on inputs that
-nobody else sees (`rehearsal.py`), so that nothing of the judge's inputs or answers can be in it. The judge copies it
-itself: regular files and folders only, no links followed.
+The folder is in the worker's private /tmp. A snapshot is taken after the import, or after a precompilation on inputs
+that nobody else sees (`precompile.py`), so that nothing of the judge's inputs or answers can be in it. The judge copies
+it itself: regular files and folders only, no links followed.
 
 Where a machine has no mount namespaces the folder is one of the host, whose size nothing bounds; it is removed after
 the evaluation, however deep it is and whatever its permissions are.
@@ -44,7 +44,7 @@ class BuildFolders:
         """Return the folder that a worker's build folder begins as, and what is to be removed after the worker.
 
         Args:
-            snapshot: What an earlier launch kept.
+            snapshot: What an earlier trial kept.
             private: Whether workers have a file system of their own, and so make a copy.
         """
         if private:

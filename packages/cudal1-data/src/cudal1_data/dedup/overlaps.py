@@ -1,0 +1,79 @@
+"""Which tasks of two suites are near-duplicates: the same operator graph, whatever the shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict
+
+from cudal1_data.tracing.tasks import TaskGraph
+
+
+class Overlap(BaseModel):
+    """A task of the first suite, and those of the second that have its graph."""
+
+    model_config = ConfigDict(frozen=True)
+
+    task: str
+    """Id in the first suite."""
+    same: tuple[str, ...]
+    """Ids in the second suite."""
+    operators: tuple[str, ...]
+    """What they all compute, operator by operator."""
+
+
+class OverlapReport(BaseModel):
+    """The near-duplicates of two suites."""
+
+    model_config = ConfigDict(frozen=True)
+
+    suite: str
+    """Name of the first suite."""
+    other: str
+    """Name of the second."""
+    tasks: int
+    """Tasks of the first that were compared."""
+    others: int
+    """Tasks of the second that were compared."""
+    overlaps: tuple[Overlap, ...]
+    """Tasks of the first that have near-duplicates in the second."""
+    failed: dict[str, str]
+    """Tasks that cannot be traced, with the reason: nothing is known of them."""
+
+    def text(self) -> str:
+        """Return the report for people."""
+        width = max((len(one.task) for one in self.overlaps), default=0)
+        lines = [f"{one.task:{width}}  {', '.join(one.same)}" for one in self.overlaps]
+        lines += [f"cannot be traced: {name}: {reason}" for name, reason in self.failed.items()]
+        lines.append(
+            f"{len(self.overlaps)} of {self.tasks} tasks of {self.suite} have the operator graph of one of "
+            f"{self.others} tasks of {self.other}"
+        )
+        return "\n".join(lines)
+
+
+def find_overlaps(suite: tuple[str, Sequence[TaskGraph]], other: tuple[str, Sequence[TaskGraph]]) -> OverlapReport:
+    """Compare two suites.
+
+    Args:
+        suite: Name and graphs of the first. The same task in both suites (by id) is no near-duplicate of itself.
+        other: Name and graphs of the second.
+    """
+    by_graph: dict[str, list[str]] = {}
+    for task in other[1]:
+        if task.fingerprint is not None:
+            by_graph.setdefault(task.fingerprint, []).append(task.id)
+    overlaps: list[Overlap] = []
+    for task in suite[1]:
+        same = [name for name in by_graph.get(task.fingerprint or "", []) if name != task.id]
+        if same:
+            overlaps.append(Overlap(task=task.id, same=tuple(same), operators=task.operators))
+    failed = {task.id: task.error for task in (*suite[1], *other[1]) if task.error is not None}
+    return OverlapReport(
+        suite=suite[0],
+        other=other[0],
+        tasks=sum(task.fingerprint is not None for task in suite[1]),
+        others=sum(map(len, by_graph.values())),
+        overlaps=tuple(overlaps),
+        failed=failed,
+    )

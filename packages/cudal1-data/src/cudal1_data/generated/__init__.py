@@ -1,7 +1,0 @@
-"""Generated tasks: families of structures, written out as programs in KernelBench's form. Docs: docs/generated.md."""
-
-from cudal1_data.generated.families import FAMILIES
-from cudal1_data.generated.make import make_task
-from cudal1_data.generated.request import Request, curriculum, parse_name, parse_request, tag_of
-
-__all__ = ["FAMILIES", "Request", "curriculum", "make_task", "parse_name", "parse_request", "tag_of"]

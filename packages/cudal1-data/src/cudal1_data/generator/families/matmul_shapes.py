@@ -1,0 +1,123 @@
+"""Products of inputs in unusual shapes: batched, skewed, transposed, chained, bilinear."""
+
+from __future__ import annotations
+
+from cudal1_data.generator.chain import chain, finished
+from cudal1_data.generator.draw import Draw
+from cudal1_data.generator.products import FLOPS_PER_NS, matmul, sides_of
+from cudal1_data.generator.program import Program
+from cudal1_data.generator.reductions import dots
+from cudal1_data.generator.shapes import near, target_ns
+from cudal1_data.generator.sides import sides
+from cudal1_data.generator.values import Dims, Value
+
+
+def matmul_shapes(program: Program, draw: Draw) -> None:
+    """Write a product of one of the forms, with pointwise work before and behind it."""
+    draw.one((_batched, _batched, _skewed, _transposed, _chained, _bilinear))(program, draw)
+
+
+def _factor(program: Program, draw: Draw, name: str, dims: Dims) -> Value:
+    return _prepared(program, draw, program.input(name, dims, layout=program.layout()))
+
+
+def _prepared(program: Program, draw: Draw, value: Value) -> Value:
+    dims = value.dims
+    if draw.chance(0.5):
+        vectors = sides(program, draw, dims, 1, ("row", "column")) if draw.chance(0.5) else []
+        value = chain(program, draw, value, draw.integer(0, 1), vectors)
+    return value
+
+
+def _epilogue(program: Program, draw: Draw, h: Value, kinds: tuple[str, ...] = ("full", "row", "column")) -> None:
+    after = sides(program, draw, h.dims, draw.integer(1, 2), (*kinds, "parameter"))
+    program.returns(finished(program, draw, chain(program, draw, program.keep(h), draw.integer(1, 2), after)))
+
+
+def _batched(program: Program, draw: Draw) -> None:
+    text, right_dims, detail = draw.one(
+        (
+            ("torch.bmm({0}, {1})", ("BATCH", "INNER", "COLS"), ""),
+            ("torch.bmm({0}, {1}.transpose(1, 2))", ("BATCH", "COLS", "INNER"), "right transposed"),
+            ('torch.einsum("bik,kj->bij", {0}, {1})', ("INNER", "COLS"), "right shared"),
+        )
+    )
+    a = _factor(program, draw, "a", ("BATCH", "ROWS", "INNER"))
+    b = _factor(program, draw, "b", right_dims)
+    _epilogue(program, draw, matmul(draw, a, b, ("BATCH", "ROWS", "COLS"), "INNER", text=text, detail=detail))
+    batch = draw.one((4, 6, 8, 12, 16))
+    rows, terms, columns = sides_of(draw, program, batch)
+    program.size("BATCH", batch, batch * 4)
+    program.size("ROWS", rows, rows * 4)
+    program.size("INNER", terms, terms * 4)
+    program.size("COLS", columns, columns * 4)
+
+
+def _skewed(program: Program, draw: Draw) -> None:
+    """Many rows and few columns, few terms, or many terms and a small result."""
+    a = _factor(program, draw, "a", ("ROWS", "INNER"))
+    b = _factor(program, draw, "b", ("INNER", "COLS"))
+    before_ns = program.cost_ns
+    _epilogue(program, draw, matmul(draw, a, b, ("ROWS", "COLS"), "INNER"))
+    form = draw.one(("tall", "thin", "deep"))
+    small, middle = draw.integer(8, 40), near(draw, 200 + 200 * draw.real())
+    work = target_ns(draw, program) * FLOPS_PER_NS / 2
+    if form == "deep":
+        other = draw.integer(48, 128)
+        cost = small * other + (small + other) * before_ns * FLOPS_PER_NS / 2
+        long = near(draw, min(work / cost, 100_000))
+        program.size("ROWS", other, other)
+        program.size("INNER", long, long * 4)
+        program.size("COLS", small, small)
+        return
+    terms, columns = (middle, small) if form == "tall" else (small, middle)
+    cost = terms * columns + program.cost_ns * columns * FLOPS_PER_NS / 2 + terms * FLOPS_PER_NS
+    long = near(draw, work / cost)
+    program.size("ROWS", long, long * 16)
+    program.size("INNER", terms, terms)
+    program.size("COLS", columns, columns)
+
+
+def _transposed(program: Program, draw: Draw) -> None:
+    form = draw.one(("left", "right", "both"))
+    left: Dims = ("ROWS", "INNER") if form == "right" else ("INNER", "ROWS")
+    right: Dims = ("INNER", "COLS") if form == "left" else ("COLS", "INNER")
+    text = ("{0}" if form == "right" else "{0}.t()") + " @ " + ("{1}" if form == "left" else "{1}.t()")
+    a, b = _factor(program, draw, "a", left), _factor(program, draw, "b", right)
+    _epilogue(program, draw, matmul(draw, a, b, ("ROWS", "COLS"), "INNER", text=text, detail=f"{form} transposed"))
+    rows, terms, columns = sides_of(draw, program)
+    program.size("ROWS", rows, rows * 8)
+    program.size("INNER", terms, terms * 4)
+    program.size("COLS", columns, columns * 4)
+
+
+def _chained(program: Program, draw: Draw) -> None:
+    """Three factors; the order in which they are multiplied decides how much work it is."""
+    a = _factor(program, draw, "a", ("ROWS", "INNER"))
+    b = _factor(program, draw, "b", ("INNER", "MIDDLE"))
+    c = program.input("c", ("MIDDLE", "COLS"))
+    h = program.keep(matmul(draw, a, b, ("ROWS", "MIDDLE"), "INNER"))
+    if draw.chance(0.5):
+        h = chain(program, draw, h, 1)
+    _epilogue(program, draw, matmul(draw, h, c, ("ROWS", "COLS"), "MIDDLE"))
+    rows, terms, columns = sides_of(draw, program, 2.0)
+    middle = near(draw, terms * (0.5 + draw.real()))
+    program.size("ROWS", rows, rows * 8)
+    program.size("INNER", terms, terms * 4)
+    program.size("MIDDLE", middle, middle * 4)
+    program.size("COLS", columns, columns * 4)
+
+
+def _bilinear(program: Program, draw: Draw) -> None:
+    """Rows of one input and rows of another, through a matrix between them."""
+    x = program.input("x", ("ROWS", "LEFT"), layout=program.layout())
+    y = program.input("y", ("ROWS", "RIGHT"))
+    weight = program.parameter("weight", ("LEFT", "RIGHT"))
+    h = program.keep(matmul(draw, _prepared(program, draw, x), weight, ("ROWS", "RIGHT"), "LEFT"))
+    if draw.chance(0.5):
+        h = chain(program, draw, h, 1)
+    _epilogue(program, draw, dots(program, draw, h, y, "RIGHT"), ("row",))
+    rows, terms, columns = sides_of(draw, program)
+    program.size("ROWS", rows, rows * 8)
+    program.size("LEFT", terms, terms * 4)
+    program.size("RIGHT", columns, columns * 4)

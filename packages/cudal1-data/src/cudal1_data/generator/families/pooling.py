@@ -1,0 +1,132 @@
+"""Windows and pyramids over feature maps: pooled, compared with what was pooled, gated by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cudal1_data.generator import grid
+from cudal1_data.generator.chain import chain, finished, joined
+from cudal1_data.generator.draw import Draw
+from cudal1_data.generator.errors import UnsuitableError
+from cudal1_data.generator.grid import Samples
+from cudal1_data.generator.maps import dims_of, feature_input, set_sizes
+from cudal1_data.generator.program import Program
+from cudal1_data.generator.sides import sides
+from cudal1_data.generator.values import Value, combine
+
+
+@dataclass(frozen=True)
+class _Window:
+    name: str
+    text: str
+    cost_ns: float
+    smooth: bool = True
+
+
+_KEEPING = {
+    1: (
+        _Window("max_pool", "F.max_pool1d({0}, 5, stride=1, padding=2)", 3.0, smooth=False),
+        _Window("avg_pool", "F.avg_pool1d({0}, 3, stride=1, padding=1)", 8.0),
+        _Window("avg_pool", "F.avg_pool1d({0}, 7, stride=1, padding=3)", 10.0),
+    ),
+    2: (
+        _Window("max_pool", "F.max_pool2d({0}, 3, stride=1, padding=1)", 44.0, smooth=False),
+        _Window("avg_pool", "F.avg_pool2d({0}, 3, stride=1, padding=1)", 15.0),
+        _Window("avg_pool", "F.avg_pool2d({0}, 5, stride=1, padding=2)", 19.0),
+    ),
+}
+"""Windows that keep the size of a map."""
+
+_HALVING = {
+    1: (
+        _Window("max_pool", "F.max_pool1d({0}, 2)", 1.0, smooth=False),
+        _Window("avg_pool", "F.avg_pool1d({0}, 2)", 3.7),
+        _Window("lp_pool", "F.lp_pool1d({0}, 2, 2)", 5.5, smooth=False),
+    ),
+    2: (
+        _Window("max_pool", "F.max_pool2d({0}, 2)", 6.7, smooth=False),
+        _Window("avg_pool", "F.avg_pool2d({0}, 2)", 2.3),
+        _Window("lp_pool", "F.lp_pool2d({0}, 2, 2)", 3.5, smooth=False),
+        _Window("max_pool", "F.max_pool2d({0}, 3, stride=2, padding=1)", 9.0, smooth=False),
+    ),
+}
+"""Windows that halve it."""
+
+
+def pooling(program: Program, draw: Draw) -> None:
+    """Write one of the forms."""
+    rank = draw.one((1, 2, 2))
+    dims = dims_of(rank)
+    x = feature_input(program, draw, "x", dims, kind="uneven" if draw.chance(0.5) else "full")
+    before = sides(program, draw, dims, draw.integer(0, 1), ("channel", "full"))
+    h = program.keep(chain(program, draw, x, draw.integer(0, 2), before))
+    h = draw.one((_halved, _halved, _compared, _squeezed, _pyramid))(program, draw, h)
+    after = sides(program, draw, h.dims, draw.integer(0, 1), ("channel", "full"))
+    program.returns(finished(program, draw, chain(program, draw, h, draw.integer(1, 3), after)))
+    set_sizes(program, draw, dims, 0.0)
+
+
+def _pooled(program: Program, draw: Draw, h: Value, table: tuple[_Window, ...], *, halved: bool) -> Value:
+    window = draw.one([one for one in table if one.smooth or not program.backward])
+    sample = grid.rows({"max_pool": _highest, "avg_pool": _middle, "lp_pool": _length}[window.name], h.grid)
+    if sample is None or not grid.informative(sample):
+        raise UnsuitableError("windows tell too little")
+    program.cost_ns += window.cost_ns * (0.25 if "channels_last" in program.layouts else 1.0)
+    space = tuple(f"{dim} // 2" for dim in h.dims[2:]) if halved else h.dims[2:]
+    dims, detail = (*h.dims[:2], *space), "halved" if halved else "kept"
+    return combine(window.name, window.text.format(h.text), dims, sample, h, detail=detail)
+
+
+def _halved(program: Program, draw: Draw, h: Value) -> Value:
+    """Half the edge, by one window or by two that are compared."""
+    table = _HALVING[len(h.dims) - 2]
+    first = program.keep(_pooled(program, draw, h, table, halved=True))
+    if draw.chance(0.5):
+        return first
+    second = _pooled(program, draw, h, table, halved=True)
+    if second.node.key == first.node.key:
+        return first
+    return joined(program, draw, first, program.keep(second))
+
+
+def _compared(program: Program, draw: Draw, h: Value) -> Value:
+    """Each place with its surroundings."""
+    around = _pooled(program, draw, h, _KEEPING[len(h.dims) - 2], halved=False)
+    return joined(program, draw, h, program.keep(chain(program, draw, around, draw.integer(0, 1))))
+
+
+def _squeezed(program: Program, draw: Draw, h: Value) -> Value:
+    """All of each map by one number of its own."""
+    rank = len(h.dims) - 2
+    lines = grid.ROWS
+    if not grid.stands_out(h.grid.values, lines):
+        raise UnsuitableError("means of maps are all alike")
+    sample = grid.rows(lambda line: sum(line) / len(line), h.grid)
+    if sample is None or not grid.informative(sample):
+        raise UnsuitableError("means of maps tell too little")
+    program.cost_ns += 0.5
+    axes = "2" if rank == 1 else "(2, 3)"
+    text = f"torch.mean({h.text}, dim={axes}, keepdim=True)"
+    whole = combine("mean", text, (*h.dims[:2], *["1"] * rank), sample, h, detail="maps")
+    return joined(program, draw, h, program.keep(chain(program, draw, whole, draw.integer(1, 2))))
+
+
+def _pyramid(program: Program, draw: Draw, h: Value) -> Value:
+    """Half the edge, and from there up again."""
+    table = _HALVING[len(h.dims) - 2]
+    small = chain(program, draw, _pooled(program, draw, h, table, halved=True), draw.integer(0, 1))
+    program.cost_ns += 4.0
+    up = combine("upsample", f"F.interpolate({small.text}, scale_factor=2)", h.dims, small.grid, small)
+    return joined(program, draw, h, program.keep(up))
+
+
+def _highest(line: Samples) -> Samples:
+    return [max(line[max(0, place - 1) : place + 2]) for place in range(len(line))]
+
+
+def _middle(line: Samples) -> Samples:
+    return [sum(part) / len(part) for part in (line[max(0, place - 1) : place + 2] for place in range(len(line)))]
+
+
+def _length(line: Samples) -> Samples:
+    return [sum(value * value for value in line[max(0, place - 1) : place + 2]) ** 0.5 for place in range(len(line))]

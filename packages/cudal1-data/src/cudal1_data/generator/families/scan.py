@@ -1,0 +1,128 @@
+"""Prefix sums, products and extremes along rows or columns, whole or block by block."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from cudal1_data.generator import grid
+from cudal1_data.generator.chain import apply_named, chain, finished
+from cudal1_data.generator.draw import Draw
+from cudal1_data.generator.errors import UnsuitableError
+from cudal1_data.generator.grid import Grid, Samples
+from cudal1_data.generator.program import Program
+from cudal1_data.generator.reductions import Axis
+from cudal1_data.generator.shapes import plane
+from cudal1_data.generator.sides import sides
+from cudal1_data.generator.structure import Node
+from cudal1_data.generator.values import Value, combine
+
+_DIMS = ("ROWS", "COLS")
+
+
+def scan(program: Program, draw: Draw) -> None:
+    """Write values, one scan of them, and a chain."""
+    form = draw.one((_walk, _walk, _growth, _running_mean, _extreme, _area))
+    h = program.keep(form(program, draw))
+    after = sides(program, draw, _DIMS, draw.integer(1, 2), ("full", "row", "column", "parameter"))
+    program.returns(finished(program, draw, chain(program, draw, h, draw.integer(1, 3), after)))
+    plane(program, draw, _DIMS)
+
+
+def _signed(program: Program, draw: Draw) -> Value:
+    """Values without a mean: an input times what a chain makes of another."""
+    x = program.input("x", _DIMS, layout=program.layout())
+    weights = sides(program, draw, _DIMS, draw.integer(1, 2), ("full", "row", "column", "parameter"))
+    weight = chain(program, draw, weights[0], draw.integer(0, 2), weights[1:])
+    h = apply_named(program, draw, "mul", x, weight)
+    if draw.chance(0.3):
+        mask = program.input("mask", _DIMS, kind="mask")
+        chosen = grid.apply(lambda value, seen: value * seen, h.grid, mask.grid)
+        assert chosen is not None
+        h = combine("mul", f"{h.atom} * {mask.text}", _DIMS, chosen, h, mask, heavy=False, infix=True)
+    return program.keep(h)
+
+
+def _summed(h: Value, axis: Axis, divisor: str, sample: Grid | None, *, backwards: bool = False) -> Value:
+    if sample is None or not grid.informative(sample):
+        raise UnsuitableError("sums tell too little")
+    dim = -1 if axis == "rows" else -2
+    text = f"torch.cumsum({h.text}, dim={dim})"
+    if backwards:
+        text = f"torch.cumsum({h.text}.flip({dim}), dim={dim}).flip({dim})"
+    name = "reverse_cumsum" if backwards else "cumsum"
+    return combine(name, f"{text} / {divisor}", _DIMS, sample, h, detail=axis, infix=True)
+
+
+def _walk(program: Program, draw: Draw) -> Value:
+    """Sums from the start, from the end, or of all that came before."""
+    h = _signed(program, draw)
+    axis: Axis = draw.one(("rows", "rows", "columns"))
+    over = grid.rows if axis == "rows" else grid.columns
+    program.cost_ns += 2.5 if axis == "rows" else 5.0
+    divisor = "COLS**0.5" if axis == "rows" else "ROWS**0.5"
+    form = draw.one(("forwards", "backwards", "exclusive"))
+    sample = over(lambda line: [value / math.sqrt(grid.SIDE) for value in itertools.accumulate(line)], h.grid)
+    result = _summed(h, axis, divisor, sample, backwards=form == "backwards")
+    if form == "exclusive":
+        dim = -1 if axis == "rows" else -2
+        node = Node("sub", (Node("cumsum", (h.node,), axis, heavy=True), h.node))
+        text = f"(torch.cumsum({h.text}, dim={dim}) - {h.text}) / {divisor}"
+        return Value(text, node, _DIMS, result.grid, result.curved, infix=True, nested=2)
+    return result
+
+
+def _growth(program: Program, draw: Draw) -> Value:
+    """Products of factors near one."""
+    h = _signed(program, draw)
+    program.cost_ns += 3.0
+    sample = grid.rows(
+        lambda line: list(itertools.accumulate(line, lambda total, value: total * (1 + value / 3), initial=1.0))[1:],
+        h.grid,
+    )
+    if sample is None or not grid.informative(sample):
+        raise UnsuitableError("products tell too little")
+    text = f"torch.cumprod(1 + {h.text} / COLS**0.5, dim=-1)"
+    return combine("cumprod", text, _DIMS, sample, h, detail="rows", bends=True)
+
+
+def _running_mean(program: Program, draw: Draw) -> Value:
+    """Mean of what came so far, in rows that differ."""
+    x = program.input("x", _DIMS, kind="uneven", layout=program.layout())
+    others = sides(program, draw, _DIMS, draw.integer(0, 1), ("column", "full"), full="uneven")
+    h = program.keep(chain(program, draw, x, draw.integer(0, 2), others))
+    if not grid.stands_out(h.grid.values, grid.ROWS):
+        raise UnsuitableError("rows are alike")
+    program.cost_ns += 3.0
+    program.line(f"steps = torch.arange(1, COLS + 1, device={h.text}.device)")
+    return _summed(h, "rows", "steps", grid.rows(_means, h.grid))
+
+
+def _means(line: Samples) -> Samples:
+    return [total / (place + 1) for place, total in enumerate(itertools.accumulate(line))]
+
+
+def _extreme(program: Program, draw: Draw) -> Value:
+    """The largest or smallest so far."""
+    if program.backward:
+        raise UnsuitableError("extremes have derivatives with jumps")
+    x = program.input("x", _DIMS, kind="uneven", layout=program.layout())
+    others = sides(program, draw, _DIMS, draw.integer(1, 2), ("full", "column"), full="uneven")
+    h = program.keep(chain(program, draw, x, draw.integer(0, 1), others))
+    name, best = draw.one((("cummax", max), ("cummin", min)))
+    if grid.bounded(h.grid.values, above=name == "cummax"):
+        raise UnsuitableError("extremes meet a bound")
+    program.cost_ns += 2.5
+    sample = grid.rows(lambda line: list(itertools.accumulate(line, best)), h.grid)
+    if sample is None or not grid.informative(sample):
+        raise UnsuitableError("extremes tell too little")
+    return combine(name, f"torch.{name}({h.text}, dim=-1).values", _DIMS, sample, h, detail="rows")
+
+
+def _area(program: Program, draw: Draw) -> Value:
+    """Sums over rows and columns: the table with which sums over rectangles are made."""
+    h = _signed(program, draw)
+    program.cost_ns += 6.0
+    rows = combine("cumsum", f"torch.cumsum({h.text}, dim=-1)", _DIMS, h.grid, h, detail="rows")
+    text = f"torch.cumsum({rows.text}, dim=-2) / (ROWS * COLS)**0.5"
+    return combine("cumsum", text, _DIMS, grid.mixed(draw, h.grid), rows, detail="columns", infix=True)

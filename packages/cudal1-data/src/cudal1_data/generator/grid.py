@@ -1,0 +1,197 @@
+"""Eight by eight sample values of every tensor, carried along while a program is written.
+
+They show what an operator does to the values before it stands in a task: whether an answer is constant, saturated,
+out of range, or no longer depends on an input. Rows stand for all leading dimensions, columns for the last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+from cudal1_data.generator.draw import Draw
+
+LAYERS = "layers"
+"""Name under which the weights of all layers go, as a leaf."""
+
+SIDE = 8
+"""Rows, and columns: few, because every operator is applied to all samples once for each leaf."""
+ROWS = [list(range(row * SIDE, row * SIDE + SIDE)) for row in range(SIDE)]
+"""Places of each row."""
+COLUMNS = [list(range(column, SIDE * SIDE, SIDE)) for column in range(SIDE)]
+"""Places of each column."""
+
+Kind = Literal["full", "uneven", "tilted", "row", "column", "mask", "positive"]
+"""`full`: normal; `uneven`: each row with a mean and spread of its own; `tilted`: each column with a mean and spread of
+its own; `row`: the same for each row; `column`: one for each row; `mask`: 1 with a chance of 0.7; `positive`: from 0.5
+to 1.5."""
+
+_LARGEST = 40.0
+"""Values beyond make float16 coarse and exponentials run over."""
+_LEAST_SPREAD = 0.08
+"""Standard deviation over the largest magnitude: below, an answer is nearly constant."""
+_MOST_EQUAL = 0.7
+"""Share of samples with one value: above, an answer is mostly saturated."""
+_LEAST_EFFECT = 0.12
+"""Change, over the standard deviation, when one leaf is drawn anew: below, the answer hardly depends on it."""
+
+Samples = list[float]
+Function = Callable[[float], float] | Callable[[float, float], float] | Callable[[float, float, float], float]
+"""What an operator does to numbers, one or two of which may be tensors' and the last a constant."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Sample values, and what they become when one leaf is drawn anew."""
+
+    values: Samples
+    """SIDE x SIDE values, row by row."""
+    redrawn: dict[str, Samples] = field(default_factory=dict[str, Samples])
+    """The same with another draw of the leaf of that name."""
+
+
+def leaf(name: str, draw: Draw, kind: Kind) -> Grid:
+    """Return sample values of an input or parameter."""
+    return Grid(_samples(draw, kind), {name: _samples(draw, kind)})
+
+
+def _samples(draw: Draw, kind: Kind) -> Samples:
+    if kind == "row":
+        return [draw.normal() for _ in range(SIDE)] * SIDE
+    if kind == "column":
+        return [value for value in [draw.normal() for _ in range(SIDE)] for _ in range(SIDE)]
+    if kind == "mask":
+        return [float(draw.chance(0.7)) for _ in range(SIDE * SIDE)]
+    if kind == "positive":
+        return [0.5 + draw.real() for _ in range(SIDE * SIDE)]
+    values = [draw.normal() for _ in range(SIDE * SIDE)]
+    if kind in ("uneven", "tilted"):
+        line: Kind = "column" if kind == "uneven" else "row"
+        scales = [0.5 + (value * 7.0) % 1.0 for value in _samples(draw, line)]
+        means = [3.0 * ((value * 11.0) % 1.0) - 1.5 for value in _samples(draw, line)]
+        return [mean + scale * value for mean, scale, value in zip(means, scales, values, strict=True)]
+    return values
+
+
+def apply(operator: Function, *grids: Grid) -> Grid | None:
+    """Apply an operator to each place; None where it is not defined or runs over."""
+    function = cast("Callable[..., float]", operator)
+    try:
+        values = [function(*each) for each in zip(*(grid.values for grid in grids), strict=True)]
+        redrawn = {
+            name: [function(*each) for each in zip(*(g.redrawn.get(name, g.values) for g in grids), strict=True)]
+            for name in leaves(*grids)
+        }
+    except (OverflowError, ValueError, ZeroDivisionError):
+        return None
+    return Grid(values, redrawn)
+
+
+def rows(function: Callable[[Samples], float | Samples], grid: Grid) -> Grid | None:
+    """Apply a reduction or scan to each row; a single value stands at every place of its row."""
+    return _lines(function, grid, ROWS)
+
+
+def columns(function: Callable[[Samples], float | Samples], grid: Grid) -> Grid | None:
+    """Apply a reduction or scan to each column; a single value stands at every place of its column."""
+    return _lines(function, grid, COLUMNS)
+
+
+def _lines(function: Callable[[Samples], float | Samples], grid: Grid, lines: list[list[int]]) -> Grid | None:
+    def over(values: Samples) -> Samples:
+        out = [0.0] * len(values)
+        for line in lines:
+            result = function([values[place] for place in line])
+            for number, place in enumerate(line):
+                out[place] = result if isinstance(result, float | int) else result[number]
+        return out
+
+    try:
+        return Grid(over(grid.values), {name: over(values) for name, values in grid.redrawn.items()})
+    except (OverflowError, ValueError, ZeroDivisionError):
+        return None
+
+
+def mixed(draw: Draw, *grids: Grid, spread: float = 1.0, kind: Kind = "full") -> Grid:
+    """Return what a product or convolution of the operands looks like: normal, and new as far as an operand is."""
+    values = [spread * value for value in _samples(draw, kind)]
+    redrawn: dict[str, Samples] = {}
+    for name in leaves(*grids):
+        new = max(_novelty(one, name) for one in grids if name in one.redrawn)
+        old = math.sqrt(1.0 - new * new)
+        fresh = _samples(draw, kind)
+        redrawn[name] = [old * one + new * spread * other for one, other in zip(values, fresh, strict=True)]
+    return Grid(values, redrawn)
+
+
+def after_layer(draw: Draw, grid: Grid, spread: float) -> Grid:
+    """Return what a layer of the model makes of values, its weights one more leaf."""
+    return mixed(draw, grid, leaf(LAYERS, draw, "full"), spread=spread * size(grid.values))
+
+
+def _novelty(grid: Grid, name: str) -> float:
+    """Share of the values that is new when a leaf is drawn anew: two unrelated draws differ by the root of two."""
+    return min(1.0, _change(grid.values, grid.redrawn[name]) / (math.sqrt(2.0) * size(grid.values) + 1e-9))
+
+
+def leaves(*grids: Grid) -> list[str]:
+    """Names of all leaves below, in order of appearance."""
+    return list(dict.fromkeys(name for grid in grids for name in grid.redrawn))
+
+
+def informative(grid: Grid | None) -> bool:
+    """Whether values are finite, of ordinary size, spread out, and depend on every leaf."""
+    if grid is None or not all(map(math.isfinite, grid.values)):
+        return False
+    spread, largest = deviation(grid.values), max(map(abs, grid.values))
+    if largest > _LARGEST or spread < _LEAST_SPREAD * largest or largest < 0.05:
+        return False
+    rounded = [round(value / largest, 4) for value in grid.values]
+    if max(map(rounded.count, set(rounded))) > _MOST_EQUAL * len(rounded):
+        return False
+    return all(_change(grid.values, values) >= _LEAST_EFFECT * spread for values in grid.redrawn.values())
+
+
+def stands_out(values: Samples, lines: list[list[int]]) -> bool:
+    """Whether the means of lines differ by more than the chance of few samples: of a thousand they would be alike."""
+    means = [math.fsum(values[place] for place in line) / len(line) for line in lines]
+    within = math.fsum(deviation([values[place] for place in line]) ** 2 for line in lines) / len(lines)
+    return deviation(means) ** 2 >= 3.5 * within / SIDE
+
+
+def even(grid: Grid, lines: list[list[int]]) -> bool:
+    """Whether no line is nearly constant: dividing by its spread would magnify rounding."""
+    spreads = [deviation([grid.values[place] for place in line]) for line in lines]
+    return min(spreads) >= 0.2 * deviation(grid.values)
+
+
+def bounded(values: Samples, *, above: bool) -> bool:
+    """Whether values crowd at their end: the largest of a thousand would always be the same."""
+    ordered = sorted(values, reverse=not above)
+    least, middle, most = ordered[-4], ordered[len(ordered) // 2], ordered[-1]
+    return abs(most - least) < 0.2 * abs(most - middle)
+
+
+def mixes(*grids: Grid) -> bool:
+    """Whether sums of products of these say something about each: none nearly constant, and one without a mean."""
+    means = [abs(math.fsum(one.values)) / len(one.values) / (size(one.values) + 1e-9) for one in grids]
+    return all(mean < 0.9 for mean in means) and min(means) < 0.3
+
+
+def size(values: Sequence[float]) -> float:
+    """Root mean square."""
+    return math.sqrt(math.fsum(value * value for value in values) / len(values))
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviation."""
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+
+
+def _change(before: Samples, after: Samples) -> float:
+    if not all(map(math.isfinite, after)):
+        return 0.0
+    return math.sqrt(math.fsum((one - other) ** 2 for one, other in zip(before, after, strict=True)) / len(before))

@@ -1,0 +1,133 @@
+"""Feature maps: shapes in one to three dimensions, convolutions over them, and what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cudal1_data.generator import grid
+from cudal1_data.generator.draw import Draw
+from cudal1_data.generator.errors import UnsuitableError
+from cudal1_data.generator.program import Program
+from cudal1_data.generator.shapes import target_ns
+from cudal1_data.generator.values import Dims, Value, combine
+
+_AXES = {1: ("LENGTH",), 2: ("HEIGHT", "WIDTH"), 3: ("DEPTH", "HEIGHT", "WIDTH")}
+_EDGES = {1: (256, 300, 512, 700, 1024), 2: (24, 28, 32, 40, 48), 3: (8, 10, 12, 14)}
+_LAYERS = ("conv", "conv2", "conv3", "conv4", "conv5")
+
+
+@dataclass(frozen=True)
+class Form:
+    """A kind of convolution."""
+
+    name: str
+    """Its name in a structure."""
+    kernel: int
+    """Width of its window."""
+    stride: int = 1
+    """Step of its window."""
+    dilation: int = 1
+    """Distance of the window's points."""
+    depthwise: bool = False
+    """Whether each channel has a window of its own."""
+    groups: int = 1
+    """Groups of channels."""
+
+
+FORMS = (
+    Form("conv", 3),
+    Form("conv", 3, stride=2),
+    Form("conv", 3, dilation=2),
+    Form("conv", 5),
+    Form("pointwise_conv", 1),
+    Form("depthwise_conv", 3, depthwise=True),
+    Form("depthwise_conv", 5, depthwise=True),
+    Form("grouped_conv", 3, groups=4),
+)
+"""Convolutions that keep the size of a map, or halve it."""
+
+
+def dims_of(rank: int, channels: str = "CHANNELS") -> Dims:
+    """Return the shape of feature maps with so many spatial dimensions."""
+    return ("BATCH", channels, *_AXES[rank])
+
+
+def feature_input(program: Program, draw: Draw, name: str, dims: Dims, *, kind: grid.Kind = "full") -> Value:
+    """Add feature maps as an input; some lie channels last."""
+    last = len(dims) == 4 and draw.chance(0.3)
+    return program.input(name, dims, kind=kind, layout="channels_last" if last else "contiguous")
+
+
+def convolved(program: Program, draw: Draw, value: Value, form: Form, out: str = "") -> Value:
+    """Convolve with a layer of the model.
+
+    Args:
+        program: The task.
+        draw: Choices.
+        value: Feature maps.
+        form: The kind of convolution.
+        out: Constant with the number of channels that come out; as many as come in when empty.
+
+    Raises:
+        UnsuitableError: Sums over the values say too little.
+    """
+    if not grid.mixes(value.grid, grid.leaf("", draw, "full")):
+        raise UnsuitableError("sums of these values say too little")
+    rank, channels = len(value.dims) - 2, value.dims[1]
+    out = out or channels
+    words = [channels, out, str(form.kernel)]
+    padding = form.dilation * (form.kernel // 2)
+    if form.stride > 1:
+        words.append(f"stride={form.stride}")
+    if padding:
+        words.append(f"padding={padding}")
+    if form.dilation > 1:
+        words.append(f"dilation={form.dilation}")
+    if form.depthwise or form.groups > 1:
+        words.append(f"groups={channels if form.depthwise else form.groups}")
+    bias = draw.chance(0.5)
+    if not bias:
+        words.append("bias=False")
+    layer = program.member(program.free(_LAYERS), f"nn.Conv{rank}d({', '.join(words)})")
+    space = tuple(f"{dim} // {form.stride}" for dim in value.dims[2:]) if form.stride > 1 else value.dims[2:]
+    sample = grid.after_layer(draw, value.grid, 0.62)
+    detail = f"{rank}d, {form.kernel}" + (", bias" if bias else "")
+    dims = (value.dims[0], out, *space)
+    return combine(form.name, f"{layer}({value.text})", dims, sample, value, detail=detail, layer=True)
+
+
+def set_sizes(
+    program: Program, draw: Draw, dims: Dims, costs_ns: float, *, widths: dict[str, float] | None = None
+) -> None:
+    """Set batch, channels and edges of the maps.
+
+    Args:
+        program: The task.
+        draw: Choices.
+        dims: The input's shape.
+        costs_ns: What convolutions and pooling take for each element and channel (those over all channels), in
+            nanoseconds; pointwise work was counted by the program.
+        widths: Further constants for channels, as multiples of the input's.
+    """
+    rank = len(dims) - 2
+    channels = draw.one((8, 12, 16) if rank == 3 else (16, 24, 32, 48))
+    edge = draw.one(_EDGES[rank])
+    cost = program.cost_ns + costs_ns * channels
+    maps = target_ns(draw, program) / max(cost, 1.5) / (channels * edge**rank)
+    while maps < 1.5 and edge > 10:
+        edge = max(10, edge * 3 // 4) // 2 * 2
+        maps = target_ns(draw, program) / max(cost, 1.5) / (channels * edge**rank)
+    batch = max(1, min(64, round(maps)))
+    program.size("BATCH", batch, max(8, batch * 8))
+    program.size(dims[1], channels, channels * 2)
+    for name, width in (widths or {}).items():
+        program.size(name, int(channels * width), int(channels * 2 * width))
+    for name in dims[2:]:
+        program.size(name, edge, edge * 2 if rank == 1 else edge)
+
+
+def dense_ns(form: Form, rank: int, *, widening: float = 1.0) -> float:
+    """Return what a convolution over all channels takes for each element that comes in, over the number of channels."""
+    if form.depthwise:
+        return 0.0
+    return 2.0 * form.kernel**rank * widening / form.groups / form.stride**rank / 45.0

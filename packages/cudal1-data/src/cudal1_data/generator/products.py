@@ -1,0 +1,89 @@
+"""Matrix products, scaled so that their values are of ordinary size."""
+
+from __future__ import annotations
+
+from cudal1_data.generator import grid
+from cudal1_data.generator.draw import Draw
+from cudal1_data.generator.errors import UnsuitableError
+from cudal1_data.generator.program import Program
+from cudal1_data.generator.shapes import near, target_ns
+from cudal1_data.generator.values import Dims, Value, combine
+
+FLOPS_PER_NS = 60.0
+"""Floating-point operations in a nanosecond on one core."""
+
+
+def linear(program: Program, draw: Draw, value: Value, width: str, out: str, *, bias: bool | None = None) -> Value:
+    """Multiply by a weight of the model, with or without a bias.
+
+    Args:
+        program: The task.
+        draw: Choices.
+        value: The factor, its last dimension `width`.
+        width: Constant with the number of terms.
+        out: Constant with the number of results.
+        bias: Whether a bias is added; drawn by default.
+    """
+    bias = draw.chance(0.5) if bias is None else bias
+    dims = (*value.dims[:-1], out)
+    if not grid.mixes(value.grid, grid.leaf("", draw, "full")):
+        raise UnsuitableError("sums of these values say too little")
+    size = grid.size(value.grid.values)
+    if draw.chance(0.5):
+        name = program.free(("proj", "lift", "mix", "map", "blend", "turn", "drop", "rise", "fold"))
+        layer = program.member(name, f"nn.Linear({width}, {out}" + ("" if bias else ", bias=False") + ")")
+        sample = grid.after_layer(draw, value.grid, 0.62)
+        return combine(
+            "linear", f"{layer}({value.text})", dims, sample, value, detail="bias" if bias else "", layer=True
+        )
+    name = program.free(("weight", "kernel", "matrix", "basis", "frame", "table", "factors", "plan", "lens"))
+    weight = program.parameter(name, (out, width), text=f"torch.randn({out}, {width}) / {width}**0.5")
+    sample = grid.mixed(draw, value.grid, weight.grid, spread=size)
+    if not bias:
+        return combine("linear", f"F.linear({value.text}, {weight.text})", dims, sample, value, weight, bends=True)
+    offset = program.parameter(program.free([f"{name}_bias"]), (out,))
+    text = f"F.linear({value.text}, {weight.text}, {offset.text})"
+    return combine("linear", text, dims, sample, value, weight, offset, detail="bias", bends=True)
+
+
+def matmul(
+    draw: Draw, left: Value, right: Value, dims: Dims, width: str, *, text: str = "{0} @ {1}", detail: str = ""
+) -> Value:
+    """Multiply two values and divide by the root of the number of terms.
+
+    Args:
+        draw: Choices.
+        left: First factor.
+        right: Second factor.
+        dims: The result's shape.
+        width: Number of terms, as it stands in the program.
+        text: How the product is written, with `{0}` and `{1}` for the factors.
+        detail: What the structure shows beside the name.
+    """
+    if not grid.mixes(left.grid, right.grid):
+        raise UnsuitableError("sums of these products say too little")
+    product = text.format(left.atom, right.atom)
+    if product.startswith("torch."):
+        written = f"{product} / {width}**0.5"
+    else:
+        written = f"({product}) / {width}**0.5"
+    size = grid.size(left.grid.values) * grid.size(right.grid.values)
+    sample = grid.mixed(draw, left.grid, right.grid, spread=size)
+    return combine("matmul", written, dims, sample, left, right, detail=detail, bends=True, infix=True)
+
+
+def sides_of(draw: Draw, program: Program, products: float = 1.0) -> tuple[int, int, int]:
+    """Return rows, terms and columns of a product that takes as long as a call should.
+
+    Args:
+        draw: Choices.
+        program: The task, its pointwise work counted already.
+        products: How many products of these sizes the program makes.
+    """
+    work = target_ns(draw, program) * FLOPS_PER_NS / (2.0 * products)
+    edge = work ** (1 / 3)
+    terms = near(draw, edge * (0.5 + draw.real()))
+    columns = near(draw, edge * (0.5 + draw.real()))
+    # A result element costs its terms, and the pointwise work behind it.
+    share = terms / (terms + program.cost_ns * FLOPS_PER_NS / (2.0 * products))
+    return near(draw, max(32.0, work * share / (terms * columns))), terms, columns

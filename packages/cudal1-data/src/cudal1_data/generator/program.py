@@ -1,0 +1,272 @@
+"""Writes a task in KernelBench's form: constants, `Model`, `get_inputs`, `get_init_inputs`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cudal1_data.generator import grid, structure
+from cudal1_data.generator.draw import Draw
+from cudal1_data.generator.grid import Grid, Kind
+from cudal1_data.generator.structure import Node
+from cudal1_data.generator.values import Dims, Value, renamed
+from cudal1_data.task import Device, Size
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+Layout = Literal["contiguous", "transposed", "channels_last"]
+
+_CAST = {"bfloat16": ".bfloat16()", "float16": ".half()"}
+_ACROSS_NS = 6.0
+"""What it takes to combine an element of a transposed tensor with one that is not."""
+_WIDEN_NS = 1.2
+"""What it takes to widen an element of half precision."""
+_NAMES = ("h", "u", "v", "s", "p", "r", "e", "d", "f", "o", "n", "l")
+_CONSTANT = re.compile(r"\b[A-Z][A-Z0-9_]*\b")
+
+
+@dataclass
+class Program:
+    """A task while it is being written.
+
+    Args:
+        draw: Choices of dtype, layout and sample values.
+        backward: Whether the task computes the gradients of its inputs.
+    """
+
+    draw: Draw
+    backward: bool = False
+    dtype: Dtype = "float32"
+    layouts: set[Layout] = field(default_factory=set[Layout])
+    """Layouts that inputs have, other than contiguous."""
+    sizes: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """The constants, for the CPU and for a GPU."""
+    cost_ns: float = 0.0
+    """About what the pointwise work for one element of the main tensor takes on one core."""
+    outputs: list[Value] = field(default_factory=list[Value])
+    _members: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    _inputs: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    _leaves: list[str] = field(default_factory=list[str])
+    _floats: dict[str, Value] = field(default_factory=dict[str, Value])
+    _lines: list[str] = field(default_factory=list[str])
+    _taken: set[str] = field(default_factory=lambda: {"F", "torch", "self", "grad", "wide", "out"})
+
+    def size(self, name: str, cpu: int, cuda: int) -> str:
+        """Set a constant at the top of the file."""
+        self.sizes[name] = (cpu, cuda)
+        return name
+
+    def size_on(self, device: Device) -> Size:
+        """Return the constants for a device."""
+        return {name: both[device == "cuda"] for name, both in self.sizes.items()}
+
+    def input(
+        self,
+        name: str,
+        dims: Dims,
+        *,
+        kind: Kind = "full",
+        text: str = "",
+        layout: Layout = "contiguous",
+        axes: tuple[int, int] = (-2, -1),
+    ) -> Value:
+        """Add a floating-point or boolean input.
+
+        Args:
+            name: Its name in `forward`.
+            dims: Its shape.
+            kind: What its values look like.
+            text: How `get_inputs` makes it; by default by its kind.
+            layout: How it lies in memory.
+            axes: Axes that change places in a transposed layout.
+        """
+        *before, expression = [text] if text else _made(name, dims, kind)
+        operator = "mask" if kind == "mask" else "x"
+        if operator == "x" and self.dtype in _CAST:
+            expression = (f"({expression})" if _is_infix(expression) else expression) + _CAST[self.dtype]
+        lines = [*before, f"{name} = {expression}"]
+        if layout == "channels_last":
+            lines.append(f"{name} = {name}.contiguous(memory_format=torch.channels_last)")
+        elif layout == "transposed":
+            swap = f".transpose({axes[0]}, {axes[1]})"
+            lines.append(f"{name} = {name}{swap}.contiguous(){swap}")
+        if layout != "contiguous":
+            self.layouts.add(layout)
+        if layout == "transposed":
+            self.cost_ns += _ACROSS_NS
+        if operator == "x" and self.dtype in _CAST and "1" not in dims and len(dims) > 1:
+            self.cost_ns += _WIDEN_NS
+        value = Value(name, Node(operator), dims, self._leaf(name, kind))
+        self._inputs[name] = lines
+        if operator == "x":
+            self._floats[name] = value
+        return value
+
+    def free(self, names: Sequence[str]) -> str:
+        """Return the first of the names that nothing has yet."""
+        return next(name for name in names if name not in self._taken)
+
+    def layout(self) -> Layout:
+        """Choose a layout for a large input: one in four is transposed."""
+        return "transposed" if self.draw.child("layout", len(self._inputs)).chance(0.25) else "contiguous"
+
+    def index(self, name: str, dims: Dims, below: str) -> Value:
+        """Add an integer input with values from 0 up to a constant."""
+        self._inputs[name] = [f"{name} = torch.randint({below}, ({', '.join(dims)}{',' * (len(dims) == 1)}))"]
+        return Value(name, Node("i"), dims, self._leaf(name, "full"))
+
+    def parameter(self, name: str, dims: Dims, *, text: str = "", kind: Kind = "row") -> Value:
+        """Add a parameter of the model; values by default from the normal distribution."""
+        shape = ", ".join(dims)
+        sample = self._leaf(name, kind)
+        self.member(name, f"nn.Parameter({text or f'torch.randn({shape})'})")
+        return Value(f"self.{name}", Node("w"), dims, sample)
+
+    def _leaf(self, name: str, kind: Kind) -> Grid:
+        assert name not in self._taken, f"expected a new name, got {name} twice"
+        self._taken.add(name)
+        self._leaves.append(name)
+        return grid.leaf(name, self.draw.child("leaf", name), kind)
+
+    @contextmanager
+    def uncounted(self) -> Generator[None]:
+        """Write work on few elements: it does not count."""
+        before = self.cost_ns
+        yield
+        self.cost_ns = before
+
+    def member(self, name: str, text: str) -> str:
+        """Set an attribute of the model in its constructor; returns how `forward` writes it."""
+        self._taken.add(name)
+        self._members.append((name, text))
+        return f"self.{name}"
+
+    def line(self, text: str) -> None:
+        """Add a line to `forward`."""
+        self._lines.append(text)
+
+    def keep(self, value: Value, name: str = "") -> Value:
+        """Give a value a variable of its own, if it has none yet."""
+        if value.nested == 0:
+            return value
+        name = name or self.free((*_NAMES, *(f"h{number}" for number in range(2, 100))))
+        self._taken.add(name)
+        self._lines.append(f"{name} = {value.text}")
+        return renamed(value, name)
+
+    def returns(self, *values: Value) -> None:
+        """Set what `forward` returns."""
+        self.outputs = list(values)
+
+    @property
+    def roots(self) -> list[Node]:
+        """The structure."""
+        return [value.node for value in self.outputs]
+
+    def unused(self) -> list[str]:
+        """Names of inputs and parameters that no output depends on."""
+        used = {name for value in self.outputs for name in value.leaves}
+        return [name for name in self._leaves if name not in used]
+
+    def wanted(self) -> list[str]:
+        """Names of the inputs whose gradients a backward task returns; of inputs that enter alike, the first."""
+        marked: dict[str, str] = {}
+        for name, value in self._floats.items():
+            marked.setdefault(structure.marked_key(self.roots, value.node), name)
+        return list(marked.values())
+
+    def source(self) -> str:
+        """Return the program's text, at the CPU's sizes."""
+        parts = [
+            "import torch\nimport torch.nn as nn\n" + self._functional(),
+            "".join(f"{name} = {both[0]}\n" for name, both in self.sizes.items()),
+            "\nclass Model(nn.Module):\n" + self._constructor() + self._forward(),
+            "\ndef get_inputs():\n" + self._get_inputs(),
+            "\ndef get_init_inputs():\n" + f"    return [{', '.join(self._arguments())}]\n",
+        ]
+        return "\n".join(parts)
+
+    def _functional(self) -> str:
+        text = "\n".join([*self._lines, *(value.text for value in self.outputs)])
+        return "import torch.nn.functional as F\n" if "F." in text else ""
+
+    def _arguments(self) -> list[str]:
+        used = [name for _, text in self._members for name in _CONSTANT.findall(text) if name in self.sizes]
+        return list(dict.fromkeys(used))
+
+    def _constructor(self) -> str:
+        if not self._members:
+            return ""
+        arguments = self._arguments()
+        lines = [f"    def __init__({', '.join(['self', *(name.lower() for name in arguments)])}):"]
+        lines.append("        super().__init__()")
+        for name, text in self._members:
+            lowered = _CONSTANT.sub(lambda match: match[0].lower() if match[0] in arguments else match[0], text)
+            lines.append(f"        self.{name} = {lowered}")
+        return "\n".join(lines) + "\n\n"
+
+    def _forward(self) -> str:
+        if self.backward:
+            return self._gradients()
+        return _function("forward", ["self", *self._inputs], [*self._widened(), *self._body()])
+
+    def _body(self) -> list[str]:
+        """The lines that compute; a variable that is only returned is none."""
+        result = ", ".join(value.text for value in self.outputs)
+        name, _, text = self._lines[-1].partition(" = ") if self._lines else ("", "", "")
+        if name == result:
+            return [*self._lines[:-1], f"return {text}"]
+        return [*self._lines, f"return {result}"]
+
+    def _gradients(self) -> str:
+        wanted = self.wanted()
+        compute = _function("compute", ["self", *self._inputs], self._body())
+        names = ", ".join(wanted)
+        body = [
+            *self._widened(extra=["grad"]),
+            "with torch.enable_grad():",
+            *(f"    {name} = {name}.detach().requires_grad_()" for name in wanted),
+            f"    out = self.compute({', '.join(self._inputs)})",
+            f"return torch.autograd.grad(out, [{names}], grad)" + ("" if len(wanted) > 1 else "[0]"),
+        ]
+        return compute + "\n" + _function("forward", ["self", *self._inputs, "grad"], body)
+
+    def _widened(self, extra: list[str] | None = None) -> list[str]:
+        """Lines that bring half-precision inputs to the precision of the arithmetic."""
+        names = [*self._floats, *(extra or [])]
+        if self.dtype == "float32" or not names:
+            return []
+        lines = [f"wide = torch.get_default_dtype()  # {self.dtype} is how inputs are stored"]
+        return [*lines, *(f"{name} = {name}.to(wide)" for name in names)]
+
+    def _get_inputs(self) -> str:
+        lines = [line for group in self._inputs.values() for line in group]
+        names = list(self._inputs)
+        if self.backward:
+            cast = _CAST.get(self.dtype, "")
+            lines.append(f"grad = torch.randn({', '.join(self.outputs[0].dims)}){cast}")
+            names.append("grad")
+        return "".join(f"    {line}\n" for line in lines) + f"    return [{', '.join(names)}]\n"
+
+
+def _function(name: str, arguments: list[str], body: list[str]) -> str:
+    return f"    def {name}({', '.join(arguments)}):\n" + "".join(f"        {line}\n" for line in body)
+
+
+def _made(name: str, dims: Dims, kind: Kind) -> list[str]:
+    """The lines that make an input, the last without the name in front."""
+    shape = ", ".join(dims)
+    if kind == "mask":
+        return [f"torch.rand({shape}) < 0.7"]
+    if kind == "positive":
+        return [f"torch.rand({shape}) + 0.5"]
+    if kind in ("uneven", "tilted"):
+        line = ", ".join((*dims[:-1], "1") if kind == "uneven" else dims[-1:])
+        return [f"{name} = torch.randn({shape}) * (0.5 + torch.rand({line}))", f"{name} + 3 * torch.rand({line}) - 1.5"]
+    return [f"torch.randn({shape})"]
+
+
+def _is_infix(text: str) -> bool:
+    return bool(re.search(r" [-+*/<] ", text))

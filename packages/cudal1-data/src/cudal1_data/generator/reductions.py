@@ -1,0 +1,202 @@
+"""Reductions of rows or columns, and which of them say something about the values that come in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from cudal1_data.generator import grid
+from cudal1_data.generator.draw import Draw
+from cudal1_data.generator.errors import UnsuitableError
+from cudal1_data.generator.grid import Samples
+from cudal1_data.generator.program import Program
+from cudal1_data.generator.structure import Node
+from cudal1_data.generator.values import Value, combine
+
+Axis = Literal["rows", "columns"]
+"""`rows`: over the last dimension; `columns`: over the one before it."""
+
+_ATTEMPTS = 8
+"""Draws of one reduction before the attempt at a task ends: the values suit none."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A reduction."""
+
+    name: str
+    """Its name in a structure."""
+    text: str
+    """How it is written: `{h}` for the operand, `{axis}` for `dim=...`."""
+    function: Callable[[Samples], float]
+    """What it makes of one line."""
+    cost_ns: float
+    """About what an element takes on one core."""
+    smooth: bool = True
+    """Whether its derivative has no jumps."""
+    linear: bool = False
+    """Whether its derivative is the same everywhere."""
+    averages: bool = True
+    """Whether the chance of single elements averages out: lines must then differ by themselves."""
+    slow_if_few: bool = False
+    """Whether it takes far longer on short lines."""
+    inner: tuple[str, ...] = ()
+    """Simpler operators around the reduction, from the inside; `|` stands for the reduction itself."""
+
+
+def mean(line: Samples) -> float:
+    """Mean."""
+    return math.fsum(line) / len(line)
+
+
+def variance(line: Samples) -> float:
+    """Variance, over n."""
+    middle = mean(line)
+    return mean([(value - middle) ** 2 for value in line])
+
+
+def log_mean_exp(line: Samples) -> float:
+    """Logarithm of the mean of exponentials."""
+    return math.log(mean([math.exp(value) for value in line]))
+
+
+REDUCTIONS: tuple[Reduction, ...] = (
+    Reduction("mean", "torch.mean({h}, {axis})", mean, 0.3, linear=True),
+    Reduction("rms", "torch.sqrt(torch.mean(torch.square({h}), {axis}))", lambda line: math.sqrt(
+        mean([value * value for value in line])), 1.0, inner=("square", "|mean", "sqrt")),
+    Reduction("mean_abs", "torch.mean(torch.abs({h}), {axis})", lambda line: mean([abs(value) for value in line]), 1.0,
+              smooth=False, inner=("abs", "|mean")),
+    Reduction("std", "torch.std({h}, {axis})", lambda line: math.sqrt(variance(line)), 7.5, slow_if_few=True),
+    Reduction("var", "torch.var({h}, {axis}, unbiased=False)", variance, 7.5, slow_if_few=True),
+    Reduction("amax", "torch.amax({h}, {axis})", max, 0.3, smooth=False, averages=False),
+    Reduction("amin", "torch.amin({h}, {axis})", min, 0.3, smooth=False, averages=False),
+    Reduction("log_mean_exp", "torch.log(torch.mean(torch.exp({h}), {axis}))", log_mean_exp, 1.8,
+              inner=("exp", "|mean", "log")),
+)  # fmt: skip
+"""What the families reduce with. A sum is a mean of another scale; only means keep values of ordinary size."""
+
+
+def reduced(
+    program: Program,
+    draw: Draw,
+    value: Value,
+    axis: Axis,
+    *,
+    keepdim: bool = False,
+    names: tuple[str, ...] = (),
+    few: bool = False,
+) -> Value:
+    """Reduce rows or columns with one of the reductions that suit the values.
+
+    Args:
+        program: The task.
+        draw: Choices.
+        value: What to reduce; it gets a variable.
+        axis: Which lines.
+        keepdim: Whether the result keeps the dimension, with size 1.
+        names: Reductions to choose from; all by default.
+        few: Whether lines are so short that their means differ by chance.
+
+    Raises:
+        UnsuitableError: None suits.
+    """
+    value = program.keep(value)
+    table = [
+        one
+        for one in REDUCTIONS
+        if (one.smooth or not program.backward) and (not names or one.name in names) and not (few and one.slow_if_few)
+    ]
+    for _ in range(_ATTEMPTS):
+        try:
+            return _reduced(program, draw.one(table), value, axis, keepdim=keepdim, few=few)
+        except UnsuitableError:
+            continue
+    raise UnsuitableError("no reduction suits the values")
+
+
+def _reduced(program: Program, reduction: Reduction, value: Value, axis: Axis, *, keepdim: bool, few: bool) -> Value:
+    lines = grid.ROWS if axis == "rows" else grid.COLUMNS
+    over = grid.rows if axis == "rows" else grid.columns
+    sample = over(reduction.function, value.grid)
+    if sample is None or not grid.informative(sample):
+        raise UnsuitableError(f"{reduction.name} tells too little")
+    if reduction.averages and not few and not _differ(value, reduction, lines):
+        raise UnsuitableError(f"{reduction.name} averages out")
+    if (
+        reduction.name in ("amax", "amin")
+        and not few
+        and grid.bounded(value.grid.values, above=reduction.name == "amax")
+    ):
+        raise UnsuitableError(f"{reduction.name} meets a bound")
+    if program.backward and reduction.name == "std" and not grid.even(value.grid, lines):
+        raise UnsuitableError("the gradient divides by a spread that may be near zero")
+    place = -1 if axis == "rows" else -2
+    dims = list(value.dims)
+    dims[place : (place + 1) or None] = ["1"] if keepdim else []
+    where = f"dim={place}" + (", keepdim=True" if keepdim else "")
+    result = combine(
+        reduction.name,
+        reduction.text.format(h=value.text, axis=where),
+        tuple(dims),
+        sample,
+        value,
+        detail=axis,
+        bends=not reduction.linear,
+    )
+    program.cost_ns += reduction.cost_ns * (4 if few else 1)
+    return result if not reduction.inner else _expanded(result, reduction, value, axis)
+
+
+def _expanded(result: Value, reduction: Reduction, value: Value, axis: Axis) -> Value:
+    """Put the simpler operators in the place of the reduction's own name."""
+    node = value.node
+    for name in reduction.inner:
+        node = Node(name[1:], (node,), axis, heavy=True) if name.startswith("|") else Node(name, (node,))
+    return Value(result.text, node, result.dims, result.grid, result.curved, nested=result.nested)
+
+
+_TERMS: dict[str, Callable[[float, float], float]] = {
+    "rms": lambda value, _: value * value,
+    "mean_abs": lambda value, _: abs(value),
+    "std": lambda value, middle: (value - middle) ** 2,
+    "var": lambda value, middle: (value - middle) ** 2,
+    "log_mean_exp": lambda value, _: math.exp(min(value, 30.0)),
+}
+"""What is averaged, given a value and the mean of its line; the value itself where nothing is said."""
+
+
+def _differ(value: Value, reduction: Reduction, lines: list[list[int]]) -> bool:
+    function = _TERMS.get(reduction.name)
+    if function is None:
+        return grid.stands_out(value.grid.values, lines)
+    seen = list(value.grid.values)
+    for line in lines:
+        middle = mean([seen[place] for place in line])
+        for place in line:
+            seen[place] = function(seen[place], middle)
+    return grid.stands_out(seen, lines)
+
+
+def dots(program: Program, draw: Draw, left: Value, right: Value, width: str) -> Value:
+    """Sum the products of two values over the last dimension, divided by the root of the number of terms.
+
+    Args:
+        program: The task.
+        draw: Choices.
+        left: A value with rows.
+        right: Another, or a vector; normal, without a mean.
+        width: Constant with the number of terms.
+
+    Raises:
+        UnsuitableError: The sums would say too little.
+    """
+    if not grid.mixes(right.grid, left.grid):
+        raise UnsuitableError("sums of these products say too little")
+    node = Node("mul", (left.node, right.node))
+    sample = grid.mixed(draw, left.grid, right.grid, spread=grid.size(left.grid.values), kind="column")
+    text = f"torch.sum({left.atom} * {right.atom}, dim=-1) / {width}**0.5"
+    result = combine("sum", text, left.dims[:-1], sample, left, right, detail="rows", bends=True, infix=True)
+    program.cost_ns += 1.5
+    return replace(result, node=Node("sum", (node,), "rows", heavy=True))

@@ -1,0 +1,132 @@
+"""What a user asks for: `elementwise+softmax?n=200&seed=7`.
+
+| option | stands for |
+| --- | --- |
+| `n` | number of tasks over all families, which take turns (100) |
+| `seed` | which tasks (0); task k of a family and seed is the same whatever else is asked for |
+| `backward` | 1: gradients of the inputs instead of the output (0) |
+| `order` | `family` (the default) or `curriculum`: from easy to hard |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Literal, get_args
+from urllib.parse import parse_qsl
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cudal1_data.errors import UnknownSuiteError, UnknownTaskError
+from cudal1_data.generator.families import FAMILIES
+from cudal1_data.generator.make import make_task
+from cudal1_data.progress import paced
+from cudal1_data.suite import nearest
+from cudal1_data.task import Task
+
+Order = Literal["family", "curriculum"]
+
+_NAME = re.compile(r"(?P<family>[a-z_]+)-(?P<seed>\d{1,18})-(?P<number>\d{1,9})(?P<backward>-backward)?")
+
+
+class Request(BaseModel):
+    """Which tasks to generate."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    families: tuple[str, ...] = tuple(FAMILIES)
+    """Families, in the order in which they take turns."""
+    n: int = Field(default=100, ge=1, le=1_000_000)
+    """Number of tasks over all families."""
+    seed: int = Field(default=0, ge=0, lt=10**18)
+    """Which tasks."""
+    backward: bool = False
+    """Gradients of the inputs instead of the output."""
+    order: Order = "family"
+    """`family`: family by family; `curriculum`: from easy to hard."""
+
+    def tasks(self) -> Iterator[Task]:
+        """Yield the tasks."""
+        each, more = divmod(self.n, len(self.families))
+        made = (
+            make_task(family, self.seed, number, backward=self.backward)
+            for place, family in enumerate(self.families)
+            for number in range(each + (place < more))
+        )
+        told = paced(made, self.n, "tasks generated")
+        yield from curriculum(told) if self.order == "curriculum" else told
+
+
+def parse_request(text: str) -> Request:
+    """Read what stands behind `generated:`.
+
+    Raises:
+        UnknownSuiteError: A family or option that is none, or a value that is out of range.
+
+    >>> parse_request("softmax+scan?n=20").families
+    ('softmax', 'scan')
+    """
+    names, _, options = text.partition("?")
+    values: dict[str, object] = {}
+    if names:
+        values["families"] = tuple(dict.fromkeys(map(_family, names.split("+"))))
+    for name, value in parse_qsl(options, keep_blank_values=True):
+        if name == "families" or name not in Request.model_fields:
+            raise UnknownSuiteError(f"generated: expected the options {_options()}, got {name!r}")
+        if name in values:
+            raise UnknownSuiteError(f"generated: expected {name} once, got {values[name]} and {value}; leave one out")
+        values[name] = value
+    try:
+        return Request.model_validate(values)
+    except ValidationError as error:
+        details = "; ".join(f"{item['loc'][0]}: {item['msg']}, got {item['input']!r}" for item in error.errors())
+        raise UnknownSuiteError(f"generated: expected {_options()}: {details}") from error
+
+
+def parse_name(name: str) -> Task:
+    """Make the task of a name such as `softmax-7-12`.
+
+    Raises:
+        UnknownTaskError: The text is no such name.
+        UnknownSuiteError: There is no such family.
+    """
+    match = _NAME.fullmatch(name)
+    if not match:
+        raise UnknownTaskError(
+            f"generated: expected FAMILY-SEED-NUMBER, with -backward for gradients (softmax-7-12), got {name!r}"
+        )
+    family = _family(match["family"])
+    return make_task(family, int(match["seed"]), int(match["number"]), backward=bool(match["backward"]))
+
+
+def curriculum(tasks: Iterable[Task]) -> list[Task]:
+    """Sort generated tasks from easy to hard: by level, by difficulty within it, then by id."""
+    return sorted(tasks, key=lambda task: (task.level, int(tag_of(task, "difficulty")), task.id))
+
+
+def tag_of(task: Task, name: str) -> str:
+    """Return what a generated task's tag of that name says (`family`, `structure`, `dtype`, `layout`, `difficulty`).
+
+    Raises:
+        KeyError: The task has no such tag: it was not generated.
+    """
+    for tag in task.tags:
+        key, colon, value = tag.partition(":")
+        if colon and key == name:
+            return value
+    raise KeyError(f"expected a tag {name}:... on {task.id}, it has {', '.join(task.tags) or 'none'}")
+
+
+def _family(name: str) -> str:
+    name = name.strip()
+    if name not in FAMILIES:
+        near = nearest(name, FAMILIES)
+        raise UnknownSuiteError(
+            f"generated: expected families among {', '.join(FAMILIES)}, joined by +, got {name!r}"
+            + (f"; did you mean {', '.join(near)}?" if near else "")
+        )
+    return name
+
+
+def _options() -> str:
+    return f"n=1..1000000, seed=0.., backward=0|1, order={'|'.join(get_args(Order))}"

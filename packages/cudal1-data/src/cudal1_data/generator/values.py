@@ -1,0 +1,194 @@
+"""A tensor of the program that is being written: its text, its structure, its shape, its sample values."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cudal1_data.generator import grid
+from cudal1_data.generator.grid import Grid
+from cudal1_data.generator.structure import Node
+from cudal1_data.generator.vocabulary import Operator
+
+Dims = tuple[str, ...]
+"""A shape, as names of constants; `1` where it is broadcast."""
+
+
+_PLACE = re.compile(r"(?<=\()\{(?P<number>\d)\}(?=[,)])|(?<=, )\{(?P<later>\d)\}(?=[,)])|\{(?P<other>\d)\}")
+"""A place for an operand: a call's first argument, a later one, or anywhere else."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor."""
+
+    text: str
+    """How it is written."""
+    node: Node
+    """How it came about."""
+    dims: Dims
+    """Its shape."""
+    grid: Grid
+    """What its values look like."""
+    curved: frozenset[str] = frozenset()
+    """Leaves that its gradients depend on."""
+    infix: bool = False
+    """Whether the text must stand in parentheses within another."""
+    nested: int = 0
+    """Operators in the text."""
+
+    @property
+    def atom(self) -> str:
+        """The text, as it stands within another."""
+        return f"({self.text})" if self.infix else self.text
+
+    @property
+    def leaves(self) -> list[str]:
+        """Inputs and parameters that it depends on."""
+        return grid.leaves(self.grid)
+
+
+def pointwise(operator: Operator, *operands: Value, constant: float | None = None) -> Value | None:
+    """Apply a pointwise operator; None where it is not defined on the sample values."""
+    extra = () if constant is None else (constant,)
+
+    def applied(*each: float) -> float:
+        return operator.function(*each, *extra)
+
+    result = grid.apply(applied, *(one.grid for one in operands))
+    if result is None:
+        return None
+    bent = set[str]().union(*(one.curved for one in operands))
+    if not operator.linear:
+        bent |= _bent(operands, operator.linear_in)
+    return Value(
+        text=filled(operator.text, *operands, constant=constant),
+        node=_build(_graph(operator.graph or _plain(operator.name, len(operands))), [one.node for one in operands]),
+        dims=broadcast(*(one.dims for one in operands)),
+        grid=result,
+        curved=frozenset(bent),
+        infix=operator.infix,
+        nested=1 + sum(one.nested for one in operands),
+    )
+
+
+def _bent(operands: Sequence[Value], linear_in: Sequence[int]) -> set[str]:
+    """Return the leaves that the gradients of inputs depend on after a nonlinear operator.
+
+    Where it is linear in an operand, its gradients depend on that operand only if another depends on inputs.
+    """
+    live = [one.node.live for one in operands]
+    return {
+        name
+        for place, one in enumerate(operands)
+        if any(is_live for other, is_live in enumerate(live) if other != place or place not in linear_in)
+        for name in one.leaves
+    }
+
+
+def filled(text: str, *operands: Value, constant: float | None = None) -> str:
+    """Write operands into a text with `{0}`, `{1}`; one that is a whole argument of a call needs no parentheses."""
+
+    def written(match: re.Match[str]) -> str:
+        alone = match["number"] or match["later"]
+        return operands[int(alone)].text if alone else operands[int(match["other"])].atom
+
+    return _PLACE.sub(written, text).replace("{c}", str(constant))
+
+
+def combine(
+    name: str,
+    text: str,
+    dims: Dims,
+    sample: Grid,
+    *operands: Value,
+    detail: str = "",
+    heavy: bool = True,
+    bends: bool = False,
+    infix: bool = False,
+    layer: bool = False,
+) -> Value:
+    """Apply any other operator.
+
+    Args:
+        name: The operator's name in the structure.
+        text: How the result is written.
+        dims: The result's shape.
+        sample: What its values look like.
+        operands: What it is applied to.
+        detail: What the structure shows beside the name.
+        heavy: Whether it needs a pass of its own.
+        bends: Whether gradients depend on its operands: with one, on all of it; with several, it is linear in each.
+        infix: Whether the text must stand in parentheses within another.
+        layer: Whether it is a layer of the model, with weights that gradients do not depend on yet.
+    """
+    bent = set[str]().union(*(one.curved for one in operands))
+    if bends:
+        bent |= _bent(operands, tuple(range(len(operands))) if len(operands) > 1 else ())
+    if layer:
+        bent.discard(grid.LAYERS)
+    return Value(
+        text=text,
+        node=Node(name, tuple(one.node for one in operands), detail=detail, heavy=heavy),
+        dims=dims,
+        grid=sample,
+        curved=frozenset(bent),
+        infix=infix,
+        nested=1 + sum(one.nested for one in operands),
+    )
+
+
+def broadcast(*shapes: Dims) -> Dims:
+    """Return the shape that results.
+
+    >>> broadcast(("ROWS", "COLS"), ("COLS",), ("ROWS", "1"))
+    ('ROWS', 'COLS')
+    """
+    longest = max(shapes, key=len)
+    padded = [("1",) * (len(longest) - len(shape)) + shape for shape in shapes]
+    return tuple(next((dim for dim in column if dim != "1"), "1") for column in zip(*padded, strict=True))
+
+
+def renamed(value: Value, name: str) -> Value:
+    """Return the value as a variable of that name."""
+    return replace(value, text=name, infix=False, nested=0)
+
+
+def redrawn(value: Value, sample: Grid) -> Value:
+    """Return the value with other sample values."""
+    return replace(value, grid=sample)
+
+
+Graph = int | tuple[str, tuple["Graph", ...]]
+
+
+def _plain(name: str, count: int) -> str:
+    return f"{name}({','.join(map(str, range(count)))})"
+
+
+@functools.cache
+def _graph(text: str) -> Graph:
+    """Read a structure such as `mul(0,sigmoid(1))`."""
+    name, bracket, inner = text.partition("(")
+    if not bracket:
+        return int(name)
+    parts: list[str] = []
+    depth = start = 0
+    for place, character in enumerate(inner):
+        if character == "(":
+            depth += 1
+        elif character == ")" and depth:
+            depth -= 1
+        elif depth == 0 and character in ",)":
+            parts.append(inner[start:place])
+            start = place + 1
+    return name, tuple(map(_graph, parts))
+
+
+def _build(graph: Graph, operands: list[Node]) -> Node:
+    if isinstance(graph, int):
+        return operands[graph]
+    name, below = graph
+    return Node(name, tuple(_build(one, operands) for one in below))

@@ -1,0 +1,323 @@
+"""Whole programs: the reference's constructor, calls into PyTorch as they are, and kernels in between."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from cudal1_data.kernelgen.codegen.cuda import CudaKernel, loop_kernel, pointwise_kernel, row_kernel
+from cudal1_data.kernelgen.codegen.triton import triton_head, triton_kernel, triton_loop
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step, units
+from cudal1_data.kernelgen.ir import Node, Reference
+from cudal1_data.operators import device_text
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The parameters of a template; a program uses those that its kernels have."""
+
+    block: int = 1024
+    """Triton: elements of a program, where there are no rows."""
+    warps: int = 4
+    """Triton: warps of a program."""
+    stages: int = 2
+    """Triton: stages of loads."""
+    rows: int = 1
+    """Triton: rows of a program."""
+    threads: int = 256
+    """CUDA: threads of a block, or of a row."""
+    vector: int = 1
+    """CUDA: elements that a thread reads at once, where there are no rows."""
+    per_block: int = 1
+    """CUDA: rows of a block, each a warp."""
+    unroll: int = 1
+    """CUDA: steps of a row's loops that are unrolled."""
+    depth: int = 0
+    """Kernels that are written, counted from the last; 0 for all. The others stay PyTorch."""
+
+
+def torch_program(reference: Reference, steps: Sequence[Step]) -> str:
+    """Write every operator as a call into PyTorch of its own."""
+    return Writer(reference, steps).text("", lambda kernel, number: None)
+
+
+def triton_program(reference: Reference, steps: Sequence[Step], choice: Choice) -> str:
+    """Write kernels in Triton.
+
+    Raises:
+        UnsuitableError: There is nothing for a kernel to do, or a tile would be too large.
+    """
+    chosen = _chosen(steps, choice)
+    definitions: list[str] = []
+
+    def run(kernel: Kernel | LoopStep, number: int) -> str | None:
+        if number not in chosen:
+            return None
+        name, tuned = f"fused{number}", {"block": choice.block, "warps": choice.warps, "stages": choice.stages}
+        if isinstance(kernel, LoopStep):
+            made = triton_loop(kernel, name, **tuned)
+        else:
+            made = triton_kernel(kernel, name, rows=choice.rows, **tuned)
+        definitions.append(made.definition)
+        return made.call
+
+    program = Writer(reference, steps)
+    body = program.forward(run)
+    return program.whole(triton_head(definitions), "\n\n".join(definitions), body)
+
+
+def nvrtc_program(reference: Reference, steps: Sequence[Step], choice: Choice) -> str:
+    """Write kernels in CUDA C++ that NVRTC builds when they are first called.
+
+    Raises:
+        UnsuitableError: There is nothing for a kernel to do.
+    """
+    chosen = _chosen(steps, choice)
+    definitions: list[str] = []
+
+    def run(kernel: Kernel | LoopStep, number: int) -> str | None:
+        if number not in chosen:
+            return None
+        made = _cuda(kernel, number, choice)
+        definitions.append(f'SOURCE{number} = r"""{made.definition}"""\n')
+        return f"built(SOURCE{number}, {made.name!r})(grid={made.grid}, block={made.block}, args=[{{args}}])"
+
+    program = Writer(reference, steps)
+    body = program.forward(run)
+    build = textwrap.dedent("""
+        @functools.cache
+        def built(source, name):
+            return torch.cuda._compile_kernel(source, name)
+    """)
+    return program.whole("import functools\n", "\n".join(definitions) + build, body)
+
+
+def inline_program(reference: Reference, steps: Sequence[Step], choice: Choice) -> str:
+    """Write kernels in CUDA C++ that torch's extension loader builds when the program is imported.
+
+    Raises:
+        UnsuitableError: There is nothing for a kernel to do.
+    """
+    chosen = _chosen(steps, choice)
+    kernels: list[CudaKernel] = []
+
+    def run(kernel: Kernel | LoopStep, number: int) -> str | None:
+        if number not in chosen:
+            return None
+        made = _cuda(kernel, number, choice)
+        kernels.append(made)
+        return f"extension.run_{made.name}({{args}})"
+
+    program = Writer(reference, steps)
+    body = program.forward(run)
+    launchers = [_launcher(one) for one in kernels]
+    declared = "\n".join(text.partition(" {\n")[0] + ";" for text in launchers)
+    names = ", ".join(f'"run_{one.name}"' for one in kernels)
+    # One definition of each helper: every kernel stands in a namespace of its own.
+    texts = "\n".join(
+        f"namespace of_{one.name} {{\n{_without_linkage(one.definition)}}}\n{text}"
+        for one, text in zip(kernels, launchers, strict=True)
+    )
+    source = f"#include <torch/types.h>\n#include <c10/cuda/CUDAStream.h>\n{texts}"
+    definition = (
+        f'CUDA = r"""{source}"""\n\nextension = load_inline(\n    name="variant",\n'
+        f'    cpp_sources=r"""{declared}""",\n    cuda_sources=CUDA,\n    functions=[{names}],\n)\n'
+    )
+    return program.whole("from torch.utils.cpp_extension import load_inline\n", definition, body)
+
+
+def _without_linkage(definition: str) -> str:
+    return definition.removeprefix('extern "C" {\n').removesuffix("}\n")
+
+
+def _launcher(kernel: CudaKernel) -> str:
+    names = [f"t{place}" for place in range(len(kernel.parameters))]
+    parameters = ", ".join(f"torch::Tensor {name}" for name in names)
+    pointers = ", ".join(f"({kind}){name}.data_ptr()" for kind, name in zip(kernel.parameters, names, strict=True))
+    grid, block = (", ".join(map(str, sizes)) for sizes in (kernel.grid, kernel.block))
+    stream = "c10::cuda::getCurrentCUDAStream()"
+    return (
+        f"void run_{kernel.name}({parameters}) {{\n"
+        f"    of_{kernel.name}::{kernel.name}<<<dim3({grid}), dim3({block}), 0, {stream}>>>({pointers});\n}}\n"
+    )
+
+
+def _cuda(kernel: Kernel | LoopStep, number: int, choice: Choice) -> CudaKernel:
+    name = f"fused{number}"
+    if isinstance(kernel, LoopStep):
+        return loop_kernel(kernel, name, threads=choice.threads, unroll=choice.unroll)
+    if kernel.trailing:
+        per_block = choice.per_block if choice.threads == 32 else 1
+        return row_kernel(kernel, name, threads=choice.threads, per_block=per_block, unroll=choice.unroll)
+    vector = next(width for width in (choice.vector, 2, 1) if width <= choice.vector and kernel.size % width == 0)
+    return pointwise_kernel(kernel, name, threads=choice.threads, vector=vector)
+
+
+def _chosen(steps: Sequence[Step], choice: Choice) -> range:
+    count = len(units(steps))
+    if count == 0 or choice.depth > count:
+        raise UnsuitableError(f"expected at least {max(choice.depth, 1)} kernels, found {count}")
+    return range(count - choice.depth if choice.depth else 0, count)
+
+
+Read = tuple[Node, bool]
+"""A tensor that a kernel reads, and whether it goes by the tensor's strides where it has some."""
+Run = Callable[[Kernel | LoopStep, int], str | None]
+"""Returns the line that runs a kernel, or a loop in one, `{args}` for its tensors; None where PyTorch computes it."""
+
+
+@dataclass
+class Writer:
+    """Writes one program around its kernels."""
+
+    reference: Reference
+    steps: Sequence[Step]
+    names: dict[int, str] = field(default_factory=dict[int, str])
+    lines: list[str] = field(default_factory=list[str])
+    absorbed: set[int] = field(default_factory=set[int])
+    """`id`s of calls into PyTorch, and of kernels, whose work other kernels do themselves."""
+    given: dict[int, tuple[Read, ...]] = field(default_factory=dict[int, tuple[Read, ...]])
+    """By `id` of a kernel what it reads, where that is not its leaves."""
+    number: int = 0
+    """Kernels so far."""
+    taken: set[str] = field(default_factory=set[str])
+    """Names that the reference has given, and this program so far."""
+
+    def __post_init__(self) -> None:
+        self.taken |= set(re.findall(r"[^\W\d]\w*", self.reference.head))
+        self.taken |= {one.partition("_")[0] for one in self.reference.methods} | set(self.reference.methods)
+
+    def text(self, head: str, run: Run) -> str:
+        """Return the program without definitions of its own."""
+        return self.whole(head, "", self.forward(run))
+
+    def whole(self, head: str, definitions: str, body: list[str]) -> str:
+        """Return the program."""
+        imports = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
+        given = [line for line in self.reference.head.splitlines() if line not in imports.splitlines()]
+        constructor = textwrap.indent(textwrap.dedent(self.reference.constructor), "    ")
+        parts = [
+            head + imports + "".join(f"{line}\n" for line in given),
+            definitions,
+            "class ModelNew(nn.Module):\n" + (f"{constructor}\n\n" if constructor else ""),
+        ]
+        forward = f"    def forward({', '.join(['self', *self.reference.methods])}):\n"
+        forward += "".join(f"        {line}\n" for line in body)
+        return (
+            "\n\n".join(part.strip("\n") + "\n" for part in parts[:-1] if part.strip()) + "\n\n" + parts[-1] + forward
+        )
+
+    def forward(self, run: Run) -> list[str]:
+        """Return the lines of `forward`."""
+        self._write(self.steps, run)
+        result = ", ".join(self._name(root) for root in self.reference.roots)
+        return [*self.lines, f"return {result}" + ("," if self.reference.several and "," not in result else "")]
+
+    def _write(self, steps: Sequence[Step], run: Run) -> None:
+        for step in steps:
+            if isinstance(step, Node):
+                if id(step) not in self.absorbed and id(step) not in self.names:
+                    self._assign(step, step.text.format(*(self._name(one) for one in step.operands)))
+            elif isinstance(step, LoopStep):
+                self._loop(step, run)
+            elif id(step) not in self.absorbed:
+                line = run(step, self.number)
+                self.number += 1
+                if line is not None:
+                    self._launch(step, line)
+                for node in step.outputs if line is None else ():
+                    self._torch(node)
+
+    def _loop(self, step: LoopStep, run: Run) -> None:
+        """Write a loop: as one kernel, or step by step with what its body is made of."""
+        loop = step.loop
+        name = self.names[id(step.node)] = self._fresh("loop")
+        starts = step.node.operands[: len(loop.states)]
+        for leaf, node in zip(loop.outside, step.node.operands[len(starts) :], strict=True):
+            self.names[id(leaf)] = self._name(node)
+        if step.whole is not None and (line := run(step, self.number)) is not None:
+            self.number += 1
+            self._launch_loop(step, step.whole, name, line)
+            return
+        states = [f"{name}_state{number}" for number in range(len(loop.states))]
+        for state, leaf, start in zip(states, loop.states, starts, strict=True):
+            self.lines.append(f"{state} = {self._name(start)}")
+            self.names[id(leaf)] = state
+        self.lines += [f"{name}_kept{number} = []" for number in range(len(loop.kept))]
+        self.lines.append(f"for {loop.index} in {loop.steps!r}:")
+        around, self.lines = self.lines, []
+        self._write(step.body, (lambda kernel, number: None) if step.whole is not None else run)
+        self.lines += [f"{name}_kept{number}.append({self._name(node)})" for number, node in enumerate(loop.kept)]
+        if states:
+            self.lines.append(f"{', '.join(states)} = {', '.join(self._name(node) for node in loop.nexts)}")
+        self.lines = [*around, *(f"    {line}" for line in self.lines)]
+
+    def _launch_loop(self, step: LoopStep, kernel: Kernel, name: str, line: str) -> None:
+        loop = step.loop
+        starts = dict(zip(map(id, loop.states), step.node.operands, strict=False))
+        args: list[str] = []
+        for leaf in kernel.leaves:
+            # A step's part is read from the whole tensor.
+            read = leaf.operands[0] if leaf.strides else starts.get(id(leaf), leaf)
+            args.append(self._argument(read))
+        device = args[0]
+        made: list[str] = []
+        for number, (shape, stacked) in enumerate(zip(step.kept_dims, step.stacked, strict=True)):
+            made.append(f"{name}_all{number}")
+            self.lines.append(f"{made[-1]} = torch.empty({shape}, device={device}.device, dtype=torch.float32)")
+            if stacked is not None:
+                self.names[id(stacked)] = made[-1]
+        for number in step.finals:
+            made.append(f"{name}_state{number}")
+            self.lines.append(f"{made[-1]} = torch.empty({kernel.domain}, device={device}.device, dtype=torch.float32)")
+        self.lines.append(line.replace("{args}", ", ".join([*args, *made])))
+        for number in step.listed:
+            self.lines.append(f"{name}_kept{number} = {made[number]}.unbind({step.axes[number]})")
+
+    def _assign(self, node: Node, text: str) -> None:
+        self.names[id(node)] = self._fresh("t")
+        self.lines.append(f"{self.names[id(node)]} = {text}")
+
+    def _fresh(self, stem: str) -> str:
+        number = len(self.names)
+        while f"{stem}{number}" in self.taken:
+            number += 1
+        self.taken.add(f"{stem}{number}")
+        return f"{stem}{number}"
+
+    def _name(self, node: Node) -> str:
+        return self.names.get(id(node), node.text)
+
+    def _argument(self, node: Node, strided: bool = True) -> str:
+        """Return how a kernel is given a tensor."""
+        as_it_is = node.kind == "parameter" or (strided and node.strides)
+        return self._name(node) + ("" if as_it_is else ".contiguous()")
+
+    def _launch(self, kernel: Kernel, line: str) -> None:
+        read = self.given.get(id(kernel), tuple((leaf, True) for leaf in kernel.leaves))
+        args = [self._argument(*one) for one in read]
+        device = self._name(read[0][0]) if read else self.reference.methods[0]
+        for node in kernel.outputs:
+            self._assign(node, f"torch.empty({node.dims}, device={device}.device, dtype=torch.float32)")
+            args.append(self.names[id(node)])
+        self.lines.append(line.replace("{args}", ", ".join(args)))
+
+    def _torch(self, node: Node) -> str:
+        """Write a node's operators as lines of PyTorch; return its text."""
+        if node.leaf or id(node) in self.names:
+            name = self._name(node)
+            return f"{name}.float()" if node.dtype in ("float16", "bfloat16") else name
+        operands = [self._torch(one) for one in node.operands]
+        axes = tuple(range(-node.trailing, 0))
+        if node.kind == "pointwise":
+            text = device_text(node.expression, "torch", tuple(operands))
+        elif node.kind == "scan":
+            text = f"torch.cumsum({operands[0]}, dim=-1)"
+        else:
+            call = {"sum": "sum", "max": "amax", "min": "amin"}[node.how]
+            text = f"torch.{call}({operands[0]}, dim={axes}, keepdim={node.keepdim})"
+        self._assign(node, text)
+        return self.names[id(node)]

@@ -1,0 +1,301 @@
+"""Calls that stay PyTorch's own, with the shapes of what they return; and layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend import dtypes, shapes
+from cudal1_data.kernelgen.frontend.operators import Unfused, fused, layer_norm, reduction
+from cudal1_data.kernelgen.frontend.values import Layer, Symbol, Value, opaque, pointwise, shape, written
+from cudal1_data.kernelgen.ir import Dims, Node, broadcast
+
+_MAKES = ("randn", "rand", "randint", "ones", "zeros", "arange", "eye", "empty")
+_STORED = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "bool": "bool", "long": "int64"}
+_SAME = (
+    "flip",
+    "abs",
+    "tril",
+    "triu",
+    "one_hot",
+    "roll",
+    "cumprod",
+    "index_add",
+    "normalize",
+    "softmax",
+    "log_softmax",
+    "cumsum",
+    "softmin",
+    "zeros_like",
+    "ones_like",
+    "instance_norm",
+    "group_norm",
+    "layer_norm",
+)
+_PRODUCTS = ("linear", "matmul", "bmm", "mm", "mv", "outer", "kron")
+_PAIRS = ("cummax", "cummin")
+"""Calls that return values and their indices."""
+
+
+def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]) -> Value:
+    """Return what a call computes.
+
+    Args:
+        name: Last part of the function's name.
+        text: How the function is written; with a leading dot for a method of the first argument.
+        args: Arguments by position.
+        named: Arguments by name.
+
+    Raises:
+        UnsuitableError: The shape of its result is not known.
+    """
+    if name == "get_default_dtype":
+        return Symbol("torch.get_default_dtype()", dtype="float32")
+    if "out" in named or named.get("inplace"):
+        raise UnsuitableError(f"expected no changes in place, got one by {name}")
+    if name in ("to", *_STORED) and isinstance(args[0], Node):
+        return _stored(name, args, named)
+    if name == "detach" and len(args) == 1:
+        return args[0]  # no gradients are asked for
+    result = fused(name, args, named)
+    if not isinstance(result, Unfused):
+        return result
+    nodes = [one for one in args if isinstance(one, Node)]
+    operands: list[Node] = []
+    given = [written(one, operands) for one in args]
+    given += [f"{key}={written(one, operands)}" for key, one in named.items()]
+    if text.startswith("."):
+        whole = f"{given[0]}{text}({', '.join(given[1:])})"
+    else:
+        whole = f"{text}({', '.join(given)})"
+    if name in _PAIRS and nodes:
+        values = opaque(f"{whole}[0]", nodes[0].dims, *operands, dtype=nodes[0].dtype)
+        return values, opaque(f"{whole}[1]", nodes[0].dims, *operands, dtype="int64")
+    return opaque(whole, _dims(name, args, named), *operands, dtype=_dtype(name, nodes, args, named))
+
+
+def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Node:
+    """Return what a layer of the model computes.
+
+    Raises:
+        UnsuitableError: The layer is none of those that are known.
+    """
+    if len(args) != 1 or not isinstance(args[0], Node):
+        raise UnsuitableError(f"expected one tensor in {module.name}(...)")
+    dims = shapes.layer_dims(module, args[0].dims)
+    if args[0].dtype != "float32":
+        raise UnsuitableError(f"expected float32 in {module.name}(...), got {args[0].dtype}")
+    if module.kind == "LayerNorm" and not module.kwargs and all(one is True for one in module.args[2:]):
+        weight, bias = (_parameter(module, name, leaves) for name in ("weight", "bias"))
+        return layer_norm(module, args[0], weight, bias)
+    if module.kind == "Linear":
+        weight = _parameter(module, "weight", leaves)
+        if not module.argument(2, "bias", True):
+            return opaque("F.linear({0}, {1})", dims, args[0], weight)
+        return opaque("F.linear({0}, {1}, {2})", dims, args[0], weight, _parameter(module, "bias", leaves))
+    return opaque(f"{module.name}({{0}})", dims, args[0])
+
+
+def _parameter(module: Layer, name: str, leaves: dict[str, Node]) -> Node:
+    text = f"{module.name}.{name}"
+    return leaves.setdefault(text, Node("parameter", shapes.attribute_dims(module, name), text=text))
+
+
+def _stored(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Node:
+    node = args[0]
+    assert isinstance(node, Node)
+    if name in _STORED:
+        dtype = _STORED[name]
+    elif len(args) == 2 and isinstance(args[1], Symbol) and not named:
+        same = args[1].dtype == "device" and node.dtype == "float32"
+        dtype = "float32" if same else dtypes.asked(args[1])
+    else:
+        raise UnsuitableError("expected x.to(dtype)")
+    if dtype == "float32" and node.dtype in ("float32", "float16", "bfloat16"):
+        return pointwise("a", node)
+    target = {"float32": "torch.get_default_dtype()"}.get(dtype, f"torch.{dtype}")
+    return opaque(f"{{0}}.to({target})", node.dims, node, dtype=dtype)
+
+
+def _dtype(name: str, nodes: Sequence[Node], args: Sequence[Value], named: Mapping[str, Value]) -> str:
+    if named.get("dtype") is not None:
+        return dtypes.asked(named["dtype"])
+    if name in ("randint", "arange", "argmax", "argmin", "one_hot"):
+        return "int64"
+    if name == "where":
+        if len(args) != 3 or not isinstance(args[0], Node) or args[0].dtype != "bool":
+            raise UnsuitableError("expected where with a condition and two choices")
+        return dtypes.promoted(*args[1:])
+    if name in _MAKES and not nodes:
+        return "float32"
+    if name in _SEVERAL or name in _PRODUCTS:
+        return dtypes.common(_tensors(args))
+    return nodes[1 if name == "embedding" else 0].dtype
+
+
+def _tensors(values: Sequence[Value]) -> list[Node]:
+    """Return all tensors among values, those in lists too."""
+    found: list[Node] = []
+    for one in values:
+        if isinstance(one, tuple):
+            found += _tensors(one)
+        elif isinstance(one, Symbol) and one.of is not None:
+            found.append(one.of)
+        elif isinstance(one, Node):
+            found.append(one)
+    return found
+
+
+def _dims(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
+    first = args[0] if args else None
+    if name in _MAKES and not isinstance(first, Node):
+        return _made(name, args, named)
+    nodes = [one for one in args if isinstance(one, Node)]
+    if name == "where":
+        return shape(*nodes)
+    if name in _SEVERAL:
+        return _SEVERAL[name](args, named)
+    if not isinstance(first, Node):
+        raise UnsuitableError(f"expected a tensor as the first argument of {name}")
+    if name in _SAME:
+        return (*first.dims, *shapes.ints(args[1])) if name == "one_hot" else first.dims
+    return _moved(name, first, args, named)
+
+
+def _made(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
+    if name == "randint":
+        return shapes.ints(args[-1])
+    if name == "arange":
+        return (math.ceil(shapes.ints(args[0])[0]),) if len(args) == 1 else (len(range(*shapes.ints(tuple(args)))),)
+    if name == "eye":
+        return shapes.ints(args[0]) * 2
+    return shapes.ints(args[0] if isinstance(args[0], tuple) else tuple(args))
+
+
+def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
+    rest = tuple(args[1:])
+    match name:
+        case "linear":
+            assert isinstance(rest[0], Node)
+            return (*x.dims[:-1], rest[0].dims[0])
+        case "matmul" | "bmm" | "mm" | "mv":
+            assert isinstance(rest[0], Node)
+            return shapes.product(x.dims, rest[0].dims)
+        case "transpose":
+            return shapes.swapped(x.dims, shapes.axis(x, rest[0]), shapes.axis(x, rest[1]))
+        case "t":
+            return x.dims[::-1]
+        case "permute":
+            order = shapes.ints(rest[0] if isinstance(rest[0], tuple) else rest)
+            return tuple(x.dims[place] for place in order)
+        case "reshape" | "view":
+            return shapes.reshaped(x.dims, shapes.ints(rest[0] if isinstance(rest[0], tuple) else rest))
+        case "unsqueeze":
+            (place,) = shapes.ints(rest[0])
+            place = place % (len(x.dims) + 1)
+            return (*x.dims[:place], 1, *x.dims[place:])
+        case "expand_as":
+            assert isinstance(rest[0], Node)
+            return broadcast(x.dims, rest[0].dims)
+        case "embedding":
+            assert isinstance(rest[0], Node)
+            return (*x.dims, rest[0].dims[-1])
+        case "gather":
+            assert isinstance(rest[1], Node)
+            return rest[1].dims
+        case "diag" if len(x.dims) == 1 and not rest and not named:
+            return (x.dims[0], x.dims[0])
+        case "contiguous":
+            return x.dims
+        case "repeat_interleave" if rest:
+            count, *more = rest
+            place = shapes.axis(x, next(iter(more), named.get("dim")))
+            (times,) = shapes.ints(count)
+            return (*x.dims[:place], x.dims[place] * times, *x.dims[place + 1 :])
+        case "outer":
+            assert isinstance(rest[0], Node)
+            return (*x.dims, *rest[0].dims)
+        case "kron":
+            assert isinstance(rest[0], Node)
+            return tuple(one * other for one, other in zip(x.dims, rest[0].dims, strict=True))
+        case "flatten":
+            given: dict[str, Value] = {**dict(zip(("start_dim", "end_dim"), rest, strict=False)), **named}
+            start, end = (shapes.axis(x, given.get(key, place)) for key, place in (("start_dim", 0), ("end_dim", -1)))
+            return (*x.dims[:start], math.prod(x.dims[start : end + 1]), *x.dims[end + 1 :])
+        case "interpolate" if not rest and set(named) == {"scale_factor"}:
+            (scale,) = shapes.ints(named["scale_factor"])
+            return (*x.dims[:2], *(size * scale for size in x.dims[2:]))
+        case _ if "_pool" in name and "adaptive" not in name and "ceil_mode" not in named:
+            return _pooled(name, x, rest, named)
+        case "mean" | "sum" | "amax" | "amin" | "var" | "std" | "argmax" | "argmin":
+            asked = reduction(name, rest, named)
+            axes = range(len(x.dims)) if asked.dim is None else [shapes.axis(x, one) for one in shapes.ints(asked.dim)]
+            return shapes.reduced(x.dims, axes, keepdim=asked.keepdim)
+        case _:
+            raise UnsuitableError(f"expected a call whose result's shape is known, got {name}")
+
+
+def _stacked(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
+    """Return the shape of tensors of one shape beside each other."""
+    given = next(iter(args), None)
+    parts = given if isinstance(given, tuple) else ()
+    if not parts or not all(isinstance(one, Node) for one in parts):
+        raise UnsuitableError("expected a list of tensors in stack")
+    dims = {one.dims for one in parts if isinstance(one, Node)}
+    if len(dims) != 1:
+        raise UnsuitableError(f"expected tensors of one shape in stack, got {sorted(dims)}")
+    (inner,) = dims
+    (axis,) = shapes.ints(args[1] if len(args) > 1 else named.get("dim", 0))
+    axis %= len(inner) + 1
+    return (*inner[:axis], len(parts), *inner[axis:])
+
+
+def _block_diagonal(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
+    """Return the shape of a matrix with `*blocks` on its diagonal."""
+    blocks = next(iter(args), None)
+    if len(args) != 1 or not isinstance(blocks, Symbol) or blocks.of is None or len(blocks.of.dims) != 3:
+        raise UnsuitableError("expected block_diag(*blocks) of one tensor of matrices")
+    count, high, wide = blocks.of.dims
+    return count * high, count * wide
+
+
+def _einsum(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
+    """Return the shape of an einsum whose letters are all written out."""
+    equation, tensors = args[0], [one for one in args[1:] if isinstance(one, Node)]
+    if not isinstance(equation, str) or "->" not in equation or "." in equation:
+        raise UnsuitableError(f"expected einsum with an equation of letters and '->', got {equation!r}")
+    inputs, _, result = equation.replace(" ", "").partition("->")
+    sizes = {
+        letter: size
+        for letters, one in zip(inputs.split(","), tensors, strict=True)
+        for letter, size in zip(letters, one.dims, strict=True)
+    }
+    return tuple(sizes[letter] for letter in result)
+
+
+_SEVERAL: dict[str, Callable[[Sequence[Value], Mapping[str, Value]], Dims]] = {
+    "stack": _stacked,
+    "block_diag": _block_diagonal,
+    "einsum": _einsum,
+}
+"""Calls whose first argument is no tensor."""
+
+
+def _pooled(name: str, x: Node, rest: tuple[Value, ...], named: Mapping[str, Value]) -> Dims:
+    """Return the shape after windows were pooled."""
+    rank = len(x.dims) - 2
+    given = rest[1:] if name.startswith("lp_") else rest
+    most = 2 if name.startswith("lp_") else 3
+    if rank < 1 or len(given) > most or "dilation" in named or "return_indices" in named:
+        raise UnsuitableError(f"expected plain windows in {name}")
+    kernel, stride, padding = (
+        (shapes.ints(value) * rank)[:rank]
+        for value in (
+            given[0] if given else named.get("kernel_size"),
+            (given[1] if len(given) > 1 else named.get("stride")) or (given[0] if given else named.get("kernel_size")),
+            given[2] if len(given) > 2 else named.get("padding", 0),
+        )
+    )
+    space = zip(x.dims[2:], kernel, stride, padding, strict=True)
+    return (*x.dims[:2], *((size + 2 * pad - edge) // step + 1 for size, edge, step, pad in space))

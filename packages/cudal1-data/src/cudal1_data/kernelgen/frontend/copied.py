@@ -1,0 +1,104 @@
+"""What is copied from a reference into a program: imports, constants and the constructor, by names that are there."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+
+from cudal1_data.kernelgen.errors import UnsuitableError
+
+_WRITERS = re.compile(r"torch|nn|F|math|tl|triton|libdevice|functools|load_inline|built|extension|CUDA|ModelNew")
+"""Names that programs, or those who read references, give to something themselves."""
+_NUMBERED = re.compile(r"(SOURCE|fused|product|step_)\d+")
+
+
+def head(tree: ast.Module) -> str:
+    """Return a reference's imports and constants.
+
+    Raises:
+        UnsuitableError: They do not stand on their own, or take names that programs use for something else.
+    """
+    kept = _kept(tree)
+    for one in kept:
+        if isinstance(one, ast.ImportFrom) and one.module == "__future__":
+            raise UnsuitableError("expected no imports from __future__")
+        if isinstance(one, ast.Assign):
+            refuse_taken(_bound(one))
+    known = _known(tree)
+    for one in kept:
+        _refuse_unknown(one, known)
+    return "\n".join(ast.unparse(one) for one in kept)
+
+
+def constructor(tree: ast.Module, source: str, model: ast.ClassDef) -> str:
+    """Return the text of `__init__` for a class that is not called `Model`; nothing where the model has none.
+
+    Args:
+        tree: The reference.
+        source: Its text.
+        model: The class.
+
+    Raises:
+        UnsuitableError: It needs the class by name, or something else of the reference that is not copied.
+    """
+    found = [one for one in model.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
+    if not found:
+        return ""
+    (function,) = found
+    text = ast.get_source_segment(source, function, padded=True) or ""
+    plain = ast.unparse(function)
+    changed = _Nameless().visit(ast.parse(plain))
+    if ast.unparse(changed) != plain:
+        text = ast.unparse(changed)
+    given = {one.arg for one in ast.walk(changed) if isinstance(one, ast.arg)}
+    _refuse_unknown(changed, _known(tree) | given | _bound(changed))
+    of_class = {one.name for one in model.body if isinstance(one, ast.FunctionDef)}
+    of_class |= {name for one in model.body if not isinstance(one, ast.FunctionDef) for name in _bound(one)}
+    for one in ast.walk(changed):
+        if isinstance(one, ast.Attribute) and ast.unparse(one.value) == "self" and one.attr in of_class:
+            raise UnsuitableError(f"expected no methods of the model in __init__, got self.{one.attr}")
+    return text
+
+
+def refuse_taken(names: set[str]) -> None:
+    """Raise an error where a reference uses a name that programs give to something else.
+
+    Raises:
+        UnsuitableError: It does.
+    """
+    for name in names:
+        if _WRITERS.fullmatch(name) or _NUMBERED.fullmatch(name):
+            raise UnsuitableError(f"expected other names than those of programs, got {name}")
+
+
+class _Nameless(ast.NodeTransformer):
+    """Turns `super(Model, self)` into `super()`."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if ast.unparse(node) == "super(Model, self)":
+            node.args = []
+        return node
+
+
+def _kept(tree: ast.Module) -> list[ast.stmt]:
+    return [one for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom | ast.Assign)]
+
+
+def _known(tree: ast.Module) -> set[str]:
+    return {name for one in _kept(tree) for name in _bound(one)}
+
+
+def _bound(node: ast.AST) -> set[str]:
+    """Return the names that a statement gives to something."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {one.asname or one.name.partition(".")[0] for one in node.names}
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+
+
+def _refuse_unknown(node: ast.AST, known: set[str]) -> None:
+    known = {"torch", "nn", "F", *dir(builtins)} | known
+    for one in ast.walk(node):
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load) and one.id not in known:
+            raise UnsuitableError(f"expected imports and constants only beside the model, got {one.id}")

@@ -1,0 +1,93 @@
+"""Tensors that only tell where an element lies: a kernel knows that by itself, and needs none of them in memory.
+
+A causal mask, a window around the diagonal and a distance between two places are made of `arange` or of a triangle of
+ones. Their twins here are pointwise operators over places, in float32, which holds whole numbers up to 2**24.
+"""
+
+from __future__ import annotations
+
+import re
+
+from cudal1_data.kernelgen.frontend.values import Value, pointwise
+from cudal1_data.kernelgen.ir import Dims, Node, walk
+
+_MOST = 2**20
+"""Largest number that is taken over: what a few sums of such numbers come to is exact."""
+_RANGE = re.compile(r"torch\.arange\((?:(\d+), )?(\d+), device=\{0\}\.device\)")
+_BOOL = r"(?:, dtype=torch\.bool)?"
+_ONES = re.compile(rf"torch\.ones\(\(?\d+, \d+\)?{_BOOL}, device=\{{0\}}\.device{_BOOL}\)")
+_VIEW = re.compile(r"\{0\}\[(?:None|:)(?:, (?:None|:))*\]")
+_SIDES = re.compile(r"\((\{\d\}|\d+) ([-+<>]=?) (\{\d\}|\d+)\)")
+_ABSOLUTE = ("{0}.abs()", "torch.abs({0})")
+_TRIANGLE = re.compile(r"(?:\{0\}\.|torch\.)(tril|triu)\((?:\{0\})?(?:, )?(?:diagonal=)?(-?\d+)?\)")
+_EXPRESSIONS = {
+    "+": "a + b",
+    "-": "a - b",
+    "<": "less(a, b)",
+    ">": "less(b, a)",
+    "<=": "less(a, b + 1.0)",
+    ">=": "less(b, a + 1.0)",
+}
+
+
+def twin(value: Value, *, whole: bool = False) -> Value:
+    """Return what a kernel computes in place of a call into PyTorch; the value itself where there is no such thing.
+
+    Args:
+        value: Truth values or ones that only tell of places, or anything else.
+        whole: Also for whole numbers: the twin holds them in float32.
+    """
+    dtypes = ("bool", "float32", "int64") if whole else ("bool", "float32")
+    if not isinstance(value, Node) or value.kind != "opaque" or value.dtype not in dtypes:
+        return value
+    return _twin(value) or value
+
+
+def _twin(node: Node) -> Node | None:
+    text, operands = node.text, node.operands
+    if (counted := _RANGE.fullmatch(text)) is not None:
+        first, (size,) = int(counted[1] or 0), node.dims
+        whole = _count(node.dims, node) if max(first, size) <= _MOST else None
+        return whole if whole is None or first == 0 else pointwise("a + b", whole, first)
+    if _VIEW.fullmatch(text) and operands[0].kind == "opaque" and operands[0].dtype == "int64":
+        inner = _twin(operands[0])
+        return _count(node.dims, node) if inner is not None and inner.kind == "count" else None
+    if text in _ABSOLUTE and node.dtype == "int64":
+        inner = _twin(operands[0])
+        return None if inner is None else pointwise("abs(a)", inner)
+    if (sides := _SIDES.fullmatch(text)) is not None and all(one.dtype == "int64" for one in operands):
+        left, right = (_side(one, operands) for one in (sides[1], sides[3]))
+        if left is None or right is None:
+            return None
+        return pointwise(_EXPRESSIONS[sides[2]], left, right, dtype="bool" if node.dtype == "bool" else "float32")
+    if (triangle := _TRIANGLE.fullmatch(text)) is not None and _ONES.fullmatch(operands[0].text):
+        return _triangle(node, lower=triangle[1] == "tril", diagonal=int(triangle[2] or 0))
+    return None
+
+
+def _triangle(node: Node, *, lower: bool, diagonal: int) -> Node | None:
+    rows, cols = node.dims
+    row, col = _count((rows, 1), node), _count((cols,), node)
+    if row is None or col is None or max(rows, cols, abs(diagonal)) > _MOST:
+        return None
+    if lower:  # col <= row + diagonal
+        return pointwise("less(a, b)", col, pointwise("a + b", row, diagonal + 1), dtype=node.dtype)
+    return pointwise("less(a, b)", pointwise("a + b", row, diagonal - 1), col, dtype=node.dtype)
+
+
+def _side(text: str, operands: tuple[Node, ...]) -> Node | int | None:
+    if text.isdigit():
+        return int(text) if int(text) <= _MOST else None
+    node = operands[int(text[1:-1])]
+    return _twin(node) if node.kind == "opaque" else None
+
+
+def _count(dims: Dims, made_by: Node) -> Node | None:
+    """Return the places along the one axis that is not 1; None where there is another number of them, or no input."""
+    place = next((one for one in walk(made_by) if one.kind == "input" and one.text), None)
+    if place is None or sum(size != 1 for size in dims) != 1:
+        return None
+    index = ", ".join(":" if size != 1 else "None" for size in dims)
+    view = f"[{index}]" if len(dims) > 1 else ""
+    text = f"torch.arange({max(dims)}, dtype=torch.float32, device={place.text}.device){view}"
+    return Node("count", dims, text=text)

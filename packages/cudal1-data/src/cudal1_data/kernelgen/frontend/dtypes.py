@@ -1,0 +1,73 @@
+"""How PyTorch stores what it computes from tensors of several dtypes, and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend.values import Symbol, Value
+from cudal1_data.kernelgen.ir import Node
+
+_FLOATS = ("float32", "float16", "bfloat16")
+_KNOWN = (*_FLOATS, "bool", "int64")
+_ALIASES = {"float": "float32", "half": "float16", "long": "int64"}
+
+
+def named(name: str) -> str:
+    """Return the one name of a dtype that has several: `torch.half` is `torch.float16`."""
+    return _ALIASES.get(name, name)
+
+
+def asked(value: Value) -> str:
+    """Return the dtype that a program asks for.
+
+    Raises:
+        UnsuitableError: It is none of those that are known.
+    """
+    if not isinstance(value, Symbol) or value.dtype not in _KNOWN:
+        raise UnsuitableError(f"expected one of {', '.join(_KNOWN)} as a dtype, got {value!r}")
+    return value.dtype
+
+
+def promoted(*operands: Value) -> str:
+    """Return the dtype of a sum, a product or a choice of tensors and numbers.
+
+    Raises:
+        UnsuitableError: It is not known.
+    """
+    tensors = [one for one in operands if isinstance(one, Node)]
+    numbers = [one for one in operands if not isinstance(one, Node)]
+    kinds = {one.dtype for one in tensors}
+    if not all(isinstance(one, int | float) for one in numbers) or not kinds <= set(_KNOWN):
+        raise UnsuitableError("expected tensors of dtypes that are known, and numbers")
+    if len(kinds) > 1 and len({one.dims == () for one in tensors}) > 1:
+        raise UnsuitableError("expected tensors of one dtype where one of them has no axes")
+    floats = kinds.intersection(_FLOATS)
+    if floats:
+        return floats.pop() if len(floats) == 1 else "float32"
+    if any(isinstance(one, float) for one in numbers):
+        return "float32"
+    whole = "int64" in kinds or any(not isinstance(one, bool) for one in numbers)
+    return "int64" if whole else "bool"
+
+
+def divided(*operands: Value) -> str:
+    """Return the dtype of a quotient.
+
+    Raises:
+        UnsuitableError: It is not known.
+    """
+    kind = promoted(*operands)
+    return kind if kind in _FLOATS else "float32"
+
+
+def common(tensors: Iterable[Node]) -> str:
+    """Return the dtype of tensors that PyTorch takes in one dtype only.
+
+    Raises:
+        UnsuitableError: They have several.
+    """
+    kinds = {one.dtype for one in tensors} or {"float32"}
+    if len(kinds) > 1:
+        raise UnsuitableError(f"expected tensors of one dtype, got {sorted(kinds)}")
+    return kinds.pop()

@@ -1,0 +1,200 @@
+"""Loops over time in a reference: the body is followed once, with leaves that stand for what the step before left."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend import shapes
+from cudal1_data.kernelgen.frontend.values import Listed, Symbol, Value, opaque, written
+from cudal1_data.kernelgen.ir import Loop, Node, contiguous, walk
+
+_MOST_COPIES = 16
+"""Steps of a loop that is written out where its body cannot be followed once for all."""
+
+
+@dataclass
+class Body:
+    """A loop's body while it is followed."""
+
+    index: str
+    """How the body writes the number of the step."""
+    outside: dict[int, tuple[Node, Node]] = field(default_factory=dict[int, tuple[Node, Node]])
+    """By `id` of a tensor outside the loop the leaf that stands for it, and the tensor."""
+
+    def leaf_of(self, value: Value) -> Value:
+        """Return what stands in the body for a value from outside."""
+        if isinstance(value, tuple):
+            return tuple(self.leaf_of(one) for one in value)
+        if isinstance(value, Listed):
+            return None  # a list is not used inside another loop
+        if isinstance(value, Symbol) and value.of is not None:
+            return replace(value, of=self._leaf(value.of))
+        return self._leaf(value) if isinstance(value, Node) else value
+
+    def _leaf(self, value: Node) -> Node:
+        leaf = Node("input", value.dims, dtype=value.dtype)
+        return self.outside.setdefault(id(value), (leaf, value))[0]
+
+    def is_outside(self, node: Node) -> bool:
+        """Whether a node is a leaf for a tensor from outside."""
+        return any(node is leaf for leaf, _ in self.outside.values())
+
+
+class Follows(Protocol):
+    """What follows expressions and statements of a reference."""
+
+    body: Body | None
+    loops: int
+
+    def value(self, node: ast.expr, scope: dict[str, Value]) -> Value:
+        """Follow an expression."""
+        ...
+
+    def follow(self, statement: ast.stmt, scope: dict[str, Value]) -> None:
+        """Follow a statement."""
+        ...
+
+
+def follow(reader: Follows, statement: ast.For, scope: dict[str, Value]) -> None:
+    """Follow a loop: as a loop where each step does the same, written out where it has few steps.
+
+    Raises:
+        UnsuitableError: The loop goes over something else than a range, or a step cannot be followed.
+    """
+    steps = _range(reader, statement, scope)
+    try:
+        after = _once(reader, statement, scope, steps)
+    except (UnsuitableError, LookupError, TypeError, AttributeError) as error:
+        if len(steps) > _MOST_COPIES:
+            raise UnsuitableError(f"expected a loop whose steps all do the same: {error}") from error
+        after = dict(scope)
+        for step in steps:
+            after[ast.unparse(statement.target)] = step
+            for one in statement.body:
+                reader.follow(one, after)
+    scope.clear()
+    scope.update(after)
+
+
+def _range(reader: Follows, statement: ast.For, scope: dict[str, Value]) -> range:
+    match statement:
+        case ast.For(target=ast.Name(), iter=ast.Call(func=ast.Name(id="range"), args=args, keywords=[]), orelse=[]):
+            steps = range(*shapes.ints(tuple(reader.value(one, scope) for one in args)))
+        case _:
+            raise UnsuitableError(f"expected a loop over a range, got {ast.unparse(statement)[:60]!r}")
+    if not steps:
+        raise UnsuitableError("expected a loop with at least one step")
+    return steps
+
+
+def _once(reader: Follows, statement: ast.For, scope: dict[str, Value], steps: range) -> dict[str, Value]:
+    """Follow a body for all steps; return the scope behind the loop."""
+    target, lists, assigned = ast.unparse(statement.target), _appended(statement), _assigned(statement)
+    if any(scope[name] != () for name in lists) or target in assigned:
+        raise UnsuitableError("expected empty lists before a loop that fills them")
+    reader.loops += 1
+    body = Body(f"step_{reader.loops}")
+    inner = {name: body.leaf_of(value) for name, value in scope.items() if name not in assigned}
+    first = {name: value for name in assigned if isinstance(value := scope.get(name), Node)}
+    states = {name: Node("input", node.dims, dtype=node.dtype) for name, node in first.items()}
+    inner |= {**states, target: Symbol(body.index, dtype="index")}
+    around, reader.body = reader.body, body
+    try:
+        for one in statement.body:
+            reader.follow(one, inner)
+    finally:
+        reader.body = around
+    kept = tuple(_alone(name, inner[name]) for name in lists)
+    nexts = tuple(_next(name, inner[name], state) for name, state in states.items())
+    used = {id(node) for node in walk(*nexts, *kept)}
+    outside = [pair for pair in body.outside.values() if id(pair[0]) in used]
+    leaves = tuple(leaf for leaf, _ in outside)
+    loop = Loop(body.index, steps, tuple(states.values()), nexts, leaves, kept, {})
+    node = Node("loop", (), operands=(*first.values(), *(one for _, one in outside)), loop=loop)
+    after = {name: value for name, value in scope.items() if name not in (*assigned, target)}
+    for number, (name, one) in enumerate(first.items()):
+        after[name] = opaque(f"{{0}}_state{number}", one.dims, node, dtype=one.dtype)
+    return after | {name: Listed(node, number) for number, name in enumerate(lists)}
+
+
+def _alone(name: str, value: Value) -> Node:
+    match value:
+        case (Node() as node,):
+            return node
+        case _:
+            raise UnsuitableError(f"expected one tensor for {name} from each step")
+
+
+def _next(name: str, value: Value, state: Node) -> Node:
+    if not isinstance(value, Node) or (value.dims, value.dtype) != (state.dims, state.dtype):
+        raise UnsuitableError(f"expected {name} to keep its shape and dtype from step to step")
+    return value
+
+
+def _assigned(statement: ast.For) -> list[str]:
+    names = [one.id for one in ast.walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)]
+    return [name for name in dict.fromkeys(names) if name != ast.unparse(statement.target)]
+
+
+def _appended(statement: ast.For) -> list[str]:
+    return list(
+        dict.fromkeys(
+            one.func.value.id
+            for one in ast.walk(statement)
+            if isinstance(one, ast.Call)
+            and isinstance(one.func, ast.Attribute)
+            and one.func.attr == "append"
+            and isinstance(one.func.value, ast.Name)
+        )
+    )
+
+
+def part(value: Node, index: Sequence[Value], body: Body | None) -> Node:
+    """Return a step's part of a tensor, `x[:, step]`; one that kernels read in place where it is simple enough."""
+    dims = shapes.indexed(value.dims, tuple(index))
+    operands = [value]
+    inner = ", ".join(written(one, operands) for one in index)
+    text = f"{{0}}[{inner}]"
+    places = [place for place, one in enumerate(index) if isinstance(one, Symbol)]
+    whole = all(one == slice(None) for place, one in enumerate(index) if place not in places)
+    if body is None or len(places) != 1 or not whole or not body.is_outside(value):
+        return opaque(text, dims, *operands, dtype=value.dtype)
+    symbol, (place,) = index[places[0]], places
+    if not isinstance(symbol, Symbol) or symbol.text != body.index:
+        return opaque(text, dims, *operands, dtype=value.dtype)
+    for key, (leaf, tensor) in body.outside.items():
+        if leaf is value and not tensor.text.endswith(".contiguous()"):
+            body.outside[key] = (leaf, opaque("{0}.contiguous()", tensor.dims, tensor, dtype=tensor.dtype))
+    strides = contiguous(value.dims)
+    rest = strides[:place] + strides[place + 1 :]
+    return Node("opaque", dims, text, (value,), dtype=value.dtype, strides=rest, pace=strides[place])
+
+
+def joined(text: str, args: Sequence[Value], named: Mapping[str, Value]) -> Node:
+    """Return the tensor that a loop's list is put together to, by `torch.stack` or `torch.cat`.
+
+    Raises:
+        UnsuitableError: Something else is done to the list.
+    """
+    listed = args[0]
+    assert isinstance(listed, Listed)
+    loop = listed.loop.loop
+    assert loop is not None
+    kept = loop.kept[listed.number]
+    (axis,) = shapes.ints(args[1] if len(args) > 1 else named.get("dim", 0))
+    call = f"{text}({{0}}_kept{listed.number}, dim={axis})"
+    if text == "torch.stack":
+        axis %= len(kept.dims) + 1
+        dims = (*kept.dims[:axis], len(loop.steps), *kept.dims[axis:])
+        node = opaque(call, dims, listed.loop, dtype=kept.dtype)
+        loop.stacked[listed.number] = (node, axis)
+        return node
+    if text != "torch.cat":
+        raise UnsuitableError(f"expected torch.stack or torch.cat of what a loop has listed, got {text}")
+    axis %= len(kept.dims)
+    dims = (*kept.dims[:axis], kept.dims[axis] * len(loop.steps), *kept.dims[axis + 1 :])
+    return opaque(call, dims, listed.loop, dtype=kept.dtype)

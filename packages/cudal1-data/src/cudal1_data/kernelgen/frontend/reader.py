@@ -1,0 +1,391 @@
+"""From a reference program's text to its graph. The text is parsed and followed by hand, never executed."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from cudal1_data.errors import BrokenTaskError
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend import calls, copied, counts, dtypes, loops, shapes
+from cudal1_data.kernelgen.frontend.values import Layer, Listed, Symbol, Value, opaque, pointwise, shape, written
+from cudal1_data.kernelgen.ir import Node, Reference, walk
+from cudal1_data.operators import BINARY
+from cudal1_data.task import parse
+
+_ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
+    ast.Add: ("add", "+"),
+    ast.Sub: ("sub", "-"),
+    ast.Mult: ("mul", "*"),
+    ast.Div: ("div", "/"),
+}
+_COMPARED: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
+_MAX_STEPS = 5000
+"""Expressions that are followed in one reference: loops may be written out, so this ends the reading."""
+_NOT_FOLLOWED = (
+    *(BrokenTaskError, LookupError, TypeError, AttributeError, ValueError, AssertionError),
+    *(ArithmeticError, RecursionError, StopIteration),
+)
+"""What a reference that is made otherwise than expected leads to, whatever part of it is followed."""
+_FILLS = re.compile(
+    r"(torch\.)?nn\.init\.\w+|init\.\w+_|self\.register_buffer|torch\.manual_seed"
+    r"|self\.[\w.]+\.(normal|uniform|fill|zero|copy|mul|add|sub|div|clamp|abs|requires_grad)_|self(\.\w+)*\.eval"
+)
+"""Calls in a constructor after which every tensor has the shape and dtype that it had before."""
+_MADE = re.compile(r"torch\.(randn|rand|randint|ones|zeros|empty|eye|arange)\(")
+"""How tensors that are contiguous begin."""
+
+
+def read(source: str) -> Reference:
+    """Read a reference program.
+
+    Args:
+        source: Its text, at the size that variants are made for.
+
+    Raises:
+        UnsuitableError: It has loops, tensors whose shapes are not plain, or something else that is not followed.
+    """
+    try:
+        return _Reader(source).reference()
+    except UnsuitableError:
+        raise
+    except _NOT_FOLLOWED as error:
+        raise UnsuitableError(f"expected a program that can be followed without running it: {error}") from error
+
+
+class _Reader:
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.tree = parse(source, where="reference")
+        self.model = next(one for one in self.tree.body if isinstance(one, ast.ClassDef) and one.name == "Model")
+        self.functions = {one.name: one for one in self.tree.body if isinstance(one, ast.FunctionDef)}
+        self.methods = {one.name: one for one in self.model.body if isinstance(one, ast.FunctionDef)}
+        self.constants: dict[str, Value] = {}
+        self.attributes: dict[str, Value] = {}
+        self.leaves: dict[str, Node] = {}
+        self.body: loops.Body | None = None
+        """The loop that is being followed."""
+        self.loops = 0
+        self.steps = 0
+
+    def reference(self) -> Reference:
+        for statement in self.tree.body:
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+                self.constants[statement.targets[0].id] = self.value(statement.value, {})
+        head = copied.head(self.tree)
+        if [ast.unparse(one) for one in self.model.bases] not in (["nn.Module"], ["torch.nn.Module"]):
+            raise UnsuitableError("expected a model that is an nn.Module and nothing else")
+        given = self._tuple(self._returned(self.functions["get_init_inputs"], {}))
+        text = copied.constructor(self.tree, self.source, self.model)
+        if (constructor := self.methods.get("__init__")) is not None:
+            self._construct(constructor, self._bind(constructor, given, {}))
+        inputs = self._tuple(self._returned(self.functions["get_inputs"], {}))
+        forward = self.methods["forward"]
+        scope = self._bind(forward, inputs, {})
+        names = tuple(scope)[: len(inputs)]
+        copied.refuse_taken(set(names))
+        for name, value in zip(names, inputs, strict=True):
+            if not isinstance(value, Node):
+                raise UnsuitableError(f"expected tensors as inputs, {name} is none")
+            scope[name] = Node("input", value.dims, text=name, dtype=value.dtype)
+        result = self._returned(forward, scope)
+        several = isinstance(result, tuple)
+        returned = result if isinstance(result, tuple) else (result,)
+        roots = tuple(root for root in returned if isinstance(root, Node) and not root.leaf)
+        if len(roots) != len(returned):
+            raise UnsuitableError("expected tensors that forward computes")
+        return Reference(head, text, names, roots, several)
+
+    def _bind(self, method: ast.FunctionDef, args: Sequence[Value], named: Mapping[str, Value]) -> dict[str, Value]:
+        """Return what each parameter of a method stands for, those given by position first."""
+        given = method.args
+        if given.vararg or given.kwarg or method.decorator_list:
+            raise UnsuitableError(f"expected plain parameters of {method.name}")
+        names = [one.arg for one in (*given.posonlyargs, *given.args)][1:]
+        if len(args) > len(names):
+            raise UnsuitableError(f"expected {len(names)} arguments of {method.name} at most, got {len(args)}")
+        bound = dict(zip(names, args, strict=False))
+        if twice := bound.keys() & named.keys():
+            raise UnsuitableError(f"expected each argument of {method.name} once, got {sorted(twice)}")
+        defaults = dict(zip(reversed(names), reversed(given.defaults), strict=False))
+        alone = [one.arg for one in given.kwonlyargs]
+        defaults |= {name: one for name, one in zip(alone, given.kw_defaults, strict=True) if one is not None}
+        for name in (*names, *alone):
+            if name not in bound:
+                bound[name] = named[name] if name in named else self.value(defaults[name], {})
+        if unknown := named.keys() - bound.keys():
+            raise UnsuitableError(f"expected arguments that {method.name} has, got {sorted(unknown)}")
+        return bound
+
+    def _tuple(self, value: Value) -> tuple[Value, ...]:
+        if not isinstance(value, tuple):
+            raise UnsuitableError("expected a list")
+        return value
+
+    def _construct(self, constructor: ast.FunctionDef, scope: dict[str, Value]) -> None:
+        for statement in constructor.body:
+            match statement:
+                case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=right):
+                    self.attributes[name] = self._member(name, right, scope)
+                case ast.Expr(value=ast.Constant()):
+                    pass
+                case ast.Expr(value=ast.Call(func=called)) if _FILLS.fullmatch(ast.unparse(called)):
+                    pass
+                case ast.Expr(value=one) if ast.unparse(one) in ("super().__init__()", "super(Model, self).__init__()"):
+                    pass
+                case _:
+                    raise UnsuitableError(f"expected plain assignments in __init__, got {ast.unparse(statement)}")
+
+    def _member(self, name: str, right: ast.expr, scope: dict[str, Value]) -> Value:
+        if isinstance(right, ast.Call) and isinstance(right.func, ast.Attribute):
+            kind = right.func.attr
+            if kind == "Parameter":
+                value = self.value(right.args[0], scope)
+                if not isinstance(value, Node):
+                    raise UnsuitableError(f"expected a tensor in self.{name}")
+                leaf = Node("parameter", value.dims, text=f"self.{name}", dtype=value.dtype)
+                return leaf if _laid_out(value) else opaque("{0}.contiguous()", leaf.dims, leaf, dtype=leaf.dtype)
+            if ast.unparse(right.func).startswith("nn."):
+                args = tuple(self.value(one, scope) for one in right.args)
+                named = {str(one.arg): self.value(one.value, scope) for one in right.keywords}
+                if any(isinstance(one, Symbol) for one in (*args, *named.values())):
+                    raise UnsuitableError(f"expected a layer in float32, got {ast.unparse(right)}")
+                return Layer(f"self.{name}", kind, args, named)
+        value = self.value(right, scope)
+        if isinstance(value, Node) and any("rand" in one.text or "empty" in one.text for one in walk(value)):
+            raise UnsuitableError(f"expected parameters only to be drawn, got {ast.unparse(right)}")
+        return value
+
+    def _returned(self, function: ast.FunctionDef, scope: dict[str, Value]) -> Value:
+        for statement in function.body:
+            if isinstance(statement, ast.Return) and statement.value is not None:
+                return self.value(statement.value, scope)
+            self.follow(statement, scope)
+        raise UnsuitableError(f"expected a return at the end of {function.name}")
+
+    def follow(self, statement: ast.stmt, scope: dict[str, Value]) -> None:
+        """Follow a statement that does not return."""
+        match statement:
+            case ast.Assign(targets=[target], value=right):
+                self._assign(target, self.value(right, scope), scope)
+            case ast.Expr(value=ast.Constant()):
+                pass
+            case ast.For():
+                loops.follow(self, statement, scope)
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[added])):
+                scope[name] = (*self._tuple(scope[name]), self.value(added, scope))
+            case _:
+                raise UnsuitableError(f"expected assignments and a return, got {ast.unparse(statement)[:60]!r}")
+
+    def _assign(self, target: ast.expr, value: Value, scope: dict[str, Value]) -> None:
+        if isinstance(target, ast.Name):
+            scope[target.id] = value
+        elif isinstance(target, ast.Tuple) and isinstance(value, tuple):
+            for one, part in zip(target.elts, value, strict=True):
+                self._assign(one, part, scope)
+        else:
+            raise UnsuitableError(f"expected names to be assigned, got {ast.unparse(target)}")
+
+    def value(self, node: ast.expr, scope: dict[str, Value]) -> Value:
+        """Follow an expression."""
+        self.steps += 1
+        if self.steps > _MAX_STEPS:
+            raise UnsuitableError("expected a shorter program")
+        match node:
+            case ast.Constant(value=bool() | int() | float() | str() | None as constant):
+                return constant
+            case ast.Name(id=name):
+                return scope[name] if name in scope else self.constants[name]
+            case ast.List(elts=parts) | ast.Tuple(elts=parts):
+                return tuple(self.value(one, scope) for one in parts)
+            case ast.ListComp(elt=inner, generators=[ast.comprehension(iter=ast.Call() as several)]):
+                (count,) = (self.value(one, scope) for one in several.args)
+                return tuple(self.value(inner, scope) for _ in range(*shapes.ints(count)))
+            case ast.UnaryOp(op=ast.USub(), operand=inner):
+                value = self.value(inner, scope)
+                return _negative(value) if isinstance(value, Node) else -cast("float", value)
+            case ast.BinOp():
+                return self._arithmetic(node, scope)
+            case ast.Compare():
+                return self._compared(node, scope)
+            case ast.Attribute():
+                return self._attribute(node, scope)
+            case ast.Subscript(value=inner, slice=index):
+                return self._item(self.value(inner, scope), self._index(index, scope))
+            case ast.Call():
+                return self._call(node, scope)
+            case ast.Starred(value=inner):
+                value = self.value(inner, scope)
+                if not isinstance(value, Node):
+                    raise UnsuitableError(f"expected a tensor in {ast.unparse(node)}")
+                return Symbol("*{}", of=value)
+            case _:
+                raise UnsuitableError(f"expected plain expressions, got {ast.unparse(node)[:60]!r}")
+
+    def _arithmetic(self, node: ast.BinOp, scope: dict[str, Value]) -> Value:
+        left, right = self.value(node.left, scope), self.value(node.right, scope)
+        if not isinstance(left, Node) and not isinstance(right, Node):
+            return _number(node.op, left, right)
+        if isinstance(node.op, ast.MatMult):
+            assert isinstance(left, Node)
+            assert isinstance(right, Node)
+            dims = shapes.product(left.dims, right.dims)
+            return opaque("({0} @ {1})", dims, left, right, dtype=dtypes.common((left, right)))
+        if isinstance(node.op, ast.Pow):
+            return calls.call("pow", "torch.pow", (left, right), {})
+        name, sign = _ARITHMETIC[type(node.op)]
+        tensors = [one for one in (left, right) if isinstance(one, Node)]
+        kind = dtypes.divided(left, right) if sign == "/" else dtypes.promoted(left, right)
+        counted = [counts.twin(one, whole=True) for one in (left, right)]
+        if kind != "float32" or not _masks(counted):
+            operands: list[Node] = []
+            text = f"({written(left, operands)} {sign} {written(right, operands)})"
+            return opaque(text, shape(*tensors), *operands, dtype=kind)
+        return pointwise(BINARY[name], *counted)
+
+    def _compared(self, node: ast.Compare, scope: dict[str, Value]) -> Value:
+        left, right = self.value(node.left, scope), self.value(node.comparators[0], scope)
+        tensors = [one for one in (left, right) if isinstance(one, Node)]
+        if len(node.ops) != 1 or not tensors:
+            raise UnsuitableError("expected one comparison of tensors")
+        floats = all(one.dtype == "float32" for one in tensors)
+        if floats and isinstance(node.ops[0], ast.Lt | ast.Gt):
+            expression = "less(a, b)" if isinstance(node.ops[0], ast.Lt) else "less(b, a)"
+            return pointwise(expression, counts.twin(left), counts.twin(right), dtype="bool")
+        operands: list[Node] = []
+        sign = _COMPARED[type(node.ops[0])]
+        text = f"({written(left, operands)} {sign} {written(right, operands)})"
+        return opaque(text, shape(*tensors), *operands, dtype="bool")
+
+    def _attribute(self, node: ast.Attribute, scope: dict[str, Value]) -> Value:
+        match node:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                return self.attributes[name]
+            case ast.Attribute(value=ast.Name(id="torch"), attr=name):
+                return Symbol(f"torch.{name}", dtype=dtypes.named(name))
+            case ast.Attribute(value=ast.Name(id="math"), attr=name):
+                return cast("float", getattr(math, name))
+            case _:
+                pass
+        value = self.value(node.value, scope)
+        if isinstance(value, tuple) and node.attr == "values":
+            return value[0]
+        if isinstance(value, Layer):
+            if node.attr == "eps" and value.kind.startswith(("LayerNorm", "BatchNorm", "InstanceNorm")):
+                return cast("float", value.argument(1, "eps", 1e-5))
+            text = f"{value.name}.{node.attr}"
+            return self.leaves.setdefault(text, Node("parameter", shapes.attribute_dims(value, node.attr), text=text))
+        if not isinstance(value, Node):
+            raise UnsuitableError(f"expected a tensor in {ast.unparse(node)}")
+        match node.attr:
+            case "shape":
+                return value.dims
+            case "T":
+                return opaque("{0}.T", value.dims[::-1], value, dtype=value.dtype)
+            case "values":
+                return opaque("{0}.values", value.dims, value, dtype=value.dtype)
+            case "device" | "dtype":
+                return Symbol(f"{{}}.{node.attr}", of=value, dtype=value.dtype if node.attr == "dtype" else "device")
+            case _:
+                raise UnsuitableError(f"expected shape, T, device or dtype, got .{node.attr}")
+
+    def _index(self, node: ast.expr, scope: dict[str, Value]) -> tuple[Value, ...]:
+        parts = node.elts if isinstance(node, ast.Tuple) else [node]
+        return tuple(
+            slice(*(None if end is None else self.value(end, scope) for end in (one.lower, one.upper, one.step)))
+            if isinstance(one, ast.Slice)
+            else self.value(one, scope)
+            for one in parts
+        )
+
+    def _item(self, value: Value, index: tuple[Value, ...]) -> Value:
+        if isinstance(value, tuple):
+            (place,) = index
+            return value[place] if isinstance(place, int) else value[cast("slice", place)]
+        if not isinstance(value, Node):
+            raise UnsuitableError("expected a tensor or a list before [...]")
+        if any(isinstance(one, Symbol) for one in index):
+            return loops.part(value, index, self.body)
+        operands = [value]
+        inner = ", ".join(written(one, operands) for one in index)
+        return opaque(f"{{0}}[{inner}]", shapes.indexed(value.dims, index), *operands, dtype=value.dtype)
+
+    def _call(self, node: ast.Call, scope: dict[str, Value]) -> Value:
+        args = tuple(self.value(one, scope) for one in node.args)
+        named = {str(one.arg): self.value(one.value, scope) for one in node.keywords}
+        if args and isinstance(args[0], Listed):
+            return loops.joined(ast.unparse(node.func), args, named)
+        match node.func:
+            case ast.Name(id="len"):
+                (one,) = args
+                return cast("Node", one).dims[0]
+            case ast.Name(id="float"):
+                return float(cast("str", args[0]))
+            case ast.Attribute(value=ast.Name(id="self"), attr=name) if name in self.methods:
+                return self._returned(self.methods[name], self._bind(self.methods[name], args, named))
+            case ast.Attribute(value=ast.Name(id="math"), attr=name):
+                return cast("float", getattr(math, name)(*args))
+            case ast.Attribute(value=ast.Name(id="torch" | "F" | "nn"), attr=name):
+                return calls.call(name, ast.unparse(node.func), args, named)
+            case ast.Attribute(value=ast.Attribute(), attr=name) if ast.unparse(node.func).startswith("torch.linalg"):
+                return calls.call(name, ast.unparse(node.func), args, named)
+            case ast.Attribute(value=ast.Attribute(), attr=name) if ast.unparse(node.func).startswith("nn.functional"):
+                return calls.call(name, ast.unparse(node.func), args, named)
+            case ast.Attribute(value=inner, attr=name):
+                value = self.value(inner, scope) if not _is_member(node.func) else self.attributes[name]
+                if isinstance(value, Layer):
+                    return calls.layer(value, args, self.leaves)
+                return calls.call(name, f".{name}", (value, *args), named)
+            case _:
+                raise UnsuitableError(f"expected calls of functions by name, got {ast.unparse(node.func)}")
+
+
+def _is_member(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def _masks(values: list[Value]) -> bool:
+    """Whether all tensors are floats, or truth values that a kernel made itself."""
+    tensors = [one for one in values if isinstance(one, Node)]
+    return all(one.dtype == "float32" or (one.dtype == "bool" and one.kind == "pointwise") for one in tensors)
+
+
+def _negative(node: Node) -> Node:
+    return pointwise("-a", node) if node.dtype == "float32" else opaque("(-{0})", node.dims, node, dtype=node.dtype)
+
+
+def _laid_out(node: Node) -> bool:
+    """Whether a tensor that a constructor makes is contiguous for certain."""
+    if node.kind == "pointwise":
+        return all(map(_laid_out, node.operands))
+    return bool(_MADE.match(node.text)) and "memory_format" not in node.text
+
+
+def _number(op: ast.operator, left: Value, right: Value) -> Value:
+    if not isinstance(left, int | float) or not isinstance(right, int | float):
+        raise UnsuitableError("expected numbers or tensors in arithmetic")
+    match op:
+        case ast.Add():
+            return left + right
+        case ast.Sub():
+            return left - right
+        case ast.Mult():
+            return left * right
+        case ast.Div():
+            return left / right
+        case ast.FloorDiv():
+            return left // right
+        case ast.Pow() if abs(right) < 64:
+            return cast("float", left**right)
+        case _:
+            raise UnsuitableError(f"expected plain arithmetic, got {type(op).__name__}")

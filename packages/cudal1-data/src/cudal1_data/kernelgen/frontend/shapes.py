@@ -1,0 +1,148 @@
+"""Shapes of calls that stay PyTorch's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend.values import Layer, Symbol, Value
+from cudal1_data.kernelgen.ir import Dims, Node, broadcast
+
+
+def ints(value: Value) -> tuple[int, ...]:
+    """Return one or several integers as a tuple.
+
+    Raises:
+        UnsuitableError: The value is something else.
+    """
+    values = value if isinstance(value, tuple) else (value,)
+    if not all(isinstance(one, int) and not isinstance(one, bool) for one in values):
+        raise UnsuitableError(f"expected integers that are known, got {value!r}")
+    return tuple(one for one in values if isinstance(one, int))
+
+
+def axis(node: Node, value: Value) -> int:
+    """Return an axis, counted from the front."""
+    (place,) = ints(value)
+    return place % len(node.dims)
+
+
+def product(left: Dims, right: Dims) -> Dims:
+    """Return the shape of a matrix product.
+
+    >>> product((7, 2, 3), (3, 5))
+    (7, 2, 5)
+    """
+    if len(right) == 1:
+        return left[:-1]
+    if len(left) == 1:
+        return (*right[:-2], right[-1])
+    return (*broadcast(left[:-2] or (1,), right[:-2] or (1,)), left[-2], right[-1])[-max(len(left), len(right)) :]
+
+
+def swapped(dims: Dims, first: int, second: int) -> Dims:
+    """Return the shape with two axes in each other's place."""
+    order = list(dims)
+    order[first], order[second] = order[second], order[first]
+    return tuple(order)
+
+
+def reshaped(dims: Dims, sizes: Sequence[int]) -> Dims:
+    """Return a new shape in which one -1 is reckoned."""
+    known = math.prod(size for size in sizes if size != -1)
+    return tuple(math.prod(dims) // known if size == -1 else size for size in sizes)
+
+
+def reduced(dims: Dims, axes: Sequence[int], *, keepdim: bool) -> Dims:
+    """Return the shape after a reduction over axes, counted from the front."""
+    if keepdim:
+        return tuple(1 if place in axes else size for place, size in enumerate(dims))
+    return tuple(size for place, size in enumerate(dims) if place not in axes)
+
+
+def indexed(dims: Dims, index: tuple[Value, ...]) -> Dims:
+    """Return the shape after `x[index]` with integers, slices, None, and tensors of integers beside each other.
+
+    Raises:
+        UnsuitableError: The index holds something else.
+    """
+    left = list(dims)
+    result: list[int] = []
+    tensors = [place for place, one in enumerate(index) if isinstance(one, Node)]
+    beside = tensors == list(range(len(index)))[tensors[0] : tensors[-1] + 1] if tensors else True
+    if not beside or (tensors and any(isinstance(one, int) for one in index)):
+        raise UnsuitableError("expected tensors beside each other in an index, and no integers with them")
+    chosen = [one for one in index if isinstance(one, Node)]
+    for one in index:
+        if one is None:
+            result.append(1)
+        elif isinstance(one, slice):
+            result.append(len(range(*one.indices(left.pop(0)))))
+        elif isinstance(one, int) or (isinstance(one, Symbol) and one.dtype == "index"):
+            left.pop(0)
+        elif isinstance(one, Node) and one.dtype == "int64":
+            left.pop(0)
+            result.extend(broadcast(*(other.dims for other in chosen)) if one is chosen[0] else ())
+        else:
+            raise UnsuitableError("expected integers, slices, None and tensors of integers in an index")
+    return (*result, *left)
+
+
+def layer_dims(layer: Layer, dims: Dims) -> Dims:
+    """Return the shape of what a layer makes.
+
+    Raises:
+        UnsuitableError: The layer is none of those that are known.
+    """
+    rank = len(dims) - 2
+    if layer.kind.startswith("Conv") and not layer.kind.endswith(f"{rank}d"):
+        raise UnsuitableError(f"expected a batch of maps in {layer.name}(...), got {dims}")
+    if layer.kind in ("LayerNorm", "BatchNorm1d", "BatchNorm2d", "GroupNorm", "InstanceNorm2d"):
+        return dims
+    if layer.kind == "Linear":
+        return (*dims[:-1], *ints(layer.argument(1, "out_features")))
+    if layer.kind in ("Conv1d", "Conv2d", "Conv3d"):
+        kernel, stride, padding, dilation = (
+            (ints(layer.argument(place, name, default)) * rank)[:rank]
+            for place, name, default in ((2, "kernel_size", 1), (3, "stride", 1), (4, "padding", 0), (5, "dilation", 1))
+        )
+        space = tuple(
+            (size + 2 * pad - wide * (edge - 1) - 1) // step + 1
+            for size, edge, step, pad, wide in zip(dims[2:], kernel, stride, padding, dilation, strict=True)
+        )
+        return (dims[0], *ints(layer.argument(1, "out_channels")), *space)
+    if layer.kind in ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"):
+        kernel, stride, padding, more, dilation = (
+            (ints(layer.argument(place, name, default)) * rank)[:rank]
+            for place, name, default in (
+                (2, "kernel_size", 1),
+                (3, "stride", 1),
+                (4, "padding", 0),
+                (5, "output_padding", 0),
+                (8, "dilation", 1),
+            )
+        )
+        space = tuple(
+            (size - 1) * step - 2 * pad + wide * (edge - 1) + 1 + extra
+            for size, edge, step, pad, extra, wide in zip(
+                dims[2:], kernel, stride, padding, more, dilation, strict=True
+            )
+        )
+        return (dims[0], *ints(layer.argument(1, "out_channels")), *space)
+    raise UnsuitableError(f"expected a layer whose shape is known, got nn.{layer.kind}")
+
+
+def attribute_dims(layer: Layer, name: str) -> Dims:
+    """Return the shape of a layer's parameter or buffer.
+
+    Raises:
+        UnsuitableError: It is none of those that are known.
+    """
+    if layer.kind == "Linear":
+        inner, outer = *ints(layer.argument(0, "in_features")), *ints(layer.argument(1, "out_features"))
+        return {"weight": (outer, inner), "bias": (outer,)}[name]
+    names = ("weight", "bias") if layer.kind == "LayerNorm" else ("weight", "bias", "running_mean", "running_var")
+    if layer.kind in ("LayerNorm", "BatchNorm1d", "BatchNorm2d") and name in names:
+        return ints(layer.args[0])
+    raise UnsuitableError(f"expected a parameter whose shape is known, got {layer.name}.{name}")

@@ -1,0 +1,131 @@
+"""What an expression of a reference may stand for besides a number: a tensor, a layer, a dtype."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.ir import Dims, Node, broadcast
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of the model, as its constructor makes it."""
+
+    name: str
+    """`self.conv`."""
+    kind: str
+    """Class in `torch.nn`."""
+    args: tuple[Value, ...]
+    """Arguments by position."""
+    kwargs: dict[str, Value]
+    """Arguments by name."""
+
+    def argument(self, place: int, name: str, default: Value = None) -> Value:
+        """Return an argument given by position or by name."""
+        return self.args[place] if len(self.args) > place else self.kwargs.get(name, default)
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A dtype, or something of a tensor that only PyTorch's own calls need."""
+
+    text: str
+    """How it is written, `{0}` for the tensor."""
+    of: Node | None = None
+    """The tensor."""
+    dtype: str = ""
+    """For a dtype its name."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A list that a loop has filled."""
+
+    loop: Node
+    """The loop."""
+    number: int
+    """Which of its lists."""
+
+
+Value = Node | Layer | Symbol | Listed | int | float | bool | str | None | slice | tuple["Value", ...]
+
+
+def pointwise(expression: str, *operands: Value, dtype: str = "float32") -> Node:
+    """Return a pointwise node; numbers among the operands become part of the expression.
+
+    Raises:
+        UnsuitableError: An operand is no tensor or number, is stored in a form that kernels do not compute in, or
+            shapes do not go together.
+    """
+    nodes: list[Node] = []
+    names: dict[str, str] = {}
+    for letter, operand in zip("abc", operands, strict=False):
+        if isinstance(operand, Node):
+            names[letter] = "abc"[len(nodes)]
+            nodes.append(operand)
+        elif isinstance(operand, int | float):
+            names[letter] = f"({float(operand)!r})" if operand < 0 else repr(float(operand))
+        else:
+            raise UnsuitableError(f"expected tensors and numbers in {expression!r}, got {type(operand).__name__}")
+    text = "".join(names.get(part, part) for part in _split(expression))
+    return Node("pointwise", shape(*nodes), operands=tuple(nodes), expression=text, dtype=dtype)
+
+
+def shape(*nodes: Node) -> Dims:
+    """Return the shape of a pointwise operator's result.
+
+    Raises:
+        UnsuitableError: The shapes do not go together.
+    """
+    try:
+        return broadcast(*(node.dims for node in nodes))
+    except ValueError as error:
+        raise UnsuitableError(str(error)) from error
+
+
+def opaque(text: str, dims: Dims, *operands: Node, dtype: str = "float32") -> Node:
+    """Return a node that stays a call into PyTorch."""
+    return Node("opaque", dims, text=text, operands=operands, dtype=dtype)
+
+
+def written(value: Value, operands: list[Node]) -> str:
+    """Write a value into the text of an opaque call; tensors are appended to `operands`.
+
+    Raises:
+        UnsuitableError: The value cannot be written.
+    """
+    match value:
+        case Node():
+            if value not in operands:
+                operands.append(value)
+            return f"{{{operands.index(value)}}}"
+        case Symbol(text=text, of=of):
+            return text if of is None else text.format(written(of, operands))
+        case tuple():
+            inner = ", ".join(written(one, operands) for one in value)
+            return f"({inner},)" if len(value) == 1 else f"({inner})"
+        case slice():
+            ends = ["" if end is None else str(end) for end in (value.start, value.stop)]
+            return ":".join(ends) + (f":{value.step}" if value.step is not None else "")
+        case float() if value in (float("inf"), float("-inf")):
+            return f'float("{value}")'
+        case Layer():
+            return value.name
+        case _:
+            return repr(value)
+
+
+def _split(expression: str) -> list[str]:
+    """Take an expression apart so that `a`, `b`, `c` stand alone."""
+    parts: list[str] = [""]
+    for place, character in enumerate(expression):
+        before = expression[place - 1] if place else " "
+        after = expression[place + 1] if place + 1 < len(expression) else " "
+        alone = (
+            character in "abc" and not (before.isalnum() or before in "._") and not (after.isalnum() or after == "_")
+        )
+        parts.extend([character, ""] if alone else [])
+        if not alone:
+            parts[-1] += character
+    return parts

@@ -1,0 +1,473 @@
+"""Which operators of a graph become one kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.ir import Dims, Loop, Node, broadcast, contiguous, walk
+
+MOST_PLACES = 2**31 - 2**16
+"""Elements of a tensor that kernels reach. They count places in 32 bits, and in the last tile beyond its end."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Operators that one kernel computes."""
+
+    members: tuple[Node, ...]
+    """In order, operands first."""
+    domain: Dims
+    """The shape that its threads go over."""
+    trailing: int
+    """How many of the domain's last axes reductions and scans go over; 0 where there are none."""
+    squeezed: frozenset[int]
+    """`id`s of members that lost the trailing axes."""
+    outputs: tuple[Node, ...]
+    """What it writes."""
+    leaves: tuple[Node, ...]
+    """What it reads."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows: elements of the domain without the trailing axes."""
+        return math.prod(self.domain[: len(self.domain) - self.trailing])
+
+    @property
+    def cols(self) -> int:
+        """Length of a row."""
+        return math.prod(self.domain[len(self.domain) - self.trailing :])
+
+    @property
+    def size(self) -> int:
+        """Elements of the domain."""
+        return math.prod(self.domain)
+
+    @property
+    def scans(self) -> bool:
+        """Whether it has a scan."""
+        return any(node.kind == "scan" for node in self.members)
+
+    def check_places(self, *others: Dims) -> None:
+        """Check that 32 bits hold every place in its domain, in what it reads, and in other tensors.
+
+        Raises:
+            UnsuitableError: They do not.
+        """
+        read = [one.operands[0] if one.strides else one for one in self.leaves]
+        for dims in (self.domain, *(one.dims for one in read), *others):
+            if math.prod(dims) > MOST_PLACES:
+                raise UnsuitableError(f"expected tensors of up to {MOST_PLACES} elements in a kernel, got {dims}")
+
+    def by_row(self, node: Node, aligned: bool) -> bool:
+        """Whether a value is one for each row."""
+        padded = (1,) * (len(self.domain) - len(node.dims)) + node.dims
+        return bool(self.trailing) and (aligned or all(size == 1 for size in padded[-self.trailing :]))
+
+    def offset(self, node: Node, aligned: bool, *, place: str, row: str, col: str) -> str:
+        """Return where an element of a contiguous leaf or output lies.
+
+        Args:
+            node: The tensor.
+            aligned: Whether its axes are those of the rows.
+            place: Name of the linear place in the domain.
+            row: Name of the row.
+            col: Name of the place in the row.
+        """
+        if not self.trailing:
+            return index_text(node.dims, self.domain, place, node.strides)
+        head = self.domain[: len(self.domain) - self.trailing]
+        if self.by_row(node, aligned):
+            kept = len(node.dims) if aligned else max(len(node.dims) - self.trailing, 0)
+            return index_text(node.dims[:kept], head, row, node.strides[:kept])
+        if node.dims == self.domain[len(head) :] and not node.strides:
+            return col
+        return index_text(node.dims, self.domain, place, node.strides)
+
+
+@dataclass(frozen=True)
+class LoopStep:
+    """A loop, and what each of its steps does."""
+
+    node: Node
+    """The loop."""
+    body: tuple[Step, ...]
+    """What a step does."""
+    whole: Kernel | None
+    """The kernel of its body, where that does not need more of the other steps than the elements at its own place: then
+    one kernel can go over all steps."""
+    users: tuple[Node, ...]
+    """What uses its states and lists."""
+
+    @property
+    def loop(self) -> Loop:
+        """What is repeated."""
+        assert self.node.loop is not None
+        return self.node.loop
+
+    @property
+    def finals(self) -> tuple[int, ...]:
+        """Numbers of the states that are used behind the loop."""
+        return tuple(
+            number
+            for number in range(len(self.loop.states))
+            if any(one.text == f"{{0}}_state{number}" for one in self.users)
+        )
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Of each list the axis along which a kernel puts its steps: that of the tensor that it is stacked to."""
+        return tuple(self.loop.stacked[number][1] if number in self.loop.stacked else 0 for number in self._lists)
+
+    @property
+    def kept_dims(self) -> tuple[Dims, ...]:
+        """Shapes of the tensors that hold each list's steps."""
+        count = len(self.loop.steps)
+        return tuple(
+            (*node.dims[:axis], count, *node.dims[axis:]) for node, axis in zip(self.loop.kept, self.axes, strict=True)
+        )
+
+    @property
+    def stacked(self) -> tuple[Node | None, ...]:
+        """Of each list the node that stacks it; None where there is none."""
+        return tuple(self.loop.stacked[number][0] if number in self.loop.stacked else None for number in self._lists)
+
+    @property
+    def listed(self) -> tuple[int, ...]:
+        """Numbers of the lists that are used otherwise than stacked."""
+        others = [one for one in self.users if not any(one is node for node in self.stacked)]
+        return tuple(number for number in self._lists if any(f"{{0}}_kept{number}" in one.text for one in others))
+
+    @property
+    def invariant(self) -> list[Node]:
+        """What every step of the whole kernel computes to the same value: it need be computed once only."""
+        assert self.whole is not None
+        leaves = {id(leaf) for leaf in self.whole.leaves}
+        changing = {id(one) for one in self.loop.states}
+        found: list[Node] = []
+
+        def visit(node: Node) -> bool:
+            if id(node) in leaves:
+                same = id(node) not in changing and not node.strides
+            else:
+                below = [visit(operand) for operand in node.operands]
+                same = all(below)
+            if same and not any(node is one for one in found):
+                found.append(node)
+            return same
+
+        for node in (*self.loop.nexts, *self.loop.kept):
+            visit(node)
+        return found
+
+    def places(self, place: str, turn: str) -> list[str]:
+        """Return where a kernel puts an element of each list, from its place in a step and the step's turn."""
+        found: list[str] = []
+        for dims, axis, node in zip(self.kept_dims, self.axes, self.loop.kept, strict=True):
+            strides = contiguous(dims)
+            where = index_text(node.dims, node.dims, place, strides[:axis] + strides[axis + 1 :])
+            found.append(f"{where} + {turn} * {strides[axis]}")
+        return found
+
+    @property
+    def _lists(self) -> range:
+        return range(len(self.loop.kept))
+
+
+Step = Kernel | Node | LoopStep
+
+
+def units(steps: Sequence[Step]) -> list[Kernel | LoopStep]:
+    """Return what can be a kernel, in order: loops as a whole, and kernels, those in bodies of other loops too."""
+    found: list[Kernel | LoopStep] = []
+    for step in steps:
+        if isinstance(step, LoopStep) and step.whole is None:
+            found += units(step.body)
+        elif not isinstance(step, Node):
+            found.append(step)
+    return found
+
+
+def flat(steps: Sequence[Step]) -> Iterator[Step]:
+    """Return all steps, those in the bodies of loops behind the loop."""
+    for step in steps:
+        yield step
+        if isinstance(step, LoopStep):
+            yield from flat(step.body)
+
+
+def uses(roots: Sequence[Node], steps: Sequence[Step]) -> list[Node]:
+    """Return every tensor as often as a step, or who called the program, needs it."""
+    used = list(roots)
+    for step in flat(steps):
+        if isinstance(step, LoopStep):
+            used += [*step.node.operands, *step.loop.nexts, *step.loop.kept]
+        else:
+            used.extend(step.leaves if isinstance(step, Kernel) else step.operands)
+    return used
+
+
+@dataclass
+class _Group:
+    depth: int
+    members: list[Node] = field(default_factory=list[Node])
+
+
+def plan(roots: Sequence[Node], *, most: int = 64) -> list[Step]:
+    """Return kernels, loops and opaque nodes in an order in which they can be computed.
+
+    Operators that hang together and lie between the same calls into PyTorch become one kernel. Those that need
+    only inputs and parameters and are smaller than what uses them are computed again wherever they are used.
+
+    Args:
+        roots: What the program returns.
+        most: Operators in one kernel, at most.
+
+    Raises:
+        UnsuitableError: A kernel would have to write something of another shape than its own.
+    """
+    order = walk(*roots)
+    light = _light(order, roots)
+    groups: dict[int, _Group] = {}
+    depth: dict[int, int] = {}
+    for node in order:
+        below = [depth[id(one)] for one in node.operands]
+        depth[id(node)] = max(below, default=0) + (node.kind in ("opaque", "loop"))
+        if node.fusable and id(node) not in light:
+            _place(node, groups, depth, light, most)
+    steps = _ordered(order, roots, groups, light, depth)
+    return [_loop(step, order, most) if isinstance(step, Node) and step.loop else step for step in steps]
+
+
+def _loop(node: Node, order: Sequence[Node], most: int) -> LoopStep:
+    assert node.loop is not None
+    loop = node.loop
+    body = tuple(plan((*loop.nexts, *loop.kept), most=most))
+    users = tuple(one for one in order if any(operand is node for operand in one.operands))
+    kernels = [step for step in body if isinstance(step, Kernel)]
+    others = [step for step in body if not isinstance(step, Kernel)]
+    alone = len(kernels) == 1 and all(isinstance(step, Node) and step.strides for step in others)
+    fits = (
+        alone
+        and not kernels[0].trailing
+        and loop.steps.start >= 0 < loop.steps.step
+        and all((one.dims, one.dtype) == (kernels[0].domain, "float32") for one in loop.states)
+        and all(any(one is output for output in kernels[0].outputs) for one in (*loop.nexts, *loop.kept))
+    )
+    return LoopStep(node, body, kernels[0] if fits else None, users)
+
+
+def _place(node: Node, groups: dict[int, _Group], depth: dict[int, int], light: set[int], most: int) -> None:
+    """Put a node into the group of its operands, or into one of its own."""
+    near: list[_Group] = []
+    for operand in node.operands:
+        group = groups.get(id(operand))
+        if group is not None and group.depth == depth[id(node)] and group not in near:
+            near.append(group)
+    merged = _Group(depth[id(node)], [one for group in near for one in group.members] + [node])
+    if near and (len(merged.members) > most or not _fits(merged.members, light)):
+        depth[id(node)] += 1
+        merged = _Group(depth[id(node)], [node])
+    _kernel_shape(merged.members, light)
+    for member in merged.members:
+        groups[id(member)] = merged
+
+
+def _fits(members: list[Node], light: set[int]) -> bool:
+    try:
+        _kernel_shape(members, light)
+    except UnsuitableError:
+        return False
+    return True
+
+
+def _light(order: Sequence[Node], roots: Sequence[Node]) -> set[int]:
+    """Return the nodes that are computed again where they are used."""
+    light: set[int] = set()
+    users: dict[int, list[Node]] = {}
+    for node in order:
+        for operand in node.operands:
+            users.setdefault(id(operand), []).append(node)
+    # What is smaller than all that it goes into in the end, however many steps of its own size lie between.
+    small: set[int] = set()
+    for node in reversed(order):
+        using = users.get(id(node), [])
+        grows = using and all(
+            user.kind == "pointwise" and (node.size < user.size or id(user) in small) for user in using
+        )
+        if grows and not any(node is root for root in roots):
+            small.add(id(node))
+    for node in order:
+        ready = all(one.leaf or id(one) in light for one in node.operands)
+        using = users.get(id(node), [])
+        # What one operator alone uses costs nothing twice.
+        alone = len(using) == 1 and using[0].operands.count(node) == 1
+        smaller = all(
+            user.kind == "pointwise" and (alone or id(node) in small or node.size < user.size or _cast(node))
+            for user in using
+        )
+        if node.kind == "pointwise" and ready and smaller and not any(node is root for root in roots):
+            light.add(id(node))
+    return light
+
+
+def _cast(node: Node) -> bool:
+    return node.expression == "a"
+
+
+def _kernel_shape(members: Sequence[Node], light: set[int]) -> tuple[Dims, int, frozenset[int]]:
+    """Return domain, trailing axes and squeezed members.
+
+    Raises:
+        UnsuitableError: The members do not go into one kernel.
+    """
+    lines = [node for node in members if node.kind in ("reduce", "scan")]
+    if lines:
+        domain, trailing = lines[0].operands[0].dims, lines[0].trailing
+        if any((line.operands[0].dims, line.trailing) != (domain, trailing) for line in lines):
+            raise UnsuitableError("expected reductions of one shape in a kernel")
+    else:
+        domain, trailing = _common(members), 0
+    known = {id(node) for node in members}
+    head = domain[: len(domain) - trailing]
+    squeezed: set[int] = set()
+    for node in members:
+        lost = (node.kind == "reduce" and not node.keepdim) or any(id(one) in squeezed for one in node.operands)
+        if lost:
+            squeezed.add(id(node))
+            if node.kind != "reduce" and any(id(one) in known - squeezed for one in node.operands):
+                raise UnsuitableError("expected values of rows beside values of rows")
+        _inside(node.dims, head if lost else domain)
+        if node.kind == "reduce" and any(id(one) in squeezed for one in node.operands):
+            raise UnsuitableError("expected reductions of whole rows")
+    return domain, trailing, frozenset(squeezed)
+
+
+def _common(members: Sequence[Node]) -> Dims:
+    try:
+        return broadcast(*(node.dims for node in members))
+    except ValueError as error:
+        raise UnsuitableError(str(error)) from error
+
+
+def _inside(dims: Dims, domain: Dims) -> None:
+    try:
+        fits = broadcast(dims, domain) == domain
+    except ValueError as error:
+        raise UnsuitableError(str(error)) from error
+    if not fits:
+        raise UnsuitableError(f"expected {dims} to fit into {domain}")
+
+
+def _ordered(
+    order: Sequence[Node],
+    roots: Sequence[Node],
+    groups: dict[int, _Group],
+    light: set[int],
+    depth: dict[int, int],
+) -> list[Kernel | Node]:
+    steps: list[tuple[int, int, int, Kernel | Node]] = []
+    done: list[_Group] = []
+    for place, node in enumerate(order):
+        group = groups.get(id(node))
+        if node.kind in ("opaque", "loop"):
+            # Behind every kernel of what it needs, before every kernel that needs it.
+            steps.append((depth[id(node)], 0, place, node))
+        elif group is not None and not any(group is one for one in done):
+            done.append(group)
+            steps.append((group.depth, 1, place, _kernel(group, order, roots, groups, light)))
+    return [step[3] for step in sorted(steps, key=lambda step: step[:3])]
+
+
+def _kernel(
+    group: _Group, order: Sequence[Node], roots: Sequence[Node], groups: dict[int, _Group], light: set[int]
+) -> Kernel:
+    domain, trailing, squeezed = _kernel_shape(group.members, light)
+    members = [node for node in order if groups.get(id(node)) is group]
+    outside = [one for user in order if groups.get(id(user)) is not group for one in user.operands] + list(roots)
+    outputs = [node for node in members if any(node is one for one in outside)]
+    rows = math.prod(domain[: len(domain) - trailing])
+    for node in outputs:
+        if node.dtype != "float32":
+            raise UnsuitableError("expected kernels to write float32")
+        by_row = trailing and node.size == rows and node.dims != domain
+        if node.dims != domain and not by_row:
+            raise UnsuitableError(f"expected outputs of the shape of their kernel, {domain}, got {node.dims}")
+    return Kernel(
+        tuple(members), domain, trailing, squeezed, tuple(outputs), tuple(_leaves(members, groups, group, light))
+    )
+
+
+def _leaves(members: Sequence[Node], groups: dict[int, _Group], group: _Group, light: set[int]) -> list[Node]:
+    found: list[Node] = []
+
+    def visit(node: Node) -> None:
+        for operand in node.operands:
+            if groups.get(id(operand)) is group:
+                continue
+            if id(operand) in light:
+                visit(operand)
+            elif operand.kind != "count" and not any(operand is one for one in found):
+                found.append(operand)
+
+    for member in members:
+        visit(member)
+    return found
+
+
+def index_text(dims: Dims, domain: Dims, name: str, strides: Dims = ()) -> str:
+    """Return the place of an element of a smaller tensor, from its linear place in the domain.
+
+    Args:
+        dims: The tensor's shape.
+        domain: The domain's.
+        name: The place in the domain.
+        strides: The tensor's; those of a contiguous one where none are given.
+
+    >>> index_text((4, 8), (4, 8), "i"), index_text((8,), (4, 8), "i"), index_text((4, 1), (4, 8), "i")
+    ('i', '(i % 8)', '(i / 8)')
+    >>> index_text((2, 1, 5), (2, 3, 5), "i")
+    '((i / 15) * 5 + (i % 5))'
+    >>> index_text((2, 5), (2, 5), "i", (50, 1))
+    '((i / 5) * 50 + (i % 5))'
+    """
+    padded = (1,) * (len(domain) - len(dims)) + dims
+    if strides and strides != contiguous(dims):
+        return _strided(padded, domain, name, (0,) * (len(domain) - len(dims)) + strides)
+    if padded == domain:
+        return name
+    parts: list[str] = []
+    axis = len(domain) - 1
+    weight = inner = 1
+    while axis >= 0:
+        if padded[axis] == 1:
+            inner *= domain[axis]
+            axis -= 1
+            continue
+        size = 1
+        start = inner
+        while axis >= 0 and padded[axis] != 1:
+            size *= domain[axis]
+            inner *= domain[axis]
+            axis -= 1
+        text = name if start == 1 else f"({name} / {start})"
+        if inner < math.prod(domain):
+            text = f"({text} % {size})"
+        parts.append(text if weight == 1 else f"{text} * {weight}")
+        weight *= size
+    return "0" if not parts else parts[0] if len(parts) == 1 else f"({' + '.join(reversed(parts))})"
+
+
+def _strided(dims: Dims, domain: Dims, name: str, strides: Dims) -> str:
+    parts: list[str] = []
+    inner = 1
+    for axis in range(len(domain) - 1, -1, -1):
+        if dims[axis] != 1:
+            text = name if inner == 1 else f"({name} / {inner})"
+            if inner * domain[axis] < math.prod(domain):
+                text = f"({text} % {domain[axis]})"
+            parts.append(text if strides[axis] == 1 else f"{text} * {strides[axis]}")
+        inner *= domain[axis]
+    return "0" if not parts else parts[0] if len(parts) == 1 else f"({' + '.join(reversed(parts))})"

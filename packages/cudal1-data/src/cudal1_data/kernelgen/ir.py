@@ -1,0 +1,143 @@
+"""What a reference computes, as a graph: leaves, operators that can be fused, and all others as they are written."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Dims = tuple[int, ...]
+"""A shape."""
+
+Kind = Literal["input", "parameter", "count", "pointwise", "reduce", "scan", "opaque", "loop"]
+How = Literal["", "sum", "max", "min"]
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A tensor of the reference. Compared by identity: a tensor that is used twice is one node."""
+
+    kind: Kind
+    """`opaque` stays a call into PyTorch; `pointwise`, `reduce` and `scan` can be part of a kernel; `loop` repeats a
+    graph of its own; `count` holds each element's place along its one axis, which kernels know by themselves."""
+    dims: Dims
+    """Shape."""
+    text: str = ""
+    """Of a leaf how `forward` writes it; of an opaque node a call with `{0}`, `{1}` for operands."""
+    operands: tuple[Node, ...] = ()
+    """What it is computed from."""
+    expression: str = ""
+    """Of a pointwise node: over `a`, `b`, `c` (`operators.py`)."""
+    how: How = ""
+    """Of a reduction or scan."""
+    trailing: int = 0
+    """Of a reduction or scan: how many of the operand's last axes it goes over."""
+    keepdim: bool = False
+    """Of a reduction: whether these axes stay, with size 1."""
+    dtype: str = "float32"
+    """How its values are stored: float32, float16, bfloat16, bool, int64."""
+    strides: Dims = ()
+    """Of an opaque node that is one step's part of a contiguous tensor: its strides, so that kernels read it where it
+    lies."""
+    pace: int = 0
+    """With `strides`: elements from one step's part to the next step's."""
+    loop: Loop | None = None
+    """Of a loop."""
+
+    @property
+    def fusable(self) -> bool:
+        """Whether it can be part of a kernel."""
+        return self.kind in ("pointwise", "reduce", "scan")
+
+    @property
+    def leaf(self) -> bool:
+        """Whether it is an input or a parameter, or a count."""
+        return self.kind in ("input", "parameter", "count")
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.dims)
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A loop over time: states that go from step to step, and lists that each step adds a tensor to.
+
+    The loop's node has the states' first values as operands, then the tensors from outside.
+    """
+
+    index: str
+    """What nodes of the body call the number of the step."""
+    steps: range
+    """The numbers of the steps."""
+    states: tuple[Node, ...]
+    """Leaves of the body that stand for the states."""
+    nexts: tuple[Node, ...]
+    """What each state becomes."""
+    outside: tuple[Node, ...]
+    """Leaves of the body that stand for tensors from outside."""
+    kept: tuple[Node, ...]
+    """What is added to each list."""
+    stacked: dict[int, tuple[Node, int]]
+    """By number of a list the node that stacks it, and the axis of the steps there."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A reference program that was read."""
+
+    head: str
+    """Imports and constants."""
+    constructor: str
+    """The text of `__init__`, without indentation; empty where there is none."""
+    methods: tuple[str, ...]
+    """Names of the arguments of `forward`."""
+    roots: tuple[Node, ...]
+    """What it returns."""
+    several: bool
+    """Whether it returns a tuple."""
+
+
+def broadcast(*shapes: Dims) -> Dims:
+    """Return the shape that results.
+
+    >>> broadcast((4, 8), (8,), (4, 1))
+    (4, 8)
+
+    Raises:
+        ValueError: The shapes do not go together.
+    """
+    length = max(map(len, shapes))
+    padded = [(1,) * (length - len(shape)) + shape for shape in shapes]
+    result = tuple(max(column) for column in zip(*padded, strict=True))
+    for shape in padded:
+        if any(size not in (1, whole) for size, whole in zip(shape, result, strict=True)):
+            raise ValueError(f"expected shapes that can be broadcast, got {shapes}")
+    return result
+
+
+def contiguous(dims: Dims) -> Dims:
+    """Return the strides of a contiguous tensor.
+
+    >>> contiguous((2, 3, 5))
+    (15, 5, 1)
+    """
+    return tuple(math.prod(dims[place + 1 :]) for place in range(len(dims)))
+
+
+def walk(*roots: Node) -> list[Node]:
+    """Return every node once, operands before what uses them."""
+    seen: dict[int, Node] = {}
+    done: list[Node] = []
+
+    def visit(node: Node) -> None:
+        if id(node) not in seen:
+            seen[id(node)] = node
+            for operand in node.operands:
+                visit(operand)
+            done.append(node)
+
+    for root in roots:
+        visit(root)
+    return done

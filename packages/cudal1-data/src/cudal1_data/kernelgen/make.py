@@ -1,0 +1,200 @@
+"""All variants of a task: every template with every choice of its parameters, each program once."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Literal, TypeVar
+
+from cudal1_data.hashes import digest
+from cudal1_data.kernelgen.codegen import rewrites
+from cudal1_data.kernelgen.codegen.attention import Rows, attention_program
+from cudal1_data.kernelgen.codegen.products import Factors, Tiles, product_program
+from cudal1_data.kernelgen.codegen.programs import Choice, inline_program, nvrtc_program, torch_program, triton_program
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend.reader import read
+from cudal1_data.kernelgen.fusion import LoopStep, Step, plan, units
+from cudal1_data.kernelgen.ir import Reference
+from cudal1_data.task import Task
+from cudal1_data.techniques import classify
+from cudal1_data.techniques.patterns import Way
+
+Writing = Literal["pytorch", "triton", "cuda-load-inline", "cuda-nvrtc", "torch-compile"]
+WRITINGS: tuple[Writing, ...] = ("pytorch", "triton", "cuda-load-inline", "cuda-nvrtc", "torch-compile")
+_WRITTEN: dict[Way, Writing] = {
+    "pytorch": "pytorch",
+    "triton": "triton",
+    "load-inline": "cuda-load-inline",
+    "nvrtc": "cuda-nvrtc",
+    "compile": "torch-compile",
+}
+"""The classifier's names of these ways; C for the processor is none of them."""
+_UNSUITABLE = (UnsuitableError, RecursionError)
+"""What a template says of a reference that it is not made for; operators may follow each other in too long a chain."""
+Parameters = tuple[tuple[str, int | str], ...]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A program that a template made."""
+
+    source: str
+    """Its text."""
+    writing: Writing
+    """How it is written."""
+    template: str
+    """Name of the template."""
+    parameters: Parameters
+    """What the template was given."""
+
+
+_TRITON = (
+    [Choice(block=block, warps=warps, rows=rows, stages=2, depth=depth)
+     for (block, rows), warps, depth in itertools.product(
+         ((256, 1), (512, 2), (1024, 4), (2048, 8), (4096, 1)), (1, 2, 4, 8), (0, 1))]
+    + [Choice(block=1024, warps=16, rows=1), Choice(block=1024, warps=4, stages=4), Choice(block=8192, warps=8)]
+)  # fmt: skip
+_CUDA = [
+    Choice(threads=threads, per_block=per_block, vector=vector, unroll=unroll, depth=depth)
+    for (threads, per_block), (vector, unroll), depth in itertools.product(
+        ((32, 1), (32, 4), (32, 8), (64, 1), (128, 1), (256, 1), (512, 1), (1024, 1)),
+        ((1, 1), (2, 2), (4, 4)),
+        (0, 1),
+    )
+]
+_INLINE = [
+    Choice(threads=256, vector=1),
+    Choice(threads=256, vector=4, unroll=4),
+    Choice(threads=32, per_block=8, unroll=2, vector=2),
+]
+"""Few: a build takes most of a minute."""
+
+_SIZES: dict[Factors, Sequence[tuple[int, int, int, int]]] = {
+    "ieee": ((32, 32, 32, 2), (64, 64, 16, 4), (64, 64, 32, 4), (128, 64, 32, 8), (128, 128, 16, 8)),
+    "tf32x3": ((64, 64, 32, 4), (128, 64, 32, 4), (128, 128, 32, 8)),
+}
+_TILES = [
+    Tiles(block_m=m, block_n=n, block_k=k, warps=warps, stages=stages, group=group, precision=precision)
+    for precision, sizes in _SIZES.items()
+    for (m, n, k, warps), stages, group in itertools.product(sizes, (2, 3), (1, 8))
+]
+
+_SCORES: dict[Factors, Sequence[tuple[int, int, int]]] = {
+    "ieee": ((32, 32, 4), (32, 32, 8), (32, 64, 8), (64, 32, 8)),
+    "tf32x3": ((32, 64, 8), (64, 32, 4), (64, 32, 8), (64, 64, 4), (64, 64, 8), (128, 32, 8), (128, 64, 8)),
+}
+"""Queries, keys and warps. With these ptxas keeps all of the kernel for `causal_attention_mask` in registers of sm_90;
+with more of them in float32 a thread keeps what it multiplies in memory."""
+_ROWS = [
+    Rows(rows=rows, keys=keys, warps=warps, precision=precision)
+    for precision, tiles in _SCORES.items()
+    for rows, keys, warps in tiles
+]
+
+_WARPS_OF_COLUMNS = 4
+"""Least number where columns become rows: they are long, and Triton builds slowly where a thread has a thousand
+elements."""
+
+Size = TypeVar("Size", Tiles, Rows)
+Program = Callable[[Reference, Sequence[Step], Choice], str]
+_KERNELS: tuple[tuple[Writing, Program, list[Choice]], ...] = (
+    ("triton", triton_program, _TRITON),
+    ("cuda-nvrtc", nvrtc_program, _CUDA),
+    ("cuda-load-inline", inline_program, _INLINE),
+)
+
+
+def variants(task: Task, writings: Sequence[Writing] = WRITINGS) -> list[Made]:
+    """Return every variant of a task that templates can make, each program once.
+
+    Args:
+        task: The task at the size that variants are for.
+        writings: Ways of writing.
+    """
+    seen: set[str] = {digest(task.source)}
+    return [made for made in _all(task, writings) if not (digest(made.source) in seen or seen.add(digest(made.source)))]
+
+
+def _all(task: Task, writings: Sequence[Writing]) -> Iterator[Made]:
+    for one in task.variants:
+        tags = classify(one.source)
+        writing = _WRITTEN.get(tags.way) if tags is not None and "cuda" in one.devices else None
+        if writing is not None and writing in writings:
+            yield Made(one.source, writing, f"starter:{one.name}", ())
+    if "pytorch" in writings:
+        yield Made(rewrites.plain_program(task.source), "pytorch", "plain", ())
+        if "Conv2d" in task.source:
+            yield Made(rewrites.channels_last_program(task.source), "pytorch", "channels-last", ())
+        with contextlib.suppress(UnsuitableError):
+            yield Made(rewrites.captured_program(task.source), "pytorch", "captured", ())
+        with contextlib.suppress(*_UNSUITABLE):
+            yield Made(rewrites.turned_program(task.source), "pytorch", "turned", ())
+    if "torch-compile" in writings:
+        for mode in rewrites.COMPILE_MODES:
+            yield Made(rewrites.compiled_program(task.source, mode), "torch-compile", "compile", (("mode", mode),))
+    yield from _kernels(task.source, writings)
+    with contextlib.suppress(*_UNSUITABLE):
+        for made in _kernels(rewrites.turned(task.source), writings):
+            if int(dict(made.parameters).get("warps", _WARPS_OF_COLUMNS)) < _WARPS_OF_COLUMNS:
+                continue
+            yield replace(made, parameters=(*made.parameters, ("turned", 1)))
+
+
+def _kernels(source: str, writings: Sequence[Writing]) -> Iterator[Made]:
+    """What becomes of a reference's text where it can be read."""
+    try:
+        reference = read(source)
+        steps = plan(reference.roots)
+    except _UNSUITABLE:
+        return
+    if "pytorch" in writings and units(steps):
+        with contextlib.suppress(*_UNSUITABLE):
+            yield Made(torch_program(reference, steps), "pytorch", "operators", ())
+    if "triton" in writings:
+        yield from _in_triton(reference, steps, "triton-product", product_program, _TILES)
+        yield from _in_triton(reference, steps, "triton-attention", attention_program, _ROWS)
+    for writing, program, choices in _KERNELS:
+        if writing in writings:
+            yield from _rendered(reference, steps, writing, program, choices)
+
+
+def _in_triton(
+    reference: Reference,
+    steps: Sequence[Step],
+    template: str,
+    program: Callable[[Reference, Sequence[Step], Size], str],
+    sizes: Sequence[Size],
+) -> Iterator[Made]:
+    for size in sizes:
+        try:
+            source = program(reference, steps, size)
+        except _UNSUITABLE:
+            return  # whatever the size
+        yield Made(source, "triton", template, tuple(asdict(size).items()))
+
+
+def _rendered(
+    reference: Reference, steps: Sequence[Step], writing: Writing, program: Program, choices: list[Choice]
+) -> Iterator[Made]:
+    kernels = units(steps)
+    template = "rows" if any(not isinstance(one, LoopStep) and one.trailing for one in kernels) else "elements"
+    if any(isinstance(one, LoopStep) for one in kernels):
+        template = "loop"
+    for choice in choices:
+        if choice.depth and choice.depth >= len(kernels):
+            continue  # the same as all
+        try:
+            source = program(reference, steps, choice)
+        except _UNSUITABLE:
+            continue
+        yield Made(source, writing, f"{writing}-{template}", _parameters(choice, writing))
+
+
+def _parameters(choice: Choice, writing: Writing) -> Parameters:
+    triton = ("block", "warps", "stages", "rows", "depth")
+    cuda = ("threads", "vector", "per_block", "unroll", "depth")
+    names = triton if writing == "triton" else cuda
+    values = asdict(choice)
+    return tuple((field.name, values[field.name]) for field in fields(Choice) if field.name in names)

@@ -1,0 +1,208 @@
+"""Notes on KernelBench's tasks: facts by task, found by scripts/kernelbench_notes.py, none of its programs.
+
+A note holds for a program that is the same up to its sizes, texts and comments; the memory that it tells of, for the
+very same sizes. So it finds the task in a checkout, on the hub and in CUDA-L1's release.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from cudal1_data.errors import BrokenTaskError
+from cudal1_data.hashes import digest, program_hash, text_hash
+from cudal1_data.task import Memory, Task, parse
+from cudal1_data.tracing.tasks import TaskGraph
+
+FILE = Path(__file__).with_name("kernelbench.json")
+PLACE = re.compile(r"(?:kernelbench|cuda-l1)/(?P<place>level\d+/\d+)")
+
+
+class Note(BaseModel):
+    """What is known of one task."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    program: str
+    """`program_hash` of the reference."""
+    source_sha256: str
+    """Hash of the reference as it was traced."""
+    category: str
+    """Kind of operation, by the words of KernelBench's own groups."""
+    degenerate: bool = False
+    """Whether a trivial answer passes KernelBench's comparison (tolerance 1e-4)."""
+    random: bool = False
+    """Whether an output depends on random numbers drawn in the call."""
+    memory: Memory | None = None
+    """What inputs, state and outputs take; None where the reference cannot be traced."""
+    graph: str | None = None
+    """Fingerprint of its operator graph (`cudal1_data.tracing`)."""
+
+
+class Notes(BaseModel):
+    """The file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    torch: str
+    """Version of torch with which the graphs were traced; another one may decompose operators otherwise."""
+    references: str
+    """Which references were read."""
+    tasks: dict[str, Note] = Field(min_length=1)
+    """By place: `level1/12`."""
+
+
+@functools.cache
+def load_notes() -> Notes:
+    """Read the file, once."""
+    return TypeAdapter(Notes).validate_json(FILE.read_bytes())
+
+
+def notes() -> Mapping[str, Note]:
+    """Return the notes by place (`level1/12`)."""
+    return load_notes().tasks
+
+
+def known_graphs() -> list[TaskGraph]:
+    """Return the graphs that the notes know, by KernelBench's ids."""
+    return [
+        TaskGraph(id=f"kernelbench/{place}", fingerprint=note.graph, random=note.random, memory=note.memory)
+        for place, note in notes().items()
+        if note.graph is not None
+    ]
+
+
+def release(version: str) -> str:
+    """Return the part of torch's version on which the notes' graphs depend.
+
+    >>> release("2.13.0+cu130")
+    '2.13'
+    """
+    return ".".join(version.split(".")[:2])
+
+
+def place_of(task_id: str) -> str | None:
+    """Return a task's place in KernelBench, whatever form it was loaded from; None where it has none.
+
+    >>> place_of("cuda-l1/level1/12@M=64"), place_of("starter/diag_matmul")
+    ('level1/12', None)
+    """
+    match = PLACE.match(task_id)
+    return match["place"] if match else None
+
+
+def noted(task: Task) -> Task:
+    """Return a task of KernelBench with what the notes know of it, any other as it is."""
+    note = notes().get(place_of(task.id) or "")
+    if note is None:
+        return task
+    facts: dict[str, object] = {"category": task.category or note.category}
+    if program_hash(task.source) == note.program:
+        known = {"degenerate": note.degenerate, "random": note.random}
+        facts["tags"] = (*task.tags, *(tag for tag, holds in known.items() if holds and tag not in task.tags))
+        if digest(task.source) == note.source_sha256:
+            facts["memory"] = note.memory
+    return task.model_copy(update=facts)
+
+
+class Why(StrEnum):
+    """What shows that a task asks for what a task of the test asks for; the first that holds counts."""
+
+    ID = "id"
+    """It is in the test itself, in whatever form it was loaded."""
+    DECLARED = "overlaps"
+    """Its `overlaps` names a task of the test, or that one's names it."""
+    TEXT = "text"
+    """Its reference is the program of a task of the test, up to sizes, texts and comments."""
+    GRAPH = "graph"
+    """Its reference has the operator graph of a task of the test."""
+
+
+class Same(NamedTuple):
+    """What a task has in common with the test."""
+
+    test: str
+    """Id of the test's task."""
+    why: Why
+    """What shows it."""
+
+
+def overlapping(tasks: Iterable[Task], test: Iterable[Task]) -> dict[str, str]:
+    """Return which tasks ask for what a task of a test suite asks for, with that one's id.
+
+    See `same_tasks`.
+
+    Args:
+        tasks: Tasks that may be trained on.
+        test: Tasks that results are reported on.
+    """
+    return {name: same.test for name, same in same_tasks(tasks, test).items()}
+
+
+def same_tasks(tasks: Iterable[Task], test: Iterable[Task]) -> dict[str, Same]:
+    """Return which tasks ask for what a task of a test suite asks for, as far as that is known without tracing.
+
+    A task does so when it is in the test itself (in whatever form it was loaded), when its `overlaps` names a task of
+    the test, when its reference is one program with that of a task of the test (`text_hash`), or when the task of
+    KernelBench that it is, names or has the text of has the operator graph of one of the test's.
+
+    Args:
+        tasks: Tasks that may be trained on.
+        test: Tasks that results are reported on.
+    """
+    places = places_by_text(notes())
+    known: dict[str, str] = {}
+    for task in test:
+        for _, name in _signs(task, places):
+            known.setdefault(name, task.id)
+    found: dict[str, Same] = {}
+    for task in tasks:
+        same = next((Same(known[name], why) for why, name in _signs(task, places) if name in known), None)
+        if same is not None:
+            found.setdefault(task.id, same)
+    return found
+
+
+def _signs(task: Task, by_text: Mapping[str, tuple[str, ...]]) -> list[tuple[Why, str]]:
+    """Return what a task shares with others that ask for the same, the surest first."""
+    by_id, named = place_of(task.id), place_of(task.overlaps or "")
+    text = text_hash(task.source) if task.source else ""
+    places = {Why.ID: [by_id], Why.DECLARED: [named], Why.TEXT: by_text.get(text, ())}
+    signs = [(Why.ID, task.id)]
+    signs += [(why, place) for why, some in places.items() for place in some if place is not None]
+    if text:
+        signs.append((Why.TEXT, text))
+    graphs = [note.graph for _, place in signs if (note := notes().get(place)) is not None]
+    return [*signs, *((Why.GRAPH, graph) for graph in graphs if graph is not None)]
+
+
+def places_by_text(known: Mapping[str, Note]) -> dict[str, tuple[str, ...]]:
+    """Return the places in KernelBench of each program in the notes, by its `text_hash`: most have one, copies two."""
+    places: dict[str, tuple[str, ...]] = {}
+    for place, note in known.items():
+        places[note.program] = (*places.get(note.program, ()), place)
+    return places
+
+
+def described(source: str) -> str:
+    r"""Return the first sentence that a reference says of itself, empty where it says nothing.
+
+    >>> described('class Model:\n    "Simple model that adds. And more."')
+    'Simple model that adds'
+    """
+    try:
+        tree = parse(source, where="program")
+    except BrokenTaskError:
+        return ""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == "Model":
+            text = " ".join((ast.get_docstring(node) or "").split())
+            return text.partition(". ")[0].rstrip(".")
+    return ""

@@ -1,0 +1,180 @@
+"""A task at a smaller batch, for a GPU with less memory. That is another task text, and its id says so.
+
+The batch is a constant at the top level of the reference: one whose name says that it is a batch, else the leading
+dimension of the inputs where nothing but `get_inputs` knows it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+
+from cudal1_data.errors import BrokenTaskError, DataError
+from cudal1_data.progress import paced
+from cudal1_data.sizes import unsized
+from cudal1_data.suite import Broken, Suite
+from cudal1_data.task import Memory, Task, integer_constants, parse
+from cudal1_data.tracing.process import Tracer
+
+BATCH_NAMES = ("batch_size", "batch", "bs", "b", "n_batch", "num_samples")
+"""Names that say that they are a batch, in lower case, the surest first."""
+SCALED = "scaled"
+"""The tag of a task at a smaller batch."""
+
+
+def scaled(task: Task, divisor: int) -> Task:
+    """Return a task with its batch divided.
+
+    The id tells the new size (`kernelbench/level1/12@M=1024`), the tags hold `scaled`; records keep the id and the
+    whole text. A batch that the divisor would make smaller than one becomes one. What it takes is not known then.
+
+    Args:
+        task: The task.
+        divisor: By how much, at least 1; 1 changes nothing.
+
+    Raises:
+        BrokenTaskError: No batch can be found, or it is one already.
+        DataError: The divisor is smaller than 1.
+    """
+    if divisor < 1:
+        raise DataError(
+            f"expected a scale of 1 or more (it divides the batch), got {divisor}; 1 leaves tasks as they are"
+        )
+    if divisor == 1:
+        return task
+    name, value = batch_constant(task)
+    if value <= 1:
+        raise BrokenTaskError(f"{task.id}: expected a batch to divide, its {name} is {value} already")
+    result = task.at({name: max(1, value // divisor)})
+    return result.model_copy(update={"tags": tuple(dict.fromkeys((*task.tags, SCALED)))})
+
+
+def fitted(task: Task, memory_bytes: int, tracer: Tracer) -> Task:
+    """Return a task at the largest batch (divided by a power of two) whose tensors fit into a memory.
+
+    Inputs, state and outputs are counted; what a program makes on the way is not, so leave room for it.
+
+    Args:
+        task: The task.
+        memory_bytes: What its tensors may take.
+        tracer: Measures what no note tells; it executes the reference, in a process of its own.
+
+    Raises:
+        BrokenTaskError: It cannot be traced, no batch can be found, or it does not fit at a batch of one.
+        DataError: torch is not installed beside this package.
+    """
+    smaller, divisor = task, 1
+    while True:
+        needed = memory_of(smaller, tracer).total_bytes
+        if needed <= memory_bytes:
+            return smaller
+        divisor *= 2
+        try:
+            name, value = batch_constant(task)
+        except BrokenTaskError as error:
+            raise BrokenTaskError(f"{error} (its tensors take {_gibibytes(needed)})") from error
+        if divisor >= 2 * value:
+            raise BrokenTaskError(
+                f"{task.id}: expected tensors of at most {_gibibytes(memory_bytes)}, they take {_gibibytes(needed)} "
+                f"even with {name} = 1; take a larger GPU or leave the task out"
+            )
+        smaller = scaled(task, divisor)
+
+
+def memory_of(task: Task, tracer: Tracer) -> Memory:
+    """Return what a task's tensors take: from its note, else by tracing it.
+
+    Raises:
+        BrokenTaskError: It cannot be traced.
+        DataError: torch is not installed beside this package.
+    """
+    if task.memory is not None:
+        return task.memory
+    found = tracer.trace(task)
+    if found.memory is None:
+        raise BrokenTaskError(f"{task.id}: expected a reference that can be traced: {found.error}")
+    return found.memory
+
+
+def scaled_suite(suite: Suite, *, scale: int = 1, memory_bytes: int | None = None) -> Suite:
+    """Return a suite at smaller batches; tasks that cannot be made smaller go to `broken`, the others stay usable.
+
+    Published programs stay with their tasks; published speedups do not, they are about the task as it was.
+
+    Args:
+        suite: The suite.
+        scale: What divides every batch; see `scaled`.
+        memory_bytes: What each task's tensors may take; see `fitted`.
+    """
+    tasks: list[Task] = []
+    broken = list(suite.broken)
+    programs: dict[str, Mapping[str, str]] = {}
+    scores: dict[str, Mapping[str, float]] = {}
+    with Tracer() as tracer:
+        for task in paced(suite, len(suite), f"tasks of {suite.name} made to fit"):
+            try:
+                smaller = scaled(task, scale)
+                smaller = smaller if memory_bytes is None else fitted(smaller, memory_bytes, tracer)
+            except BrokenTaskError as error:
+                broken.append(Broken(Path(suite.name), error, task.id))
+                continue
+            tasks.append(smaller)
+            if task.id in suite.programs:
+                programs[smaller.id] = suite.programs[task.id]
+            if smaller.source == task.source and task.id in suite.scores:
+                scores[smaller.id] = suite.scores[task.id]
+    return Suite(suite.name, tasks, broken=broken, programs=programs, scores=scores)
+
+
+def batch_constant(task: Task) -> tuple[str, int]:
+    """Return name and value of the constant that is a task's batch.
+
+    Raises:
+        BrokenTaskError: There is none that only the inputs know.
+    """
+    tree = parse(task.source, where=task.id)
+    constants = integer_constants(tree)
+    inputs = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "get_inputs"), None)
+    if inputs is None:
+        raise BrokenTaskError(f"{task.id}: expected a task that defines get_inputs")
+    named = sorted(
+        (name for name in _names_read(inputs) if name in constants and name.lower() in BATCH_NAMES),
+        key=lambda name: BATCH_NAMES.index(name.lower()),
+    )
+    leading = [name for name in _leading_names(inputs) if name in constants]
+    elsewhere = {name for part in tree.body if part is not inputs for name in _names_read(part)}
+    usable = [*named, *(name for name in leading if name not in elsewhere)]
+    if usable:
+        return usable[0], constants[usable[0]]
+    reason = f"{', '.join(leading)} leads, and the model knows it too" if leading else "no such constant leads a tensor"
+    raise BrokenTaskError(
+        f"{task.id}: expected a batch size that can shrink (a top-level integer that leads the inputs of get_inputs), "
+        f"found none: {reason}; set a size by hand ({unsized(task.id)}@NAME=VALUE), or leave the task out"
+    )
+
+
+def _leading_names(inputs: ast.FunctionDef) -> list[str]:
+    """Return the names that stand first among the sizes of a tensor, in order, each once."""
+    found: dict[str, None] = {}
+    for node in ast.walk(inputs):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        sizes = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg == "size")]
+        if node.func.attr == "randint":  # bounds come before the sizes
+            sizes = [given for given in sizes if isinstance(given, ast.Tuple | ast.List)]
+        if sizes:
+            shape = sizes[0]
+            first = shape.elts[0] if isinstance(shape, ast.Tuple | ast.List) and shape.elts else shape
+            if isinstance(first, ast.Name):
+                found.setdefault(first.id)
+    return list(found)
+
+
+def _names_read(part: ast.AST) -> list[str]:
+    """Return the names that are read in a part of a program, in order."""
+    return [node.id for node in ast.walk(part) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+
+
+def _gibibytes(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB"

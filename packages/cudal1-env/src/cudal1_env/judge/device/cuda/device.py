@@ -1,0 +1,206 @@
+"""The CUDA device: inputs and outputs lie in device memory of the judge, which the worker maps.
+
+Tensors here are the judge's own, over memory that it made (`cudal1_worker.vmm`); nothing of a worker is executed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+from collections.abc import Collection, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from cudal1_worker import protocol as wire
+from cudal1_worker import vmm
+from cudal1_worker.sandbox import GPU_NODE
+
+from cudal1_env.errors import MachineError
+from cudal1_env.judge.device.base import Needs
+from cudal1_env.judge.device.cuda.copies import CopyEngine
+from cudal1_env.judge.device.cuda.gpu import gpu_facts
+from cudal1_env.judge.device.cuda.memory import STAGED_BYTES, ArenaSizes, CudaBlock, CudaMemory
+from cudal1_env.judge.device.cuda.nvml import Nvml
+from cudal1_env.judge.device.cuda.peaks import Peaks, known_peaks, load_peaks, measure_peaks
+from cudal1_env.judge.device.health import Held
+from cudal1_env.judge.device.roofline import Floor, floor_of, moved_bytes
+from cudal1_env.records import GpuState, Machine
+
+Tensor = Any
+"""A torch tensor on the GPU."""
+
+_NUMBERS = 1 << 16
+"""How many are added up to see whether the GPU still computes."""
+_WRITING_SHARE = 0.5
+"""Of the bandwidth, the best of copies, reads and fills; a fill within the program's other work may be as slow."""
+_POOL_SHARE = 0.4
+"""Share of the GPU's memory for input sets and answers."""
+
+
+class CudaDevice:
+    """One GPU, leased as a whole.
+
+    Args:
+        tf32: Whether products may round their factors to TF32.
+
+    Raises:
+        MachineError: There is no usable GPU.
+    """
+
+    name: Literal["cpu", "cuda"] = "cuda"
+    code = 1
+    chained = True
+    neighbour_allowance = 1.0
+    on_clock_elements: int | None = 8
+    at_once_bytes = 256 << 20
+
+    def __init__(self, *, tf32: bool) -> None:
+        torch: Any = importlib.import_module("torch")
+        facts = gpu_facts()
+        if facts.obstacles:
+            raise MachineError("; ".join(facts.obstacles))
+        self.tf32 = tf32
+        self._torch = torch
+        self._properties: Any = torch.cuda.get_device_properties(0)
+        self._level2 = facts.level2_bytes
+        self._driver = facts.driver
+        self.identity = facts.uuid
+        self._nvml = Nvml(facts.uuid)
+        torch_faults: tuple[type[Exception], ...] = (torch.AcceleratorError, torch.OutOfMemoryError)
+        self.faults = (vmm.CudaError, self._nvml.fault, *torch_faults)
+        try:
+            torch.zeros(1, device="cuda")  # makes the context
+            self.copies = CopyEngine()
+            self.stage: Tensor = torch.empty(STAGED_BYTES, dtype=torch.uint8, pin_memory=True)
+        except self.faults as error:
+            raise MachineError(
+                f"expected room for a context on GPU-{self.identity}, got {type(error).__name__}: {error}; "
+                f"{facts.foreign_processes} foreign processes are there: wait for them, or choose another GPU"
+            ) from error
+        self.locks = (f"gpu-{self.identity}",)
+        self.gpus: tuple[str, ...] | None = None
+        # What torch finds out by itself where a worker finds the GPU; nvcc is called where none is found, too.
+        architecture = f"{self._properties.major}.{self._properties.minor}+PTX"
+        self.environment: dict[str, str] = {"TORCH_CUDA_ARCH_LIST": architecture}
+        if sum(GPU_NODE.fullmatch(name) is not None for name in os.listdir("/dev")) > 1:
+            # A program that chose another GPU would have two. Where only one is to be seen, its number is another.
+            self.gpus = (f"nvidia{self._nvml.minor()}",)
+            self.environment["CUDA_VISIBLE_DEVICES"] = f"GPU-{self.identity}"
+
+    def held(self) -> Held:
+        """Memory of the GPU that is in use, and what of it this process holds by its own count."""
+        return Held(self._nvml.used_bytes(), self.own_bytes())
+
+    def free_bytes(self) -> int:
+        """Memory of the GPU that nobody uses."""
+        free, _ = self._torch.cuda.mem_get_info()
+        return int(free)
+
+    def own_bytes(self) -> int:
+        """Memory of the GPU that this process holds, for itself and for workers, by its own count."""
+        return int(self._torch.cuda.memory_reserved()) + CudaBlock.all_bytes
+
+    def computes(self) -> bool:
+        """Whether this process's own context still gives right answers."""
+        return int(self._torch.arange(_NUMBERS, device="cuda").sum()) == _NUMBERS * (_NUMBERS - 1) // 2
+
+    def reset(self) -> None:
+        """Give back what of the L2 cache was set aside for somebody."""
+        vmm.check(vmm.driver.cuCtxResetPersistingL2Cache())
+
+    def out_of_room(self, error: Exception) -> bool:
+        """Whether a fault says that the GPU has too little memory free."""
+        return isinstance(error, self._torch.OutOfMemoryError) or wire.says_no_memory(str(error))
+
+    def state(self) -> GpuState:
+        """Clocks, power and throttle reasons, as the driver tells them."""
+        return self._nvml.state()
+
+    def foreign_processes(self, own: Collection[int]) -> int:
+        """How many processes compute on this GPU that are not of this judge."""
+        return len(self._nvml.processes() - {os.getpid(), *own})
+
+    def floor(
+        self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float], *, again: bool = False
+    ) -> Floor | None:
+        """The time that a task's bytes need at this GPU's bandwidth, which is measured once."""
+        moved = moved_bytes(input_bytes, output_bytes, shares, level2_bytes=self._level2)
+        return floor_of(moved, self.peaks(again=again).bandwidth_gb_s) if moved else None
+
+    def peaks_known(self) -> bool:
+        """Whether they are kept."""
+        return load_peaks(self.identity, self._driver) is not None
+
+    def peaks(self, *, again: bool = False) -> Peaks:
+        """What this GPU can do at best; measured where it is not known. The caller holds the lease."""
+        uuid, driver = self.identity, self._driver
+        return known_peaks(uuid, driver, lambda: measure_peaks(uuid, driver), again=again)
+
+    def write_ms(self, size_bytes: int) -> float:
+        """Time at `_WRITING_SHARE` of the GPU's bandwidth."""
+        return size_bytes / (_WRITING_SHARE * self.peaks().bandwidth_gb_s) * 1e-6 if size_bytes else 0.0
+
+    def memory(self, pid: int, needs: Needs) -> CudaMemory:
+        """Make the memory of an arm."""
+        return CudaMemory(self, needs.input_bytes, ArenaSizes(needs, int(self._properties.total_memory)))
+
+    def pool_bytes(self, wanted: int) -> int:
+        """Memory that input sets and answers may take: they lie on the GPU, which has more to spare."""
+        return max(wanted, int(_POOL_SHARE * self._properties.total_memory))
+
+    def trim(self) -> None:
+        """Give memory back to the driver that torch only keeps."""
+        self._torch.cuda.empty_cache()
+
+    def block(self, size_bytes: int) -> CudaBlock:
+        """Make memory for an oracle."""
+        return CudaBlock(size_bytes)
+
+    def copy(self, array: Tensor) -> Tensor:
+        """Copy a tensor on the GPU, and wait: copy engines work in no order with torch's streams."""
+        copied = array.clone()
+        self._torch.cuda.current_stream().synchronize()
+        return copied
+
+    def view(self, raw: Tensor, dtype: Literal["float64", "float32", "int64"]) -> Tensor:
+        """View bytes as numbers."""
+        return raw.view(getattr(self._torch, dtype))
+
+    def take(self, wanted: Sequence[tuple[Tensor, npt.NDArray[np.int64]]]) -> list[npt.NDArray[np.generic]]:
+        """Copy elements of flat tensors to the host; one transfer each way, since each is waited for."""
+        if not wanted:
+            return []
+        double = self._torch.float64
+        borders = np.cumsum([positions.size for _, positions in wanted])[:-1]
+        flat = self._torch.from_numpy(np.concatenate([positions for _, positions in wanted])).cuda()
+        parts = self._torch.tensor_split(flat, borders.tolist())
+        taken = self._torch.cat([_bits(values[part], double) for (values, _), part in zip(wanted, parts, strict=True)])
+        found = np.split(taken.cpu().numpy(), borders)
+        is_double = [values.dtype.is_floating_point for values, _ in wanted]
+        return [part if yes else part.view(np.int64) for part, yes in zip(found, is_double, strict=True)]
+
+    def to_host(self, array: Tensor) -> npt.NDArray[np.uint8]:
+        """Copy bytes to the host."""
+        host: npt.NDArray[np.uint8] = array.cpu().numpy()
+        return host
+
+    def machine(self, core: int | None, torch_version: str, cuda_version: str | None) -> Machine:
+        """Describe this machine."""
+        return Machine(
+            device="cuda",
+            name=str(self._properties.name),
+            cores=len(os.sched_getaffinity(0)),
+            core=core,
+            kernel=f"{platform.system()} {platform.release()}",
+            python=platform.python_version(),
+            torch=torch_version,
+            driver=self._driver,
+            cuda=cuda_version,
+        )
+
+
+def _bits(values: Tensor, double: Any) -> Tensor:
+    """float64 numbers, or int64 ones' bits as such."""
+    return values.to(double) if values.dtype.is_floating_point else values.view(double)

@@ -1,0 +1,341 @@
+"""Memory of one arm on a GPU: the arena in which the worker's torch allocates, the slots of its inputs, reading both.
+
+Tensors here are the judge's own, over memory that it made (`cudal1_worker.vmm`); nothing of a worker is executed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from cudal1_worker import protocol as wire
+from cudal1_worker import vmm
+
+from cudal1_env.judge.device.base import Contract, Needs, Output, Staging, check_holes
+from cudal1_env.judge.device.cuda.copies import Batch, Places
+from cudal1_env.judge.device.reading import Plan
+from cudal1_env.judge.device.tensors import Expected
+
+if TYPE_CHECKING:
+    from cudal1_env.judge.device.cuda.device import CudaDevice
+
+Tensor = Any
+"""A torch tensor on the GPU."""
+
+_SAMPLE_BYTES = 1 << 20
+"""Pinned memory of the host for the samples of a call's outputs."""
+_ARENA_BYTES = 1 << 30
+"""Least size of an arena, and of its room for copies of outputs."""
+_ALIGNING_BYTES = 512 * wire.MAX_OUTPUTS
+"""What the copies of a call's outputs need beside their sizes, since each begins at a multiple of 512 bytes."""
+_ARENA_SHARE = 1 / 16
+"""Most of the GPU's memory that an arena takes for what a call needs beside its outputs."""
+BUS_BYTES = 4 << 20
+"""Inputs up to this size go over the bus from pinned memory of the host: a copy within the GPU takes the worker's
+kernels off it. Larger ones are copied within the GPU. The size decides, and not a chain's length, so that the overhead
+of empty calls is that of timed ones."""
+LEAST_BUS_BYTES = 64 << 10
+"""Copies over the bus are at least this large: the driver sends smaller ones by another way, which takes the worker off
+the GPU. On an H200 a release then takes 160 to 190 us and the worker's next kernel 160 more; from 64 KiB on 19 and 30
+(docs/results/link_h200.txt)."""
+STAGED_BYTES = 32 * BUS_BYTES
+"""Pinned memory for the inputs of a chain."""
+
+
+@dataclass(frozen=True)
+class ArenaSizes:
+    """How large an arena is.
+
+    Args:
+        needs: What the arm needs.
+        total_bytes: The GPU's memory.
+    """
+
+    needs: Needs
+    total_bytes: int
+
+    @property
+    def own_bytes(self) -> int:
+        """What torch's allocator may have. Outputs that do not fit lie elsewhere, and are copied call by call.
+
+        Outputs of two calls, since one's are there until the next one's are, and twice what a call needs, within a
+        share of the GPU: the allocator keeps blocks of several sizes.
+        """
+        work = min(2 * self.needs.work_bytes, int(_ARENA_SHARE * self.total_bytes))
+        return vmm.rounded(max(_ARENA_BYTES, 2 * self.needs.output_bytes + work))
+
+    @property
+    def copies_bytes(self) -> int:
+        """Room for copies of a call's outputs."""
+        return vmm.rounded(max(_ARENA_BYTES, self.needs.output_bytes + _ALIGNING_BYTES))
+
+
+class CudaBlock:
+    """Device memory of the judge that another process can map.
+
+    Args:
+        size_bytes: Its size.
+    """
+
+    all_bytes: ClassVar[int] = 0
+    """Of all blocks that this process has made and not given back."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._mapping = vmm.Mapping.create(size_bytes, 0)
+        CudaBlock.all_bytes += self._mapping.size_bytes
+        self.size_bytes = self._mapping.size_bytes
+        self.address = self._mapping.address
+        self.bytes: Tensor = self._mapping.tensor()
+        self.fd = self._mapping.export()
+
+    def close(self) -> None:
+        """Give it back. Copies from it that are under way end first: unmapping does not wait for them."""
+        if self.fd >= 0:
+            import torch
+
+            torch.cuda.synchronize()  # in whichever thread this is
+            os.close(self.fd)
+            self.fd = -1
+            del self.bytes
+            self._mapping.close()
+            CudaBlock.all_bytes -= self.size_bytes
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """What is overwritten of a call's outputs."""
+
+    which: npt.NDArray[np.int64]
+    """The output of each piece, shape (pieces,)."""
+    offsets: Places
+    """Where it begins in its output, in bytes, shape (pieces,)."""
+    sources: Places
+    """Where noise lies, shape (pieces,)."""
+    sizes: Places
+    """Bytes, shape (pieces,)."""
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """One call of a chain, prepared."""
+
+    inputs: Batch
+    """Its inputs."""
+    whole: Batch
+    """Its inputs, and pieces of the outputs of the call before."""
+    pieces: _Pieces
+    stale: Plan
+    """Of those outputs, if they are not as they were."""
+    strides: list[tuple[int, ...]]
+    """As they were."""
+
+
+class CudaMemory:
+    """Memory of one arm on a GPU: the arena in which the worker's torch allocates, and the slots of its inputs.
+
+    Args:
+        device: Whose memory it is.
+        input_bytes: Size of a set of inputs.
+        sizes: Of the arena.
+    """
+
+    def __init__(self, device: CudaDevice, input_bytes: int, sizes: ArenaSizes) -> None:
+        import torch
+
+        self._torch: Any = torch
+        self._device = device
+        self._copies = device.copies
+        self._input_bytes = input_bytes
+        self._stride = vmm.rounded(input_bytes)
+        self._copies_bytes = sizes.copies_bytes
+        self._arena = CudaBlock(sizes.own_bytes + self._copies_bytes)
+        self._slots: CudaBlock | None = None
+        self._base = 0
+        self._host: Tensor = torch.empty(_SAMPLE_BYTES, dtype=torch.uint8, pin_memory=True)
+        self._read: npt.NDArray[np.uint8] = self._host.numpy()
+        self._noise: Tensor = torch.randint(256, (_SAMPLE_BYTES,), dtype=torch.uint8).pin_memory()
+        self._bits: Tensor = (self._noise & 1).pin_memory()
+        self._random = np.random.default_rng()
+
+    def begin(self) -> tuple[wire.Message, list[int]]:
+        """Hand over the arena."""
+        sizes = {"arena_bytes": self._arena.size_bytes, "copies_bytes": self._copies_bytes}
+        return {"op": "cuda", "tf32": self._device.tf32, **sizes}, [self._arena.fd]
+
+    def began(self, answer: wire.Message) -> None:
+        """Take the address at which the worker says that it mapped the arena."""
+        base = answer.get("arena")
+        self._base = base if isinstance(base, int) and 0 <= base < 1 << 63 else 0
+
+    def slots(self) -> tuple[wire.Message, list[int]]:
+        """Make slots for inputs."""
+        if self._slots is not None:
+            self._slots.close()
+        self._slots = CudaBlock(self._stride * wire.SLOTS)
+        return {"bytes": self._input_bytes, "stride": self._stride}, [self._slots.fd]
+
+    def put(self, slot: int, inputs: Tensor) -> None:
+        """Copy inputs into a slot, and wait until they are there."""
+        self._copies.copy_one(self._slot(slot).data_ptr(), inputs.data_ptr(), self._input_bytes)
+
+    def settle(self) -> None:
+        """Give back what of the L2 cache was set aside for somebody; a sample's first call brings the rest."""
+        self._device.reset()
+
+    def stage(self, slot: int, calls: Sequence[Staging]) -> list[_Staged]:
+        """Bring inputs that go over the bus to the host's memory, and lay out all copies of a chain."""
+        addresses = [one.inputs.data_ptr() for one in calls]
+        size = self._input_bytes
+        if size <= BUS_BYTES:
+            assert size * len(calls) <= STAGED_BYTES, "more calls in a chain than there is room for"
+            begin, size = self._device.stage.data_ptr(), max(size, LEAST_BUS_BYTES)
+            places = [begin + size * number for number in range(len(calls))]
+            self._copies.run(Batch(_places(places), _places(addresses), _places([self._input_bytes] * len(calls))))
+            addresses = places
+        staged: list[_Staged] = []
+        for number, (one, source) in enumerate(zip(calls, addresses, strict=True)):
+            one.plan.prepared = self._reading(one.plan)
+            pieces = self._pieces(one.forms, one.stale)
+            target = self._slot((slot + number) % wire.SLOTS).data_ptr()
+            inputs = Batch(_places([target]), _places([source]), _places([size]))
+            staged.append(
+                _Staged(inputs, _joined(inputs, pieces), pieces, one.stale, [form.strides for form in one.forms])
+            )
+        return staged
+
+    def release(self, staged: _Staged, stale: Sequence[Output]) -> None:
+        """Overwrite a part of the last call's outputs, and copy the inputs of the next, in one batch."""
+        if not stale:
+            return self._copies.run(staged.inputs)
+        batch, pieces = staged.whole, staged.pieces
+        if [one.strides for one in stale] != staged.strides:
+            pieces = self._pieces(stale, staged.stale)
+            batch = _joined(staged.inputs, pieces)
+        np.add(pieces.offsets, self._begins(stale)[pieces.which], out=batch.targets[1:])
+        self._copies.run(batch)
+
+    def _pieces(self, outputs: Sequence[Output], plan: Plan) -> _Pieces:
+        """Choose what is overwritten of a call's outputs when the next one's inputs arrive.
+
+        Of an output that lies in one piece, a block of `LEAST_BUS_BYTES` at a secret place; a smaller one costs too
+        little to write. Of outputs with holes the elements of the plan, which takes long, on the clock of the program
+        that makes such outputs.
+        """
+        if any(one.span_bytes != one.expected.size * one.expected.item_bytes for one in outputs):
+            plan = plan if plan.fits(outputs) else Plan(outputs, plan.positions)
+            return _Pieces(plan.which, plan.offsets, plan.starts + np.uint64(self._noise.data_ptr()), plan.sizes)
+        which, offsets, sources = list[int](), list[int](), list[int]()
+        for number, one in enumerate(outputs):
+            blocks = (one.span_bytes - LEAST_BUS_BYTES) // one.expected.item_bytes
+            if blocks >= 0 and not one.expected.aliases:
+                which.append(number)
+                offsets.append(int(self._random.integers(blocks + 1)) * one.expected.item_bytes)
+                noise = self._bits if one.expected.dtype == "bool" else self._noise
+                sources.append(noise.data_ptr() + 8 * int(self._random.integers(_SAMPLE_BYTES // 16)))
+        sizes = [LEAST_BUS_BYTES] * len(which)
+        return _Pieces(np.array(which, dtype=np.int64), _places(offsets), _places(sources), _places(sizes))
+
+    def _slot(self, number: int) -> Tensor:
+        assert self._slots is not None
+        return self._slots.bytes[self._stride * number : self._stride * number + self._input_bytes]
+
+    def intact(self, slot: int, inputs: Tensor, address: int) -> bool:
+        """Whether a slot still holds the inputs of an untimed call."""
+        return bool(self._torch.equal(self._slot(slot), inputs))
+
+    def read(self, plan: Plan, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:
+        """Copy the elements of a plan to the host.
+
+        Raises:
+            Contract: The memory that the worker named is not in the arena.
+        """
+        batch = plan.prepared if isinstance(plan.prepared, Batch) else self._reading(plan)
+        np.add(plan.offsets, self._begins(outputs)[plan.which], out=batch.sources)
+        self._copies.run(batch)
+        return self._read[: plan.size_bytes].copy()
+
+    def _reading(self, plan: Plan) -> Batch:
+        """Lay out the copies of a plan but for the addresses from which they come."""
+        assert plan.size_bytes <= _SAMPLE_BYTES, "more samples than there is room for"
+        return Batch(plan.starts + np.uint64(self._host.data_ptr()), np.zeros_like(plan.sizes), plan.sizes)
+
+    def _begins(self, outputs: Sequence[Output]) -> Places:
+        """Addresses of outputs in the judge's own mapping of the arena, shape (outputs,)."""
+        return _places([self._arena.address + self._start(one) for one in outputs])
+
+    def whole(self, output: Output) -> Tensor:
+        """Return a copy of a whole output, flat, in C order of its shape.
+
+        Raises:
+            Contract: The memory that the worker named is not in the arena, or is not aligned.
+        """
+        if not output.expected.size:
+            return self._torch.empty(0, dtype=getattr(self._torch, output.expected.dtype), device="cuda")
+        return self._elements(output).reshape(-1).clone()
+
+    def overwrite(self, outputs: Sequence[Output]) -> None:
+        """Overwrite exactly the elements of outputs, with random bytes.
+
+        Raises:
+            Contract: The memory that the worker named is not in the arena, or is not aligned.
+        """
+        for output in outputs:
+            if output.expected.aliases or not output.expected.size:
+                continue
+            elements = self._elements(output)
+            if output.expected.dtype == "bool":
+                elements.copy_(self._torch.randint(2, output.expected.shape, device="cuda"))
+            else:
+                elements.copy_(self._random_elements(output.expected))
+        self._torch.cuda.synchronize()
+
+    def _random_elements(self, expected: Expected) -> Tensor:
+        size_bytes = expected.size * expected.item_bytes
+        noise = self._torch.randint(256, (size_bytes,), dtype=self._torch.uint8, device="cuda")
+        return noise.view(getattr(self._torch, expected.dtype)).view(expected.shape)
+
+    def _elements(self, output: Output) -> Tensor:
+        """View the elements of an output in the arena, in its shape.
+
+        Raises:
+            Contract: The memory that the worker named is not in the arena, or is not aligned.
+        """
+        want = output.expected
+        check_holes(output)
+        start = self._start(output)
+        if start % want.item_bytes:
+            raise Contract("expected outputs at an address that is a multiple of their elements' size")
+        span = self._arena.bytes[start : start + output.span_bytes].view(getattr(self._torch, want.dtype))
+        return span.as_strided(want.shape, output.strides)
+
+    def _start(self, output: Output) -> int:
+        """Offset of an output in the arena; 0 for one without elements, which lies anywhere."""
+        if not output.expected.size:
+            return 0
+        start = output.address - self._base
+        if not 0 <= start <= self._arena.size_bytes - output.span_bytes:
+            raise Contract("expected outputs in memory that torch allocated, they lie elsewhere")
+        return start
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._arena.close()
+        if self._slots is not None:
+            self._slots.close()
+
+
+def _joined(inputs: Batch, pieces: _Pieces) -> Batch:
+    """Inputs and pieces in one batch; the targets of the pieces are not known yet."""
+    return Batch(
+        np.concatenate((inputs.targets, pieces.offsets)),
+        np.concatenate((inputs.sources, pieces.sources)),
+        np.concatenate((inputs.sizes, pieces.sizes)),
+    )
+
+
+def _places(numbers: Sequence[int] | Places) -> Places:
+    return np.asarray(numbers, dtype=np.uint64)

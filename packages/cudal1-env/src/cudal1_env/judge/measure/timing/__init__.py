@@ -1,0 +1,1 @@
+"""How long calls take: chains, trials of two arms, the harness overhead."""

@@ -1,0 +1,75 @@
+"""Harness overhead: what is subtracted from a timed call of both arms, and what of it a candidate could steal."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_RESOLUTION = 0.02
+"""Latencies below this share of the overhead, or below its spread, cannot be told from it: taken as that long."""
+TOO_SHORT = 3.0
+"""A reference that takes less than this many times the stealable overhead is too short for a reward above 1."""
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Harness overhead of one call, estimated on the reference's worker by empty calls."""
+
+    call_ms: float
+    """L: release, flag and read; the median of a trial. A pair's own is subtracted from both of its arms."""
+    stealable_ms: float
+    """h: how much of it a candidate could use for its own work at most, at most L. On a GPU all of it: a kernel can
+    compute while inputs arrive and while samples are copied. On a CPU all but the judge's own reading, during which the
+    worker is stopped. It is added to the candidate's latency at the rewarded end."""
+    spread_ms: float
+    """Median absolute deviation of empty calls."""
+
+    @property
+    def resolution_ms(self) -> float:
+        """Latencies below this cannot be told from the overhead."""
+        return max(self.spread_ms, _RESOLUTION * self.call_ms)
+
+    def net_ms(self, elapsed_ms: float, empty_ms: float) -> float:
+        """Latency of a call that took so long with the overhead, where an empty one beside it took `empty_ms`."""
+        return max(elapsed_ms - empty_ms, self.resolution_ms)
+
+
+def estimate_overhead(empty_ms: Sequence[float], reading_ms: Sequence[float]) -> Overhead:
+    """Return the overhead that empty calls of the reference show.
+
+    Args:
+        empty_ms: Empty calls, by the judge's clock.
+        reading_ms: How much of each the judge read while the worker was stopped; zeros where it was not.
+
+    >>> estimate_overhead([0.5, 0.75, 1.0], [0.25, 0.25, 0.5])
+    Overhead(call_ms=0.75, stealable_ms=0.5, spread_ms=0.25)
+    """
+    call_ms = statistics.median(empty_ms)
+    spread_ms = statistics.median(abs(one - call_ms) for one in empty_ms)
+    return Overhead(call_ms, call_ms - statistics.median(reading_ms), spread_ms)
+
+
+def rewarded_low(low: float, reference_ms: float, stealable_ms: float, constant_ms: float = 0.0) -> float:
+    """Return the lower end that rewards use.
+
+    (T_ref - L) / (T_cand - L + h + w) with T_cand - L = (T_ref - L) / low: 1 / (1 / low + (h + w) / (T_ref - L)). Where
+    the reference takes less than `TOO_SHORT` h, nothing above 1 is paid.
+
+    Args:
+        low: Lower end of the speedup's interval.
+        reference_ms: T_ref - L, the reference's latency.
+        stealable_ms: h.
+        constant_ms: w, how long writing takes what is the same in each call's outputs: a program may keep a stock of
+            outputs in which it stands already.
+
+    >>> rewarded_low(2.0, 1.0, 0.1), rewarded_low(2.0, 1.0, 0.0), rewarded_low(8.0, 0.2, 0.1)
+    (1.6666666666666667, 2.0, 1.0)
+    """
+    end = 1.0 / (1.0 / low + (stealable_ms + constant_ms) / reference_ms)
+    return min(end, 1.0) if is_too_short(reference_ms, stealable_ms) else end
+
+
+def is_too_short(reference_ms: float, stealable_ms: float) -> bool:
+    """Whether a reference is too short for a reward above 1."""
+    return reference_ms < TOO_SHORT * stealable_ms

@@ -1,0 +1,276 @@
+"""One trial: paired samples of both arms in random order, the idle arm frozen.
+
+Order of a trial: the reference alone, pairs of samples, the candidate's death, the reference alone again. An empty
+sample follows each sample of the reference and has as many calls: the overhead drifts with the host's speed, by half of
+itself within a tenth of a second, and the first call of a chain takes longer than the others.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from cudal1_env.errors import TaskError
+from cudal1_env.judge.measure.arm import Arm
+from cudal1_env.judge.measure.case import Tally
+from cudal1_env.judge.measure.fault import Fault
+from cudal1_env.judge.measure.timing.chain import Sample, timed_sample
+from cudal1_env.judge.measure.timing.interference import reference_share
+from cudal1_env.judge.measure.timing.overhead import Overhead, estimate_overhead
+from cudal1_env.judge.oracle.pool import InputSet
+from cudal1_env.records import GpuState, Status
+from cudal1_env.stats import TrialSamples
+
+ALONE_BEFORE = 4
+ALONE_AFTER = 8
+"""Samples of the reference alone, before the pairs and after the candidate's death."""
+_OVERHEAD_ALLOWANCE = 1.25
+"""How many times as long an empty call may take beside the candidate as after its death. More is not subtracted."""
+FIRST_PAIRS = 8
+MORE_PAIRS = 6
+"""Pairs whose input sets are made before the first one, and when those are used up: the interim looks are there."""
+_LONG_MS = 10.0
+"""Where calls take longer than this, the reference is timed alone half as often after the candidate's death."""
+_AWAKE_S = 2.0
+_AWAKE_FACTOR = 3.0
+"""What a candidate's calls before the clock may take in a trial, in seconds and over the reference's own, whichever is
+more."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much a trial measures."""
+
+    pairs: int
+    """Most pairs of samples."""
+    calls: int
+    """Most calls of a sample; 1 on a CPU."""
+    repeats: int
+    """Samples of each arm that a pair averages over; 1 on a GPU."""
+
+    @property
+    def sets(self) -> int:
+        """Most input sets of a pair."""
+        return self.calls * self.repeats
+
+
+class Sets(Protocol):
+    """Input sets of a trial. The sets of a pair are given once, and forgotten."""
+
+    @property
+    def warm(self) -> InputSet:
+        """A set of untimed calls."""
+        ...
+
+    def prepare(self, count: int) -> None:
+        """Make the next `count` sets, as far as they can be kept."""
+        ...
+
+    def take(self, count: int) -> list[InputSet]:
+        """Return the next `count` sets, which no arm has met."""
+        ...
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A sample of the reference, and the empty one behind it. By the judge's clock, for each call."""
+
+    call_ms: float
+    empty_ms: float
+    reading_ms: float
+    """How much of the empty call the judge read while the worker was stopped; 0 where it was not."""
+
+
+def overhead_of(samples: Sequence[Timed]) -> Overhead:
+    """Return the overhead of samples."""
+    return estimate_overhead([one.empty_ms for one in samples], [one.reading_ms for one in samples])
+
+
+@dataclass
+class Pairs:
+    """Samples of both arms, in pairs."""
+
+    reference: list[Timed] = field(default_factory=list[Timed])
+    candidate_ms: list[float] = field(default_factory=list[float])
+    """Latencies of a call with the overhead."""
+
+    def net(self, share: float = 1.0) -> TrialSamples:
+        """Return the latencies without the overhead.
+
+        Args:
+            share: How much of the overhead is subtracted.
+        """
+        overhead = overhead_of(self.reference)
+        empty = [share * one.empty_ms for one in self.reference]
+        reference = [overhead.net_ms(one.call_ms, less) for one, less in zip(self.reference, empty, strict=True)]
+        candidate = [overhead.net_ms(call_ms, less) for call_ms, less in zip(self.candidate_ms, empty, strict=True)]
+        return TrialSamples(tuple(reference), tuple(candidate))
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What one trial measured."""
+
+    samples: TrialSamples
+    """Latencies in pairs, without the overhead."""
+    overhead: Overhead
+    """What was subtracted from every call of both arms."""
+    alone_ms: tuple[float, float]
+    """Median latency of the reference alone, before the pairs and after the candidate's death."""
+    reference_share: float
+    """How much of the reference's latency beside the candidate counts (`interference`)."""
+    states: tuple[GpuState, ...] = ()
+    """What the driver said after each pair."""
+
+    @property
+    def counted(self) -> TrialSamples:
+        """The samples with the reference's latency that counts."""
+        return self.samples.scaled_reference(self.reference_share)
+
+
+@dataclass
+class Trial:
+    """Two arms in the timed loop, and what they are timed on.
+
+    Raises:
+        Fault: The candidate fails.
+        TaskError: The reference fails.
+    """
+
+    reference: Arm
+    candidate: Arm
+    sets: Sets
+    sizes: Sizes
+    tally: Tally
+    """Counts the candidate's calls."""
+    random: np.random.Generator
+    """Order of the arms, and lengths of samples."""
+    _unpaid_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
+
+    def run(self, reference_s: float, enough: Callable[[TrialSamples], bool]) -> TrialResult:
+        """Measure until `enough` says so or the trial is full; the candidate is dead afterwards.
+
+        Args:
+            reference_s: What a call of the reference takes, roughly.
+            enough: Asked about the samples after each pair.
+        """
+        for arm in (self.reference, self.candidate):
+            arm.limit(reference_s)
+        ready = min(FIRST_PAIRS, self.sizes.pairs)
+        alone_sets = max(ALONE_BEFORE, self.sizes.sets)
+        self.sets.prepare(alone_sets + ready * self.sizes.sets)  # made now, not between samples
+        alone = self.sets.take(alone_sets)
+        before = self._alone(alone, ALONE_BEFORE)
+        latency_ms = statistics.median(_net_ms(before, overhead_of(before)))
+        for arm in (self.reference, self.candidate):
+            arm.limit(latency_ms * 1e-3)
+        pairs, states = self._pairs(ready, enough)
+        self.candidate.close()
+        after = self._alone(alone, ALONE_AFTER if latency_ms < _LONG_MS else ALONE_AFTER // 2)
+        empty_ms = [[one.empty_ms for one in part] for part in (pairs.reference, after, after)]
+        samples = pairs.net(reference_share(*empty_ms, allowed=_OVERHEAD_ALLOWANCE))
+        overhead = overhead_of(pairs.reference)
+        before_ms, after_ms = _net_ms(before, overhead), _net_ms(after, overhead)
+        allowed = self.reference.device.neighbour_allowance
+        return TrialResult(
+            samples,
+            overhead,
+            (statistics.median(before_ms), statistics.median(after_ms)),
+            reference_share(samples.reference_ms, before_ms, after_ms, allowed=allowed),
+            tuple(states),
+        )
+
+    def _pairs(self, ready: int, enough: Callable[[TrialSamples], bool]) -> tuple[Pairs, list[GpuState]]:
+        """Measure pairs. Samples of a pair are neighbours in time, so that a machine's drift meets both alike.
+
+        A sample behind one of the same arm takes less time, so either arm has as many of these: each odd pair swaps the
+        arms, the others do by chance.
+        """
+        pairs, states = Pairs(), list[GpuState]()
+        order = (True, False) if self.random.random() < 0.5 else (False, True)
+        for pair in range(self.sizes.pairs):
+            if pair == ready:
+                ready = min(pair + MORE_PAIRS, self.sizes.pairs)
+                self.sets.prepare((ready - pair) * self.sizes.sets)
+            if pair % 2 == 1 or self.random.random() < 0.5:
+                order = (order[1], order[0])
+            self._pair(pairs, order)
+            if (state := self.reference.device.state()) is not None:
+                states.append(state)
+            if enough(pairs.net()):
+                break
+        return pairs, states
+
+    def _pair(self, pairs: Pairs, order: Sequence[bool]) -> None:
+        calls = self._calls()
+        sets = self.sets.take(calls * self.sizes.repeats)  # both arms see the same
+        for is_candidate in order:
+            if is_candidate:
+                pairs.candidate_ms.append(self._candidate_ms(sets, calls))
+            else:
+                pairs.reference.append(self._reference(sets, calls))
+
+    def _calls(self) -> int:
+        """Length of the next samples: secret, so that any call may be the last one, which is compared whole."""
+        return int(self.random.integers(1, self.sizes.calls + 1))
+
+    def _candidate_ms(self, sets: Sequence[InputSet], calls: int) -> float:
+        """Return the mean latency of a candidate's call, with the overhead, over samples of `calls` calls each."""
+        samples = [self._of_candidate(part) for part in _parts(sets, calls)]
+        return statistics.fmean(one.call_ms for one in samples)
+
+    def _reference(self, sets: Sequence[InputSet], calls: int) -> Timed:
+        """Return the same of the reference, and how long the calls of an empty sample take."""
+        samples = [self._of_reference(part) for part in _parts(sets, calls)]
+        empty = self._of_reference([self.sets.warm] * calls, empty=True)
+        return Timed(statistics.fmean(one.call_ms for one in samples), empty.call_ms, empty.reading_ms)
+
+    def _of_candidate(self, sets: Sequence[InputSet]) -> Sample:
+        sample = timed_sample(self.candidate, sets, self.sets.warm)
+        self._charge(sample.first_call_s, is_candidate=True)
+        for one, comparisons in zip(sets, sample.comparisons, strict=True):
+            self.tally.check(one, comparisons)
+        self.tally.full_checks += sample.full_checks
+        return sample
+
+    def _of_reference(self, sets: Sequence[InputSet], *, empty: bool = False) -> Sample:
+        try:
+            sample = timed_sample(self.reference, sets, self.sets.warm, empty=empty)
+        except Fault as fault:
+            raise TaskError(f"expected the reference to answer, got {fault.status}: {fault.message}") from fault
+        if not all(comparison.right for one in sample.comparisons for comparison in one):
+            errors = [comparison.error for one in sample.comparisons for comparison in one]
+            raise TaskError(f"expected the reference to agree with its own float64 answer, errors over scale: {errors}")
+        self._charge(sample.first_call_s, is_candidate=False)
+        return sample
+
+    def _charge(self, seconds: float, *, is_candidate: bool) -> None:
+        """Add up what calls took that are not paid for: a budget bounds what no clock sees.
+
+        Raises:
+            Fault: The candidate's is spent.
+        """
+        self._unpaid_s[is_candidate] += seconds
+        limit_s = max(_AWAKE_S, _AWAKE_FACTOR * self._unpaid_s[False])
+        if self._unpaid_s[True] > limit_s:
+            text = f"expected the calls that are not timed to take at most {limit_s:.2g} s in a trial, they took longer"
+            raise Fault(Status.TIMEOUT, text)
+
+    def _alone(self, sets: Sequence[InputSet], count: int) -> list[Timed]:
+        """Time the reference alone; it can be trusted with the same sets again."""
+        size = self.sizes.sets
+        starts = [size * number % max(1, len(sets) - size + 1) for number in range(count)]
+        return [self._reference(sets[start : start + size], self.sizes.calls) for start in starts]
+
+
+def _parts(sets: Sequence[InputSet], calls: int) -> list[Sequence[InputSet]]:
+    return [sets[start : start + calls] for start in range(0, len(sets), calls)]
+
+
+def _net_ms(samples: Sequence[Timed], overhead: Overhead) -> list[float]:
+    """Latencies without what each sample's own empty one took, at least what can be told from the overhead."""
+    return [overhead.net_ms(one.call_ms, one.empty_ms) for one in samples]

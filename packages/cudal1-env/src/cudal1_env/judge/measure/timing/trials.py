@@ -1,0 +1,355 @@
+"""Measures one built candidate: fresh pairs of workers, trial after trial, until the rule is satisfied."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cudal1_env.errors import TaskError, TooLargeError
+from cudal1_env.judge.device.roofline import Floor
+from cudal1_env.judge.measure import record
+from cudal1_env.judge.measure.arm import Arm
+from cudal1_env.judge.measure.builder import Builder, Built
+from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.fault import Fault
+from cudal1_env.judge.measure.headroom import Headroom, memory_taken
+from cudal1_env.judge.measure.host_memory import check_host_memory
+from cudal1_env.judge.measure.prepare import construct, load_weights
+from cudal1_env.judge.measure.record import Seen
+from cudal1_env.judge.measure.timing.trial import Sizes, Trial, TrialResult
+from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet, Pool
+from cudal1_env.records import Evaluation, Precision, Status
+from cudal1_env.stats import RULES, Spread, TrialSamples, centre, conclude, decide
+
+_WARM_REPEATS = 3
+"""Further untimed calls of the reference, which tell how long it takes once all is compiled and allocated."""
+_RECHECKED_ABOVE = 3.0
+"""Speedups of which this much is certain must be found in two trials (DESIGN.md, protocol 9)."""
+_MOST_TRIALS_TO_AGREE = 3
+
+
+class Trials:
+    """Measures built candidates. What is leased is the caller's to see to.
+
+    Args:
+        builder: Makes workers.
+        spread: The machine's, from trial to trial.
+    """
+
+    def __init__(self, builder: Builder, spread: Spread) -> None:
+        self._builder = builder
+        self._settings, self._device = builder.settings, builder.device
+        self._spread = spread
+
+    def measure(self, built: Built, pool: Pool) -> Evaluation:
+        """Return the verdict on a built candidate; its workers are dead afterwards."""
+        case = built.case
+        seen = Seen(built.layers, built.missing, built.stderr, commitment=pool.secrets.commitment, first_set=pool.fresh)
+        if built.fault is not None:
+            return record.failed(case, seen, built.fault)
+        try:
+            return self._measured(built, pool, seen)
+        except Fault as fault:
+            return record.failed(case, seen, fault, note=built.note if fault.status is Status.RUNTIME_ERROR else "")
+
+    def _measured(self, built: Built, pool: Pool, seen: Seen) -> Evaluation:
+        """Measure trials until the rule is satisfied and, for large speedups, two of them agree."""
+        case, rule = built.case, RULES[built.case.precision]
+        clock = _Clock()
+        seen.floor = self.floor(case, pool)
+        while decide(_counted(seen), rule, spread=self._spread, spent=self._spent(case, clock)) != "stop":
+            self._trial(built, pool, seen, clock)
+        speedup = conclude(_counted(seen), rule, spread=self._spread)
+        if speedup.low > _RECHECKED_ABOVE:
+            while not confirmed(_counted(seen)):
+                if len(seen.trials) >= max(_MOST_TRIALS_TO_AGREE, rule.min_trials):
+                    return record.unstable(case, seen, speedup)
+                self._trial(built, pool, seen, clock)
+            speedup = conclude(_counted(seen), rule, spread=self._spread)
+        seen.constant_ms = self._device.write_ms(pool.constant_bytes)
+        if self._forbidden(case, pool, seen) and seen.floor is not None:
+            return record.impossible(case, seen, speedup, seen.floor)
+        return record.measured(case, seen, speedup)
+
+    def _forbidden(self, case: Case, pool: Pool, seen: Seen) -> bool:
+        """Whether the candidate's latencies are below what its bytes need at the GPU's bandwidth.
+
+        Before that is said, the bandwidth is measured again; a floor that the reference itself breaks is none.
+        """
+        reference = [ms for trial in seen.trials for ms in trial.samples.reference_ms]
+        candidate = [ms for trial in seen.trials for ms in trial.samples.candidate_ms]
+        resolution_ms = max(trial.overhead.stealable_ms for trial in seen.trials)
+        if seen.floor is None or not seen.floor.forbids(candidate, resolution_ms=resolution_ms):
+            return False
+        seen.floor = self.floor(case, pool, again=True)
+        if seen.floor is not None and seen.floor.is_broken_by(reference):
+            seen.floor = None
+        return seen.floor is not None and seen.floor.forbids(candidate, resolution_ms=resolution_ms)
+
+    def floor(self, case: Case, pool: Pool, *, again: bool = False) -> Floor | None:
+        """The bound of a case's task by memory bandwidth; the device's peaks are measured where they are not known."""
+        io_spec = pool.io_spec
+        return self._device.floor(io_spec.tensor_bytes, io_spec.written_bytes, case.sensitivity, again=again)
+
+    # --- one trial ---------------------------------------------------------------------------------------------
+
+    def _trial(self, built: Built, pool: Pool, seen: Seen, clock: _Clock) -> None:
+        """Add one trial of a fresh pair of workers.
+
+        Raises:
+            Fault: The candidate fails.
+            TaskError: The reference fails.
+        """
+        case, candidate = built.case, self._builder.again(built, pool)
+        reference = self._builder.reference(case, pool)
+        headroom = Headroom(self._device)
+        try:
+            pool.rest()  # what is only kept for later is not there for the arms
+            seen.trials.append(self._run(case, pool, seen, clock, reference, candidate, headroom))
+        except (TaskError, *self._device.faults) as error:
+            headroom.check()  # if the candidate left none, it is to blame
+            if not headroom.begun or isinstance(error, TooLargeError) or self._device.out_of_room(error):
+                self._blame(case, pool, reference, candidate, beside=headroom.begun)
+            raise
+        finally:
+            seen.stderr = candidate.worker.log
+            reference.close()
+            candidate.close()
+            built.arm = None
+
+    def _run(
+        self,
+        case: Case,
+        pool: Pool,
+        seen: Seen,
+        clock: _Clock,
+        reference: Arm,
+        candidate: Arm,
+        headroom: Headroom,
+    ) -> TrialResult:
+        """Construct both arms, make their untimed calls, then measure."""
+        self._construct_reference(case, pool, reference)
+        headroom.begin()
+        construct(case, pool, candidate, seen)
+        self._check_memory(headroom, candidate)
+        reference_s = self._warm_reference(case, pool, reference)
+        self._warm_candidate(case, pool, candidate, seen)
+        self._check_memory(headroom, candidate)
+        sizes = self._sizes(case.precision, reference_s, pool)
+        with case.watch.phase("warmup"):
+            with of_reference(pool):
+                reference.open()
+            candidate.open()
+        pool.fit(self._device.free_bytes(), 2 * sizes.sets)
+        sets = _TrialSets(case, pool)
+        # Seeded by the system: one order for all trials of a pool would favour an arm.
+        trial = Trial(reference, candidate, sets, sizes, seen.tally, np.random.default_rng())
+        try:
+            with clock.running(sets):
+                return trial.run(reference_s, lambda samples: self._enough(case, seen, clock, samples))
+        finally:
+            sets.spend()
+            case.watch.add("measure", clock.last_s)
+
+    def _check_memory(self, headroom: Headroom, candidate: Arm) -> None:
+        """See whether a candidate left others the memory of the device, and of the host where no limit binds it.
+
+        Raises:
+            Fault: It did not.
+        """
+        headroom.check()
+        if self._device.name == "cuda":
+            check_host_memory(candidate.worker.pid, self._settings.memory_bytes)
+
+    def _blame(self, case: Case, pool: Pool, reference: Arm, candidate: Arm, *, beside: bool) -> None:
+        """Find out whether something fails because a candidate took the device's memory when it was imported.
+
+        Args:
+            case: The candidate's.
+            pool: Of its task.
+            reference: Its arm.
+            candidate: Its arm.
+            beside: Whether the reference worked beside the candidate, and there was no room for what came then.
+
+        Raises:
+            Fault: The candidate held much, and the reference works once it is dead, or worked and held much less.
+        """
+
+        def works_alone() -> bool:
+            alone = self._builder.reference(case, pool)
+            try:
+                self._construct_reference(case, pool, alone)
+            except (TaskError, *self._device.faults):
+                return False
+            finally:
+                alone.close()
+            return True
+
+        memory_taken(self._device, reference, candidate, works_alone, beside=beside)
+
+    def _construct_reference(self, case: Case, pool: Pool, reference: Arm) -> None:
+        """Make the reference's model; on a GPU call it, too, so that it holds its memory before the candidate comes."""
+        sets = self._sets(case, pool, 0, 1) if self._device.free_bytes() is not None else []
+        with case.watch.phase("warmup"), of_reference(pool):
+            reference.build(pool.task.source)
+            reference.construct(pool.construct_seed)
+            for one in sets:
+                reference.warm(one, 0)
+            reference.freeze()
+
+    def _warm_reference(self, case: Case, pool: Pool, reference: Arm) -> float:
+        """Make the reference's untimed calls; return the seconds of the fastest, as it says."""
+        sets = self._sets(case, pool, 0, WARM_SETS)
+        with case.watch.phase("warmup"), of_reference(pool):
+            if pool.io_spec.state:
+                reference.load(pool.weights())
+            calls = [*enumerate(sets), *[(WARM_SETS - 1, sets[-1])] * _WARM_REPEATS]
+            elapsed_s = [reference.warm(one, slot)[0] for slot, one in calls]
+            reference.freeze()
+        return min(elapsed_s[1:])
+
+    def _warm_candidate(self, case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
+        """Load the judge's weights, and make one untimed call at each address that timed calls will use."""
+        with case.watch.phase("warmup"):
+            load_weights(pool, candidate, seen)
+            for slot, one in enumerate(pool.sets(0, WARM_SETS)):
+                _, comparisons = candidate.warm(one, slot)
+                seen.tally.check(one, comparisons)
+
+    def _sets(self, case: Case, pool: Pool, first: int, last: int) -> list[InputSet]:
+        with case.watch.phase("oracle"):
+            return pool.sets(first, last)
+
+    # --- how much ----------------------------------------------------------------------------------------------
+
+    def _sizes(self, precision: Precision, reference_s: float, pool: Pool) -> Sizes:
+        """Return how much a trial measures, from what a call of the reference takes."""
+        rule, settings = RULES[precision], self._settings
+        training = precision == "training"
+        if self._device.chained:
+            most = settings.chain_training if training else settings.chain_report
+            most = max(1, min(most, pool.room // (2 * rule.min_pairs)))
+            calls, repeats = max(1, min(most, math.ceil(settings.chain_ms * 1e-3 / reference_s))), 1
+        else:
+            most = settings.sets_training if training else settings.sets_report
+            wanted = round(settings.sample_ms * 1e-3 / max(reference_s, 1e-6))
+            calls, repeats = 1, max(1, min(wanted, most // rule.pairs_in_trial))
+        affordable = int(self._budget_s(precision) / (2 * reference_s * (calls + self._device.chained) * repeats))
+        return Sizes(max(2 * rule.min_pairs, min(rule.pairs_in_trial, affordable)), calls, repeats)
+
+    def _budget_s(self, precision: Precision) -> float:
+        settings = self._settings
+        if precision == "training":
+            return settings.budget_training_s
+        return settings.budget_report_gpu_s if self._device.name == "cuda" else settings.budget_report_s
+
+    def _spent(self, case: Case, clock: _Clock) -> bool:
+        return clock.total_s > self._budget_s(case.precision)
+
+    def _enough(self, case: Case, seen: Seen, clock: _Clock, samples: TrialSamples) -> bool:
+        rule = RULES[case.precision]
+        return decide([*_counted(seen), samples], rule, spread=self._spread, spent=self._spent(case, clock)) != "pair"
+
+
+@contextlib.contextmanager
+def of_reference(pool: Pool) -> Generator[None]:
+    """Within, the reference is at work, and what fails is not the candidate's.
+
+    Raises:
+        TooLargeError: There is too little memory for it.
+        TaskError: It fails in another way.
+    """
+    try:
+        yield
+    except Fault as fault:
+        text = f"{pool.task.id}: expected the reference to run, got {fault.message}"
+        if fault.status is Status.OUT_OF_MEMORY:
+            raise TooLargeError(text) from fault
+        raise TaskError(text) from fault
+
+
+@dataclass
+class _Clock:
+    """Seconds of measurement, the oracle's left out."""
+
+    done_s: float = 0.0
+    last_s: float = 0.0
+    _began: float | None = None
+    _sets: _TrialSets | None = None
+
+    @property
+    def total_s(self) -> float:
+        """Of all trials, the running one included."""
+        return self.done_s + self._running_s()
+
+    def _running_s(self) -> float:
+        if self._began is None or self._sets is None:
+            return 0.0
+        return time.perf_counter() - self._began - self._sets.oracle_s
+
+    @contextlib.contextmanager
+    def running(self, sets: _TrialSets) -> Generator[None]:
+        """Count a block, without the seconds in which `sets` were made."""
+        self._began, self._sets = time.perf_counter(), sets
+        try:
+            yield
+        finally:
+            self.last_s = self._running_s()
+            self.done_s += self.last_s
+            self._began = None
+
+
+class _TrialSets:
+    """A trial's own input sets: the first of the pool's that no candidate has met."""
+
+    def __init__(self, case: Case, pool: Pool) -> None:
+        self._case, self._pool = case, pool
+        self._next = pool.fresh
+        self.warm = pool.sets(WARM_SETS - 1, WARM_SETS)[0]
+        self.oracle_s = 0.0
+        """Seconds that making sets took."""
+
+    def prepare(self, count: int) -> None:
+        """Make sets that will be wanted, as far as they can be kept."""
+        with self._oracle():
+            self._pool.prepare(self._next, self._next + count)
+
+    def take(self, count: int) -> list[InputSet]:
+        """Return the next sets."""
+        first, self._next = self._next, self._next + count
+        with self._oracle():
+            return self._pool.sets(first, self._next)
+
+    @contextlib.contextmanager
+    def _oracle(self) -> Generator[None]:
+        began = time.perf_counter()
+        with self._case.watch.phase("oracle"):
+            yield
+        self.oracle_s += time.perf_counter() - began
+
+    def spend(self) -> None:
+        """No trial gets these sets again."""
+        self._pool.spend(self._next)
+
+
+def _counted(seen: Seen) -> list[TrialSamples]:
+    return [trial.counted for trial in seen.trials]
+
+
+def confirmed(trials: Sequence[TrialSamples]) -> bool:
+    """Whether some two trials agree on how fast the candidate is.
+
+    They agree unless their log ratios differ by more than log(1.1), the 10 % of protocol 9 (DESIGN.md), plus two
+    standard errors of the difference: what a busy machine blurs is for the interval to say, and rewards follow it.
+    """
+    centres = [centre(trial) for trial in trials]
+    return any(
+        abs(one.log_ratio - other.log_ratio) <= math.log(1.1) + 2.0 * math.sqrt(one.variance + other.variance)
+        for i, one in enumerate(centres)
+        for other in centres[:i]
+    )

@@ -1,0 +1,184 @@
+"""Faulty programs: the reference with one step, or one input, done worse. The task gate puts them through its checker.
+
+Runs in the oracle. A dispatch mode sees every operator call of a forward pass, counts those that are steps, and carries
+one of them out with a fault (`steps`). The same fault in the float64 twin, where nothing else errs, tells what it
+changes by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cudal1_worker import protocol as wire
+from cudal1_worker.oracle.models import copied
+from cudal1_worker.oracle.steps import PARTS, Call
+from cudal1_worker.program.arm import Failure, describe_error
+
+if TYPE_CHECKING:
+    from cudal1_worker.oracle.oracle import Oracle
+
+_LEAST_SHARE = 0.01
+"""A step counts if its largest operand has this share of the elements of the largest step's of its kind, at least."""
+_REPLACED = ("zeros", "mean", "another draw")
+"""What stands for an input that is ignored."""
+
+
+@dataclass
+class Step:
+    """One step of a forward pass: a call, or a chain of elementwise calls without another step in between."""
+
+    name: str
+    kind: str
+    size: int
+    """Elements of its largest operand."""
+    dtype: torch.dtype
+    shapes: list[list[int]]
+    """Of its first call's operands."""
+    faults: list[str]
+
+
+class Injection(TorchDispatchMode):
+    """Counts the steps of what runs within, and changes one.
+
+    Args:
+        step: Number of the step to change; None for each.
+        change: Carries a call out in another way; None to change nothing.
+    """
+
+    def __init__(self, step: int | None = None, change: Callable[[Call], Any] | None = None) -> None:
+        super().__init__()
+        self.steps: list[Step] = []
+        self._step = step
+        self._change = change
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Carry out one operator call."""
+        call = Call(func, args, kwargs or {})
+        if call.kind is None:
+            return func(*args, **call.kwargs)
+        self._count(call, call.kind)
+        if self._change is None or self._step not in (None, len(self.steps) - 1):
+            return func(*args, **call.kwargs)
+        return self._change(call)
+
+    def _count(self, call: Call, kind: str) -> None:
+        last = self.steps[-1] if self.steps else None
+        if last is not None and last.kind == kind == "elementwise":
+            last.size = max(last.size, call.size)
+            return
+        shapes = [list(one.shape) for one in call.operands]
+        self.steps.append(Step(call.name, kind, call.size, call.dtype, shapes, call.faults()))
+
+
+class FaultyRuns:
+    """Answers the task gate's questions about faulty programs.
+
+    Args:
+        oracle: Has the models and makes inputs.
+    """
+
+    def __init__(self, oracle: Oracle) -> None:
+        self._oracle = oracle
+        self._known: list[Step] = []
+        """The reference's steps, in the order in which it takes them."""
+        self._inputs: tuple[tuple[int, str], list[Any]] | None = None
+        """The inputs that were asked for last, with their seed and distribution."""
+
+    def handlers(self) -> dict[str, Callable[[wire.Message, list[int]], wire.Message]]:
+        """What the oracle answers with this."""
+        return {"steps": self.steps, "faulty": self.faulty}
+
+    def steps(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Tell the steps of the reference on one input set, and what faults apply to each.
+
+        Where it has products, nothing but these is worth a lower precision: other steps get faults in which they leave
+        out terms only.
+        """
+        plain = self._oracle.models.plain
+        values = self._values(message)
+        with Injection() as counted:
+            self._oracle.run(plain, values)
+        self._known = counted.steps
+        products = any(step.kind == "product" for step in self._known)
+        largest: dict[str, int] = {}
+        for step in self._known:
+            largest[step.kind] = max(step.size, largest.get(step.kind, 0))
+
+        def chosen(step: Step) -> list[str]:
+            if step.size < _LEAST_SHARE * largest[step.kind]:
+                return []
+            return [name for name in step.faults if name in PARTS or step.kind == "product" or not products]
+
+        return {
+            "steps": [{"name": one.name, "shapes": one.shapes, "faults": chosen(one)} for one in self._known],
+            "inputs": [_stand_ins(value) for value in values],
+        }
+
+    def faulty(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Run the reference, or its float64 twin, with a fault; write its outputs where answers lie.
+
+        Keys of the message beside those of a set: `wide`, whether the twin runs; `fault`; `step`, the number of the
+        step, or of the input; null for each step. A fault that cannot be carried out is told with the reason: the
+        program failed, the task did not.
+        """
+        oracle, fault, step = self._oracle, message["fault"], message["step"]
+        plain, wide = oracle.models.plain, oracle.models.wide
+        try:
+            values = self._values(message)
+            change = None
+            if fault in _REPLACED:
+                values[step] = self._instead(values[step], message)
+            elif fault != "none":
+                change = self._change(fault, step, wide=message["wide"])
+            with Injection(step, change) as injection:
+                outputs = oracle.exact(wide, values) if message["wide"] else oracle.run(plain, values)
+            if message["wide"] and fault not in (*_REPLACED, "none"):
+                taken, known = [[one.name for one in steps] for steps in (injection.steps, self._known)]
+                if taken != known:
+                    raise Failure("task", "expected the float64 twin to take the reference's steps, it takes others")
+            answers = [out.double() if out.is_floating_point() else out.to(torch.int64) for out in outputs]
+            if 8 * sum(answer.numel() for answer in answers) != message["answer_bytes"]:
+                raise Failure("task", "expected outputs of the same shapes with every fault")
+            place = oracle.block[: message["answers_at"] + message["answer_bytes"]]
+            oracle.store(place, [], [], answers, message["answers_at"])
+            if oracle.device.type == "cuda":
+                torch.cuda.synchronize()
+        except Exception as error:
+            return {"failed": describe_error(error)["text"]}
+        return {"failed": ""}
+
+    def _change(self, fault: str, step: int | None, *, wide: bool) -> Callable[[Call], Any]:
+        if not wide:
+            return lambda call: call.with_fault(fault)
+        assert step is not None, "each step at a time in the float64 twin"
+        own = self._known[step].dtype
+        return lambda call: call.in_precision(fault, own)
+
+    def _values(self, message: wire.Message) -> list[Any]:
+        """Inputs of a set; copies, because a reference may write to them."""
+        key = message["seed"], message["distribution"]
+        if self._inputs is None or self._inputs[0] != key:
+            self._inputs = key, self._oracle.fresh_inputs(*key)
+        return copied(self._inputs[1])
+
+    def _instead(self, value: torch.Tensor, message: wire.Message) -> torch.Tensor:
+        """What stands for an ignored input."""
+        if message["fault"] == "zeros":
+            return torch.zeros_like(value)
+        if message["fault"] == "mean":
+            return torch.full_like(value, float(value.double().mean()))
+        return self._oracle.fresh_inputs(message["seed"] ^ 1, message["distribution"])[message["step"]]
+
+
+def _stand_ins(value: Any) -> list[str]:
+    """What may stand for an input; integers and booleans (labels, masks, indices) have no mean."""
+    if not isinstance(value, torch.Tensor) or not value.numel():
+        return []
+    return [name for name in _REPLACED if value.is_floating_point() or name != "mean"]

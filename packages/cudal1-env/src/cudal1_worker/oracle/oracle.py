@@ -1,0 +1,498 @@
+"""The oracle: runs a task's reference in float64 and makes its inputs, in a sandbox of its own.
+
+It gets single-use seeds from the judge and writes bytes into memory that the judge owns and copies. It sees no
+candidate and no clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import socket
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from cudal1_worker import layout
+from cudal1_worker import protocol as wire
+from cudal1_worker.arithmetic import allow_tf32
+from cudal1_worker.oracle import distributions, inputs
+from cudal1_worker.oracle.faults import FaultyRuns
+from cudal1_worker.oracle.matter import Variation
+from cudal1_worker.oracle.models import Models, aliases, as_dtype, copied
+from cudal1_worker.oracle.reference_error import (
+    error_of,
+    is_finite,
+    most_of,
+    moved_by,
+    read,
+    report_of_any,
+    report_of_finite,
+    second_values,
+    some_elements,
+)
+from cudal1_worker.oracle.seeding import Seeds
+from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, enough
+from cudal1_worker.program import state
+from cudal1_worker.program.arm import Failure, describe_error, execute
+
+REFERENCE = "Model"
+_AGAIN = 3
+"""Runs of the reference on moved inputs: four errors that are all a thirtieth of the usual are one in a million."""
+
+
+class Oracle:
+    """State of one oracle between messages: the reference module, its weights, its models."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        self.module: types.ModuleType | None = None
+        self.models = Models(None, None, None)
+        """The reference and its twins; from `state` on with the judge's weights."""
+        self.profiles: list[Profile | None] = []
+        """Of each floating-point output."""
+        self.double = False
+        """Whether an output is in float64."""
+        self.limits: list[Limits] = []
+        """Of each output."""
+        self.seeds = Seeds()
+        self.entries: list[layout.Entry] = []
+        self.written: tuple[list[layout.Entry], list[Any]] = ([], [])
+        self.device = torch.device("cpu")
+        self.block: torch.Tensor = torch.empty(0)
+        self.memory: Any = None
+        self.variation: Variation | None = None
+        self.natures: list[distributions.Nature] | None = None
+        """Of the inputs, once `describe` has seen some."""
+        self.all_finite = True
+        """Whether all outputs and answers seen so far are finite."""
+        self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
+            "build": self.build,
+            "describe": self.describe,
+            "state": self.state,
+            "fingerprints": self.fingerprints,
+            "probe": self.probe,
+            "make": self.make,
+            "draw": self.draw,
+            "block": self.use_block,
+            "write": self.write,
+            "held": self.held,
+            "rest": self.rest,
+            "vary": self.vary,
+            "change": self.change,
+        } | FaultyRuns(self).handlers()
+
+    def serve(self) -> None:
+        """Answer messages until the judge closes the channel."""
+        while True:
+            try:
+                message, fds = wire.receive(self.channel)
+            except wire.ChannelClosed:
+                return
+            try:
+                answer = self.handlers[message["op"]](message, fds)
+            except Exception as error:  # the task's fault: the judge turns it into a TaskError
+                answer = describe_error(error)
+            finally:
+                for fd in fds:
+                    os.close(fd)
+            wire.send(self.channel, answer)
+
+    def build(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Choose the device and import the reference program."""
+        self.device = torch.device(message["device"])
+        if self.device.type == "cuda":
+            allow_tf32(message["tf32"])
+        with os.fdopen(os.dup(fds[0]), "rb") as file, self.seeds.only():
+            self.module = execute(file.read().decode(), REFERENCE)
+        for name in ("get_inputs", "get_init_inputs"):
+            if name not in self.module.__dict__:
+                raise Failure("no_code", f"expected a task that defines `{name}`, found none")
+        return {"ok": True}
+
+    def fresh_model(self, seed: int) -> Any:
+        """Make the reference model under a seed."""
+        assert self.module is not None
+        arguments = self.module.get_init_inputs()
+        torch.manual_seed(seed)
+        factory = getattr(self.module, REFERENCE)
+        model = factory(**arguments) if isinstance(arguments, dict) else factory(*arguments)
+        return model.to(self.device) if isinstance(model, torch.nn.Module) else model
+
+    def fresh_inputs(self, seed: int, distribution: str) -> list[Any]:
+        """Call the task's `get_inputs` under a seed, then move its values to another distribution."""
+        assert self.module is not None
+        self.seeds.start(seed, self.device)
+        # Drawn where they are needed.
+        with self.seeds.only(), contextlib.nullcontext() if self.device.type == "cpu" else self.device:
+            values = list(self.module.get_inputs())
+        values = [value.detach().to(self.device) if isinstance(value, torch.Tensor) else value for value in values]
+        return distributions.transform(values, distribution, seed, self.natures)
+
+    def describe(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Tell what the task's inputs, arguments, state and outputs look like, and whether it is random."""
+        assert self.module is not None
+        arguments = layout.encode(self.module.get_init_inputs())
+        seed = message["seed"]
+        plain = self.fresh_model(seed)
+        fixed = [
+            name
+            for name, value in state.tensors(plain).items()
+            if distributions.is_fixed(value, parameter=isinstance(value, torch.nn.Parameter))
+        ]
+        values = self.fresh_inputs(seed, "own")
+        self.entries, size = layout.manifest(values)
+        other = self.fresh_inputs(seed ^ 1, "own")
+        agreeing, vary = inputs.agreeing(values, other), inputs.vary(values, other)
+        # What two draws have in common: of a tensor of two elements one tells little.
+        natures = ([distributions.nature_of(value) for value in draw] for draw in (values, other))
+        self.natures = [a & b for a, b in zip(*natures, strict=False)]
+        del other
+        again = self.fresh_inputs(seed, "own")
+        repeat = inputs.repeat(values, again)
+        before = self.most_allocated(again=True)
+        first = self.run(plain, values)
+        work = self.most_allocated() - before
+        self.double = any(out.dtype == torch.float64 for out in first)
+        self.models = self.trio([plain, *(self.fresh_model(seed) for _ in range(1 + self.double))])
+        torch.manual_seed(seed + 1)  # another state of the generator: dropout and its like show
+        second = self.run(plain, again)
+        same = all(inputs.alike(a, b) for a, b in zip(first, second, strict=True))
+        return {
+            "arguments": arguments,
+            "state": state.described(plain),
+            "fixed": fixed,
+            "inputs": self.entries,
+            "bytes": size,
+            "work_bytes": work,
+            "outputs": [
+                {
+                    "shape": list(out.shape),
+                    "dtype": str(out.dtype).removeprefix("torch."),
+                    "aliases": aliases(out, values),
+                    "strides": list(out.stride()),
+                }
+                for out in first
+            ],
+            "random": not same,
+            "repeat": repeat,
+            "agreeing": agreeing,
+            "vary": vary,
+        }
+
+    def state(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Make non-default weights, which wait for `write`, and models that hold them."""
+        models = [self.fresh_model(message["seed"]) for _ in range(2 + self.double)]
+        with torch.no_grad():
+            parameters = {
+                name for name, value in state.tensors(models[0]).items() if isinstance(value, torch.nn.Parameter)
+            }
+            values = distributions.non_default_state(
+                models[0].state_dict(), message["values_seed"], parameters=parameters
+            )
+            for model in models:
+                held = model.state_dict()
+                for name, value in values.items():
+                    held[name].copy_(value)
+            values = {
+                name: value.clone() for name, value in models[0].state_dict().items() if name in values
+            }  # what is tied has one value
+            entries, size = layout.manifest(list(values.values()))
+            self.written = (entries, list(values.values()))
+        self.models = self.trio(models)
+        return {"names": list(values), "entries": entries, "bytes": size}
+
+    def fingerprints(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Make the reference model under a seed, and answer with hashes of its state."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # as in an arm: a product's last digits may depend on it
+        try:
+            model = self.fresh_model(message["seed"])
+        finally:
+            torch.set_num_threads(threads)
+        return {"fingerprints": state.fingerprints(model, list(state.tensors(model)))}
+
+    def trio(self, models: list[Any]) -> Models:
+        """Return the model, its float64 twin and, for float64 outputs, its float32 twin, made of models that are alike.
+
+        Tensors that a module holds beside its parameters and buffers, in plain attributes, change with it.
+        """
+        plain, wide, *rest = models
+        return Models(plain, as_dtype(wide, torch.float64), as_dtype(rest[0], torch.float32) if rest else None)
+
+    def probe(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Learn the reference's typical errors, by place and magnitude, from several sets of the task's own inputs.
+
+        `limits` are factor, floor and least tolerance of each output; see `tolerance.Limits`. As many of the `seeds`
+        are used as the outputs need. The answer tells which share of each output's elements is the same in all sets.
+        """
+        models = self.models
+        self.limits = [Limits(*one) for one in message["limits"]]
+        draws: dict[int, list[Draw]] = {}
+        first: list[torch.Tensor] = []
+        same: list[torch.Tensor] = []
+        answers: list[torch.Tensor] = []
+        for number, seed in enumerate(message["seeds"]):
+            if number >= enough([Blocks(tuple(answers[k].shape)).width for k in draws]) and number:
+                break
+            values = self.fresh_inputs(seed, "own")
+            answers = self.exact(models.wide, values)
+            self.check_answers(answers, message["answer_bytes"])
+            some = [some_elements(answer) for answer in answers]
+            first = first or some
+            equal = [one == other for one, other in zip(some, first, strict=True)]
+            same = [a & b for a, b in zip(same, equal, strict=True)] if same else equal
+            errors = self.errors(models, values, answers)[1]
+            for k, (answer, error) in enumerate(zip(answers, errors, strict=True)):
+                if answer.is_floating_point():
+                    draws.setdefault(k, []).append(Draw.of(answer.reshape(-1), error))
+        self.profiles = [
+            Profile(tuple(answer.shape), draws[k]) if k in draws else None for k, answer in enumerate(answers)
+        ]
+        return {"constant": [float(one.double().mean()) if one.numel() else 0.0 for one in same]}
+
+    def errors(
+        self, models: Models, values: list[Any], answers: list[torch.Tensor], again: int | None = None
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """What the reference gives, and its error by element, flat.
+
+        With a seed for it, the reference runs `_AGAIN` times more, on inputs that differ in their last place, and the
+        largest error counts. On other inputs than the task's own, one rounding may decide a whole row (a softmax with
+        two large terms), and be small by chance.
+
+        An output in float64 has no better answer to be held against. There the error in float32 tells: to first order
+        the same roundings, each larger by a factor of 2 ** 29 (Higham 2002, chapter 2).
+        """
+        integers = not all(answer.is_floating_point() for answer in answers)
+        worst: list[torch.Tensor] = []
+        seeds = [] if again is None or self.double else [again + number for number in range(_AGAIN)]
+        for seed in seeds:  # before the run on the inputs themselves: a reference may write to them
+            run = self.run(models.plain, self.moved(values, seed, 0.5))
+            errors = [error_of(one, answer) for one, answer in zip(run, answers, strict=True)]
+            worst = [torch.maximum(*both) for both in zip(worst, errors, strict=True)] if worst else errors
+        found = self.run(models.plain, copied(values) if self.double or integers else values)
+        if not self.double:
+            errors = [error_of(one, answer) for one, answer in zip(found, answers, strict=True)]
+            for place, more in enumerate(worst):
+                if answers[place].is_floating_point():
+                    errors[place] = torch.maximum(errors[place], more)
+            return found, errors
+        narrow = [as_dtype(value, torch.float32) for value in copied(values)]
+        exact = self.exact(models.wide, narrow)
+        rough = self.run(models.narrow, narrow)
+        result: list[torch.Tensor] = []
+        for k, (one, answer) in enumerate(zip(found, answers, strict=True)):
+            if one.dtype != torch.float64:
+                result.append(error_of(one, answer))
+                continue
+            if rough[k].dtype == torch.float64:
+                raise Failure(
+                    "task",
+                    f"expected output {k} in the dtype of the inputs, it is float64 for float32 inputs too, so that "
+                    "nothing tells its own rounding; compute in the inputs' dtype, or return float32",
+                )
+            result.append(error_of(rough[k], exact[k]).mul_(2.0**-29))
+        return found, result
+
+    def check_answers(self, answers: list[torch.Tensor], size: int) -> None:
+        """Refuse a task whose outputs have another size on these inputs."""
+        if sum(8 * answer.numel() for answer in answers) != size:
+            raise Failure("task", "expected outputs of the same shapes on all inputs")
+
+    def draw(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Write a set of inputs into the judge's memory."""
+        values = self.fresh_inputs(message["seed"], "own")
+        entries, _ = layout.manifest(values)
+        if entries != self.entries:
+            raise Failure("task", "expected get_inputs() to return the same shapes, layouts and values each time")
+        layout.store(self.block, entries, values)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return {"ok": True}
+
+    def make(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Make sets of inputs with their answers and tolerances in the judge's memory, one behind the other.
+
+        Each set begins with its inputs; answers follow as float64 (integers as int64), in line; then, for each output,
+        what its elements may err, or what else integers may be: of all elements, or of those at the `positions`. The
+        answer says, for each set and output, `reference_error.REPORTED`.
+        """
+        models = self.models
+        found: list[torch.Tensor] = []
+        largest: list[float] = []
+        for number, one in enumerate(message["sets"]):
+            values = self.fresh_inputs(one["seed"], one["distribution"])
+            answers = self.exact(models.wide, values)
+            entries, _ = layout.manifest(values)
+            if entries != self.entries:
+                raise Failure("task", "expected get_inputs() to return the same shapes, layouts and values each time")
+            self.check_answers(answers, message["answer_bytes"])
+            begin, at = message["stride"] * number, message["answers_at"]
+            place = self.block[begin : begin + message["stride"]]
+            self.store(place, entries, values, answers, at)
+            own, errors = self.errors(
+                models, values, answers, again=one["seed"] if one["distribution"] != "own" else None
+            )
+            self.allow(place[at + message["answer_bytes"] :], one, values, own, answers, errors)
+            for mine, answer, error in zip(own, answers, errors, strict=True):
+                flat = answer.reshape(-1)
+                if self.all_finite and answer.is_floating_point():
+                    found.append(report_of_finite(error, flat))
+                else:
+                    found.append(report_of_any(mine.reshape(-1), flat, error))
+                largest.append(most_of(mine.dtype))
+        reports = read(found)
+        if self.all_finite and not all(is_finite(one, most) for one, most in zip(reports, largest, strict=True)):
+            self.all_finite = False  # from now on: others of this task will hardly be otherwise
+            return self.make(message, fds)
+        width = len(reports) // len(message["sets"])
+        return {"reports": [reports[k : k + width] for k in range(0, len(reports), width)]}
+
+    def allow(
+        self,
+        place: torch.Tensor,
+        one: dict[str, Any],
+        values: list[Any],
+        own: list[torch.Tensor],
+        answers: list[torch.Tensor],
+        errors: list[torch.Tensor],
+    ) -> None:
+        """Write what elements may err, or be."""
+        whole = one["whole"]
+        integers = [k for k, answer in enumerate(answers) if not answer.is_floating_point()]
+        moved = self.movement(one["seed"], values, integers) if whole and integers else None
+        second = dict(
+            zip(integers, second_values([own[k] for k in integers], [answers[k] for k in integers], moved), strict=True)
+        )
+        at = 0
+        for k, (answer, error, positions) in enumerate(zip(answers, errors, one["positions"], strict=True)):
+            flat, profile = answer.reshape(-1), self.profiles[k]
+            if profile is not None and own[k].dtype != torch.float64:
+                flat, error = flat.float(), error.float()
+            dtype = torch.int64 if profile is None else own[k].dtype
+            kind = dtype if dtype in (torch.int64, torch.float64) else torch.float32
+            count = flat.numel() if whole else len(positions)
+            size = count * kind.itemsize
+            out = place[at : at + size].view(kind)
+            at += size + (-size) % 8
+            if not count:
+                continue
+            chosen = torch.tensor(positions, device=flat.device) if not whole else None
+            if profile is None:
+                out.copy_(second[k].reshape(-1) if chosen is None else second[k].reshape(-1)[chosen])
+            elif chosen is None:
+                profile.of_all(out, flat, error, self.limits[k])
+            else:
+                out.copy_(profile.of_positions(chosen, flat, error, self.limits[k]))
+
+    def movement(self, seed: int, values: list[Any], integers: list[int]) -> Callable[[float], list[torch.Tensor]]:
+        """Give the answers of integer outputs to inputs that are moved by what arithmetic may err."""
+
+        def moved(sign: float) -> list[torch.Tensor]:
+            answers = self.exact(
+                self.models.wide, self.moved(values, seed, sign * self.limits[integers[0]].factor, wide=True)
+            )
+            return [answers[k] for k in integers]
+
+        return moved
+
+    def moved(self, values: list[Any], seed: int, places: float, *, wide: bool = False) -> list[Any]:
+        """Inputs of which each element is changed by up to so many units in its last place, where they may change."""
+        generator = torch.Generator(self.device).manual_seed(seed)
+        return [
+            moved_by(value, places, generator, wide=wide)
+            if nature.movable
+            else value.clone()
+            if isinstance(value, torch.Tensor)
+            else value
+            for value, nature in zip(values, self.natures or [], strict=True)
+        ]
+
+    def store(
+        self, place: torch.Tensor, entries: list[layout.Entry], values: list[Any], answers: list[torch.Tensor], at: int
+    ) -> None:
+        """Write tensors by their manifest, then answers in line from an offset on."""
+        layout.store(place, entries, values)
+        for answer in answers:
+            if answer.numel():
+                place[at : at + 8 * answer.numel()].view(answer.dtype).copy_(answer.contiguous().flatten())
+            at += 8 * answer.numel()
+
+    def use_block(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Map the judge's memory, into which `write` writes."""
+        if self.device.type == "cuda":
+            from cudal1_worker import vmm
+
+            torch.cuda.synchronize()
+            if self.memory is not None:
+                self.memory.close()
+            self.memory = vmm.Mapping.take(fds[0], message["bytes"], 0)
+            self.block = self.memory.tensor()
+        else:
+            self.memory = mmap.mmap(fds[0], message["bytes"], flags=mmap.MAP_SHARED)
+            self.block = torch.frombuffer(self.memory, dtype=torch.uint8)
+        return {"ok": True}
+
+    def write(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Write the weights that were made last, by their manifest."""
+        layout.store(self.block, *self.written)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return {"ok": True}
+
+    def rest(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Give memory back to the driver that torch only keeps: others need it now."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return {"ok": True}
+
+    def held(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Tell how much of a GPU's memory this process holds."""
+        return {"bytes": torch.cuda.memory_reserved() if self.device.type == "cuda" else 0}
+
+    def vary(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Make inputs of which single elements are to be changed, for the task gate."""
+        wide = self.models.wide
+        first, *others = message["seeds"]
+        self.variation = Variation(
+            lambda changed: self.exact(wide, changed),
+            self.fresh_inputs(first, "own"),
+            (self.fresh_inputs(seed, "own") for seed in others),
+        )
+        return {"most": self.variation.most()}
+
+    def change(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Tell whether the answer changes visibly with one element."""
+        assert self.variation is not None, "vary first"
+        return {"changes": self.variation.changes(message["tensor"], message["position"])}
+
+    def most_allocated(self, *, again: bool = False) -> int:
+        """Memory of a GPU that torch had given out at most, from the last call with `again` on."""
+        if self.device.type == "cpu":
+            return 0
+        if again:
+            torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.max_memory_allocated()
+
+    def run(self, model: Any, values: list[Any]) -> list[torch.Tensor]:
+        """Call a model once; return its output tensors."""
+        with torch.no_grad():
+            outputs = layout.flatten(model(*values))
+        for output in outputs:
+            if not isinstance(output, torch.Tensor):
+                raise Failure("task", f"expected tensors from Model.forward, got {type(output).__name__}")
+        return outputs
+
+    def exact(self, wide: Any, values: list[Any]) -> list[torch.Tensor]:
+        """Call the float64 twin on the same values; return float64 (or int64) answers."""
+        upcast = [v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for v in values]
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            outputs = self.run(wide, upcast)
+        finally:
+            torch.set_default_dtype(before)
+        return [out.double() if out.is_floating_point() else out.to(torch.int64) for out in outputs]

@@ -1,0 +1,145 @@
+"""How far a reference's own arithmetic is from the float64 answer, element by element.
+
+Where everything is finite, which is nearly always, four passes over an output tell it; where not, some twenty, which
+also find out which elements are infinite, or not a number, on one side only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+_UNDECIDED = 1e-3
+"""Share of the elements that moved inputs may make undecided. Ties among equal inputs are not near ties: there the
+reference decides."""
+_SOME = 1 << 14
+"""Elements that stand for an output."""
+_OF_FINITE = ("scale", "reference_error")
+REPORTED = (*_OF_FINITE, "masks_differ", "mismatches")
+"""What is told of each output: its largest finite magnitude; the largest error of the reference's own arithmetic; how
+many elements are finite in one and not in the other; how many differ (of integers)."""
+
+
+def report_of_finite(error: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
+    """The first two of `REPORTED` of a floating-point output whose elements are all finite, shape (2,).
+
+    Where they are not, `is_finite` is false of it.
+
+    Args:
+        error: Of the reference, flat.
+        answer: What its float64 twin gave, flat.
+    """
+    if not answer.numel():
+        return answer.new_zeros(2)
+    return torch.stack([_largest(answer), _largest(error)])
+
+
+def _largest(values: torch.Tensor) -> torch.Tensor:
+    """Largest magnitude, or NaN: in one pass on a GPU, in two on a CPU."""
+    return torch.linalg.vector_norm(values, math.inf) if values.is_cuda else values.abs().amax()
+
+
+def report_of_any(own: torch.Tensor, answer: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
+    """`REPORTED` of an output, shape (4,).
+
+    Args:
+        own: What the reference gave, flat.
+        answer: What its float64 (or int64) twin gave, flat.
+        error: Of the reference, flat.
+    """
+    if not answer.numel():
+        return answer.new_zeros(4, dtype=torch.float64)
+    if not answer.is_floating_point():
+        differ = (error != 0).sum().double()
+        return torch.stack([answer.abs().max().double(), error.max(), 0.0 * differ, differ])
+    finite = own.isfinite()
+    rounded = answer.to(own.dtype)
+    return torch.stack(
+        [
+            torch.where(answer.isfinite(), answer.abs(), 0.0).max(),
+            torch.where(error.isfinite(), error, 0.0).max(),
+            (finite != rounded.isfinite()).sum().double(),
+            (own != rounded).sum().double(),
+        ]
+    )
+
+
+def read(found: list[torch.Tensor]) -> list[dict[str, float]]:
+    """Copy reports to the host, and name their numbers; `all_finite` is 1 where nothing else can be.
+
+    All at once: on a GPU each number that is waited for takes longer than what it is computed from.
+    """
+    numbers = iter(torch.cat(found).tolist() if found else [])
+    reports: list[dict[str, float]] = []
+    for one in found:
+        few = len(one) == len(_OF_FINITE)
+        report = dict.fromkeys(REPORTED, 0.0) | {"all_finite": float(few)}
+        report |= {name: next(numbers) for name in (_OF_FINITE if few else REPORTED)}
+        reports.append(report)
+    return reports
+
+
+def is_finite(report: dict[str, float], most: float) -> bool:
+    """Whether a report of `report_of_finite` holds: all is finite, also when it is rounded to the output's dtype.
+
+    Args:
+        report: As `read` gave it.
+        most: See `most_of`.
+    """
+    return report["scale"] <= most and math.isfinite(report["reference_error"])
+
+
+def most_of(dtype: torch.dtype) -> float:
+    """Largest number of a dtype; infinite for integers, which are always finite."""
+    return torch.finfo(dtype).max if dtype.is_floating_point else math.inf
+
+
+def some_elements(answer: torch.Tensor) -> torch.Tensor:
+    """Some elements of an output, the same places each time: for what is asked of its elements on average."""
+    flat = answer.reshape(-1)
+    if flat.numel() <= _SOME:
+        return flat.clone()
+    return flat[torch.randint(flat.numel(), (_SOME,), generator=torch.Generator().manual_seed(0)).to(flat.device)]
+
+
+def error_of(own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
+    """Error of the reference by element, float64, flat; not finite where either is not. 1 where integers differ."""
+    if not answer.is_floating_point():
+        return (own.reshape(-1).to(torch.int64) != answer.reshape(-1)).double()
+    return (own.reshape(-1) - answer.reshape(-1)).abs_()  # in float64: the wider of both
+
+
+def second_values(
+    own: Sequence[torch.Tensor],
+    answers: Sequence[torch.Tensor],
+    moved: Callable[[float], list[torch.Tensor]] | None,
+) -> list[torch.Tensor]:
+    """What elements of integer outputs may be beside the right value: the right value again where they are decided.
+
+    An element is undecided where the reference itself gives another value, or where the answer is another once the
+    inputs are moved by what arithmetic may err: the largest of two nearly equal numbers, a comparison near equality.
+
+    Args:
+        own: What the reference gave: bool or integers.
+        answers: int64 answers.
+        moved: Gives the answers to inputs moved along a random direction, forwards or backwards; None: not tried.
+    """
+    found = [one.to(torch.int64) for one in own]
+    near = [one.clone() for one in answers]
+    for sign in (1.0, -1.0) if moved is not None else ():
+        assert moved is not None
+        near = [torch.where(a == b, c, a) for a, b, c in zip(near, answers, moved(sign), strict=True)]
+    for k, (answer, other) in enumerate(zip(answers, near, strict=True)):
+        few = (other != answer).sum() <= _UNDECIDED * answer.numel() + 1
+        found[k] = torch.where((found[k] == answer) & few, other, found[k])
+    return found
+
+
+def moved_by(value: torch.Tensor, places: float, generator: torch.Generator, *, wide: bool) -> torch.Tensor:
+    """A floating-point tensor, each element changed by up to so many units in its last place; as float64 if `wide`."""
+    noise = torch.rand(value.shape, generator=generator, device=value.device).mul_(2.0).sub_(1.0)
+    share = noise.double().mul_(places * torch.finfo(value.dtype).eps).add_(1.0)
+    found = share.mul_(value)
+    return found if wide else found.to(value.dtype)

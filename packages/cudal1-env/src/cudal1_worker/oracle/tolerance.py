@@ -1,0 +1,330 @@
+"""What each element of an output may err, from the reference's errors in its neighbourhood.
+
+Neighbours of an element are the elements of its block (64 in a row) in several sets of inputs. Of these, those of like
+magnitude tell the typical error: a fill value, an outlier or a faded step has a magnitude of its own, and widens or
+narrows nothing but itself. docs/decisions/002-tolerance-by-element.md has the reasons and the evidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+Part = torch.Tensor | slice
+"""Numbers of blocks."""
+
+BLOCK = 64
+"""Neighbours along a row (last dimension); along a column where rows are short."""
+_SHORT = 16
+"""Rows of fewer elements are short: their columns may differ in kind, as a mean and a variance do."""
+_NODES = 4
+"""Groups of like magnitude in a block, each a quarter of its elements."""
+_FEWEST = 32
+"""A block with fewer errors than this tells too little; then the whole output's errors by magnitude count. One without
+any, on any set, is exact: only the floor counts."""
+_FEWEST_DRAWS, _MOST_DRAWS, _WANTED = 3, 16, 128
+"""Sets that tell typical errors: so many that the smallest block has 128 errors, but 3 at least and 16 at most."""
+_PART = 1 << 22
+"""Elements that are worked on at a time."""
+_OVERALL = 1 << 16
+"""Errors that tell of the whole output, at most."""
+_LEAST = -1100.0
+"""Binary logarithm of what is taken for zero."""
+_OUTLYING = 4.0
+"""An error further than a factor of 2 ** this from its group's typical one counts as if it were that far."""
+_ROUNDS = 2
+"""So often typical errors are found anew without what is outlying."""
+_VARIANCE = 2.57
+"""Variance of the binary logarithm of a normal number's magnitude: (pi ** 2 / 8) / log(2) ** 2."""
+_WORSE = 12.0
+"""The same, for errors of one set compared with those of the others."""
+_SHRINK = 8.0
+"""So many errors as expected are added to those of a block before it is said to err more in this set."""
+_CAP = -1.0
+"""Binary logarithm of the largest tolerance, over the element, where its own block tells nothing."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How errors become tolerances, for one output."""
+
+    factor: float
+    """Times the typical error (a geometric mean) that an element may err."""
+    floor: float
+    """Least tolerance, over the element's magnitude."""
+    tiny: float
+    """Least tolerance."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of an output of some shape."""
+
+    shape: tuple[int, ...]
+
+    @cached_property
+    def size(self) -> int:
+        """Elements of the output."""
+        return math.prod(self.shape)
+
+    @cached_property
+    def turned(self) -> bool:
+        """Whether blocks run along columns."""
+        width = self.shape[-1] if self.shape else 1
+        return 1 < width < _SHORT and self.size // width >= BLOCK
+
+    @cached_property
+    def length(self) -> int:
+        """Elements of a line: no block lies in two."""
+        width = self.shape[-1] if self.shape else 1
+        if self.turned:
+            return self.size // width
+        return width if width >= _SHORT else max(1, self.size)
+
+    @cached_property
+    def per_line(self) -> int:
+        """Blocks of a line."""
+        return -(-self.length // BLOCK)
+
+    @cached_property
+    def width(self) -> int:
+        """Elements of a block; the last one of a line may have fewer."""
+        return -(-self.length // self.per_line)
+
+    @cached_property
+    def count(self) -> int:
+        """Number of blocks."""
+        return self.per_line * (self.size // self.length) if self.size else 0
+
+    def of(self, positions: torch.Tensor) -> torch.Tensor:
+        """The block of each flat position."""
+        line, place = self._line(positions)
+        return line * self.per_line + place // self.width
+
+    def _line(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.turned:
+            return positions % self.shape[-1], positions // self.shape[-1]
+        return positions // self.length, positions % self.length
+
+    def places(self, blocks: Part, device: torch.device) -> torch.Tensor:
+        """Flat positions of the elements of blocks, shape (n, width); what lies beyond a line's end is -1."""
+        if isinstance(blocks, slice):
+            blocks = torch.arange(blocks.start, blocks.stop, device=device)
+        line = blocks // self.per_line
+        place = (blocks % self.per_line * self.width)[:, None] + torch.arange(self.width, device=blocks.device)
+        flat = place * self.shape[-1] + line[:, None] if self.turned else line[:, None] * self.length + place
+        return torch.where(place < self.length, flat, -1)
+
+    def of_flat(self, flat: torch.Tensor, blocks: Part) -> torch.Tensor:
+        """The elements of blocks, shape (n, width); NaN beyond a line's end."""
+        if self.dense:
+            return flat.view(self.count, self.width)[blocks]
+        places = self.places(blocks, flat.device)
+        return torch.where(places >= 0, flat[places.clamp(min=0)], torch.nan)
+
+    @cached_property
+    def dense(self) -> bool:
+        """Whether blocks lie one behind the other."""
+        return not self.turned and self.length % self.width == 0
+
+    def parts(self) -> Iterator[slice]:
+        """All blocks, some at a time."""
+        step = max(1, _PART // max(self.width, 1))
+        return (slice(start, min(start + step, self.count)) for start in range(0, self.count, step))
+
+
+def enough(widths: Sequence[int]) -> int:
+    """How many sets of inputs tell the typical errors of outputs, given the widths of their blocks.
+
+    >>> enough([64, 64]), enough([32, 64]), enough([1]), enough([])
+    (3, 4, 16, 1)
+    """
+    return min(max(_FEWEST_DRAWS, -(-_WANTED // max(1, min(widths)))), _MOST_DRAWS) if widths else 1
+
+
+def logarithm(values: torch.Tensor) -> torch.Tensor:
+    """Binary logarithm of magnitudes, float32; `_LEAST` of zero, infinite or NaN where they are."""
+    return values.abs().log2_().clamp_(min=_LEAST).float()
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One set's magnitudes and errors of one output, flat; binary logarithms in float16 (steps of at most 1/16)."""
+
+    magnitudes: torch.Tensor
+    errors: torch.Tensor
+    """NaN where the reference was exact, or something is not finite."""
+
+    @classmethod
+    def of(cls, answer: torch.Tensor, error: torch.Tensor) -> Draw:
+        """Take what is needed of an answer and the reference's error, both flat."""
+        magnitudes, errors = logarithm(answer).half(), logarithm(error).half()
+        return cls(magnitudes, torch.where((error > 0) & magnitudes.isfinite() & errors.isfinite(), errors, torch.nan))
+
+
+class Profile:
+    """Typical errors of the reference by place and magnitude, from several sets of inputs.
+
+    Args:
+        shape: The output's shape.
+        draws: What several sets gave.
+    """
+
+    def __init__(self, shape: tuple[int, ...], draws: Sequence[Draw]) -> None:
+        self.blocks = Blocks(shape)
+        device = draws[0].errors.device
+        found = [self._nodes_of(draws, part) for part in self.blocks.parts()]
+        self.magnitudes = torch.cat([one[0] for one in found]) if found else torch.zeros(0, _NODES, device=device)
+        self.errors = torch.cat([one[1] for one in found]) if found else torch.zeros(0, _NODES, device=device)
+        self.known = torch.cat([one[2] for one in found]) if found else torch.zeros(0, dtype=torch.bool, device=device)
+        self.overall = self._overall(draws)
+
+    def _nodes_of(self, draws: Sequence[Draw], part: Part) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        magnitudes = torch.cat([self.blocks.of_flat(draw.magnitudes, part) for draw in draws], 1)
+        errors = torch.cat([self.blocks.of_flat(draw.errors, part) for draw in draws], 1)
+        there = errors.isfinite().any(1)  # fills and dead rows are many, and sorting takes long
+        some = nodes(magnitudes[there].float(), errors[there].float())
+        if len(some[0]) == len(there):
+            return some
+        found = [one.new_zeros(len(there), *one.shape[1:]) for one in some]
+        found[1].fill_(-torch.inf)
+        for whole, one in zip(found, some, strict=True):
+            whole[there] = one
+        return found[0], found[1], found[2]
+
+    def _overall(self, draws: Sequence[Draw]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same of the whole output, from some of its elements."""
+        magnitudes, errors = (torch.cat([getattr(draw, name) for draw in draws]) for name in ("magnitudes", "errors"))
+        there = errors.isfinite().nonzero().flatten()
+        there = there[:: max(1, there.numel() // _OVERALL)]
+        first, second, _ = nodes(magnitudes[there][None].float(), errors[there][None].float())
+        return first, second
+
+    def typical(self, part: Part, answer: torch.Tensor, error: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Typical errors in some blocks, for one set.
+
+        Args:
+            part: The blocks.
+            answer: Their elements' right values, shape (n, width).
+            error: The reference's errors on this set, shape (n, width).
+
+        Returns:
+            Binary logarithms of the typical errors, shape (n, width), -inf where nothing tells of any; and whether a
+            block tells of itself, shape (n, 1): it has enough errors of its own, or none on any set.
+        """
+        magnitudes, own = logarithm(answer), logarithm(error)
+        exact = self.errors[part][:, :1].isneginf() & ~(error > 0).any(1, keepdim=True)
+        known = self.known[part][:, None] | exact
+        found = interpolated(
+            magnitudes,
+            torch.where(known, self.magnitudes[part], self.overall[0]),
+            torch.where(known, self.errors[part], self.overall[1]),
+        )
+        worse = (own - found).clamp_(-_WORSE, _WORSE)
+        there = worse.isfinite() & (error > 0)
+        worse = torch.where(there, worse, 0.0).sum(1, keepdim=True)
+        worse = (worse / (there.sum(1, keepdim=True) + _SHRINK)).clamp_(min=0.0)
+        return torch.fmax(found.add_(worse), own), known
+
+    def allowed(self, part: Part, answer: torch.Tensor, error: torch.Tensor, limits: Limits) -> torch.Tensor:
+        """What each element of some blocks may err, shape (n, width); for the arguments see `typical`.
+
+        max(factor * s, floor * |a|, tiny), with s the typical error there and a the right value.
+        """
+        typical, known = self.typical(part, answer, error)
+        by_error = typical.to(answer.dtype).exp2_().mul_(limits.factor)
+        magnitude = answer.abs()
+        if not bool(known.all()):
+            # Where its own block tells nothing, an element that is left out must still be found.
+            unknown = torch.where(error > 0, by_error, torch.minimum(by_error, magnitude * 2.0**_CAP))
+            by_error = torch.where(known, by_error, unknown)
+        found = torch.maximum(by_error, magnitude.mul_(limits.floor)).clamp_(min=limits.tiny)
+        return found.nan_to_num_(limits.tiny, posinf=limits.tiny)
+
+    def of_positions(
+        self, positions: torch.Tensor, answer: torch.Tensor, error: torch.Tensor, limits: Limits
+    ) -> torch.Tensor:
+        """What elements at flat positions may err, shape (n,); `answer` and `error` are whole and flat."""
+        part = self.blocks.of(positions)
+        found = self.allowed(part, self.blocks.of_flat(answer, part), self.blocks.of_flat(error, part), limits)
+        mine = self.blocks.places(part, answer.device) == positions[:, None]
+        return found.gather(1, mine.int().argmax(1, keepdim=True))[:, 0]
+
+    def of_all(self, out: torch.Tensor, answer: torch.Tensor, error: torch.Tensor, limits: Limits) -> None:
+        """Write what each element may err; all flat."""
+        for part in self.blocks.parts():
+            found = self.allowed(part, self.blocks.of_flat(answer, part), self.blocks.of_flat(error, part), limits)
+            if self.blocks.dense:
+                out.view(self.blocks.count, self.blocks.width)[part] = found.to(out.dtype)
+                continue
+            places = self.blocks.places(part, out.device)
+            there = places >= 0
+            out[places[there]] = found[there].to(out.dtype)
+
+
+def interpolated(magnitudes: torch.Tensor, at: torch.Tensor, level: torch.Tensor) -> torch.Tensor:
+    """Typical errors at magnitudes, from those of groups; all are binary logarithms.
+
+    Between two groups the error is a power of the magnitude. Below the lowest it is constant, as where terms cancel;
+    above the highest it grows with the magnitude, as by rounding.
+
+    Args:
+        magnitudes: Shape (n, width).
+        at: Magnitudes of the groups, ascending, shape (n, groups).
+        level: Their errors, shape (n, groups).
+    """
+    found = level[:, :1] + (magnitudes - at[:, -1:]).clamp_(min=0.0)
+    for k in range(at.shape[1] - 1):
+        apart = (at[:, k + 1] - at[:, k]).clamp(min=1e-3)[:, None]
+        share = ((magnitudes - at[:, k : k + 1]) / apart).clamp_(0.0, 1.0)
+        found += share * (level[:, k + 1] - level[:, k])[:, None]
+    return found.nan_to_num_(-torch.inf, neginf=-torch.inf)
+
+
+def nodes(magnitudes: torch.Tensor, errors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Mean logarithms of groups of like magnitude: magnitudes, errors, shape (n, groups); which rows tell enough.
+
+    Args:
+        magnitudes: Binary logarithms, shape (n, m).
+        errors: The same; NaN where there is none.
+    """
+    there = errors.isfinite()
+    magnitudes, order = torch.where(there, magnitudes, torch.inf).sort(1)
+    errors = errors.gather(1, order)
+    count = there.sum(1, keepdim=True)
+    rank = torch.arange(errors.shape[1], device=errors.device)
+    # Ranks beyond the last group's end are of no group.
+    group = torch.where(rank < count, rank * _NODES // count.clamp(min=1), _NODES)
+    at, typical = _means(magnitudes, group), _means(errors, group)
+    for _ in range(_ROUNDS):
+        middle = torch.nn.functional.pad(typical, (0, 1)).gather(1, group)
+        typical = _means(torch.minimum(torch.maximum(errors, middle - _OUTLYING), middle + _OUTLYING), group)
+    typical = _drawn_together(typical, count)
+    none = count == 0
+    return torch.where(none, 0.0, at), torch.where(none, -torch.inf, typical), count[:, 0] >= _FEWEST
+
+
+def _drawn_together(typical: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    """Groups that differ by no more than chance get their mean (James and Stein 1961), shape (n, groups).
+
+    m' = mean + max(0, 1 - (k - 1) v / S) (m - mean), with k groups, v the variance of a group's mean by chance and S
+    the sum of squares around the mean.
+    """
+    mean = typical.mean(1, keepdim=True)
+    apart = typical - mean
+    chance = (_NODES - 1) * _NODES * _VARIANCE / count.clamp(min=1)
+    kept = 1.0 - chance / (apart * apart).sum(1, keepdim=True).clamp(min=1e-6)
+    return mean + kept.clamp(min=0.0) * apart
+
+
+def _means(values: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
+    """Means of groups, shape (n, groups); of the group below where one is empty."""
+    values = torch.where(group < _NODES, values, 0.0)
+    sums = values.new_zeros(values.shape[0], _NODES + 1).scatter_add_(1, group, values)[:, :_NODES]
+    counts = values.new_zeros(sums.shape[0], _NODES + 1).scatter_add_(1, group, torch.ones_like(values))[:, :_NODES]
+    overall = sums.sum(1, keepdim=True) / counts.sum(1, keepdim=True).clamp(min=1.0)
+    return torch.where(counts > 0, sums / counts.clamp(min=1.0), overall)

@@ -1,0 +1,1 @@
+"""The arm process: one program, its memory, its calls."""

@@ -1,0 +1,342 @@
+"""One arm: the process in which one program lives, is called, and dies.
+
+The judge leads through the slow phases by messages (`build`, `construct`, `load`, `inputs`, `call`) and through
+timed calls by the control page. All that this module says is a courtesy: the judge reads bytes only.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import sys
+import time
+import traceback
+import types
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from cudal1_worker import layout
+from cudal1_worker import protocol as wire
+from cudal1_worker.arithmetic import allow_tf32
+from cudal1_worker.program import state
+from cudal1_worker.program.cpu_side import CpuSide
+
+MODULE_NAME = "candidate"
+_ERROR_CHARS = 4000
+
+# Taken before any candidate could replace them: not for safety (the judge reads bytes), but so that an honest
+# program that patches torch still gets an honest descriptor.
+_shape = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
+_dtype = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
+_device = torch.Tensor.device.__get__  # type: ignore[attr-defined]
+_layout = torch.Tensor.layout.__get__  # type: ignore[attr-defined]
+_stride = torch.Tensor.stride
+_data_ptr = torch.Tensor.data_ptr
+_storage = torch.Tensor.untyped_storage
+
+
+class Failure(Exception):
+    """A phase failed in a way that has a name (`kind`)."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+def execute(source: str, wanted: str) -> types.ModuleType:
+    """Run a program as a module of its own, from a file, so that `inspect.getsource` and Triton work.
+
+    Args:
+        source: Program text.
+        wanted: Name that it must define.
+
+    Raises:
+        Failure: `syntax`, `no_code`; exceptions of the program itself pass through.
+    """
+    path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"{MODULE_NAME}.py")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(source)
+    try:
+        code = compile(source, path, "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise Failure("syntax", f"{type(error).__name__}: {error}") from error
+    module = types.ModuleType(MODULE_NAME)
+    module.__file__ = path
+    sys.modules[MODULE_NAME] = module
+    exec(code, module.__dict__)
+    if wanted not in module.__dict__:
+        raise Failure("no_code", f"expected a program that defines `{wanted}`, found none")
+    return module
+
+
+def describe_error(error: BaseException) -> wire.Message:
+    """Turn an exception into the message that reports it."""
+    if isinstance(error, Failure):
+        return {"error": error.kind, "text": str(error)[:_ERROR_CHARS]}
+    memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or wire.says_no_memory(str(error))
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next((frame.lineno for frame in reversed(frames) if frame.filename.endswith(f"{MODULE_NAME}.py")), None)
+    where = f" (line {line})" if line is not None else ""
+    return {
+        "error": "memory" if memory else "raised",
+        "type": type(error).__name__,
+        "line": line,
+        "text": f"{type(error).__name__}: {error}"[:_ERROR_CHARS] + where,
+    }
+
+
+class Arm:
+    """State of one arm between messages."""
+
+    def __init__(self, channel: socket.socket, control_fd: int, reply_fd: int) -> None:
+        self.channel = channel
+        control = mmap.mmap(control_fd, wire.PAGE_BYTES, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        self.control = memoryview(control).cast("Q")
+        self.reply = mmap.mmap(reply_fd, wire.PAGE_BYTES, flags=mmap.MAP_SHARED)
+        self.words = memoryview(self.reply).cast("Q")
+        self.module: types.ModuleType | None = None
+        self.model: Any = None
+        self.side: Any = CpuSide()
+        self.entries: list[layout.Entry] = []
+        self.inputs: list[Any] = []
+        self.outputs: list[Any] = []
+        self.forms: dict[int, Any] = {}
+        self.registered: set[int] = set()
+        """Addresses of the storages of the model's parameters and buffers."""
+        self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
+            "build": self.build,
+            "ahead": self.ahead,
+            "cuda": self.use_cuda,
+            "construct": self.construct,
+            "fingerprints": self.fingerprints,
+            "load": self.load,
+            "inputs": self.learn_inputs,
+            "call": self.call_once,
+            "profile": self.profile,
+        }
+
+    def serve(self) -> None:
+        """Answer messages until the judge closes the channel."""
+        while True:
+            try:
+                message, fds = wire.receive(self.channel)
+            except wire.ChannelClosed:
+                return
+            if message["op"] == "timed":
+                self.timed()
+            try:
+                answer = self.handlers[message["op"]](message, fds)
+            except Exception as error:  # every failure of a program is data for the judge
+                answer = describe_error(error)
+            finally:
+                for fd in fds:
+                    os.close(fd)
+            wire.send(self.channel, answer)
+
+    def build(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Import the program; compilers may run."""
+        with os.fdopen(os.dup(fds[0]), "rb") as file:
+            source = file.read().decode()
+        self.module = execute(source, message["wanted"])
+        return {"ok": True}
+
+    def ahead(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Make the model and call it once on made-up inputs, so that it compiles what it will want.
+
+        Floating-point inputs are standard normal, all others zero, which is valid for an index.
+        """
+        device = torch.device(message["device"])
+        if device.type == "cuda":
+            allow_tf32(message["tf32"])
+        self.model = self.made(message)
+        if isinstance(self.model, torch.nn.Module):
+            self.model = self.model.to(device)
+        block = torch.zeros(message["bytes"], dtype=torch.uint8, device=device)
+        self.entries = message["entries"]
+        inputs = self.inputs_in(block)
+        with torch.no_grad():
+            for value in inputs:
+                if isinstance(value, torch.Tensor) and value.is_floating_point():
+                    value.normal_()
+            self.model(*inputs)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return {"ok": True}
+
+    def made(self, message: wire.Message) -> Any:
+        """Construct the model under a seed."""
+        torch.manual_seed(message["seed"])
+        arguments = layout.decode(message["arguments"])
+        factory = getattr(self.module, message["wanted"])
+        return factory(**arguments) if isinstance(arguments, dict) else factory(*arguments)
+
+    def use_cuda(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Work on a GPU from now on; answer with the address of the arena."""
+        from cudal1_worker.program.cuda_side import CudaSide
+
+        self.side = CudaSide(message, fds)
+        return {"arena": self.side.start}
+
+    def construct(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Make the model under the seed; answer with a description of its state."""
+        self.outputs, self.model = [], None
+        self.model = self.side.place(self.made(message))
+        return {"state": state.described(self.model)}
+
+    def fingerprints(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Answer with hashes of some of the model's state."""
+        return {"fingerprints": state.fingerprints(self.model, message["names"])}
+
+    def load(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Load the judge's weights into the model's state."""
+        whole = mmap.mmap(fds[0], message["bytes"], flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        state.load(self.model, message["names"], message["entries"], torch.frombuffer(whole, dtype=torch.uint8))
+        return {"ok": True}
+
+    def learn_inputs(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Map the blocks in which calls find their inputs; answer with their addresses."""
+        self.entries = message["entries"]
+        self.inputs = []  # they lie in what is unmapped now
+        self.side.learn_slots(message, fds)
+        return {"slots": [_data_ptr(slot) for slot in self.side.slots]}
+
+    def inputs_in(self, block: torch.Tensor) -> list[Any]:
+        """Return a set of inputs that lies in a block."""
+        return [
+            layout.view(block, entry) if "tensor" in entry else layout.decode(entry["value"]) for entry in self.entries
+        ]
+
+    def call_once(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Call the model once, untimed, and describe its outputs; answer with the seconds and the inputs' address."""
+        self.outputs = []
+        block = self.side.untimed_block(message)
+        self.inputs = self.inputs_in(block)
+        self.registered = storages(self.model)
+        began = message["clock"] and time.perf_counter()  # a candidate may have broken its clock
+        with torch.no_grad():
+            self.side.begin()
+            self.outputs = self.returned(self.model(*self.inputs))
+        seconds = message["clock"] and time.perf_counter() - began
+        if self.describe(self.outputs) != wire.RETURNED:
+            raise Failure("contract", "expected dense tensors, or nested lists, tuples or dicts of them")
+        return {"seconds": seconds, "inputs": _data_ptr(block)}
+
+    def profile(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Make calls under the profiler, and answer with what ran; this arm is used for nothing else."""
+        from cudal1_worker.program.profile import profiled
+
+        inputs = self.inputs_in(self.side.untimed_block(message))
+        gpu = not isinstance(self.side, CpuSide)
+        return profiled(lambda: self.model(*inputs), self.side.finish, calls=message["calls"], gpu=gpu)
+
+    def timed(self) -> NoReturn:
+        """Follow the control page for the rest of this process's life.
+
+        Call number n finds its inputs in block n modulo `wire.SLOTS`, when the judge has written n to GO. Views of the
+        next block are made behind the flag. The rest of this loop's work is on the clock, for both arms alike; a
+        program that replaces the loop by a leaner one gains no more than the judge allows for (`Overhead`).
+        """
+        control, words, slots, kept = self.control, self.words, self.side.slots, self.outputs
+        last = 0  # not what the page says: the judge may have written to it before this process came here
+        with torch.no_grad():
+            while True:
+                inputs = self.inputs_in(slots[(last + 1) % wire.SLOTS])
+                while (go := control[wire.GO]) == last:
+                    pass
+                last = go
+                try:
+                    if control[wire.OPERATION] == wire.CALL:
+                        self.outputs = []
+                        self.side.begin()
+                        self.outputs = self.returned(self.model(*inputs))
+                        words[wire.OUTCOME] = self.describe(self.outputs)
+                    else:
+                        self.side.begin()
+                        self.side.touch()
+                        words[wire.OUTCOME] = self.describe(self.returned(kept))
+                    words[wire.FLAG] = go
+                except Exception as error:  # data for the judge, sent behind the flag
+                    words[wire.OUTCOME] = wire.RAISED
+                    words[wire.FLAG] = go
+                    wire.send(self.channel, describe_error(error))
+
+    def returned(self, outputs: Any) -> list[Any]:
+        """Return the leaves of a call's outputs when nothing of the call runs any more.
+
+        What the judge could not read where it lies is copied, and so is what shares memory with a parameter or a
+        buffer, because the judge overwrites outputs, and what is only expanded or returned twice. All on the program's
+        own time.
+        """
+        side, registered = self.side, self.registered
+        known: set[int] = set()
+        leaves = [outputs] if type(outputs) is torch.Tensor else layout.flatten(outputs)
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor) and _layout(leaf) is torch.strided:
+                leaf = layout.as_stored(leaf)
+                own = type(leaf) is torch.Tensor and _storage(leaf).data_ptr() in registered
+                copied = own or 0 in _stride(leaf) or _data_ptr(leaf) in known or not side.reachable(leaf)
+                leaves[place] = side.copy(leaf) if copied else leaf
+                known.add(_data_ptr(leaf))
+        side.finish()
+        return leaves
+
+    def describe(self, leaves: list[Any]) -> int:
+        """Write one descriptor for each output tensor into the reply page; return the outcome.
+
+        A tensor of the same form as the last in its place needs only its address: this runs while the clock does.
+        """
+        words = self.words
+        if len(leaves) > wire.MAX_OUTPUTS:
+            return wire.NOT_TENSORS
+        for place, leaf in enumerate(leaves):
+            form = (_shape(leaf), _stride(leaf), _dtype(leaf)) if type(leaf) is torch.Tensor else None
+            if form is not None and form == self.forms.get(place):
+                words[wire.ADDRESS + place * wire.DESCRIPTOR_WORDS] = _data_ptr(leaf)
+                continue
+            self.forms.pop(place, None)
+            if not self.describe_one(leaf, place):
+                return wire.NOT_TENSORS
+            if form is not None:
+                self.forms[place] = form
+        words[wire.OUTPUTS] = len(leaves)
+        return wire.RETURNED
+
+    def describe_one(self, leaf: Any, place: int) -> bool:
+        """Write the descriptor at a place; False for what is no dense tensor."""
+        if not isinstance(leaf, torch.Tensor) or _layout(leaf) is not torch.strided:
+            return False
+        shape = _shape(leaf)
+        rank = len(shape)
+        if rank > wire.MAX_DIMENSIONS:
+            return False
+        padding = (0,) * (wire.MAX_DIMENSIONS - rank)
+        kind = _device(leaf).type
+        wire.DESCRIPTOR.pack_into(
+            self.reply,
+            wire.DESCRIPTOR_OFFSET + place * wire.DESCRIPTOR.size,
+            _data_ptr(leaf),
+            layout.dtype_code(_dtype(leaf)),
+            rank,
+            0 if kind == "cpu" else 1 if kind == "cuda" else 2,
+            *shape,
+            *padding,
+            *_stride(leaf),
+            *padding,
+        )
+        return True
+
+
+def storages(model: Any) -> set[int]:
+    """Return the addresses of the storages of a module's parameters and buffers, whatever its methods are called."""
+    found: set[int] = set()
+    modules = [model] if isinstance(model, torch.nn.Module) else []
+    for module in modules:  # grows meanwhile
+        own = vars(module)
+        tensors = [*own["_parameters"].values(), *own["_buffers"].values()]
+        made = [one for one in tensors if isinstance(one, torch.Tensor) and not torch.nn.parameter.is_lazy(one)]
+        found.update(_storage(one).data_ptr() for one in made)
+        modules += [one for one in own["_modules"].values() if one is not None and all(one is not m for m in modules)]
+    return found

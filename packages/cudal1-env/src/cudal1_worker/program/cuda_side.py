@@ -1,0 +1,87 @@
+"""What an arm does differently on a GPU: torch allocates in an arena that the judge can read, inputs lie in its slots.
+
+Outputs that a program made elsewhere (with an allocator of its own) are copied into a part of the arena that is kept
+for copies, on the program's own time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+
+from cudal1_worker import protocol as wire
+from cudal1_worker import vmm
+from cudal1_worker.arithmetic import allow_tf32
+from cudal1_worker.program.arena import Arena, Copies
+from cudal1_worker.program.pools import Pools
+
+_synchronize = torch.cuda.synchronize
+_data_ptr = torch.Tensor.data_ptr
+_ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+_FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+
+
+class CudaSide:
+    """An arm's memory on a GPU.
+
+    Args:
+        message: `arena_bytes`, of them `copies_bytes` at the end for copies of outputs, `tf32`.
+        fds: The arena.
+    """
+
+    def __init__(self, message: wire.Message, fds: list[int]) -> None:
+        allow_tf32(message["tf32"])
+        self._dummy = torch.zeros(1, device="cuda")  # makes the context
+        self._dummy.add_(1)  # loads the kernel
+        self._memory = vmm.Mapping.take(fds[0], message["arena_bytes"], 0)
+        whole, room = self._memory.tensor(), message["copies_bytes"]
+        self._copies = Copies(whole[message["arena_bytes"] - room : message["arena_bytes"]])
+        self.start = self._memory.address
+        self.arena = Arena(self.start, message["arena_bytes"] - room)
+        self._callbacks = (_ALLOCATE(self.arena.allocate), _FREE(self.arena.free))
+        pointers = [ctypes.cast(callback, ctypes.c_void_p).value or 0 for callback in self._callbacks]
+        self._pools = Pools(torch._C._cuda_customAllocator(*pointers))
+        self._pools.use()
+        self.slots: list[torch.Tensor] = []
+        self._slot_memory: vmm.Mapping | None = None
+
+    def place(self, model: Any) -> Any:
+        """Move a module to the GPU."""
+        return model.to("cuda") if isinstance(model, torch.nn.Module) else model
+
+    def learn_slots(self, message: wire.Message, fds: list[int]) -> None:
+        """Map the blocks in which calls find their inputs: they lie in one allocation, `stride` bytes apart."""
+        self.slots = []
+        if self._slot_memory is not None:
+            _synchronize()
+            self._slot_memory.close()
+        stride, count = message["stride"], wire.SLOTS
+        self._slot_memory = vmm.Mapping.take(fds[0], stride * count, 0)
+        whole = self._slot_memory.tensor()
+        self.slots = [whole[stride * k : stride * k + message["bytes"]] for k in range(count)]
+
+    def untimed_block(self, message: wire.Message) -> torch.Tensor:
+        """Return the slot that the judge has filled."""
+        return self.slots[message["slot"]]
+
+    def begin(self) -> None:
+        """Forget the copies of the last call's outputs: its successor's inputs are there."""
+        self._copies.forget()
+
+    def touch(self) -> None:
+        """Start the smallest kernel, for an empty call: what starting and awaiting one takes."""
+        self._dummy.add_(1)
+
+    def finish(self) -> None:
+        """Wait for everything that runs on the GPU, on any stream."""
+        _synchronize()
+
+    def reachable(self, tensor: torch.Tensor) -> bool:
+        """Whether the judge can read a tensor where it lies; one that is not on the GPU is not this side's to move."""
+        return not tensor.is_cuda or not tensor.numel() or self.arena.holds(_data_ptr(tensor))
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Copy a tensor to where the judge can read it; what does not fit stays as it is."""
+        return self._copies.take(tensor)

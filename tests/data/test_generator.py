@@ -1,0 +1,394 @@
+"""Generated tasks: the same everywhere, split by structure, and worth solving."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from cudal1_data import Task, UnknownSuiteError, UnknownTaskError, load_suite, load_task
+from cudal1_data.cli import main
+from cudal1_data.generator import FAMILIES, curriculum, grid, make_task, parse_request, structure, tag_of
+from cudal1_data.generator.draw import Draw
+from cudal1_data.generator.families.loss import ELEMENTS
+from cudal1_data.generator.program import Program
+from cudal1_data.generator.structure import Node
+from cudal1_data.generator.values import pointwise
+from cudal1_data.generator.vocabulary import BINARY, MASKED, SCALARS, UNARY
+from cudal1_data.task import check_reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+ALL = load_suite("generated?n=320&seed=11")
+BACKWARD = load_suite("generated?n=160&seed=11&backward=1")
+
+
+@pytest.mark.parametrize("suite", [ALL, BACKWARD], ids=["forward", "backward"])
+def test_every_family_gives_ordinary_tasks(suite: list[Task]) -> None:
+    assert {tag_of(task, "family") for task in suite} == set(FAMILIES)
+    assert len(FAMILIES) >= 16
+    for task in suite:
+        check_reference(task.source, where=task.id)
+        assert task.source.isascii()
+        assert max(map(len, task.source.splitlines())) <= 150, task.id
+        assert task.origin == "generated"
+        assert task.level in (1, 2, 3)
+        assert tag_of(task, "dtype") in ("float32", "bfloat16", "float16")
+        assert task.sizes.keys() == {"cpu", "cuda"}
+        assert task.on("cpu").source == task.source
+        assert ("backward" in task.tags) == ("autograd.grad" in task.source)
+
+
+def test_dtypes_layouts_and_levels_vary() -> None:
+    assert {tag_of(task, "dtype") for task in ALL} == {"float32", "bfloat16", "float16"}
+    assert {tag_of(task, "layout") for task in ALL} >= {"contiguous", "transposed", "channels_last"}
+    assert {task.level for task in ALL} == {1, 2, 3}
+
+
+def test_structures_hardly_repeat() -> None:
+    assert len({tag_of(task, "structure") for task in ALL}) >= 0.97 * len(ALL)
+
+
+def test_a_gpu_gets_more_work() -> None:
+    cpu, cuda = load_suite("generated:norm?n=3"), load_suite("generated:norm?n=3", device="cuda")
+    assert cpu.ids == cuda.ids
+    assert all(one.source != other.source for one, other in zip(cpu, cuda, strict=True))
+
+
+NAMES = st.tuples(st.sampled_from(sorted(FAMILIES)), st.integers(0, 2**40), st.integers(0, 500), st.booleans())
+
+
+@settings(deadline=None, max_examples=60)
+@given(NAMES)
+def test_a_task_is_the_same_each_time(name: tuple[str, int, int, bool]) -> None:
+    family, seed, number, backward = name
+    task = make_task(family, seed, number, backward=backward)
+    assert make_task(family, seed, number, backward=backward) == task
+    assert load_task(task.id) == task
+
+
+def test_a_task_does_not_depend_on_how_many_or_which_others_are_made() -> None:
+    one = load_suite("generated:softmax?n=3&seed=4")
+    more = load_suite("generated:scan+softmax?n=20&seed=4")
+    assert [task.source for task in one] == [more[task.id].source for task in one]
+
+
+def test_a_task_does_not_depend_on_the_process() -> None:
+    code = (
+        "import hashlib; from cudal1_data import load_suite; "
+        "print(hashlib.sha256(''.join(t.model_dump_json() for t in load_suite('generated?n=48')).encode()).hexdigest())"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("0", "12345")
+    }
+    assert len(digests) == 1
+
+
+def test_generating_imports_no_torch() -> None:
+    code = "import sys; from cudal1_data import load_suite; load_suite('generated?n=16'); print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+# Splits
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(NAMES, min_size=2, max_size=6))
+def test_no_structure_stands_in_two_splits(names: list[tuple[str, int, int, bool]]) -> None:
+    splits: dict[str, set[str]] = {}
+    for family, seed, number, backward in names:
+        task = make_task(family, seed, number, backward=backward)
+        splits.setdefault(tag_of(task, "structure"), set()).add(task.split)
+    assert all(len(found) == 1 for found in splits.values())
+
+
+LEAVES = st.sampled_from(["x", "w"]).map(Node)
+TREES = st.recursive(
+    LEAVES,
+    lambda below: st.one_of(
+        st.tuples(st.sampled_from(["relu", "tanh", "sum"]), below).map(lambda pair: Node(pair[0], (pair[1],))),
+        st.tuples(st.sampled_from(["add", "mul", "sub"]), below, below).map(lambda three: Node(three[0], three[1:])),
+    ),
+    max_leaves=8,
+)
+
+
+def altered(node: Node, draw: Draw) -> Node:
+    """The same operators with other leaves and details, and with operands in another order where that is the same."""
+    if not node.operands:
+        return Node(draw.one(("x", "w", "i")))
+    operands = [altered(one, draw) for one in node.operands]
+    if node.operator in structure.COMMUTATIVE and draw.chance(0.5):
+        operands.reverse()
+    return Node(node.operator, tuple(operands), detail=draw.one(("", "rows", "columns")))
+
+
+@given(TREES, st.integers(0, 1000))
+def test_the_split_sees_operators_only(tree: Node, seed: int) -> None:
+    assert structure.split_of(altered(tree, Draw(seed))) == structure.split_of(tree)
+
+
+@given(TREES, TREES)
+def test_other_operators_have_another_key(one: Node, other: Node) -> None:
+    """Equal keys come from equal texts, once leaves and the order of operands are put aside."""
+
+    def plain(node: Node) -> tuple[object, ...]:
+        below = [plain(each) for each in node.operands]
+        if node.operator in structure.COMMUTATIVE:
+            below.sort(key=repr)
+        return (node.operator if node.operands else "leaf", *below)
+
+    assert (one.key == other.key) == (plain(one) == plain(other))
+
+
+def test_gradients_are_in_the_split_of_their_structure() -> None:
+    keys: dict[str, str] = {}
+    for task in [*ALL, *BACKWARD]:
+        assert keys.setdefault(tag_of(task, "structure"), task.split) == task.split
+
+
+def test_splits_have_their_shares() -> None:
+    counts = Counter(task.split for task in [*ALL, *BACKWARD])
+    assert counts["train"] / counts.total() == pytest.approx(0.8, abs=0.07)
+    assert counts["validation"] / counts.total() == pytest.approx(0.1, abs=0.05)
+    assert len(ALL.train) + len(ALL.validation) + len(ALL.test) == len(ALL)
+
+
+# Levels
+
+
+def test_levels_follow_difficulty() -> None:
+    scores = {level: [int(tag_of(t, "difficulty")) for t in ALL if t.level == level] for level in (1, 2, 3)}
+    assert max(scores[1]) < min(scores[2]) <= max(scores[2]) < min(scores[3])
+
+
+def test_a_curriculum_goes_from_easy_to_hard() -> None:
+    tasks = list(load_suite("generated?n=64&seed=11&order=curriculum"))
+    assert tasks == curriculum(reversed(tasks))
+    scores = [int(tag_of(task, "difficulty")) for task in tasks]
+    assert scores == sorted(scores)
+    assert {task.id for task in tasks} == set(load_suite("generated?n=64&seed=11").ids)
+
+
+def test_other_tasks_have_no_such_tags() -> None:
+    with pytest.raises(KeyError, match="expected a tag structure"):
+        tag_of(load_task("starter/diag_matmul"), "structure")
+
+
+# What a user types
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("generated:softmx", "expected families among elementwise, .* got 'softmx'; did you mean softmax"),
+        ("generated:softmax+", "expected families among .* got ''"),
+        ("generated?n=0", "n: Input should be greater than or equal to 1, got '0'"),
+        ("generated?n=many", "n: Input should be a valid integer.* got 'many'"),
+        ("generated?seed=-1", "seed: Input should be greater than or equal to 0"),
+        ("generated?backward=perhaps", "backward: Input should be a valid boolean"),
+        ("generated?order=random", "order: Input should be 'family' or 'curriculum'"),
+        ("generated?families=softmax", "expected the options n=.* got 'families'"),
+        ("generated:softmax?sed=7", "expected the options n=.*, seed=.*, got 'sed'"),
+        ("generated?n=3&n=5", "expected n once, got 3 and 5"),
+    ],
+)
+def test_bad_requests_name_what_was_expected(spec: str, reason: str) -> None:
+    with pytest.raises(UnknownSuiteError, match=reason):
+        load_suite(spec)
+
+
+@pytest.mark.parametrize("name", ["softmax", "softmax-7", "softmax-7-x", "softmax-7-1-forward", "Softmax-7-1"])
+def test_bad_names_name_what_was_expected(name: str) -> None:
+    with pytest.raises(UnknownTaskError, match="expected FAMILY-SEED-NUMBER"):
+        load_task(f"generated/{name}")
+
+
+def test_an_unknown_family_in_a_name_is_named() -> None:
+    with pytest.raises(UnknownSuiteError, match="expected families among"):
+        load_task("generated/kernel-7-1")
+
+
+def test_tasks_are_shared_out_among_families() -> None:
+    assert len(load_suite("generated:scan+norm+loss?n=8")) == 8
+    counts = Counter(tag_of(task, "family") for task in load_suite("generated:scan+norm+loss?n=8"))
+    assert counts == {"scan": 3, "norm": 3, "loss": 2}
+    assert parse_request("norm+norm").families == ("norm",)
+
+
+def test_a_task_has_other_sizes() -> None:
+    task = load_task("generated/elementwise-7-3")
+    name, value = next(iter(task.sizes["cpu"].default.items()))
+    assert f"{name} = {value}" in task.source
+    assert f"{name} = 33" in load_task(f"{task.id}@{name}=33").source
+
+
+def test_list_show_and_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = "generated:pooling+loss?n=6&seed=2"
+    suite = load_suite(spec)
+    assert main(["list", spec, "--json"]) == 0
+    assert [entry["id"] for entry in json.loads(capsys.readouterr().out)] == list(suite.ids)
+    assert main(["show", suite[0].id]) == 0
+    assert capsys.readouterr().out == suite[0].source
+    assert main(["export", spec, str(tmp_path / "tasks.jsonl")]) == 0
+    again = load_suite(tmp_path / "tasks.jsonl")
+    assert [(t.id, t.source, t.split, t.tags, t.level) for t in again] == [
+        (t.id, t.source, t.split, t.tags, t.level) for t in suite
+    ]
+    assert main(["export", spec, str(tmp_path / "folder")]) == 0
+    assert len(list((tmp_path / "folder").rglob("*.py"))) == len(suite)
+    assert main(["list", "generated:pool"]) == 2
+    assert "expected families among" in capsys.readouterr().err
+
+
+# What the generator keeps out
+
+
+def leaf(kind: grid.Kind = "full", name: str = "x") -> grid.Grid:
+    return grid.leaf(name, Draw("test", name), kind)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: max(-x * x, 0.0),
+        lambda x: 0.0 * x + 3.0,
+        lambda x: 100.0 + x,
+        lambda x: min(max(x, -0.001), 0.001) ** 2 * 1e-9 + 1.0,
+        lambda x: 1e-3 * x,
+        lambda x: 50.0 * x,
+        lambda x: float("inf") if x > 2 else x,
+    ],
+)
+def test_answers_that_tell_little_are_refused(function) -> None:
+    assert not grid.informative(grid.apply(function, leaf()))
+
+
+def test_an_answer_must_depend_on_each_leaf() -> None:
+    x, y = leaf(), leaf(name="y")
+    assert grid.informative(grid.apply(lambda a, b: a + b, x, y))
+    assert not grid.informative(grid.apply(lambda a, b: a + 0.01 * b, x, y))
+    shares = grid.rows(lambda line: [1.0 / len(line)] * len(line), x)
+    assert not grid.informative(shares)
+
+
+def test_operators_that_run_over_are_refused() -> None:
+    assert grid.apply(lambda x: (1000.0 * x * x) ** 200, leaf()) is None
+
+
+def test_means_of_many_alike_are_refused() -> None:
+    def accepted(kind: grid.Kind, lines: list[list[int]]) -> int:
+        return sum(grid.stands_out(grid.leaf("x", Draw(kind, number), kind).values, lines) for number in range(200))
+
+    assert accepted("full", grid.ROWS) <= 5
+    assert accepted("uneven", grid.ROWS) >= 60
+    assert accepted("tilted", grid.COLUMNS) >= 60
+    assert accepted("tilted", grid.ROWS) <= 5
+
+
+def test_gradients_must_depend_on_what_they_are_told_to() -> None:
+    program = Program(Draw("curved"), backward=True)
+    x, y = program.input("x", ("N", "M")), program.input("y", ("N", "M"))
+    w = program.parameter("w", ("M",))
+    by_name = {one.name: one for one in (*UNARY, *BINARY)}
+    total = pointwise(by_name["add"], x, y)
+    assert total is not None
+    assert total.curved == frozenset()
+    product = pointwise(by_name["mul"], x, y)
+    assert product is not None
+    assert product.curved == {"x", "y"}
+    scaled = pointwise(by_name["mul"], x, w)
+    assert scaled is not None
+    assert scaled.curved == {"w"}, "a gradient does not depend on an input that enters linearly"
+    bent = pointwise(by_name["tanh"], scaled)
+    assert bent is not None
+    assert bent.curved == {"x", "w"}
+
+
+@pytest.mark.parametrize("operator", [*UNARY, *SCALARS, *BINARY, *MASKED, *ELEMENTS], ids=lambda one: one.name)
+def test_an_operator_does_what_it_says(operator) -> None:
+    """The numbers that the generator reckons with are those that the text computes."""
+    count = 1 if operator in (*UNARY, *SCALARS) else 2
+    values = [[0.5 * Draw("values", operator.name, place).normal() for _ in range(64)] for place in range(count)]
+    if operator in MASKED:
+        values[1] = [float(value > 0) for value in values[1]]
+    tensors = [torch.tensor(one, dtype=torch.float64) for one in values]
+    if operator in MASKED:
+        tensors[1] = tensors[1] > 0
+    constant = operator.constants[0] if operator.constants else None
+    text = operator.text.format("a", "b", c=constant)
+    names = {"torch": torch, "F": torch.nn.functional, "a": tensors[0], "b": tensors[-1]}
+    got = eval(text, names)
+    extra = () if constant is None else (constant,)
+    want = torch.tensor([operator.function(*each, *extra) for each in zip(*values, strict=True)], dtype=torch.float64)
+    torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
+
+
+# What the tasks do
+
+
+def test_rounding_is_not_magnified_where_millions_of_values_are_drawn() -> None:
+    tasks = load_suite("generated:softmax+scan?n=376&seed=0")
+    structures = [tag_of(task, "structure") for task in tasks]
+    assert sum(bool(re.search(r"softm(ax|in)\[columns\]", text)) for text in structures) > 5
+    assert sum("cumprod[" in text for text in structures) > 5
+    for text in structures:
+        assert not re.search(r"(softmax|softmin)\[columns\]\(where\(", text)
+        assert not re.search(r"(sin|cos)\((softmax|softmin|cumprod)\[", text)
+
+
+@pytest.mark.parametrize(
+    ("task_id", "spoilt"),
+    [
+        ("generated/norm-0-164", "vector_norm[rows]"),
+        ("generated/reduction-0-38", "neg(square(shift(add(x0,amax[columns]"),
+        ("generated/loss-0-167", "tanh(lerp(mul(gather(log_softmax"),
+        ("generated/softmax-0-46", "softmax[columns](square("),
+    ],
+)
+def test_what_only_large_sizes_show_is_not_made(task_id: str, spoilt: str) -> None:
+    """Tasks that were not finite, nearly constant or ill-conditioned at a GPU's size."""
+    assert spoilt not in tag_of(load_task(task_id), "structure")
+
+
+@pytest.fixture(scope="module")
+def check_generated(repository: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("check_generated", repository / "scripts" / "check_generated.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_check_at_a_gpu_s_size_looks_at_outputs(check_generated: ModuleType) -> None:
+    line = check_generated.checked(load_task("generated/softmax-0-22", device="cuda"), "cuda")
+    assert line["faults"] == []
+    assert 0 < line["error"] < check_generated.MOST_ERROR
+    task = load_task("generated/softmax-0-22")
+    source = re.sub(r"return (.*)", r"return 3 + 0 * (\1)", task.source, count=1)
+    constant = task.model_copy(update={"source": source})
+    assert "nearly constant" in check_generated.checked(constant, "cuda")["faults"][0]
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_task_runs_and_tells_something(family: str, backward: bool, check_generated: ModuleType) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        line = check_generated.checked(make_task(family, 5, 0, backward=backward))
+    finally:
+        torch.set_num_threads(threads)
+    assert [fault for fault in line["faults"] if not fault.startswith("takes")] == []

@@ -1,0 +1,308 @@
+"""Variant templates: what they read, and that what they write is right, as far as that shows without a GPU."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from cudal1_data import load_suite, load_task
+from cudal1_data.kernelgen.codegen.programs import Choice, nvrtc_program, torch_program
+from cudal1_data.kernelgen.codegen.rewrites import captured_program, turned, turned_program
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend.reader import read
+from cudal1_data.kernelgen.fusion import index_text, plan
+from cudal1_data.kernelgen.ir import broadcast
+from cudal1_data.kernelgen.make import WRITINGS, Writing, variants
+from cudal1_data.operators import EXPRESSIONS, Language, device_text, numeric
+from cudal1_data.techniques import classify
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from template_programs import PRODUCTS, error_of, error_on_one_thread, errors_in_interpreter, imported, small_task
+from torch.nn import functional
+
+TOLERANCE = 2e-5
+
+IDS = (
+    "starter/swish_chain",
+    "starter/softplus_mish",
+    "starter/layer_norm_manual",
+    "starter/rms_norm",
+    "starter/instance_norm_scale",
+    "starter/row_logsumexp",
+    "starter/cosine_distance",
+    "starter/conv_batchnorm_eval",
+    "starter/matmul_bias_gelu",
+    "generated/elementwise-3-1",
+    "generated/elementwise-3-2",
+    "generated/reduction-3-0",
+    "generated/norm-3-1",
+    "generated/softmax-3-0",
+    "generated/softmax-3-5",
+    "generated/scan-3-0",
+    "generated/scan-3-1",
+    "generated/loss-3-0",
+    "generated/attention-3-1",
+    "generated/matmul_epilogue-3-1",
+    "generated/network-3-0",
+    "generated/structured-3-10",
+    "generated/pooling-3-5",
+    "generated/attention-3-14",
+    "generated/gather-3-16",
+    "generated/loss-3-4",
+    "generated/recurrent-3-0",
+    "generated/recurrent-3-1",
+    "generated/recurrent-3-5",
+    "starter/linear_recurrence",
+)
+
+
+@pytest.mark.parametrize("task_id", IDS)
+def test_operators_one_by_one_agree_with_the_reference(task_id: str, tmp_path: Path) -> None:
+    task = small_task(task_id)
+    reference = read(task.source)
+    assert error_of(task, torch_program(reference, plan(reference.roots)), tmp_path) < TOLERANCE
+
+
+def test_shapes_and_types_are_known_without_running(tmp_path: Path) -> None:
+    read_tasks = 0
+    for task in [*load_suite("starter", device="cpu"), *load_suite("generated?n=64&seed=0", device="cpu")]:
+        try:
+            reference = read(task.source)
+        except UnsuitableError:
+            continue
+        module = imported(task.source, tmp_path)
+        with torch.no_grad():
+            outputs = module.Model(*module.get_init_inputs())(*module.get_inputs())
+        outputs = [outputs] if isinstance(outputs, torch.Tensor) else outputs
+        found = [(tuple(one.shape), str(one.dtype).removeprefix("torch.")) for one in outputs]
+        assert [(root.dims, root.dtype) for root in reference.roots] == found, task.id
+        read_tasks += 1
+    assert read_tasks > 95
+
+
+@pytest.mark.slow
+def test_triton_programs_agree_with_the_reference_in_the_interpreter() -> None:
+    pytest.importorskip("triton", reason="needs Triton")
+    errors = errors_in_interpreter(*IDS, *PRODUCTS)
+    assert len(errors) == len({*IDS, *PRODUCTS}) + len(PRODUCTS)
+    assert {name: error for name, error in errors.items() if not error < TOLERANCE} == {}
+
+
+def test_triton_builds_kernels_for_sm_90(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="needs Triton")
+    paths: list[Path] = []
+    tasks = list(load_suite("generated:elementwise+norm+softmax+scan+matmul_epilogue+loss?n=12&seed=8", device="cuda"))
+    tasks.append(load_task("generated/recurrent-3-5", device="cuda"))
+    tasks.append(load_task("generated/attention-0-1", device="cuda").at({"TOKENS": 128}, tag=False))
+    for task in tasks:
+        found = variants(task, ("triton",))
+        on_tensor_cores = [one for one in found if ("precision", "tf32x3") in one.parameters]
+        for number, made in enumerate(found[:1] + on_tensor_cores[-1:] + found[-1:]):
+            paths.append(tmp_path / f"{task.id.replace('/', '_').replace('-', '_')}_{number}.py")
+            paths[-1].write_text(made.source)
+    assert any("tf32x3" in path.read_text() for path in paths)
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parents[1] / "triton_build.py"), *map(str, paths)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout)
+    assert told["said"] == {}
+    assert told["kernels"] >= 20
+
+
+# --- CUDA C++ --------------------------------------------------------------------------------------------------
+
+
+def kernels_of(program: str) -> list[str]:
+    return [
+        str(ast.literal_eval(one.value))
+        for one in ast.parse(program).body
+        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]).startswith("SOURCE")
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "choice",
+    [
+        Choice(threads=256, vector=4, unroll=4),
+        Choice(threads=32, per_block=8, vector=2, unroll=2),
+        Choice(threads=1024),
+    ],
+)
+def test_nvrtc_builds_every_kernel(choice: Choice) -> None:
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="needs NVRTC")
+    built = 0
+    for task in load_suite("generated?n=32&seed=8", device="cuda"):
+        try:
+            reference = read(task.source)
+            program = nvrtc_program(reference, plan(reference.roots), choice)
+        except UnsuitableError:
+            continue
+        for text in kernels_of(program):
+            _, made = nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], [])
+            (result,) = nvrtc.nvrtcCompileProgram(made, 1, [b"--gpu-architecture=sm_90"])
+            _, size = nvrtc.nvrtcGetProgramLogSize(made)
+            log = bytearray(size)  # never bytes: Python shares those of length 1
+            nvrtc.nvrtcGetProgramLog(made, log)
+            assert int(result) == 0, f"{task.id}: {log.decode()}\n{text}"
+            nvrtc.nvrtcDestroyProgram(made)
+            built += 1
+    assert built > 20
+
+
+ONE_KERNEL = [
+    *(one for one in IDS if one.startswith(("starter/swish", "starter/soft", "starter/layer", "starter/row_"))),
+    *(one for one in IDS if one.startswith(("generated/el", "generated/red", "generated/norm", "generated/soft"))),
+    *("starter/cosine_distance", "generated/scan-3-1", "generated/loss-3-0"),
+]
+"""Tasks that are one kernel as a whole."""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("task_id", ONE_KERNEL)
+def test_cuda_text_computes_the_reference_on_one_thread(task_id: str, tmp_path: Path) -> None:
+    assert error_on_one_thread(small_task(task_id), tmp_path) < TOLERANCE
+
+
+# --- parts -----------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.data())
+@settings(max_examples=200, deadline=None)
+def test_places_in_smaller_tensors(domain: list[int], data: st.DataObject) -> None:
+    dims = tuple(data.draw(st.sampled_from((1, size))) for size in domain)
+    start = data.draw(st.integers(0, len(domain) - 1))
+    if all(size == 1 for size in dims[:start]):
+        dims = dims[start:]
+    small = torch.arange(torch.Size(dims).numel()).reshape(dims)
+    wanted = small.expand(domain).flatten().tolist()
+    text = index_text(dims, tuple(domain), "i").replace("/", "//")
+    assert [eval(text, {"i": place}) for place in range(len(wanted))] == wanted
+
+
+def test_each_function_has_a_text_in_every_language() -> None:
+    for expression in EXPRESSIONS.values():
+        for language in get_args(Language):
+            text = device_text(expression, language, ("value", "other", "third"))
+            assert "value" in text
+
+
+@pytest.mark.parametrize("name", sorted(EXPRESSIONS))
+def test_an_operators_numbers_are_those_of_its_pytorch_text(name: str) -> None:
+    """One row gives both; where the table disagrees with itself, a task's sample values are not what it computes."""
+    values = [[0.1 + 0.17 * ((7 * place + 3 * row) % 19) for place in range(19)] for row in range(3)]
+    function = numeric(EXPRESSIONS[name])
+    count = function.__code__.co_argcount
+    names = {one: torch.tensor(row, dtype=torch.float64) for one, row in zip("abc", values, strict=True)}
+    got = eval(device_text(EXPRESSIONS[name], "torch", ("a", "b", "c")), {"torch": torch, "F": functional, **names})
+    want = [function(*each) for each in zip(*values[:count], strict=True)]
+    torch.testing.assert_close(got, torch.tensor(want, dtype=torch.float64), rtol=1e-12, atol=1e-12)
+
+
+def test_shapes_that_do_not_go_together_are_an_error() -> None:
+    with pytest.raises(ValueError, match="broadcast"):
+        broadcast((2, 3), (4,))
+
+
+TURNED = ("generated/scan-0-0", "generated/scan-0-2", "generated/softmax-0-9")
+"""Tasks with a scan or softmax over columns."""
+
+
+@pytest.mark.parametrize("task_id", TURNED)
+def test_columns_turned_into_rows_give_the_same(task_id: str, tmp_path: Path) -> None:
+    task = small_task(task_id)
+    program = turned_program(task.source)
+    assert "dim=-2" not in program
+    assert program.count(".contiguous(), dim=-1).transpose(-2, -1)") == task.source.count("dim=-2")
+    tags = classify(program, task.source)
+    assert tags is not None
+    assert "layout" in tags.techniques
+    assert error_of(task, program, tmp_path) < TOLERANCE
+
+
+@pytest.mark.parametrize("task_id", TURNED)
+def test_operators_over_turned_columns_agree_with_the_reference(task_id: str, tmp_path: Path) -> None:
+    task = small_task(task_id)
+    (made,) = [one for one in variants(task, ["pytorch"]) if ("turned", 1) in one.parameters]
+    assert error_of(task, made.source, tmp_path) < TOLERANCE
+    kernels = [one for one in variants(task, ["triton", "cuda-nvrtc"]) if ("turned", 1) in one.parameters]
+    assert {one.writing for one in kernels} == {"triton", "cuda-nvrtc"}
+    assert {one.template for one in kernels} == {"triton-rows", "cuda-nvrtc-rows"}
+
+
+@pytest.mark.slow
+def test_triton_kernels_over_turned_columns_in_the_interpreter(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="needs Triton")
+    files = [tmp_path / f"{number}.py" for number in range(len(TURNED))]
+    for file, task_id in zip(files, TURNED, strict=True):
+        file.write_text(turned(small_task(task_id).source))
+    errors = errors_in_interpreter(*map(str, files))
+    assert len(errors) >= len(TURNED)
+    assert {name: error for name, error in errors.items() if not error < TOLERANCE} == {}
+
+
+def test_a_reference_in_kernelbench_s_form_is_turned() -> None:
+    source = "class Model(nn.Module):\n    def __init__(self):\n        super(Model, self).__init__()\n\n"
+    program = turned_program(source + "    def forward(self, x):\n        return torch.cumsum(x + 1, dim=-2)\n")
+    assert program.endswith("class ModelNew(Model):\n    pass\n")
+    assert "torch.cumsum((x + 1).transpose(-2, -1).contiguous(), dim=-1)" in program
+
+
+@pytest.mark.parametrize("call", ["torch.softmax(*x, dim=-2)", "torch.softmax(x, dim=-2, dtype=x.dtype)"])
+def test_a_call_that_is_not_known_stays(call: str) -> None:
+    source = f"class Model(nn.Module):\n    def forward(self, x):\n        return {call}\n"
+    with pytest.raises(UnsuitableError, match="columns"):
+        turned_program(source)
+
+
+def test_a_reference_that_waits_for_the_gpu_is_not_captured() -> None:
+    with pytest.raises(UnsuitableError, match="item"):
+        captured_program("class Model(nn.Module):\n    def forward(self, x):\n        return x * x.sum().item()\n")
+
+
+def test_a_reference_without_columns_is_not_turned() -> None:
+    with pytest.raises(UnsuitableError, match="columns"):
+        turned_program(load_task("starter/layer_norm_manual").source)
+
+
+def test_state_names_are_the_reference_s() -> None:
+    task = load_task("starter/layer_norm_manual", device="cuda")
+    for made in variants(task, ("triton", "cuda-nvrtc", "cuda-load-inline")):
+        assert "self.weight = nn.Parameter(torch.ones(size))" in made.source
+
+
+def test_every_family_has_variants_in_four_ways() -> None:
+    ways: tuple[Writing, ...] = tuple(one for one in WRITINGS if one != "torch-compile")
+    for task in load_suite("generated?n=16&seed=0", device="cuda"):
+        found = variants(task, ways)
+        assert {one.writing for one in found} == set(ways), task.id
+        assert len(found) >= 6, task.id
+
+
+@pytest.mark.parametrize(
+    "task_id", ["starter/layer_norm_manual", "generated/elementwise-3-1", "generated/conv" + "olution-3-1"]
+)
+def test_variants_are_programs_of_every_way(task_id: str) -> None:
+    found = variants(load_task(task_id, device="cuda"))
+    assert {one.writing for one in found} == set(WRITINGS)
+    assert len({one.source for one in found}) == len(found) > 40
+    ways = {"triton": "triton", "cuda-nvrtc": "nvrtc", "cuda-load-inline": "load-inline", "torch-compile": "compile"}
+    for one in found:
+        compile(one.source, one.template, "exec")
+        tags = classify(one.source)
+        assert tags is not None
+        assert tags.way == ways.get(one.writing, tags.way)
+        assert not re.search(r"\{\w*\}", one.source.partition("class ModelNew")[2])

@@ -1,0 +1,157 @@
+"""Masks and distances that kernels make themselves, and two products in one kernel."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from cudal1_data import Task, load_suite, load_task
+from cudal1_data.corpus.build import build
+from cudal1_data.kernelgen.codegen.attention import Rows, attention_program
+from cudal1_data.kernelgen.codegen.programs import Choice, torch_program, triton_program
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend.reader import read
+from cudal1_data.kernelgen.fusion import Kernel, plan
+from cudal1_data.kernelgen.ir import Node
+from cudal1_data.kernelgen.make import variants
+from template_programs import CHAINS, error_of, error_on_one_thread, errors_in_interpreter, small_task
+
+ROWS = """\
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        {lines}
+        return torch.softmax(s, dim=2)
+
+
+def get_inputs():
+    return [torch.randn(3, 7, 9)]
+
+
+def get_init_inputs():
+    return []
+"""
+PLACES = "i = torch.arange(7, device=x.device)\n        j = torch.arange(9, device=x.device)\n        "
+KEPT = "s = torch.where({mask}, x, -1e4)"
+LINES = {
+    "lower": "m = torch.ones(7, 9, dtype=torch.bool, device=x.device).tril()\n        " + KEPT.format(mask="m"),
+    "lower, moved": "m = torch.ones(7, 9, device=x.device).tril(2) > 0\n        " + KEPT.format(mask="m"),
+    "lower, less": "m = torch.tril(torch.ones(7, 9, device=x.device), -1) < 1\n        " + KEPT.format(mask="m"),
+    "upper": "m = torch.triu(torch.ones(7, 9, device=x.device), diagonal=1) > 0\n        " + KEPT.format(mask="m"),
+    "as numbers": "s = x * torch.ones(7, 9, device=x.device).tril(1)",
+    "window": PLACES + KEPT.format(mask="(i[:, None] - j).abs() < 3"),
+    "at most": PLACES + KEPT.format(mask="j[None, :] <= i[:, None] + 1"),
+    "at least": PLACES + KEPT.format(mask="torch.abs(j - i[:, None]) >= 2"),
+    "distance": PLACES + "s = x - 0.5 * (i[:, None] - j).abs()",
+    "quotient": PLACES + "s = x + (i[:, None] - j) / 4",
+    "from another place": "j = torch.arange(4, 13, device=x.device)\n        s = x * j",
+    "of the scores": "h = 2.0 * x\n        j = torch.arange(9, device=h.device)\n        "
+    "s = h - h.amax(dim=2, keepdim=True).detach() + torch.where(j < 5, 0.0, 1.0)",
+}
+"""Ways to say where elements lie."""
+
+
+def masked(name: str, folder: Path) -> Task:
+    path = folder / "masked.py"
+    path.write_text(ROWS.format(lines=LINES[name]))
+    return load_task(str(path), device="cpu")
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_masks_are_part_of_kernels(name: str, tmp_path: Path) -> None:
+    task = masked(name, tmp_path)
+    reference = read(task.source)
+    (kernel,) = plan(reference.roots)
+    assert isinstance(kernel, Kernel)
+    assert [leaf.text for leaf in kernel.leaves] == ["x"]
+    assert error_of(task, torch_program(reference, [kernel]), tmp_path) < 1e-6
+    if shutil.which("g++") is not None:
+        assert error_on_one_thread(task, tmp_path) < 1e-6
+    text = triton_program(reference, [kernel], Choice())
+    assert "arange(" not in text.partition("class ModelNew")[2]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "i = torch.arange(9, device=x.device)\n        s = x[:, :, i] * 2.0",
+        "i = torch.arange(9, device=x.device)\n        s = x + i * i",
+        "m = torch.ones(7, 9, device=x.device, dtype=torch.bool).tril()\n        s = x + torch.where(m, 2, 3)",
+        "i = torch.arange(9, device=x.device)\n        s = x + torch.where(i == 3, 1.0, 2.0)",
+    ],
+)
+def test_what_is_not_known_of_places_stays_pytorch_s(lines: str, tmp_path: Path) -> None:
+    path = tmp_path / "masked.py"
+    path.write_text(ROWS.format(lines=lines))
+    task = load_task(str(path), device="cpu")
+    try:
+        reference = read(task.source)
+    except UnsuitableError:
+        return
+    steps = plan(reference.roots)
+    assert any(isinstance(one, Node) for one in steps)
+    assert error_of(task, torch_program(reference, steps), tmp_path) < 1e-6
+
+
+# --- two products ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_scores_in_one_kernel_agree_with_the_reference_in_the_interpreter() -> None:
+    pytest.importorskip("triton", reason="needs Triton")
+    errors = errors_in_interpreter(*CHAINS)
+    assert len(errors) == 2 * len(CHAINS)
+    assert {name: error for name, error in errors.items() if not error < 2e-5} == {}
+
+
+@pytest.mark.parametrize("task_id", CHAINS)
+def test_operators_one_by_one_agree_with_the_reference(task_id: str, tmp_path: Path) -> None:
+    task = small_task(task_id)
+    reference = read(task.source)
+    assert error_of(task, torch_program(reference, plan(reference.roots)), tmp_path) < 2e-5
+
+
+def test_scores_never_lie_in_memory() -> None:
+    chained = 0
+    for task in load_suite("generated:attention?n=24&seed=0", device="cuda"):
+        reference = read(task.source)
+        steps = plan(reference.roots)
+        try:
+            program = attention_program(reference, steps, Rows(rows=16, keys=32, warps=8))
+        except UnsuitableError:
+            continue
+        forward = program.partition("def forward")[2]
+        assert "@" not in forward, task.id
+        assert len(re.findall(r"attention\d+\[", forward)) == 1
+        chained += 1
+    assert chained >= 20
+
+
+def test_rows_may_be_long_but_not_scanned() -> None:
+    task = load_task("starter/attention_naive", device="cuda").at({"BATCH": 1, "HEADS": 2, "T": 4096})
+    assert any(one.template == "triton-attention" for one in variants(task, ("triton",)))
+    source = task.source.replace("p = p / p.sum(dim=3, keepdim=True)", "p = torch.cumsum(p, dim=3)")
+    assert source != task.source
+    reference = read(source)
+    with pytest.raises(UnsuitableError, match="got a scan"):
+        attention_program(reference, plan(reference.roots), Rows(rows=32, keys=32, warps=8))
+
+
+def test_scores_that_something_else_needs_stay_in_memory(tmp_path: Path) -> None:
+    source = load_task("starter/attention_naive", device="cpu").source
+    for used in ("return torch.matmul(p, v), p", "return torch.matmul(p, v) + p.sum()"):
+        reference = read(source.replace("return torch.matmul(p, v)", used))
+        with pytest.raises(UnsuitableError, match="expected two products"):
+            attention_program(reference, plan(reference.roots), Rows(rows=16, keys=32, warps=8))
+
+
+def test_a_small_corpus_has_each_template() -> None:
+    task = load_task("generated/attention-0-1", device="cuda")
+    templates = {pair.template for pair in build([task], per_task=16)}
+    assert templates == {one.template for one in variants(task)}
+    assert {"triton-attention", "triton-rows", "captured"} <= templates
