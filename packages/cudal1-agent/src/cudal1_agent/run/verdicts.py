@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 
 from cudal1_data import Task
+from cudal1_data.hashes import digest
 from cudal1_env import Archive, Evaluation, Evaluator, evaluate_answers, extract_source
 from cudal1_env.records import PROTOCOL_VERSION, Precision
 
@@ -91,4 +91,4 @@ class Verdicts:
 
 def source_key(answer: str) -> str:
     """Return the SHA-256 of the program in an answer, as its evaluation has it."""
-    return hashlib.sha256((extract_source(answer) or "").encode()).hexdigest()
+    return digest(extract_source(answer) or "")

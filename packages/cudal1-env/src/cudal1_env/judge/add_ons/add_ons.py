@@ -9,6 +9,7 @@ import contextlib
 import importlib.metadata
 from collections.abc import Callable, Generator
 
+from cudal1_data.hashes import digest
 from cudal1_worker import protocol as wire
 
 from cudal1_env.baselines import BaselineEntry, BaselineKey, BaselineName, BaselineStore, measured, program, resolve
@@ -19,7 +20,6 @@ from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.fault import Fault
-from cudal1_env.judge.measure.record import sha256
 from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.settings import JudgeSettings
@@ -135,8 +135,8 @@ class Extras:
         assert machine is not None, "a case begins with its machine"
         return BaselineKey(
             baseline=name,
-            task_sha256=sha256(case.task.source),
-            source_sha256=sha256(program(name, case.task.source)),
+            task_sha256=digest(case.task.source),
+            source_sha256=digest(program(name, case.task.source)),
             device=machine.device,
             machine=machine.name,
             driver=machine.driver,
@@ -203,7 +203,7 @@ class Extras:
         reference = self._builder.reference(built.case, pool)
         try:
             with self._another(built, pool) as arm:
-                return kernelbench_verdict(reference, arm, pool, sha256(built.case.source))
+                return kernelbench_verdict(reference, arm, pool, digest(built.case.source))
         except Fault as fault:
             return KernelBench(status=fault.status, message=fault.message, passed=0)
         finally:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import statistics
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
+
+from cudal1_data.hashes import digest
 
 from cudal1_env.judge.device.roofline import Floor
 from cudal1_env.judge.measure.case import Case, Tally
@@ -130,10 +131,10 @@ def _record(
         id=uuid.uuid4().hex,
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         task=case.task.id,
-        task_sha256=sha256(case.task.source),
+        task_sha256=digest(case.task.source),
         task_source=case.task.source,
         source=case.source,
-        source_sha256=sha256(case.source),
+        source_sha256=digest(case.source),
         status=status,
         message=printable(message),
         speedup=speedup,
@@ -165,11 +166,6 @@ def _record(
         first_set=seen.first_set,
         stderr=printable(seen.stderr),
     )
-
-
-def sha256(text: str) -> str:
-    """Hash of a program."""
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def printable(text: str) -> str:
