@@ -11,9 +11,9 @@ from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.records import Status
 
 SETTINGS = JudgeSettings(
-    build_timeout_s=4, warmup_timeout_s=3, call_timeout_s=2, memory_bytes=1 << 30, max_processes=64
+    build_timeout_s=2, warmup_timeout_s=2, call_timeout_s=1, memory_bytes=1 << 30, max_processes=64
 )
-LIMIT_S = 4 + 3 + 2 + 6
+LIMIT_S = 2 + 2 + 1 + 10
 """All budgets together, and what a loaded machine takes to start and kill processes."""
 TASK = Task(
     id="file/scaled",
