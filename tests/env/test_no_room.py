@@ -241,7 +241,7 @@ def test_a_task_has_half_of_the_memory_for_its_inputs_whatever_came_before(judge
     judge._allot(third)
     assert first.size_bytes == 0, "the one that was not used for longest gives way"
     assert second.size_bytes == int(0.4 * most)
-    assert third.most_bytes == most - second.size_bytes
+    assert third.max_bytes == most - second.size_bytes
 
 
 def test_sets_that_were_given_back_come_again_as_they_were(judge: BatchJudge) -> None:
@@ -256,14 +256,14 @@ def test_sets_that_were_given_back_come_again_as_they_were(judge: BatchJudge) ->
 
 
 def test_what_a_launch_holds_beside_is_left_free(judge: BatchJudge) -> None:
-    most_bytes: list[int] = []
+    max_bytes: list[int] = []
     for held in (0, 10):
         pool = judge._pool(judge._case(TASKS[0], "", "training"), None)
-        pool.most_bytes = 1 << 40
+        pool.max_bytes = 1 << 40
         pool.fit(1 << 30, held)
-        most_bytes.append(pool.most_bytes - pool.size_bytes)
+        max_bytes.append(pool.max_bytes - pool.size_bytes)
     one = judge._pool(judge._case(TASKS[0], "", "training"), None)
-    assert most_bytes[0] - most_bytes[1] >= 10 * one.io_spec.input_bytes
+    assert max_bytes[0] - max_bytes[1] >= 10 * one.io_spec.input_bytes
 
 
 def test_nobody_else_is_on_a_gpu_whose_peaks_are_measured(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge) -> None:

@@ -54,7 +54,7 @@ def test_the_short_report_tells_what_the_full_one_tells_or_that_something_is_not
     every, few = reference_error.read(
         [reference_error.report_of_any(own, answer, error), reference_error.report_of_finite(error, answer)]
     )
-    if reference_error.is_finite(few, reference_error.most_of(dtype)):
+    if reference_error.is_finite(few, reference_error.max_of(dtype)):
         assert few == {**every, "mismatches": 0.0, "all_finite": 1.0}
     else:
         assert not own.isfinite().all() or not answer.to(dtype).isfinite().all()

@@ -68,6 +68,7 @@ class Script:
         candidate_ms: Callable[[], float] = lambda: 1.0,
         empty_ms: Callable[[], float] = lambda: OVERHEAD_MS,
         first_call_s: float = 0.0,
+        reference_first_s: float = 0.0,
         chained: bool = False,
         sizes: Sizes = ONE_CALL,
         seed: int = 0,
@@ -82,7 +83,7 @@ class Script:
             assert not arm.closed
             if not empty:
                 self.log.append((arm.who, [one.index for one in sets]))
-            first_s = first_call_s if arm.who == "C" else 0.0
+            first_s = first_call_s if arm.who == "C" else reference_first_s
             call_ms = empty_ms() + (0.0 if empty else arm.call_ms())
             return Sample(call_ms, () if empty else ((),) * len(sets), 0, 0.0 if chained else 0.02, first_s)
 
@@ -193,6 +194,13 @@ def test_calls_before_the_clock_have_a_budget(monkeypatch: pytest.MonkeyPatch) -
         Script(monkeypatch, chained=True, first_call_s=0.3).run()
     assert found.value.status is Status.TIMEOUT
     Script(monkeypatch, chained=True, first_call_s=0.05).run()
+
+
+def test_empty_samples_of_the_reference_do_not_raise_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three times the reference's own calls: 24 samples before the last pair's, 20 of the candidate."""
+    with pytest.raises(Fault) as found:
+        Script(monkeypatch, chained=True, first_call_s=2.0, reference_first_s=0.4).run()
+    assert found.value.status is Status.TIMEOUT
 
 
 def test_limits_follow_the_reference_alone(monkeypatch: pytest.MonkeyPatch) -> None:

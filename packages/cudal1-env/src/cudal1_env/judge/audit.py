@@ -64,7 +64,7 @@ class AuditJudge(Judge):
         """The task's pool, whose seed is a hash of the reference: an audit gives the same answer each time."""
         seed = hashlib.sha256(f"audit/{task.source}".encode("utf-8", "replace")).digest()[:SEED_BYTES]
         pool = self._pool(self._case(task, "", "training"), seed)
-        pool.most_bytes = 0  # each set is asked for once, and other audits may work on the same GPU
+        pool.max_bytes = 0  # each set is asked for once, and other audits may work on the same GPU
         return pool
 
     @contextmanager

@@ -21,20 +21,20 @@ def pool_key(case: Case, seed: bytes | None) -> tuple[str, str]:
     return case.task.id, "correct" if case.precision == "correct" else ""
 
 
-def parts(tasks: Sequence[str], *, most: int, most_tasks: int) -> Iterator[list[int]]:
+def parts(tasks: Sequence[str], *, max_jobs: int, max_tasks: int) -> Iterator[list[int]]:
     """Divide jobs into parts; those of a task stand together, because they share its pool.
 
     Args:
         tasks: Task of each job.
-        most: Jobs of a part.
-        most_tasks: Tasks of a part.
+        max_jobs: Jobs of a part.
+        max_tasks: Tasks of a part.
 
-    >>> list(parts(["b", "a", "b", "c"], most=2, most_tasks=2)), list(parts("aab", most=9, most_tasks=1))
+    >>> list(parts(["b", "a", "b", "c"], max_jobs=2, max_tasks=2)), list(parts("aab", max_jobs=9, max_tasks=1))
     ([[1, 0], [2, 3]], [[0, 1], [2]])
     """
     part: list[int] = []
     for index in sorted(range(len(tasks)), key=lambda index: tasks[index]):
-        if len(part) == most or len({tasks[one] for one in [*part, index]}) > most_tasks:
+        if len(part) == max_jobs or len({tasks[one] for one in [*part, index]}) > max_tasks:
             yield part
             part = []
         part.append(index)

@@ -153,7 +153,7 @@ class Judge:
     def _parts(self, jobs: Sequence[tuple[Task, str]], precision: Precision) -> Iterator[list[int]]:
         """Divide jobs into parts. All of a part is built before anything of it is timed: so such a part is small."""
         most = self.settings.pool_candidates if precision == "correct" else self._side_by_side(precision)
-        return parts([task.id for task, _ in jobs], most=most, most_tasks=self.settings.max_pools)
+        return parts([task.id for task, _ in jobs], max_jobs=most, max_tasks=self.settings.max_pools)
 
     def precompile(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> None:
         """Let programs that compile, and their tasks' baselines, do so now, side by side.
@@ -247,7 +247,7 @@ class Judge:
                 break
             taken -= one.size_bytes
             one.forget()
-        pool.most_bytes = most - taken
+        pool.max_bytes = most - taken
 
     def _kept(self, case: Case, seed: bytes | None) -> Pool | None:
         """The pool of a case's task, if there is one; it retires if it is spent, or of another task with this id."""

@@ -26,7 +26,7 @@ from cudal1_worker.oracle.models import Models, aliases, as_dtype, copied
 from cudal1_worker.oracle.reference_error import (
     error_of,
     is_finite,
-    most_of,
+    max_of,
     moved_by,
     read,
     report_of_any,
@@ -343,7 +343,7 @@ class Oracle:
                     found.append(report_of_finite(error, flat))
                 else:
                     found.append(report_of_any(mine.reshape(-1), flat, error))
-                largest.append(most_of(mine.dtype))
+                largest.append(max_of(mine.dtype))
         reports = read(found)
         if self.all_finite and not all(is_finite(one, most) for one, most in zip(reports, largest, strict=True)):
             self.all_finite = False  # from now on: others of this task will hardly be otherwise

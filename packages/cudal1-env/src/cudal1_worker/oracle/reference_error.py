@@ -86,12 +86,12 @@ def is_finite(report: dict[str, float], most: float) -> bool:
 
     Args:
         report: As `read` gave it.
-        most: See `most_of`.
+        most: See `max_of`.
     """
     return report["scale"] <= most and math.isfinite(report["reference_error"])
 
 
-def most_of(dtype: torch.dtype) -> float:
+def max_of(dtype: torch.dtype) -> float:
     """Largest number of a dtype; infinite for integers, which are always finite."""
     return torch.finfo(dtype).max if dtype.is_floating_point else math.inf
 

@@ -19,16 +19,16 @@ _DRIVERS = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw.s \S+ \S+ \S+ +/dev/nvidia",
 """Memory that the driver made and mapped, of which the kernel counts nothing."""
 
 
-def check_host_memory(pid: int, most_bytes: int) -> None:
+def check_host_memory(pid: int, max_bytes: int) -> None:
     """Deny a program whose worker holds more of the host's memory than it may.
 
     Raises:
         Fault: It does.
     """
-    if (held := held_bytes(pid)) > most_bytes:
+    if (held := held_bytes(pid)) > max_bytes:
         raise Fault(
             Status.OUT_OF_MEMORY,
-            f"expected at most {most_bytes / 2**30:.3g} GiB of the host's memory, pinned memory among it, the program "
+            f"expected at most {max_bytes / 2**30:.3g} GiB of the host's memory, pinned memory among it, the program "
             f"holds {held / 2**30:.3g} GiB",
         )
 

@@ -157,7 +157,7 @@ class Pool:
         self._weights: Weights | None = None
         self._fingerprints: Fingerprints | None = None
         self._sets: dict[int, InputSet] = {}
-        self.most_bytes = settings.pool_bytes
+        self.max_bytes = settings.pool_bytes
         """What exceeds this is not kept; whoever holds several pools says so."""
         self.size_bytes = 0
         """Memory that its sets take."""
@@ -174,7 +174,7 @@ class Pool:
     @property
     def room(self) -> int:
         """How many input sets can be kept, with the whole answers of some."""
-        return int(self.most_bytes / self._kept_bytes)
+        return int(self.max_bytes / self._kept_bytes)
 
     @property
     def _kept_bytes(self) -> float:
@@ -229,7 +229,7 @@ class Pool:
         for start in range(0, len(missing), step):
             for one in self._make(missing[start : start + step]):
                 made[one.index] = one
-                if self.size_bytes + one.size_bytes <= self.most_bytes:
+                if self.size_bytes + one.size_bytes <= self.max_bytes:
                     self._sets[one.index] = one
                     self.size_bytes += one.size_bytes
         return [made[index] if index in made else self._sets[index] for index in range(first, last)]
@@ -252,7 +252,7 @@ class Pool:
         step = self.oracle.most_at_once
         for start in range(first, last, step):
             part = self.sets(start, min(start + step, last))
-            if self.size_bytes + sum(one.size_bytes for one in part) > self.most_bytes:
+            if self.size_bytes + sum(one.size_bytes for one in part) > self.max_bytes:
                 break
         self.rest()
 
@@ -277,7 +277,7 @@ class Pool:
         if free_bytes is not None:
             making = _MAKING_SETS * self.oracle.set_bytes + _MAKING_INPUTS * self.io_spec.input_bytes
             room = max(0, free_bytes - making - int(held * self._kept_bytes))
-            self.most_bytes = min(self.most_bytes, self.size_bytes + room)
+            self.max_bytes = min(self.max_bytes, self.size_bytes + room)
 
     def forget(self) -> None:
         """Give the memory of the sets back; each will be the same when it is made again."""

@@ -92,7 +92,7 @@ def remove(folder: Path) -> None:
             subprocess.run([*command, "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
 
 
-def copy_plain(source: Path, target: Path, *, most_bytes: int = _MOST_BYTES) -> None:
+def copy_plain(source: Path, target: Path, *, max_bytes: int = _MOST_BYTES) -> None:
     """Copy regular files and folders, with times and permissions, and nothing else.
 
     What is beyond a total size, a number of entries or a depth is left out; the program then builds it again.
@@ -100,9 +100,9 @@ def copy_plain(source: Path, target: Path, *, most_bytes: int = _MOST_BYTES) -> 
     Args:
         source: A folder that an untrusted process wrote, and that nobody writes to now.
         target: An empty folder.
-        most_bytes: Total size.
+        max_bytes: Total size.
     """
-    left, entries = most_bytes, 0
+    left, entries = max_bytes, 0
     for path, folders, files, folder_fd in os.fwalk(source, follow_symlinks=False):
         below = Path(path).relative_to(source)
         entries += len(folders) + len(files)

@@ -245,7 +245,8 @@ class Trial:
         if not all(comparison.right for one in sample.comparisons for comparison in one):
             errors = [comparison.error for one in sample.comparisons for comparison in one]
             raise TaskError(f"expected the reference to agree with its own float64 answer, errors over scale: {errors}")
-        self._charge(sample.first_call_s, is_candidate=False)
+        if not empty:  # the candidate has no empty samples: those would raise its budget
+            self._charge(sample.first_call_s, is_candidate=False)
         return sample
 
     def _charge(self, seconds: float, *, is_candidate: bool) -> None:
