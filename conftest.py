@@ -52,7 +52,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not GPU.exists():
         pytest.skip(f"needs a CUDA GPU; {GPU} is not there")
     if item.get_closest_marker("shared") and not SHARED.is_dir():
-        pytest.skip(f"needs the folder 'shared' beside the checkout; {SHARED} is not there")
+        pytest.skip(f"needs the folder {SHARED}, which does not exist")
 
 
 @pytest.fixture(scope="session")
@@ -79,8 +79,8 @@ def result_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Folder `shared/data` beside the checkout, read-only; the test is skipped where it is missing."""
+    """Folder `shared/data` next to the checkout, read-only; without it the test is skipped."""
     folder = SHARED / "data"
     if not folder.is_dir():
-        pytest.skip(f"needs the folder 'shared/data' beside the checkout; {folder} is not there")
+        pytest.skip(f"needs the folder {folder}, which does not exist")
     return folder

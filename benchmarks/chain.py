@@ -21,8 +21,8 @@ from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure.arm import Arm
 
 KIB = 1 << 10
-SIZES = [4 * KIB, 64 * KIB, 256 * KIB, 1024 * KIB, 4096 * KIB, 4100 * KIB, 16384 * KIB, 65536 * KIB]
-"""Bytes of inputs; on both sides of the size at which they stop going over the bus."""
+SIZES = [4 * KIB, 64 * KIB, 1024 * KIB, 4096 * KIB, 16384 * KIB, 65536 * KIB, 262144 * KIB, 1048576 * KIB]
+"""Bytes of inputs."""
 SOURCE = """
 import torch
 import torch.nn as nn

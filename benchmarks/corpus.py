@@ -20,7 +20,7 @@ from cudal1_data.corpus import Corpus
 from cudal1_data.corpus.build import build
 from cudal1_data.corpus.stats import stats
 from cudal1_data.generator import tag_of
-from cudal1_data.kernelgen.make import WRITINGS, variants
+from cudal1_data.kernelgen.make import BACKENDS, variants
 
 PAIRS = 3000
 SUITES = ("starter", "generated?n=160&seed=0")
@@ -39,19 +39,19 @@ print(len(corpus), time.perf_counter() - start, (after - before) * 1024)
 """
 
 
-WAYS = {"pytorch", "triton", "cuda-nvrtc", "cuda-load-inline"}
+COVERED = {"pytorch", "triton", "cuda-nvrtc", "cuda-load-inline"}
 FEWEST = 6
 
 
 def coverage(tasks: Iterable[Task]) -> dict[str, dict[str, int]]:
-    """Count by family the tasks that have every way of writing and at least six variants, without `torch.compile`."""
+    """Count by family the tasks that have every backend and at least six variants, without `torch.compile`."""
     found: dict[str, dict[str, int]] = {}
     for task in tasks:
         family = tag_of(task, "family")
         counts = found.setdefault(family, {"tasks": 0, "covered": 0, "fewest": 1 << 30})
-        made = variants(task, tuple(way for way in WRITINGS if way in WAYS))
+        made = variants(task, tuple(one for one in BACKENDS if one in COVERED))
         counts["tasks"] += 1
-        counts["covered"] += {one.writing for one in made} == WAYS and len(made) >= FEWEST
+        counts["covered"] += {one.backend for one in made} == COVERED and len(made) >= FEWEST
         counts["fewest"] = min(counts["fewest"], len(made))
     return found
 
@@ -94,9 +94,9 @@ def main() -> None:
                 "build_s": round(elapsed_s, 2),
                 "pairs_per_s": round(len(made) / elapsed_s, 1),
                 "every_choice": {"tasks": 60, "pairs": whole, "pairs_per_s": round(whole / whole_s, 1)},
-                "most_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                "max_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                 "files": files,
-                "writings": found.writings,
+                "backends": found.backends,
                 "labels": found.labels,
                 "coverage": {spec: coverage(load_suite(spec, device="cuda")) for spec in COVERED},
             },

@@ -2,8 +2,8 @@
 
 FOLDER holds `tasks/TASK.py` in KernelBench's form, and programs `attacks/TASK__NAME.py` and `honest/TASK__NAME.py`. One
 JSON line for the machine and one for each verdict; an honest program also gets the ratio of a plain loop
-(plain_loop.py). The same command goes on where it was cut off. At the end: attacks that were rewarded, honest programs
-that were not CORRECT or lie over 5 % from their plain loop where calls take 50 us or more.
+(plain_loop.py). The same command resumes a run that was cut off. At the end: attacks that were rewarded, honest
+programs that were not CORRECT or lie over 5 % from their plain loop where calls take 50 us or more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from cudal1_data import load_task
 from cudal1_env.errors import TaskError
 from cudal1_env.judge import Judge, JudgeSettings
-from parts import left_by, machine_line, write
+from parts import machine_line, results
 from plain_loop import plain_ratio
 
 _REWARDED = 1.05
@@ -25,7 +25,7 @@ _LONG_MS = 0.05
 
 
 def main() -> None:
-    """Judge, record, say what went wrong."""
+    """Judge, record, print unexpected verdicts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
@@ -34,22 +34,22 @@ def main() -> None:
     parser.add_argument("--precision", choices=("training", "report"), default="training")
     parser.add_argument("--only", nargs="*", default=[""], help="beginnings of names; by default every program")
     options = parser.parse_args()
-    lines = left_by(options.out)
-    done = {(line["repeat"], line["program"], line["precision"]) for line in lines if line["kind"] == "verdict"}
+    file = results(options.out)
+    done = {(line["repeat"], line["program"], line["precision"]) for line in file.lines if line["kind"] == "verdict"}
     paths = sorted([*options.folder.glob("attacks/*.py"), *options.folder.glob("honest/*.py")])
     paths = [path for path in paths if path.stem.startswith(tuple(options.only))]
-    with options.out.open("a") as file, Judge(JudgeSettings(device=options.device)) as judge:
-        if not lines:
-            write(file, machine_line())
+    if not file.lines:
+        file.add(machine_line())
+    with Judge(JudgeSettings(device=options.device)) as judge:
         for repeat in range(options.repeats):
             for path in paths:
                 name = f"{path.parent.name}/{path.stem}"
                 if (repeat, name, options.precision) not in done:
                     line = {"kind": "verdict", "repeat": repeat, "program": name, "precision": options.precision}
-                    lines.append(write(file, line | verdict(judge, path, options, first=repeat == 0)))
-                    print({k: v for k, v in lines[-1].items() if k not in ("kind", "precision")}, file=sys.stderr)
-    for line in lines:
-        if line["kind"] == "verdict" and (what := wrong(line)):
+                    said = file.add(line | verdict(judge, path, options, first=repeat == 0))
+                    print({k: v for k, v in said.items() if k not in ("kind", "precision")}, file=sys.stderr)
+    for line in file.lines:
+        if line["kind"] == "verdict" and (what := unexpected(line)):
             print(f"{line['repeat']} {line['program']}: {what}")
 
 
@@ -76,8 +76,8 @@ def verdict(judge: Judge, path: Path, options: argparse.Namespace, *, first: boo
     }
 
 
-def wrong(line: dict[str, Any]) -> str:
-    """What is wrong with a verdict; empty where nothing is."""
+def unexpected(line: dict[str, Any]) -> str:
+    """Why a verdict is unexpected; empty for one that is expected."""
     if line["program"].startswith("attacks/"):
         paid = line.get("rewarded_low") or 0.0
         return f"rewarded with {paid:.3g}" if paid > _REWARDED else ""

@@ -14,7 +14,7 @@ from pathlib import Path
 from cudal1_data import load_suite, usable_variants
 from cudal1_env.doctor import available_needs
 from cudal1_env.judge import Judge, JudgeSettings
-from parts import left_by, machine_line, write
+from parts import machine_line, results
 
 
 def main() -> None:
@@ -33,11 +33,11 @@ def main() -> None:
         for variant in usable_variants(task, options.device, needs)
         if not variant.needs
     ]
-    lines = left_by(options.out)
-    done = sum(line["kind"] == "round" for line in lines)
-    with options.out.open("a") as file, Judge(JudgeSettings(device=options.device)) as judge:
-        if not lines:
-            write(file, machine_line())
+    file = results(options.out)
+    done = sum(line["kind"] == "round" for line in file.lines)
+    if not file.lines:
+        file.add(machine_line())
+    with Judge(JudgeSettings(device=options.device)) as judge:
         for number in range(done, options.rounds):
             found = judge.evaluate_many(jobs, precision="correct")
             seeds = judge.retire()
@@ -47,9 +47,9 @@ def main() -> None:
                     line = {"kind": "rejected", "round": number, "task": one.task, "seed": seed}
                     line |= {"first_set": one.first_set, "source": one.source, "message": one.message}
                     print(number, one.task, one.status, one.message, flush=True)
-                    write(file, line)
+                    file.add(line)
             counts = Counter(str(one.status) for one in found)
-            print(write(file, {"kind": "round", "round": number, "statuses": dict(counts)}), flush=True)
+            print(file.add({"kind": "round", "round": number, "statuses": dict(counts)}), flush=True)
 
 
 if __name__ == "__main__":

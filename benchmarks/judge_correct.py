@@ -3,7 +3,7 @@
 Right programs of the starter suite, several a task, through one `evaluate_many`: at `correct` precision with each
 number of lanes, then at `training` precision. The oracles of the tasks run already. Last, somebody asks for the arms'
 core, and for the GPU where there is one, alone again and again while verdicts without a clock are made: how long do
-they wait? One JSON line for the machine and one for each figure; a run that was cut off goes on behind the figures that
+they wait? One JSON line for the machine and one for each figure; a run that was cut off resumes after the figures that
 OUT holds.
 """
 
@@ -22,7 +22,7 @@ from cudal1_env.doctor import available_needs
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.workers.lease import core_name, lease
 from cudal1_env.records import Device, Precision
-from parts import left_by, machine_line, write
+from parts import machine_line, results
 
 _PAUSE_S = 2.0
 """Between two who want the device alone."""
@@ -39,23 +39,22 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=4)
     parser.add_argument("--programs", type=int, default=64)
     options = parser.parse_args()
-    known = left_by(options.out)
+    file = results(options.out)
     jobs = jobs_of(options.device, options.tasks, options.programs)
-    with options.out.open("a") as file:
-        if not known:
-            known.append(write(file, machine_line()))
-        wanted: list[tuple[Precision, int]] = [("correct", lanes) for lanes in options.lanes]
-        for precision, lanes in [*wanted, ("training", 1)]:
-            if not any(line.get("precision") == precision and line.get("lanes") == lanes for line in known):
-                known.append(write(file, verdicts(options.device, jobs, precision, lanes)))
-        if not any(line["kind"] == "waits" for line in known):
-            known.append(write(file, waits(options.device, jobs, max(options.lanes))))
-    for line in known[1:]:
+    if not file.lines:
+        file.add(machine_line())
+    wanted: list[tuple[Precision, int]] = [("correct", lanes) for lanes in options.lanes]
+    for precision, lanes in [*wanted, ("training", 1)]:
+        if not any(line.get("precision") == precision and line.get("lanes") == lanes for line in file.lines):
+            file.add(verdicts(options.device, jobs, precision, lanes))
+    if not any(line["kind"] == "waits" for line in file.lines):
+        file.add(waits(options.device, jobs, max(options.lanes)))
+    for line in file.lines[1:]:
         print(line, flush=True)
 
 
 def jobs_of(device: Device, tasks: int, programs: int) -> list[Job]:
-    """Return programs of a few tasks that do not compile: their variants in turn, each with a text of its own."""
+    """Return programs of a few tasks that do not compile: their variants in order, each with a text of its own."""
     needs = available_needs()
     found: list[list[Job]] = []
     for task in load_suite("starter", device=device):

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from cudal1_data import load_suite
+from cudal1_env.campaigns.parts import part_of
 from cudal1_env.doctor import as_candidate
 from cudal1_env.judge import Judge
 from cudal1_env.records import Evaluation
-from parts import add_options, joined, machine_line, mine, write
+from parts import add_options, fresh, machine_line
 
 
 def main() -> None:
@@ -31,17 +32,15 @@ def main() -> None:
     options = parser.parse_args()
     suite = load_suite("starter")
     tasks = list(suite)[:: max(1, len(suite) // options.tasks)][: options.tasks]
-    with options.out.open("w") as file:
-        if options.join:
-            lines = [write(file, line) for line in joined(options.join)]
-        else:
-            lines = [write(file, machine_line())]
-            with Judge() as judge:
-                for task in mine([task for task in tasks for _ in range(options.repeats)], options.part):
-                    one = judge.evaluate(task, as_candidate(task), precision="report")
-                    lines.append(write(file, record("a-against-a", one)))
-                    print(f"{task.id}: {one.message} [{one.seconds.total_s:.1f} s]", file=sys.stderr, flush=True)
-        summary = write(file, {"kind": "summary", **summarise(lines)})
+    file = fresh(options.out, join=options.join)
+    if not options.join:
+        file.add(machine_line())
+        with Judge() as judge:
+            for task in part_of([task for task in tasks for _ in range(options.repeats)], options.part):
+                one = judge.evaluate(task, as_candidate(task), precision="report")
+                file.add(record("a-against-a", one))
+                print(f"{task.id}: {one.message} [{one.seconds.total_s:.1f} s]", file=sys.stderr, flush=True)
+    summary = file.add({"kind": "summary", **summarise(file.lines)})
     print(json.dumps(summary, indent=1))
 
 

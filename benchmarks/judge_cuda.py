@@ -5,10 +5,10 @@ against programs that do its work 1.5, 2 and 5 times, and, as a reference that d
 nothing, against one that does it once. Beside it, in a process of its own for each task, other ways of timing: CUDA
 events around each call (KernelBench's way) and triton's do_bench on the same call twice, five times (all in that one
 process, as these ways do, so what one process differs from the next by is not in their figures), and the ratio that
-programs have in a plain loop, many calls between two synchronisations, in turns: where launches take longer than
-kernels, five times the work is not five times the time, and that loop tells what it is. One JSON line for the machine,
-one for each figure, then one with the summary, which is also printed. The same command goes on where it was cut off;
-`--known` leaves out what earlier files hold, and `--join` puts all into one.
+programs have in a plain loop (plain_loop.py's way: each call alone, minus an empty one, arms alternating): where
+launches take longer than kernels, five times the work is not five times the time, and that loop says what it is. One
+JSON line for the machine, one for each figure, then one with the summary, which is also printed. The same command
+resumes a run that was cut off; `--known` leaves out what earlier files hold, and `--join` puts all into one.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from cudal1_data import Task
+from cudal1_env.campaigns.parts import part_of
 from cudal1_env.errors import MachineError, TaskError
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.records import Evaluation, Precision
 from judge_cpu import record
-from parts import add_known, add_options, joined, left_by, machine_line, mine, write
+from parts import add_known, add_options, machine_line, results
 
 PAIRS = 5
 """How often each other way of timing measures a call against itself."""
@@ -84,15 +85,11 @@ def main() -> None:
     add_options(parser)
     add_known(parser)
     options = parser.parse_args()
-    lines = list(joined(options.join)) if options.join else left_by(options.out)
-    with options.out.open("w" if options.join else "a") as file:
-        if options.join:
-            for line in lines:
-                write(file, line)
-        else:
-            for line in measured(options, [*lines, *joined(options.known)]):
-                lines.append(write(file, line))
-        summary = write(file, {"kind": "summary", **summarise(lines)})
+    file = results(options.out, known=options.known, join=options.join)
+    if not options.join:
+        for line in measured(options, file.known):
+            file.add(line)
+    summary = file.add({"kind": "summary", **summarise(file.lines)})
     print(json.dumps(summary, indent=1))
 
 
@@ -104,7 +101,7 @@ def measured(options: argparse.Namespace, before: Sequence[dict[str, Any]]) -> I
     """Yield a line for the machine, then one for each figure, but for those that an earlier run left."""
     if (machine := machine_line()) not in before:
         yield machine
-    cases = mine([case for case in CASES if case[0].startswith(tuple(options.only))], options.part)
+    cases = part_of([case for case in CASES if case[0].startswith(tuple(options.only))], options.part)
     known = Counter((line["task"], line["truth"]) for line in before if "truth" in line)
     jobs: list[Job] = []
     for job in jobs_of(cases, options.repeats, ratios=not options.no_ratios):
@@ -161,19 +158,19 @@ def judged(jobs: Sequence[Job], precision: Precision) -> Iterator[dict[str, Any]
 
 def clocks(made: Evaluation) -> dict[str, Any]:
     """What the driver told after the pairs: the multiprocessors' clock (least, median, most) and what held it back."""
-    states = [state for launch in made.gpu_states for state in launch]
+    states = [state for trial in made.gpu_states for state in trial]
     mhz = [state.sm_mhz for state in states]
     reasons = sorted({reason for state in states for reason in state.throttled})
     return {"sm_mhz": [min(mhz), statistics.median(mhz), max(mhz)] if mhz else [], "throttled": reasons}
 
 
 OTHERS = """
-import json, statistics, sys, time, torch, torch.nn as nn, torch.nn.functional as F, triton.testing
+import json, random, statistics, sys, time, torch, torch.nn as nn, torch.nn.functional as F, triton.testing
 programs, inputs, pairs = sys.argv[1], sys.argv[2], int(sys.argv[3])
 torch.set_grad_enabled(False)
 torch.set_default_device("cuda")
 x = eval(inputs)
-rotating = [x] + [eval(inputs) for _ in range(min(31, (4 << 30) // x.nbytes))]
+rotating = [x] + [eval(inputs) for _ in range(min(7, (4 << 30) // x.nbytes))]
 scope = {}
 exec(programs, scope)
 models = {name: scope[name]() for name in ("Once", "OnceAndHalf", "Twice", "FiveTimes")}
@@ -186,21 +183,23 @@ def events():
         a.record(); work(); b.record(); torch.cuda.synchronize(); times.append(a.elapsed_time(b))
     return statistics.mean(times)
 bench = lambda: triton.testing.do_bench(work, return_mode="median")
-def loop(model, calls):
-    kept = [None] * len(rotating)  # as the judge does: results live on for a while
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for k in range(calls): kept[k % len(kept)] = model(rotating[k % len(rotating)])
-    torch.cuda.synchronize()
-    return (time.perf_counter() - began) / calls * 1e3
-loop(models["Once"], 4)
-calls = max(4, min(400, int(20 / loop(models["Once"], 20))))
-loops = {name: [] for name in models}
-for model in models.values(): loop(model, calls)
-for _ in range(15):
-    for name, model in models.items(): loops[name].append(loop(model, calls))
+plain = {name: [] for name in (*models, "Empty")}
+fixed, dummy = x.clone(), torch.zeros(1)
+arms = {name: lambda model=model: model(fixed) for name, model in models.items()} | {"Empty": lambda: dummy.add_(1)}
+names = list(arms)
+for number in range(12 + 60):
+    random.shuffle(names)
+    for which, name in enumerate(names):
+        fixed.copy_(rotating[(number + which) % len(rotating)])
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        kept = arms[name]()
+        torch.cuda.synchronize()
+        if number >= 12: plain[name].append((time.perf_counter() - began) * 1e3)
+        del kept
+empty = statistics.median(plain.pop("Empty"))
 print(json.dumps({"events": [events() for _ in range(2 * pairs)], "do_bench": [bench() for _ in range(2 * pairs)],
-    "loop": {name: statistics.median(times) for name, times in loops.items()}}))
+    "loop": {name: statistics.median(times) - empty for name, times in plain.items()}}))
 """
 
 
@@ -234,21 +233,21 @@ def loop_truths(lines: list[dict[str, Any]]) -> dict[tuple[str, float], float]:
 
 
 def summarise(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Bias, spread and false alarms, over what was judged right."""
+    """Bias, spread and false alarms, over correct evaluations."""
     judged = [line for line in lines if line["kind"] == "judge"]
-    right = [line for line in judged if line["status"] == "CORRECT"]
-    itself = [line for line in right if line["truth"] == 1.0]
+    correct = [line for line in judged if line["status"] == "CORRECT"]
+    itself = [line for line in correct if line["truth"] == 1.0]
     result: dict[str, Any] = {
         "evaluations": len(judged),
         "statuses": dict(Counter(line["status"] for line in judged)),
         "refused": [(line["task"], line["message"]) for line in lines if line["kind"] == "refused"],
-        "not_correct": [(line["task"], line["status"], line["message"]) for line in judged if line not in right],
+        "not_correct": [(line["task"], line["status"], line["message"]) for line in judged if line not in correct],
         "itself_excluding_one": sum(line["speedup"]["low"] > 1 or line["speedup"]["high"] < 1 for line in itself),
         "itself": itself_figures(lines, itself),
-        "slower_candidates": errors(lines, [line for line in right if line["truth"] < 1.0]),
-        "wasteful_references": errors(lines, [line for line in right if line["truth"] > 1.0]),
+        "slower_candidates": errors(lines, [line for line in correct if line["truth"] < 1.0]),
+        "wasteful_references": errors(lines, [line for line in correct if line["truth"] > 1.0]),
     }
-    seconds = [line["seconds"] for line in right if line["reference"]["median_ms"] <= LEASE_MS]
+    seconds = [line["seconds"] for line in correct if line["reference"]["median_ms"] <= LEASE_MS]
     if seconds:
         medians = {name: statistics.median(one[name] for one in seconds) for name in seconds[-1] if name in seconds[0]}
         result["seconds_median_up_to_5_ms"] = {"evaluations": len(seconds), **medians}
@@ -258,7 +257,7 @@ def summarise(lines: list[dict[str, Any]]) -> dict[str, Any]:
 def itself_figures(lines: list[dict[str, Any]], itself: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """How far a call is from itself: the judge's word and that of the other ways, by the same statistics.
 
-    Whether a task takes over 100 us the judge says, or the plain loop where there is no right evaluation.
+    Whether a task takes over 100 us the judge says, or the plain loop where there is no correct evaluation.
     """
     ratios: dict[str, list[tuple[str, float]]] = {
         "judge": [(line["task"], line["speedup"]["point"]) for line in itself],

@@ -1,8 +1,9 @@
-"""How much do turns of a pair differ? `python benchmarks/judge_noise.py OUT.jsonl [--judges 5] [--evaluations 4]`.
+"""Noise of paired samples: `python benchmarks/judge_noise.py OUT.jsonl [--judges 5] [--evaluations 4]`.
 
 A against A of four starter tasks at `training` precision on the CPU, by several judges. One JSON line for the machine,
-one for each evaluation with its turns, then the summary: the spread of a pair's log ratio, the half-width of intervals,
-the mean, and how many intervals exclude 1. To compare two versions run it with the packages of either in PYTHONPATH.
+one for each evaluation with its samples, then the summary: the spread of a pair's log ratio, the half-width of
+intervals, the mean, and how many intervals exclude 1. To compare two versions run it with the packages of either in
+PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from cudal1_data import load_task
 from cudal1_env.doctor import as_candidate
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.records import Evaluation
-from parts import machine_line, write
+from parts import fresh, machine_line
 
 TASKS = ("softplus_mish", "rms_norm", "matmul_bias_gelu", "cumulative_max_range")
 
@@ -32,30 +33,30 @@ def main() -> None:
     options = parser.parse_args()
     tasks = [load_task(f"starter/{name}", device="cpu") for name in TASKS]
     found: list[Evaluation] = []
-    with options.out.open("w") as file:
-        write(file, machine_line())
-        for _ in range(options.judges):
-            with Judge(JudgeSettings(device="cpu")) as judge:
-                for task in tasks * options.evaluations:
-                    found.append(judge.evaluate(task, as_candidate(task), precision="training"))
-                    keys = {"task", "status", "speedup", "samples_ms", "seconds"}
-                    write(file, {"kind": "evaluation", **found[-1].model_dump(mode="json", include=keys)})
-        summary = write(file, {"kind": "summary", **summarise(found)})
+    file = fresh(options.out)
+    file.add(machine_line())
+    for _ in range(options.judges):
+        with Judge(JudgeSettings(device="cpu")) as judge:
+            for task in tasks * options.evaluations:
+                found.append(judge.evaluate(task, as_candidate(task), precision="training"))
+                keys = {"task", "status", "speedup", "samples_ms", "seconds"}
+                file.add({"kind": "evaluation", **found[-1].model_dump(mode="json", include=keys)})
+    summary = file.add({"kind": "summary", **summarise(found)})
     print(json.dumps(summary, indent=1))
 
 
 def summarise(found: list[Evaluation]) -> dict[str, Any]:
-    """Spread of pairs within launches, and what intervals make of it."""
+    """Spread of pairs within trials, and what intervals make of it."""
     speedups = [one.speedup for one in found if one.speedup is not None]
     logs = [math.log(one.point) for one in speedups]
     spreads = [
-        statistics.stdev(math.log(mine / other) for mine, other in zip(*launch, strict=True))
+        statistics.stdev(math.log(mine / other) for mine, other in zip(*trial, strict=True))
         for one in found
-        for launch in one.samples_ms
+        for trial in one.samples_ms
     ]
     return {
         "evaluations": len(found),
-        "right": len(speedups),
+        "correct": len(speedups),
         "median_spread_of_a_pair": statistics.median(spreads),
         "median_half_width": statistics.median(math.log(one.high / one.low) / 2 for one in speedups),
         "mean_log_speedup": statistics.mean(logs),

@@ -2,7 +2,7 @@
 
 Each task of judge_cuda.py that is asked for is judged against itself, once so that its inputs are there, then again
 under Python's profiler: most of an evaluation is not the calls that it times. What its oracle takes for a set of inputs
-is measured beside it.
+is measured next to it.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from cudal1_env.judge.workers.zygote import Zygote
 from cudal1_env.records import Evaluation
 from cudal1_env.sandbox import default_spec
 from judge_cpu import record
-from parts import machine_line, write
+from parts import fresh, machine_line
 
 PHASES = ("total_s", "start_s", "build_s", "wait_s", "oracle_s", "warmup_s", "measure_s")
 
@@ -37,17 +37,18 @@ def main() -> None:
     tasks = list(suite)[:: max(1, len(suite) // options.tasks)][: options.tasks]
     pools: list[float] = []
     training: list[Evaluation] = []
-    with options.out.open("w") as file, Judge() as judge:
-        write(file, machine_line())
+    file = fresh(options.out)
+    file.add(machine_line())
+    with Judge() as judge:
         for task in tasks:
             source = usable_variants(task, "cpu", available_needs())[-1].source
             pools.append(judge.evaluate(task, source).seconds.oracle_s)
             one = judge.evaluate(task, source)
             training.append(one)
-            write(file, {**record("training", one), "pool_s": pools[-1]})
+            file.add({**record("training", one), "pool_s": pools[-1]})
             print(f"{task.id}: {one.message} [{one.seconds.total_s:.2f} s]", file=sys.stderr, flush=True)
         forks = forks_s(options.forks)
-        write(file, {"kind": "forks", "seconds": forks})
+        file.add({"kind": "forks", "seconds": forks})
         summary = {
             "kind": "summary",
             "training": {name: statistics.median(getattr(one.seconds, name) for one in training) for name in PHASES},
@@ -55,7 +56,7 @@ def main() -> None:
             "pool_s": statistics.median(pools),
             "fork_to_ready_s": {"median": statistics.median(forks), "largest": max(forks)},
         }
-        write(file, summary)
+        file.add(summary)
     print(json.dumps(summary, indent=1))
 
 

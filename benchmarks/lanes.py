@@ -6,8 +6,8 @@ number and {out} the folder of results (lines that begin with # are left out):
     15 python benchmarks/judge_cuda.py {out}/judge_{k}.jsonl --part {k}/{n}
     1 cudal1-env audit starter --device cuda --out {out}/audit.cuda.json
 
-Each GPU takes the next part that nobody took, on cores of its own. When time is over, what runs is ended. `OUT/done`
-marks the parts that ended with 0, so that the same command goes on, also on another host to which OUT was copied.
+Each GPU takes the next free part, on cores of its own. When time is over, what runs is ended. `OUT/done`
+marks the parts that ended with 0, so that the same command resumes, also on another host to which OUT was copied.
 """
 
 from __future__ import annotations

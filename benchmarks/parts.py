@@ -6,34 +6,56 @@ import argparse
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any
 
 from cudal1_env.calibration import cache_folder, load_spread, spread_path, write_aside
 from cudal1_env.doctor import examine
-
-_Job = TypeVar("_Job")
+from cudal1_env.records.results import Form, ResultsFile
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def _read(text: bytes) -> dict[str, Any] | None:
+    """Read a line; None for a summary."""
+    line = json.loads(text)
+    if not isinstance(line, dict) or "kind" not in line:
+        raise ValueError("expected an object with the key kind")
+    return None if line["kind"] == "summary" else line
+
+
+Line = dict[str, Any]
+"""One line of a benchmark; `kind` says what of."""
+
+LINES: Form[Line] = Form("a benchmark", b'{"kind": "', _read, lambda line: json.dumps(line).encode())
+"""Form of a benchmark's results file; published files begin like this."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add `--part` and `--join` to a benchmark."""
     parser.add_argument("--part", default="0/1", help="K/N: only every N-th job, from the K-th on")
-    parser.add_argument("--join", type=Path, nargs="+", help="measure nothing: join these files of parts into OUT")
+    parser.add_argument(
+        "--join", type=Path, nargs="+", default=[], help="measure nothing: copy what OUT lacks from these files"
+    )
 
 
 def add_known(parser: argparse.ArgumentParser) -> None:
-    """Add `--known` to a benchmark that goes on where it was cut off."""
+    """Add `--known` to a benchmark that resumes."""
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="measure nothing again that these hold")
 
 
-def mine(jobs: Iterable[_Job], part: str) -> list[_Job]:
-    """Return this part's jobs."""
-    number, count = (int(word) for word in part.split("/"))
-    return list(jobs)[number::count]
+def results(out: Path, *, known: Sequence[Path] = (), join: Sequence[Path] = ()) -> ResultsFile[Line]:
+    """Open a benchmark's results file, which goes on behind its lines; the summary is taken off its end."""
+    return ResultsFile(out, LINES, known=known, join=join)
+
+
+def fresh(out: Path, *, join: Sequence[Path] = ()) -> ResultsFile[Line]:
+    """Open the results file of a benchmark that begins anew, unless it joins others."""
+    if not join:
+        out.unlink(missing_ok=True)
+    return results(out, join=join)
 
 
 def machine_line() -> dict[str, Any]:
@@ -60,41 +82,3 @@ def machine_line() -> dict[str, Any]:
     findings["spread"] = load_spread(findings["device"], identity).model_dump(mode="json")
     findings["calibrated"] = spread_path(findings["device"], identity).exists()
     return {"kind": "machine", **findings}
-
-
-def joined(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
-    """Lines of all parts without their summaries; of equal lines on the machine the first."""
-    machines: list[dict[str, Any]] = []
-    for path in paths:
-        for text in path.read_text().splitlines():
-            line = json.loads(text)
-            if line["kind"] == "summary" or line in machines:
-                continue
-            if line["kind"] == "machine":
-                machines.append(line)
-            yield line
-
-
-def left_by(out: Path) -> list[dict[str, Any]]:
-    """Lines that an earlier run left in its file; the benchmark goes on behind them.
-
-    A summary at the end, which would be one of a part, and a line that a kill cut off are taken off the file.
-    """
-    if not out.exists():
-        return []
-    lines: list[dict[str, Any]] = []
-    size = 0
-    for text in out.read_bytes().splitlines(keepends=True):
-        if not text.endswith(b"\n") or (line := json.loads(text))["kind"] == "summary":
-            break
-        lines.append(line)
-        size += len(text)
-    os.truncate(out, size)
-    return lines
-
-
-def write(file: TextIO, line: dict[str, Any]) -> dict[str, Any]:
-    """Append a line and have it on disk: a run of hours may be killed. Returns the line."""
-    file.write(json.dumps(line) + "\n")
-    file.flush()
-    return line

@@ -1,4 +1,4 @@
-"""A candidate against its reference in one trusted process: what a speedup is when nobody cheats.
+"""A candidate against its reference in one trusted process: the speedup of a program that does not cheat.
 
     python benchmarks/plain_loop.py REFERENCE CANDIDATE [--device cuda] [--calls 60]
 

@@ -31,24 +31,28 @@ def main(file: tyro.conf.Positional[Path]) -> None:
 
 
 def compared(suite: Suite, labels: dict[str, dict[str, list[str]]]) -> list[str]:
-    """Return one line for each tag, then all of them, then the ways of writing."""
-    right: Counter[str] = Counter()
-    wrong: Counter[str] = Counter()
+    """Return one line for each tag, then all of them, then the backends."""
+    correct: Counter[str] = Counter()
+    incorrect: Counter[str] = Counter()
     missed: Counter[str] = Counter()
-    ways = 0
+    backends = 0
     for task, label in labels.items():
         tags = classify(suite.programs[task]["custom_code"], suite[task].source)
         found = set(tags.techniques) if tags is not None else set[str]()
-        right.update(found & set(label["techniques"]))
-        wrong.update(found - set(label["techniques"]))
+        correct.update(found & set(label["techniques"]))
+        incorrect.update(found - set(label["techniques"]))
         missed.update(set(label["techniques"]) - found)
-        ways += tags is not None and tags.way == label["way"]
-    lines = [_line(tag, right[tag], wrong[tag], missed[tag]) for tag in TECHNIQUES]
-    return [*lines, _line("all", right.total(), wrong.total(), missed.total()), f"way of writing: {ways}/{len(labels)}"]
+        backends += tags is not None and tags.backend == label["backend"]
+    lines = [_line(tag, correct[tag], incorrect[tag], missed[tag]) for tag in TECHNIQUES]
+    return [
+        *lines,
+        _line("all", correct.total(), incorrect.total(), missed.total()),
+        f"backend: {backends}/{len(labels)}",
+    ]
 
 
-def _line(name: str, right: int, wrong: int, missed: int) -> str:
-    return f"{name}: precision {right}/{right + wrong}, recall {right}/{right + missed}"
+def _line(name: str, correct: int, incorrect: int, missed: int) -> str:
+    return f"{name}: precision {correct}/{correct + incorrect}, recall {correct}/{correct + missed}"
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 For each computation the largest error of an element over what it may err (`cudal1_worker.oracle.tolerance`), of: the
 reference (torch in float32), honest float32 programs that sum in another way (sequential, split-K, Winograd), and
 programs that are not float32 inside (TF32, bfloat16, half). What is honest must lie below 1 on every set, the others
-above 1. On a GPU the reference is cuBLAS's and cuDNN's, and beside the imitations of TF32 stand the hardware's own
+above 1. On a GPU the reference is cuBLAS's and cuDNN's, and the hardware's own TF32 is measured with the imitations
 and what cuDNN chooses when it may try. One JSON line each.
 """
 

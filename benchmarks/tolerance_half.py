@@ -3,7 +3,7 @@
 For each computation and dtype the largest error of an element over what it may err, of: the reference (torch, every
 step rounded), honest programs (all steps in float32 and one rounding; another order of sums), and programs that are not
 right or less precise than the reference (partial sums rounded, factors in float8, every value off by 1 % or 3 %). What
-is right must lie below 1 on every set, the others above 1. One JSON line each.
+is correct must lie below 1 on every set, the others above 1. One JSON line each.
 """
 
 from __future__ import annotations

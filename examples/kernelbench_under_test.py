@@ -7,7 +7,7 @@
 Needs `cudal1-env`. The evaluator is imported as `module:function` and called as KernelBench's
 `eval_kernel_against_ref` is; it must return an object with `correctness`, `runtime` and `ref_runtime`. Each program is
 judged in a process of its own. Programs that would harm a machine without a sandbox are left out. Exit code 1 when an
-attack was rewarded, a wrong program accepted or an honest one denied.
+attack was rewarded, an incorrect program accepted or an honest one rejected.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def under_test(options: argparse.Namespace) -> Iterator[tuple[EvaluatorUnderTest
 
 
 def main() -> int:
-    """Put the chosen evaluator under the suite and print what it did wrong."""
+    """Put the chosen evaluator under the suite and print its errors."""
     if sys.argv[1:2] == [JUDGE_ONE]:
         name, *paths = sys.argv[2:]
         judge_one(name, *map(Path, paths))

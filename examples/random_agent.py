@@ -34,7 +34,7 @@ def choose(observation: dict, rng: random.Random) -> tuple[str, str]:
 
 
 def main() -> None:
-    """Play a few episodes and print what came of each attempt."""
+    """Play a few episodes and print the result of each attempt."""
     parser = argparse.ArgumentParser(description="Play CudaL1-v0 at random.")
     parser.add_argument("--episodes", type=int, default=4, help="episodes to play (default 4)")
     parser.add_argument("--seed", type=int, default=0, help="decides tasks and guesses (default 0)")

@@ -119,13 +119,17 @@ def tests_of(name: str, tests: Sequence[str]) -> list[str]:
     if path.parts[0] == "tests":
         near = list(tests)
     else:
-        folder = PurePosixPath("tests" if package is None else TESTS_OF[package])
-        near = [test for test in tests if PurePosixPath(test).parent == folder]
+        near = [test for test in tests if is_near(PurePosixPath(test), package)]
     for word in (path.stem, *reversed(path.parent.parts)):
         wanted = {f"test_{word.lower()}.py", f"test_{word.lower()}s.py"}
         if found := [test for test in near if PurePosixPath(test).name in wanted]:
             return found
     return []
+
+
+def is_near(test: PurePosixPath, package: str | None) -> bool:
+    """Say whether a test belongs to a package; those of scripts, benchmarks and documents are in tests/ itself."""
+    return str(test.parent) == "tests" if package is None else test.is_relative_to(TESTS_OF[package])
 
 
 def checks_of(files: Sequence[str]) -> list[Check]:

@@ -38,7 +38,7 @@ LEAST_MS, MOST_MS = 1.0, 20.0
 
 
 def main() -> int:
-    """Check, print what is wrong, write the record; returns 1 if anything is."""
+    """Check, print the faults, write the record; returns 1 if anything is."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("specs", nargs="*")
     parser.add_argument("--count", type=int, default=10)
@@ -61,13 +61,13 @@ def main() -> int:
     lines = list(in_children(specs, options.sizes))
     if options.out:
         options.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    wrong = [line for line in lines if line["faults"]]
-    for line in wrong:
+    faulty = [line for line in lines if line["faults"]]
+    for line in faulty:
         print(f"{line['task']}: {'; '.join(line['faults'])}")
-    print(f"{len(lines)} tasks, {len(wrong)} with faults")
+    print(f"{len(lines)} tasks, {len(faulty)} with faults")
     if times := sorted(line["ms"] for line in lines if line["ms"] is not None):
         print(f"ms: least {times[0]:.2f}, median {statistics.median(times):.2f}, most {times[-1]:.2f}")
-    return 1 if wrong else 0
+    return 1 if faulty else 0
 
 
 def in_children(specs: list[str], sizes: str) -> Iterator[dict[str, Any]]:
@@ -89,7 +89,7 @@ def checked(task: Task, sizes: str = "cpu") -> dict[str, Any]:
     line: dict[str, Any] = {"task": task.id, "ms": None, "faults": []}
     try:
         line.update(measured(task, whole=sizes == "cpu"))
-    except Exception as error:  # noqa: BLE001  whatever a task raises is its fault, and the next one is checked too
+    except Exception as error:  # noqa: BLE001  any exception is a fault of the task; the next one is checked too
         return {**line, "faults": [f"{type(error).__name__}: {error}"[:300]]}
     faults = line["faults"]
     if not line["finite"]:
@@ -140,12 +140,12 @@ def measured(task: Task, *, whole: bool = True) -> dict[str, Any]:
     return {
         **once,
         "same": all(torch.equal(one, other) for one, other in zip(answers, again, strict=True)),
-        "effects": least_effects(names, model, state, inputs, answers),
+        "effects": min_effects(names, model, state, inputs, answers),
         "ms": milliseconds(model, inputs),
     }
 
 
-def least_effects(
+def min_effects(
     names: dict[str, Any],
     model: torch.nn.Module,
     state: dict[str, torch.Tensor],

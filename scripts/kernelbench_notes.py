@@ -8,7 +8,7 @@ level 3 (48 and 49) import einops: without it they are noted without graph and m
 - random: an output of the graph depends on a draw of random numbers (active dropout);
 - memory: bytes of inputs, of parameters and buffers, and of outputs;
 - graph: fingerprint of the operator graph;
-- degenerate: the list below. It was found by running wrong answers (zeros, constants, an input, another input's
+- degenerate: the list below. It was found by running incorrect answers (zeros, constants, an input, another input's
   answer) through KernelBench's own comparison at its tolerance of 1e-4.
 """
 

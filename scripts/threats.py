@@ -62,7 +62,7 @@ def threat_id(path: Path) -> str:
 
 
 def filled(text: str, programs: list[Path]) -> str:
-    """Return the page with its last column written anew; `-` where no program tries the threat.
+    """Return the page with its last column rewritten; `-` where no program tries the threat.
 
     >>> filled("| H02 | answer at once | yes | P4 | - |", [Path("h02_thread.py")])
     '| H02 | answer at once | yes | P4 | `h02_thread` |'

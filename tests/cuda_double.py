@@ -117,7 +117,7 @@ class Gpu:
             raise DoubleError(failure)
         for place, one in enumerate(fenced.values()):
             if not one.close():
-                raise DoubleError(f"{entry}: expected writes within its tensors, found one beside tensor {place}")
+                raise DoubleError(f"{entry}: expected writes within its tensors, found one outside of tensor {place}")
 
     def _build(self, text: str, entry: str) -> ctypes.CDLL:
         if text + entry in self._built:

@@ -40,14 +40,14 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
 """Where a kernel has more than one pass, or its ends lie elsewhere."""
 
 
-def variants_for_gpu(ways: tuple[str, ...]) -> list[tuple[str, Variant]]:
-    """Return the variants that run on a GPU alone and are written in one of `ways`, with their tasks' names."""
+def variants_for_gpu(backends: tuple[str, ...]) -> list[tuple[str, Variant]]:
+    """Return the variants that run on a GPU alone and are written in one of `backends`, with their tasks' names."""
     found: list[tuple[str, Variant]] = []
     for path in sorted(STARTER_FOLDER.iterdir()):
         if (path / "task.toml").exists():
             for variant in load_starter_task(path).variants:
                 tags = classify(variant.source)
-                if variant.devices == ("cuda",) and tags is not None and tags.way in ways:
+                if variant.devices == ("cuda",) and tags is not None and tags.backend in backends:
                     found.append((path.name, variant))
     return found
 

@@ -1,4 +1,4 @@
-"""Benchmarks go on where they were cut off, and their summaries hold whatever a run may leave."""
+"""Benchmarks resume runs that were cut off, and summarise incomplete files."""
 
 from __future__ import annotations
 
@@ -36,22 +36,24 @@ def recorded(result_file: Callable[[str], Path]) -> list[dict[str, Any]]:
 # --- files ---
 
 
-def test_what_an_earlier_run_left_is_kept_but_for_its_end(tmp_path: Path) -> None:
+def test_resuming_keeps_complete_lines_and_drops_a_cut_one(tmp_path: Path) -> None:
     out = tmp_path / "o.jsonl"
-    assert parts.left_by(out) == []
+    assert parts.results(out).lines == []
     whole = '{"kind": "machine"}\n{"kind": "judge"}\n'
-    for end in ("", '{"kind": "judge", "ta', '{"kind": "summary"}\n', '{"kind": "judge"}'):
+    for end in ("", '{"kind": "judge", "ta', '{"kind": "summary"}\n', '{"kind": "summary"}'):
         out.write_text(whole + end)
-        assert parts.left_by(out) == [{"kind": "machine"}, {"kind": "judge"}]
+        assert parts.results(out).lines == [{"kind": "machine"}, {"kind": "judge"}]
         assert out.read_text() == whole
 
 
 def test_a_join_keeps_each_machine_once(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in "abc"]
     for path, name in zip(paths, "xxy", strict=True):
-        path.write_text(f'{{"kind": "machine", "name": "{name}"}}\n{{"kind": "judge"}}\n{{"kind": "summary"}}\n')
-    found = list(parts.joined(paths))
+        judge = f'{{"kind": "judge", "of": "{path.name}"}}\n'
+        path.write_text(f'{{"kind": "machine", "name": "{name}"}}\n{judge}{{"kind": "summary"}}\n')
+    found = parts.results(tmp_path / "out", join=paths).lines
     assert [line.get("name") for line in found] == ["x", None, None, "y", None]
+    assert parts.results(tmp_path / "out", join=paths).lines == found, "expected nothing twice"
 
 
 def test_the_machine_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +82,7 @@ def options(out: Path, **named: Any) -> argparse.Namespace:
     return argparse.Namespace(**{**given, "no_ratios": False, "no_others": False, **named})
 
 
-def test_a_run_that_was_cut_off_asks_for_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_measures_only_missing_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "examine", lambda: pytest.fail("looked at"))
     monkeypatch.setattr(judge_cuda, "machine_line", lambda: {"kind": "machine"})
 
@@ -102,7 +104,7 @@ def test_a_run_that_was_cut_off_asks_for_what_is_missing(tmp_path: Path, monkeyp
         assert sorted(map(str, [*read[:cut], *more])) == sorted(map(str, whole))
 
 
-def test_what_earlier_files_hold_is_not_measured_again(
+def test_items_of_known_files_are_not_measured_again(
     result_file: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judge_cuda, "machine_line", lambda: {"kind": "machine"})
@@ -124,7 +126,7 @@ def test_what_earlier_files_hold_is_not_measured_again(
         assert len(asked) == count
 
 
-def test_a_summary_tells_apart_what_was_measured(recorded: list[dict[str, Any]]) -> None:
+def test_a_summary_counts_each_kind_of_outcome(recorded: list[dict[str, Any]]) -> None:
     unstable = {**recorded[1], "status": "UNSTABLE", "reference": None, "candidate": None}
     failed = {"kind": "refused", "task": "file/relu_256", "method": "others", "message": "no triton"}
     found = judge_cuda.summarise([*recorded, unstable, failed])
@@ -176,6 +178,7 @@ def test_a_broken_machine_costs_one_job_and_then_ends_the_run(monkeypatch: pytes
         next(lines)
 
 
+@pytest.mark.slow
 def test_another_way_that_fails_is_a_line() -> None:
     (line,) = judge_cuda.others("nothing", "torch.relu(x)", "no_such_function()")
     assert (line["kind"], line["task"], line["method"]) == ("refused", "file/nothing", "others")
@@ -202,7 +205,7 @@ def test_every_second_attack_comes_with_its_look_alike() -> None:
 
 
 @pytest.mark.slow
-def test_outcomes_are_asked_for_once_and_a_part_is_done_whatever_they_are(
+def test_each_outcome_is_measured_once_and_bad_ones_complete_a_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redteam, "machine_line", lambda: {"kind": "machine"})
@@ -230,7 +233,7 @@ def test_outcomes_are_asked_for_once_and_a_part_is_done_whatever_they_are(
     assert [line["kind"] for line in lines_of(tmp_path / "rest")] == ["summary"]
 
 
-def test_each_part_of_the_plan_has_a_name_of_its_own_and_runs_what_there_is(repository: Path) -> None:
+def test_each_part_of_the_plan_has_a_unique_name_and_an_existing_program(repository: Path) -> None:
     jobs = list(lanes.parts((repository / "benchmarks/cuda.plan").read_text(), Path("OUT")))
     assert len({name for name, _ in jobs}) == len(jobs)
     for _, command in jobs:

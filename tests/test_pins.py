@@ -51,7 +51,7 @@ def installed(repository: Path) -> dict[str, str]:
 def test_installed_distributions_obey_their_constraints(
     constraints: list[Requirement], installed: dict[str, str]
 ) -> None:
-    wrong: list[str] = []
+    mismatched: list[str] = []
     seen = 0
     for requirement in constraints:
         if requirement.marker is not None and not requirement.marker.evaluate():
@@ -62,8 +62,8 @@ def test_installed_distributions_obey_their_constraints(
         seen += 1
         # Local labels (2.13.0+cu130) name a build, not a version.
         if not requirement.specifier.contains(version.partition("+")[0], prereleases=True):
-            wrong.append(f"{requirement} is installed as {version}")
-    assert wrong == []
+            mismatched.append(f"{requirement} is installed as {version}")
+    assert mismatched == []
     assert seen > 60
 
 
@@ -87,7 +87,7 @@ def test_each_python_has_one_version_of_each_package(constraints: list[Requireme
     assert len(names) == len(set(names))
 
 
-def test_both_files_are_what_the_resolution_says(repository: Path) -> None:
+def test_both_files_agree_with_the_resolution(repository: Path) -> None:
     if shutil.which("uv") is None:
         pytest.skip("needs uv on PATH")
     if not (repository / "uv.lock").exists():
@@ -134,7 +134,7 @@ def test_every_line_of_the_lock_is_a_pin_with_hashes(repository: Path, constrain
         ("a==1 ; sys_platform == 'win32'", None),
     ],
 )
-def test_a_constraint_keeps_what_its_marker_says_about_python(line: str, expected: str | None) -> None:
+def test_a_constraint_keeps_its_python_marker(line: str, expected: str | None) -> None:
     assert pin.constraint(line) == expected
 
 

@@ -93,7 +93,7 @@ def test_python_blocks_run(block: Block) -> None:
 
 
 def test_the_first_program_is_judged() -> None:
-    # On a busy machine two launches of a program this fast may disagree, or the interval be wide: then once more.
+    # On a busy machine two trials of a program this fast may disagree, or the interval be wide: then once more.
     found: list[tuple[str, bool]] = []
     for _ in range(2):
         status, reward = execute(next(blocks("python"))).splitlines()[-1].split()

@@ -28,7 +28,7 @@ def test_the_table_names_every_attack_and_no_other() -> None:
     assert listed == {threats.name(path) for path in threats.attacks()}
 
 
-def test_what_is_tried_on_a_cpu_exists_on_a_cpu() -> None:
+def test_threats_with_a_cpu_program_are_marked_for_the_cpu() -> None:
     tried = {program.header["threat"] for program in programs() if program.runs_on("cpu")}
     on_cpu = {threat.id for threat in threats.threats(threats.TABLE.read_text()) if threat.on_cpu}
     assert tried <= on_cpu

@@ -16,7 +16,7 @@ TASKS = ("starter/swish_chain", "starter/row_logsumexp", "starter/column_varianc
 
 
 def built(device: Device, *, names: Sequence[str] = TASKS, per_task: int = 10, failures: int = 2) -> list[Pair]:
-    """The pairs of some starter tasks, as nobody has judged them."""
+    """The pairs of some starter tasks, without verdicts."""
     suite = load_suite("starter", device=device)
     return list(build([suite[name] for name in names], per_task=per_task, failures=failures))
 
@@ -29,17 +29,17 @@ def judged(
     device: Device = "cuda",
     protocol: str | None = None,
 ) -> Corpus:
-    """A corpus of the pairs into which verdicts are merged: a speedup, or the status of what is not right."""
+    """A corpus of the pairs into which verdicts are merged: a speedup, or the status of a failure."""
     corpus = Corpus(pairs)
     machine = Machine(device=device, name="a machine", cores=2, kernel="6", python="3", torch="2", core=None)
     lines: list[str] = []
     for pair, verdict in verdicts:
-        right = not isinstance(verdict, Status)
+        correct = not isinstance(verdict, Status)
         record = doubles.evaluation(
             pair.task,
             pair.source,
-            Status.CORRECT if right else verdict,
-            verdict if right else 1.0,
+            Status.CORRECT if correct else verdict,
+            verdict if correct else 1.0,
             task_source=pair.reference,
         )
         changes = {"machine": machine} | ({} if protocol is None else {"protocol": protocol})

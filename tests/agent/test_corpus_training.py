@@ -1,4 +1,4 @@
-"""Stage 1 on a corpus: a whole run, what it writes, and how it goes on."""
+"""Stage 1 on a corpus: a whole run, what it writes, and how it resumes."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def quick() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Programs in PyTorch that a double called right on a CPU, among others that nobody judged."""
+    """Programs in PyTorch that a double called correct on a CPU, among others without verdicts."""
     folder = tmp_path_factory.mktemp("corpus")
     pairs = built("cpu")
-    good = [pair for pair in pairs if pair.label == "right" and pair.writing in ("pytorch", "torch-compile")]
+    good = [pair for pair in pairs if pair.label == "correct" and pair.backend in ("pytorch", "torch-compile")]
     verdicts = [(pair, 1.0 + number / 10) for number, pair in enumerate(good)]
     judged(pairs, verdicts, folder, device="cpu").save(folder / "corpus.parquet")
     return folder / "corpus.parquet"
@@ -150,7 +150,7 @@ def test_an_interrupted_run_resumes_with_the_same_corpus_only(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(train_module, "write_report", interrupted)
         run(mine, folder, resume=True)
-    mine.unlink()  # stage 1 is finished: nobody needs it any more
+    mine.unlink()  # stage 1 is finished and needs it no more
     assert run(mine, folder, resume=True) == whole[1]
     weights = "stages/sft/model/model.safetensors"
     assert (folder / weights).read_bytes() == (whole[0] / weights).read_bytes()

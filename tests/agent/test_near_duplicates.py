@@ -91,7 +91,7 @@ def test_a_copy_is_found_by_its_text_and_nothing_is_traced(source: str, monkeypa
 
 
 def test_renamed_or_unrelated_programs_are_not_copies_by_text() -> None:
-    others = [mine("renamed", RENAMED), mine("unrelated", UNRELATED), mine("learnt", ""), mine("broken", "def")]
+    others = [mine("renamed", RENAMED), mine("unrelated", UNRELATED), mine("trained", ""), mine("broken", "def")]
     assert same_tasks(others, held_out()) == {}
     assert same_tasks([mine("broken", "def")], held_out("def")) == {"mine/broken": Same("bench/gate", Why.TEXT)}
 
@@ -110,6 +110,7 @@ def test_a_copy_of_a_kernelbench_reference_is_found_by_its_text(monkeypatch: pyt
     assert same_tasks([copy], held_out(UNRELATED, name="kernelbench/level1/40")) == {"mine/copy": same}
 
 
+@pytest.mark.slow
 def test_tasks_with_the_graph_of_a_test_task_are_left_out_and_counted() -> None:
     tasks = [
         mine("verbatim", VERBATIM),
@@ -194,6 +195,7 @@ def test_bundled_tasks_are_recognised_by_their_text(monkeypatch: pytest.MonkeyPa
     assert not bundled(declared.model_copy(update={"overlaps": None}))
 
 
+@pytest.mark.slow
 def test_copies_in_a_table_of_tasks_are_left_out(tmp_path: Path) -> None:
     """As a user has it: rows with a split of their own."""
     rows = [

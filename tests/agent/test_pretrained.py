@@ -38,6 +38,7 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_chat_model_goes_through_the_stages(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = with_flags(
         Settings(),

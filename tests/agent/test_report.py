@@ -75,7 +75,7 @@ def test_the_report_opens_without_a_network(run_dir: Path) -> None:
     assert not re.search(r"url\((?!#)", html)
 
 
-def test_the_report_holds_the_table_the_programs_and_the_verdicts(run_dir: Path) -> None:
+def test_the_report_contains_the_table_the_programs_and_the_verdicts(run_dir: Path) -> None:
     html = report(run_dir).read_text()
     for cell in cells(summarize_speedups(AFTER)):
         assert f"<td>{cell.replace('>', '&gt;')}</td>" in html

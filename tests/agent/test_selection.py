@@ -43,8 +43,8 @@ def verified(pairs: Sequence[Pair], folder: Path, **changes: Any) -> Path:
     return saved(judged(changed, [(pair, 2.0) for pair in changed], folder), folder)
 
 
-def right(pairs: Sequence[Pair]) -> list[Pair]:
-    return [pair for pair in pairs if pair.label == "right"]
+def correct(pairs: Sequence[Pair]) -> list[Pair]:
+    return [pair for pair in pairs if pair.label == "correct"]
 
 
 def sources(selection: CorpusSelection) -> set[str]:
@@ -52,12 +52,12 @@ def sources(selection: CorpusSelection) -> set[str]:
 
 
 def test_only_verified_pairs_are_learnt(pairs: list[Pair], tmp_path: Path) -> None:
-    first, second, third, fourth, *rest = right(pairs)
-    failed = next(pair for pair in pairs if pair.label != "right")
+    first, second, third, fourth, *rest = correct(pairs)
+    failed = next(pair for pair in pairs if pair.label != "correct")
     verdicts = [(first, 2.0), (second, Status.WRONG_OUTPUT), (third, 2.0), (third, Status.TIMEOUT), (failed, 1.5)]
     path = saved(judged(pairs, verdicts, tmp_path), tmp_path)
     selection = select_pairs(path, SftSettings(), "cuda")
-    failures = len(pairs) - len(right(pairs))
+    failures = len(pairs) - len(correct(pairs))
     assert sources(selection) == {first.source}
     assert selection.left_out == {
         Exclusion.FAILURE: failures,
@@ -70,16 +70,16 @@ def test_only_verified_pairs_are_learnt(pairs: list[Pair], tmp_path: Path) -> No
 
 
 def test_verified_means_on_the_device_that_the_run_trains_for(pairs: list[Pair], tmp_path: Path) -> None:
-    first, second, *rest = right(pairs)
+    first, second, *rest = correct(pairs)
     path = saved(judged([first, second], [(first, 2.0)], tmp_path, device="cpu"), tmp_path)
     assert sources(select_pairs(path, SftSettings(), "cpu")) == {first.source}
     with pytest.raises(
         CorpusError, match=r"learnt on cuda .*left out: 2 unverified.*cudal1-env verify .*--device cuda"
     ):
         select_pairs(path, SftSettings(), "cuda")
-    # What nobody judged and needs a GPU is not taken on trust for the CPU.
+    # Without a verdict, a program that needs a GPU is not taken on trust for the CPU.
     path = saved(Corpus([first, second, *rest]), tmp_path)
-    taken = [pair for pair in right(pairs) if pair.writing in ("pytorch", "torch-compile")]
+    taken = [pair for pair in correct(pairs) if pair.backend in ("pytorch", "torch-compile")]
     taken = [pair for pair in taken if "CUDAGraph" not in pair.source]
     assert sources(select_pairs(path, ALL, "cpu")) == {pair.source for pair in taken}
     # A verdict of the other device refutes what this one has not judged, and not what it has.
@@ -90,25 +90,25 @@ def test_verified_means_on_the_device_that_the_run_trains_for(pairs: list[Pair],
 
 
 def test_an_unstable_verdict_neither_verifies_nor_refutes_a_pair(pairs: list[Pair], tmp_path: Path) -> None:
-    first, second, *_ = right(pairs)
+    first, second, *_ = correct(pairs)
     verdicts = [(first, Status.UNSTABLE), (first, 2.0), (second, Status.UNSTABLE)]
     selection = select_pairs(saved(judged([first, second], verdicts, tmp_path), tmp_path), SftSettings(), "cuda")
     assert sources(selection) == {first.source}
     assert selection.left_out == {Exclusion.UNVERIFIED: 1}
 
 
-def test_backends_take_turns_with_the_fastest_first(pairs: list[Pair], tmp_path: Path) -> None:
-    mine = [pair for pair in right(pairs) if pair.task == right(pairs)[0].task]
+def test_backends_alternate_with_the_fastest_first(pairs: list[Pair], tmp_path: Path) -> None:
+    mine = [pair for pair in correct(pairs) if pair.task == correct(pairs)[0].task]
     speedups = {pair.key: 1.0 + number / 8 for number, pair in enumerate(mine)}
     corpus = judged(mine, [(pair, speedups[pair.key]) for pair in mine], tmp_path)
     selection = select_pairs(saved(corpus, tmp_path), SftSettings(), "cuda")
     [programs] = selection.tasks
     by_source = {pair.source: pair for pair in mine}
-    ways = [by_source[program.source].writing for program in programs]
+    ways = [by_source[program.source].backend for program in programs]
     count = len(set(ways))
     assert count >= 4
-    assert len(set(ways[:count])) == count, "every way has its turn before any has its second"
-    best = [max(speedups[pair.key] for pair in mine if pair.writing == way) for way in ways[:count]]
+    assert len(set(ways[:count])) == count, "each backend has a program before any has a second one"
+    best = [max(speedups[pair.key] for pair in mine if pair.backend == way) for way in ways[:count]]
     assert [program.speedup for program in programs[:count]] == pytest.approx(best)
     assert best == sorted(best, reverse=True)
     chosen, left_out = selection.choose(3)
@@ -120,9 +120,9 @@ def test_backends_take_turns_with_the_fastest_first(pairs: list[Pair], tmp_path:
 
 
 def test_each_template_of_a_backend_comes_before_a_second_program_of_one(pairs: list[Pair], tmp_path: Path) -> None:
-    mine = [pair for pair in right(pairs) if pair.task == right(pairs)[0].task][:4]
+    mine = [pair for pair in correct(pairs) if pair.task == correct(pairs)[0].task][:4]
     named = [
-        pair.model_copy(update={"writing": "triton", "template": template})
+        pair.model_copy(update={"backend": "triton", "template": template})
         for pair, template in zip(mine, ("rows", "rows", "rows", "elements"), strict=True)
     ]
     corpus = judged(named, list(zip(named, (4.0, 3.0, 2.0, 1.0), strict=True)), tmp_path)
@@ -131,7 +131,7 @@ def test_each_template_of_a_backend_comes_before_a_second_program_of_one(pairs: 
 
 
 def test_speedups_of_another_protocol_version_are_not_scores(pairs: list[Pair], tmp_path: Path) -> None:
-    pair = right(pairs)[0]
+    pair = correct(pairs)[0]
     path = saved(judged([pair], [(pair, 2.0)], tmp_path, protocol="0"), tmp_path)
     [[program]] = select_pairs(path, SftSettings(), "cuda").tasks
     assert program.speedup is None
@@ -142,7 +142,7 @@ def test_speedups_of_another_protocol_version_are_not_scores(pairs: list[Pair], 
 def test_validation_and_test_splits_are_left_out(
     pairs: list[Pair], tmp_path: Path, split: str, train_on_test: bool
 ) -> None:
-    some = right(pairs)[:2]
+    some = correct(pairs)[:2]
     with pytest.raises(CorpusError, match=r"left out: 2 split\); build a corpus from tasks that are marked"):
         select_pairs(verified(some, tmp_path, split=split), SftSettings(), "cuda", train_on_test=train_on_test)
 
@@ -158,7 +158,7 @@ def test_validation_and_test_splits_are_left_out(
 def test_kernelbench_pairs_are_left_out_without_train_on_test(
     pairs: list[Pair], tmp_path: Path, changes: dict[str, str]
 ) -> None:
-    some = right(pairs)[:2]
+    some = correct(pairs)[:2]
     path = verified(some, tmp_path, **changes)
     with pytest.raises(CorpusError, match=r"2 split|2 kernelbench.*--train-on-test"):
         select_pairs(path, SftSettings(), "cuda")
@@ -172,7 +172,7 @@ def test_kernelbench_pairs_are_left_out_without_train_on_test(
 def test_a_renamed_kernelbench_task_is_recognised_by_its_text(
     pairs: list[Pair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    some = right(pairs)[:1]
+    some = correct(pairs)[:1]
     text = "# Another comment.\n" + some[0].reference
     note = Note(program=program_hash(text), source_sha256=digest(text), category="none")
     monkeypatch.setattr(decontamination, "notes", lambda: {"level9/1": note})
@@ -185,14 +185,14 @@ def test_a_renamed_kernelbench_task_is_recognised_by_its_text(
 
 
 def test_tasks_that_the_run_evaluates_on_are_left_out(pairs: list[Pair], tmp_path: Path) -> None:
-    path = verified(right(pairs), tmp_path)
-    tasks = {pair.task: pair for pair in right(pairs)}
+    path = verified(correct(pairs), tmp_path)
+    tasks = {pair.task: pair for pair in correct(pairs)}
     by_name, by_text, by_size = tasks.values()
     held = toy("x", "x", [])
 
     def names(held_out: Sequence[Task] = (), sizes: Sequence[Task] = (), **more: bool) -> set[str]:
         selection = select_pairs(path, SftSettings(), "cuda", held_out=held_out, sizes=sizes, **more)
-        count = sum(pair.task not in selection.note().tasks for pair in right(pairs))
+        count = sum(pair.task not in selection.note().tasks for pair in correct(pairs))
         assert selection.left_out.get(Exclusion.EVALUATED, 0) == count
         return set(tasks) - set(selection.note().tasks)
 
@@ -207,13 +207,13 @@ def test_tasks_that_the_run_evaluates_on_are_left_out(pairs: list[Pair], tmp_pat
 
 
 def test_the_next_pair_replaces_one_that_is_too_long(pairs: list[Pair], tmp_path: Path) -> None:
-    selection = select_pairs(verified(right(pairs), tmp_path), SftSettings(), "cuda")
+    selection = select_pairs(verified(correct(pairs), tmp_path), SftSettings(), "cuda")
     lengths = sorted(len(program.source) for programs in selection.tasks for program in programs)
     limit = lengths[len(lengths) // 2]
     chosen, left_out = selection.choose(2, lambda program: len(program.source) <= limit)
     assert all(len(program.source) <= limit for program in chosen)
     assert left_out[Exclusion.TOO_LONG] > 0
-    assert len(chosen) + sum(left_out.values()) == len(right(pairs))
+    assert len(chosen) + sum(left_out.values()) == len(correct(pairs))
     for programs in selection.tasks:
         fitting = [program for program in programs if len(program.source) <= limit]
         assert [one for one in chosen if one.task == programs[0].task] == fitting[:2]
@@ -222,7 +222,7 @@ def test_the_next_pair_replaces_one_that_is_too_long(pairs: list[Pair], tmp_path
 
 
 def test_prompts_show_measured_speedups_that_fit(pairs: list[Pair], tmp_path: Path) -> None:
-    mine = [pair for pair in right(pairs) if pair.task == right(pairs)[0].task]
+    mine = [pair for pair in correct(pairs) if pair.task == correct(pairs)[0].task]
     speedups = {pair.source: 1.0 + number / 4 for number, pair in enumerate(mine[:-1])}
     corpus = judged(mine, [(pair, speedups[pair.source]) for pair in mine[:-1]], tmp_path)
     programs, _ = select_pairs(saved(corpus, tmp_path), ALL, "cuda").choose(20)
@@ -246,7 +246,7 @@ def test_prompts_show_measured_speedups_that_fit(pairs: list[Pair], tmp_path: Pa
 
 def test_a_corpus_is_a_file_or_an_exported_folder(pairs: list[Pair], tmp_path: Path) -> None:
     folder = tmp_path / "dataset"
-    path = saved(Corpus(right(pairs)), folder, "pairs.parquet")
+    path = saved(Corpus(correct(pairs)), folder, "pairs.parquet")
     assert select_pairs(folder, ALL, "cuda").tasks == select_pairs(path, ALL, "cuda").tasks
     with pytest.raises(CorpusError, match=r"no corpus file .*none\.parquet; name another"):
         select_pairs(tmp_path / "none.parquet", ALL, "cuda")
@@ -260,7 +260,7 @@ def test_a_corpus_is_a_file_or_an_exported_folder(pairs: list[Pair], tmp_path: P
 
 
 def test_a_pair_that_was_changed_by_hand_is_refused(pairs: list[Pair], tmp_path: Path) -> None:
-    path = verified(right(pairs)[:2], tmp_path)
+    path = verified(correct(pairs)[:2], tmp_path)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     rows[1]["source"] += "# faster\n"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

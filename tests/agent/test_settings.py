@@ -62,7 +62,7 @@ def test_a_named_model_gets_the_pretrained_defaults() -> None:
     ],
 )
 def test_an_invalid_config_file_is_named_with_its_fault(tmp_path: Path, text: str, said: str) -> None:
-    path = tmp_path / "wrong.toml"
+    path = tmp_path / "invalid.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=said) as caught:
         load_settings(path)

@@ -48,10 +48,10 @@ def test_an_untimed_correct_program_is_measured_at_training_precision() -> None:
         verdicts = Verdicts(evaluator, archive)
         untimed = verdicts.judge(jobs, precision="correct")
         assert verdicts.judge(jobs, precision="correct") == untimed
-        right = [one.source for one in untimed if one.correct]
-        assert 0 < len(right) < len(jobs) == len(evaluator.jobs)
+        correct = [one.source for one in untimed if one.correct]
+        assert 0 < len(correct) < len(jobs) == len(evaluator.jobs)
         timed = verdicts.judge(jobs)
-        assert [source for _, source in evaluator.jobs[len(jobs) :]] == right
+        assert [source for _, source in evaluator.jobs[len(jobs) :]] == correct
         assert [one.correct for one in timed] == [one.correct for one in untimed]
         assert all(one.speedup is not None for one in timed if one.correct)
         assert verdicts.judge(jobs, precision="correct") == timed
@@ -85,7 +85,7 @@ def test_finished_verdicts_survive_a_machine_error() -> None:
         assert [one.source for one in found] == PROGRAMS
 
 
-def test_progress_counts_what_is_measured() -> None:
+def test_progress_counts_measurements() -> None:
     seen: list[tuple[int, int]] = []
     with Archive() as archive:
         verdicts = Verdicts(HashEvaluator(), archive)

@@ -17,8 +17,8 @@ from cudal1_data.cli import main
 from cudal1_data.corpus import BUNDLED, Corpus, Pair, corpus_file, load_corpus
 from cudal1_data.corpus.build import build
 from cudal1_data.corpus.card import card
+from cudal1_data.corpus.failures import FAILURES
 from cudal1_data.corpus.merge import merge
-from cudal1_data.corpus.spoil import SPOILS
 from cudal1_data.corpus.stats import stats
 from cudal1_data.errors import DataError
 from cudal1_data.hashes import digest
@@ -33,7 +33,7 @@ def pairs() -> list[Pair]:
         load_task("starter/layer_norm_manual", device="cuda"),
         load_task("generated/elementwise-3-1", device="cuda"),
     ]
-    return list(build(tasks, per_task=12, failures=len(SPOILS) + 3))
+    return list(build(tasks, per_task=12, failures=len(FAILURES) + 3))
 
 
 def record(pair: Pair, number: int = 1, *, status: str = "CORRECT", point: float = 2.0, device: str = "cuda") -> Any:
@@ -60,12 +60,12 @@ def written(path: Path, *records: object) -> Path:
     return path
 
 
-def test_pairs_of_every_way_and_every_failure(pairs: list[Pair]) -> None:
-    right = [pair for pair in pairs if pair.label == "right"]
-    assert {pair.writing for pair in right} == {
+def test_build_makes_pairs_of_every_backend_and_every_failure(pairs: list[Pair]) -> None:
+    correct = [pair for pair in pairs if pair.label == "correct"]
+    assert {pair.backend for pair in correct} == {
         "pytorch", "triton", "cuda-load-inline", "cuda-nvrtc", "torch-compile",
     }  # fmt: skip
-    assert {pair.label for pair in pairs} >= {label for _, label, _ in SPOILS} - {"contract"}
+    assert {pair.label for pair in pairs} >= {label for _, label, _ in FAILURES} - {"contract"}
     for pair in pairs:
         assert pair.source_sha256 == digest(pair.source)
         assert not pair.verified
@@ -81,19 +81,44 @@ def test_slow_programs_are_made_of_the_plain_one(pairs: list[Pair]) -> None:
     assert len(slow) == len({pair.task for pair in slow}) == 2
     for pair in slow:
         assert pair.source.startswith(plain_program(pair.reference).rstrip())
-        assert pair.writing == "pytorch"
+        assert pair.backend == "pytorch"
 
 
-def test_outputs_a_hundredth_too_large_are_wrong_in_their_own_dtype() -> None:
+def test_outputs_a_hundredth_too_large_keep_their_dtype() -> None:
     torch = pytest.importorskip("torch", reason="needs torch")
-    spoil = next(spoil for name, _, spoil in SPOILS if name == "a hundredth too large")
-    program = spoil("class ModelNew:\n    def forward(self, *given):\n        return given\n")
+    mutant = next(mutant for name, _, mutant in FAILURES if name == "a hundredth too large")
+    program = mutant("class ModelNew:\n    def forward(self, *given):\n        return given\n")
     namespace: dict[str, Any] = {}
     exec(program, namespace)
     given = (torch.ones(3), torch.tensor([0, 3, -1]), torch.tensor([True, False]), torch.ones(2, dtype=torch.half))
     for before, after in zip(given, namespace["ModelNew"]().forward(*given), strict=True):
         assert after.dtype == before.dtype
         assert not torch.equal(after, before)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl"])
+def test_a_corpus_with_old_names_is_read(tmp_path: Path, ending: str) -> None:
+    """Corpora were published with `writing`, and with `right`, `turned` and `spoilt` as values."""
+    made = build(
+        [load_task("generated/softmax-0-9", device="cuda")], failures=len(FAILURES), backends=("pytorch", "triton")
+    )
+    today = [pair for pair in made if pair.label != "correct" or "transposed" in (pair.template, *pair.parameters)]
+    assert {pair.template for pair in today} >= {"transposed", "mutant: zeros", "triton-rows"}
+    rows: list[dict[str, Any]] = []
+    for pair in Corpus(today):
+        row = pair.model_dump(mode="json")
+        row["writing"] = row.pop("backend")
+        row["label"] = row["label"].replace("correct", "right")
+        row["template"] = row["template"].replace("transposed", "turned").replace("mutant", "spoilt")
+        row["parameters"] = {name.replace("transposed", "turned"): value for name, value in pair.parameters.items()}
+        rows.append(row)
+    path = tmp_path / f"old.{ending}"
+    if ending == "jsonl":
+        written(path, *rows)
+    else:
+        table: Any = pyarrow.Table.from_pylist([{**row, "parameters": json.dumps(row["parameters"])} for row in rows])
+        pyarrow.parquet.write_table(table, path)
+    assert list(load_corpus(path)) == list(Corpus(today))
 
 
 @pytest.mark.parametrize("ending", ["parquet", "jsonl"])
@@ -139,7 +164,7 @@ def _folder() -> str:
     return tempfile.mkdtemp()
 
 
-def test_verified_means_right_on_a_gpu(pairs: list[Pair], tmp_path: Path) -> None:
+def test_verified_means_correct_on_a_gpu(pairs: list[Pair], tmp_path: Path) -> None:
     first, second, third = pairs[:3]
     corpus = Corpus(pairs)
     done = merge(
@@ -175,9 +200,9 @@ def test_a_new_program_has_its_tasks_split_where_that_is_known(pairs: list[Pair]
     known = pairs[0].model_copy(update={"split": "train", "level": 2, "family": "norm", "overlaps": "level1/1"})
     source = "import torch\n"
     new = record(known) | {"source": source, "source_sha256": digest(source)}
-    stranger = Corpus()
-    merge(stranger, written(tmp_path / "r.jsonl", new))
-    assert next(iter(stranger)).split == "test"
+    other = Corpus()
+    merge(other, written(tmp_path / "r.jsonl", new))
+    assert next(iter(other)).split == "test"
     corpus = Corpus([known])
     merge(corpus, written(tmp_path / "r.jsonl", new))
     added = corpus[known.reference_sha256, digest(source)]
@@ -203,7 +228,7 @@ def test_pairs_may_be_built_after_their_records_are_merged(tmp_path: Path) -> No
     assert all(pair.evaluations for pair in corpus)
 
 
-def test_building_again_tells_what_is_known_of_a_task_now(tmp_path: Path) -> None:
+def test_building_again_updates_the_facts_of_a_task(tmp_path: Path) -> None:
     out, task = tmp_path / "pairs.jsonl", "starter/gelu_tanh"
     built = list(build([load_task(task, device="cuda")], per_task=3, failures=0))
     of_old = Corpus(pair.model_copy(update={"overlaps": None, "split": "test"}) for pair in built[1:])
@@ -222,11 +247,11 @@ def test_building_again_tells_what_is_known_of_a_task_now(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("statuses", "label"),
     [
-        (("WRONG_OUTPUT", "CORRECT"), "right"),
+        (("WRONG_OUTPUT", "CORRECT"), "correct"),
         (("TIMEOUT", "CRASH"), "timeout"),
         (("RUNTIME_ERROR", "UNSTABLE", "WRONG_OUTPUT"), "runtime"),
         (("UNSTABLE", "BUILD_ERROR"), "build"),
-        (("UNSTABLE",), "right"),
+        (("UNSTABLE",), "correct"),
     ],
 )
 def test_the_label_of_a_merged_program_follows_from_all_its_records(
@@ -276,7 +301,7 @@ def test_an_export_of_nothing_is_refused(pairs: list[Pair], tmp_path: Path, caps
     source, folder = tmp_path / "c.jsonl", tmp_path / "dataset"
     Corpus(pairs).save(source)
     assert main(["corpus", "export", str(source), str(folder), "--verified"]) == 2
-    assert f"found none among its {len(Corpus(pairs))}" in capsys.readouterr().err
+    assert f"none of the {len(Corpus(pairs))} pairs" in capsys.readouterr().err
     assert not folder.exists()
 
 
@@ -292,7 +317,7 @@ def test_broken_corpora_name_the_line(tmp_path: Path) -> None:
         load_corpus(tmp_path / "c.parquet")
 
 
-def test_a_line_that_is_no_record_is_told_in_a_sentence(pairs: list[Pair], tmp_path: Path) -> None:
+def test_the_error_for_a_line_without_a_record_is_a_sentence(pairs: list[Pair], tmp_path: Path) -> None:
     path, good = tmp_path / "r.jsonl", record(pairs[0])
     for line, reason in [
         ("{}", r"protocol is missing \(and 9 more faults\)$"),
@@ -310,9 +335,9 @@ def test_a_line_that_is_no_record_is_told_in_a_sentence(pairs: list[Pair], tmp_p
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("", r"expected a folder with pairs\.parquet, .* got .* without one"),
-        ("none.parquet", r"expected a corpus .* there is no file .*none\.parquet"),
-        ("none.jsonl", r"expected a corpus .* there is no file .*none\.jsonl"),
+        ("", r"the folder .* has no pairs\.parquet"),
+        ("none.parquet", r"no corpus file .*none\.parquet"),
+        ("none.jsonl", r"no corpus file .*none\.jsonl"),
     ],
 )
 def test_a_corpus_that_is_not_there_is_named(
@@ -322,7 +347,7 @@ def test_a_corpus_that_is_not_there_is_named(
     assert re.search(reason, capsys.readouterr().err)
 
 
-def test_faults_in_parquet_are_told_by_row(pairs: list[Pair], tmp_path: Path) -> None:
+def test_faults_in_parquet_are_reported_by_row(pairs: list[Pair], tmp_path: Path) -> None:
     path = tmp_path / "c.parquet"
     Corpus(pairs).save(path)
     table = pyarrow.parquet.read_table(path).to_pylist()
@@ -342,7 +367,7 @@ def test_an_empty_corpus_has_no_techniques() -> None:
     assert "techniques" not in text
 
 
-def test_the_card_says_what_was_measured_on(pairs: list[Pair], tmp_path: Path) -> None:
+def test_the_card_names_the_machines(pairs: list[Pair], tmp_path: Path) -> None:
     corpus = Corpus(pairs)
     assert "no judge has seen these programs" in card(stats(corpus), "pairs.parquet")
     merge(corpus, written(tmp_path / "r.jsonl", record(pairs[0]), record(pairs[1], 2) | {"precision": "report"}))
@@ -395,7 +420,8 @@ def test_datasets_reads_an_export(pairs: list[Pair], tmp_path: Path, monkeypatch
     assert row["speedup"] == 2.0
 
 
-def test_every_starter_task_has_six_variants_and_no_test_task_turns_into_training() -> None:
+@pytest.mark.slow
+def test_every_starter_task_has_six_variants_and_test_tasks_stay_test_tasks() -> None:
     corpus = Corpus(build(load_suite("starter", device="cuda"), per_task=8))
     for task in load_suite("starter"):
         mine = [pair for pair in corpus if pair.task == task.id]
@@ -417,7 +443,7 @@ def test_the_bundled_pairs_have_the_verdicts_of_the_records(result_file: Callabl
     assert len(judged) == len(verified) + len(unverified)
 
 
-def test_the_bundled_unverified_pairs_are_judged_and_none_is_right_on_a_gpu() -> None:
+def test_the_bundled_unverified_pairs_are_judged_and_none_is_correct_on_a_gpu() -> None:
     unverified = load_corpus(corpus_file("bundled").with_name("unverified.parquet"))
     assert all(pair.evaluations and not pair.verified for pair in unverified)
     assert {one.status for pair in unverified for one in pair.evaluations if one.device == "cuda"} == {
@@ -425,11 +451,11 @@ def test_the_bundled_unverified_pairs_are_judged_and_none_is_right_on_a_gpu() ->
         "WRONG_CONTRACT",
         "WRONG_OUTPUT",
     }
-    labels = {pair.label for pair in unverified if pair.template.startswith("spoilt")}
-    assert labels == {label for _, label, _ in SPOILS}
+    labels = {pair.label for pair in unverified if pair.template.startswith("mutant")}
+    assert labels == {label for _, label, _ in FAILURES}
 
 
-def test_a_folder_of_the_bundled_corpus_s_name_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_named_like_the_bundled_corpus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bundled").mkdir()
     with pytest.raises(DataError, match="stands for the package's own corpus"):
@@ -438,4 +464,4 @@ def test_a_folder_of_the_bundled_corpus_s_name_is_told(tmp_path: Path, monkeypat
 
 def test_nothing_is_written_to_the_bundled_corpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["corpus", "build", "bundled", "starter", "--per-task", "1", "--failures", "0"]) == 2
-    assert "got bundled" in capsys.readouterr().err
+    assert "cannot write a corpus to bundled" in capsys.readouterr().err

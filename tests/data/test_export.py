@@ -60,22 +60,20 @@ def test_a_folder_that_cannot_be_written_leaves_nothing(tmp_path: Path, there: b
     assert files(tmp_path) == []
     export([task("a/fine")], out)
     assert files(out) == ["level1/fine.py"]
-    with pytest.raises(DataError, match="holds something"):
+    with pytest.raises(DataError, match="is not empty"):
         export([task("a/fine")], out)
 
 
-def test_a_folder_beside_which_one_was_left(tmp_path: Path) -> None:
+def test_an_unfinished_folder_next_to_the_target_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out.part").mkdir()
-    with pytest.raises(DataError, match=r"expected no .*out\.part.*; remove it"):
+    with pytest.raises(DataError, match=r"out\.part exists already.*; remove it"):
         export([task("a/fine")], tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out.part"]
 
 
 def test_one_place_for_two_tasks_is_refused(tmp_path: Path) -> None:
     tasks = [task("a/level1/12@N=4", "One"), task("a/level1/12@N=2", "Two")]
-    with pytest.raises(
-        DataError, match=r"a/level1/12@N=4 and a/level1/12@N=2, .* name a file instead \(.*out\.parquet"
-    ):
+    with pytest.raises(DataError, match=r"a/level1/12@N=4 and a/level1/12@N=2 .* name a file instead \(.*out\.parquet"):
         export(tasks, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
     export(tasks, tmp_path / "out.parquet")
@@ -87,7 +85,7 @@ def test_a_file_type_that_is_not_known_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     assert main([*command, str(tmp_path / "x.csv")]) == 2
-    assert "expected a name that ends in .jsonl or .parquet, or a folder" in capsys.readouterr().err
+    assert "name a file that ends in .jsonl or .parquet, or a folder" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -97,7 +95,7 @@ def test_a_folder_with_a_dot_in_its_name_may_be_there_already(tmp_path: Path) ->
     assert files(tmp_path / "tasks.v2") == ["level1/fine.py"]
 
 
-def test_help_tells_what_a_folder_loses(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_which_fields_a_folder_loses(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["export", "--help"])
     text = " ".join(capsys.readouterr().out.replace("\u2502", " ").split())

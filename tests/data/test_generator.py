@@ -297,7 +297,7 @@ def test_means_of_many_alike_are_refused() -> None:
     assert accepted("tilted", grid.ROWS) <= 5
 
 
-def test_gradients_must_depend_on_what_they_are_told_to() -> None:
+def test_curved_names_leaves_that_enter_nonlinearly() -> None:
     program = Program(Draw("curved"), backward=True)
     x, y = program.input("x", ("N", "M")), program.input("y", ("N", "M"))
     w = program.parameter("w", ("M",))
@@ -317,7 +317,7 @@ def test_gradients_must_depend_on_what_they_are_told_to() -> None:
 
 
 @pytest.mark.parametrize("operator", [*UNARY, *SCALARS, *BINARY, *MASKED, *ELEMENTS], ids=lambda one: one.name)
-def test_an_operator_does_what_it_says(operator) -> None:
+def test_the_numbers_of_an_operator_are_those_of_its_text(operator) -> None:
     """The numbers that the generator reckons with are those that the text computes."""
     count = 1 if operator in (*UNARY, *SCALARS) else 2
     values = [[0.5 * Draw("values", operator.name, place).normal() for _ in range(64)] for place in range(count)]
@@ -349,7 +349,7 @@ def test_rounding_is_not_magnified_where_millions_of_values_are_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task_id", "spoilt"),
+    ("task_id", "unstable"),
     [
         ("generated/norm-0-164", "vector_norm[rows]"),
         ("generated/reduction-0-38", "neg(square(shift(add(x0,amax[columns]"),
@@ -357,9 +357,9 @@ def test_rounding_is_not_magnified_where_millions_of_values_are_drawn() -> None:
         ("generated/softmax-0-46", "softmax[columns](square("),
     ],
 )
-def test_what_only_large_sizes_show_is_not_made(task_id: str, spoilt: str) -> None:
+def test_structures_that_fail_only_at_large_sizes_are_not_made(task_id: str, unstable: str) -> None:
     """Tasks that were not finite, nearly constant or ill-conditioned at a GPU's size."""
-    assert spoilt not in tag_of(load_task(task_id), "structure")
+    assert unstable not in tag_of(load_task(task_id), "structure")
 
 
 @pytest.fixture(scope="module")
@@ -384,7 +384,7 @@ def test_the_check_at_a_gpu_s_size_looks_at_outputs(check_generated: ModuleType)
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_task_runs_and_tells_something(family: str, backward: bool, check_generated: ModuleType) -> None:
+def test_a_generated_task_passes_all_checks(family: str, backward: bool, check_generated: ModuleType) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""Variant templates: what they read, and that what they write is right, as far as that shows without a GPU."""
+"""Variant templates: what they read, and that their programs are correct, as far as that shows without a GPU."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import pytest
 import torch
 from cudal1_data import load_suite, load_task
 from cudal1_data.kernelgen.codegen.programs import Choice, nvrtc_program, torch_program
-from cudal1_data.kernelgen.codegen.rewrites import captured_program, turned, turned_program
+from cudal1_data.kernelgen.codegen.rewrites import captured_program, transposed, transposed_program
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import index_text, plan
 from cudal1_data.kernelgen.ir import broadcast
-from cudal1_data.kernelgen.make import WRITINGS, Writing, variants
+from cudal1_data.kernelgen.make import BACKENDS, variants
 from cudal1_data.operators import EXPRESSIONS, Language, device_text, numeric
-from cudal1_data.techniques import classify
+from cudal1_data.techniques import Backend, classify
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from template_programs import PRODUCTS, error_of, error_on_one_thread, errors_in_interpreter, imported, small_task
@@ -96,6 +96,7 @@ def test_triton_programs_agree_with_the_reference_in_the_interpreter() -> None:
     assert {name: error for name, error in errors.items() if not error < TOLERANCE} == {}
 
 
+@pytest.mark.slow
 def test_triton_builds_kernels_for_sm_90(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="needs Triton")
     paths: list[Path] = []
@@ -217,14 +218,14 @@ def test_shapes_that_do_not_go_together_are_an_error() -> None:
         broadcast((2, 3), (4,))
 
 
-TURNED = ("generated/scan-0-0", "generated/scan-0-2", "generated/softmax-0-9")
+TRANSPOSED = ("generated/scan-0-0", "generated/scan-0-2", "generated/softmax-0-9")
 """Tasks with a scan or softmax over columns."""
 
 
-@pytest.mark.parametrize("task_id", TURNED)
-def test_columns_turned_into_rows_give_the_same(task_id: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("task_id", TRANSPOSED)
+def test_rows_of_a_transposed_copy_agree_with_columns(task_id: str, tmp_path: Path) -> None:
     task = small_task(task_id)
-    program = turned_program(task.source)
+    program = transposed_program(task.source)
     assert "dim=-2" not in program
     assert program.count(".contiguous(), dim=-1).transpose(-2, -1)") == task.source.count("dim=-2")
     tags = classify(program, task.source)
@@ -233,30 +234,30 @@ def test_columns_turned_into_rows_give_the_same(task_id: str, tmp_path: Path) ->
     assert error_of(task, program, tmp_path) < TOLERANCE
 
 
-@pytest.mark.parametrize("task_id", TURNED)
-def test_operators_over_turned_columns_agree_with_the_reference(task_id: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("task_id", TRANSPOSED)
+def test_operators_over_transposed_columns_agree_with_the_reference(task_id: str, tmp_path: Path) -> None:
     task = small_task(task_id)
-    (made,) = [one for one in variants(task, ["pytorch"]) if ("turned", 1) in one.parameters]
+    (made,) = [one for one in variants(task, ["pytorch"]) if ("transposed", 1) in one.parameters]
     assert error_of(task, made.source, tmp_path) < TOLERANCE
-    kernels = [one for one in variants(task, ["triton", "cuda-nvrtc"]) if ("turned", 1) in one.parameters]
-    assert {one.writing for one in kernels} == {"triton", "cuda-nvrtc"}
+    kernels = [one for one in variants(task, ["triton", "cuda-nvrtc"]) if ("transposed", 1) in one.parameters]
+    assert {one.backend for one in kernels} == {"triton", "cuda-nvrtc"}
     assert {one.template for one in kernels} == {"triton-rows", "cuda-nvrtc-rows"}
 
 
 @pytest.mark.slow
-def test_triton_kernels_over_turned_columns_in_the_interpreter(tmp_path: Path) -> None:
+def test_triton_kernels_over_transposed_columns_in_the_interpreter(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="needs Triton")
-    files = [tmp_path / f"{number}.py" for number in range(len(TURNED))]
-    for file, task_id in zip(files, TURNED, strict=True):
-        file.write_text(turned(small_task(task_id).source))
+    files = [tmp_path / f"{number}.py" for number in range(len(TRANSPOSED))]
+    for file, task_id in zip(files, TRANSPOSED, strict=True):
+        file.write_text(transposed(small_task(task_id).source))
     errors = errors_in_interpreter(*map(str, files))
-    assert len(errors) >= len(TURNED)
+    assert len(errors) >= len(TRANSPOSED)
     assert {name: error for name, error in errors.items() if not error < TOLERANCE} == {}
 
 
-def test_a_reference_in_kernelbench_s_form_is_turned() -> None:
+def test_a_reference_in_kernelbench_s_form_is_transposed() -> None:
     source = "class Model(nn.Module):\n    def __init__(self):\n        super(Model, self).__init__()\n\n"
-    program = turned_program(source + "    def forward(self, x):\n        return torch.cumsum(x + 1, dim=-2)\n")
+    program = transposed_program(source + "    def forward(self, x):\n        return torch.cumsum(x + 1, dim=-2)\n")
     assert program.endswith("class ModelNew(Model):\n    pass\n")
     assert "torch.cumsum((x + 1).transpose(-2, -1).contiguous(), dim=-1)" in program
 
@@ -265,7 +266,7 @@ def test_a_reference_in_kernelbench_s_form_is_turned() -> None:
 def test_a_call_that_is_not_known_stays(call: str) -> None:
     source = f"class Model(nn.Module):\n    def forward(self, x):\n        return {call}\n"
     with pytest.raises(UnsuitableError, match="columns"):
-        turned_program(source)
+        transposed_program(source)
 
 
 def test_a_reference_that_waits_for_the_gpu_is_not_captured() -> None:
@@ -273,9 +274,9 @@ def test_a_reference_that_waits_for_the_gpu_is_not_captured() -> None:
         captured_program("class Model(nn.Module):\n    def forward(self, x):\n        return x * x.sum().item()\n")
 
 
-def test_a_reference_without_columns_is_not_turned() -> None:
+def test_a_reference_without_columns_is_not_transposed() -> None:
     with pytest.raises(UnsuitableError, match="columns"):
-        turned_program(load_task("starter/layer_norm_manual").source)
+        transposed_program(load_task("starter/layer_norm_manual").source)
 
 
 def test_state_names_are_the_reference_s() -> None:
@@ -284,25 +285,24 @@ def test_state_names_are_the_reference_s() -> None:
         assert "self.weight = nn.Parameter(torch.ones(size))" in made.source
 
 
-def test_every_family_has_variants_in_four_ways() -> None:
-    ways: tuple[Writing, ...] = tuple(one for one in WRITINGS if one != "torch-compile")
+def test_every_family_has_variants_with_four_backends() -> None:
+    backends: tuple[Backend, ...] = tuple(one for one in BACKENDS if one != "torch-compile")
     for task in load_suite("generated?n=16&seed=0", device="cuda"):
-        found = variants(task, ways)
-        assert {one.writing for one in found} == set(ways), task.id
+        found = variants(task, backends)
+        assert {one.backend for one in found} == set(backends), task.id
         assert len(found) >= 6, task.id
 
 
 @pytest.mark.parametrize(
     "task_id", ["starter/layer_norm_manual", "generated/elementwise-3-1", "generated/conv" + "olution-3-1"]
 )
-def test_variants_are_programs_of_every_way(task_id: str) -> None:
+def test_variants_are_programs_of_every_backend(task_id: str) -> None:
     found = variants(load_task(task_id, device="cuda"))
-    assert {one.writing for one in found} == set(WRITINGS)
+    assert {one.backend for one in found} == set(BACKENDS)
     assert len({one.source for one in found}) == len(found) > 40
-    ways = {"triton": "triton", "cuda-nvrtc": "nvrtc", "cuda-load-inline": "load-inline", "torch-compile": "compile"}
     for one in found:
         compile(one.source, one.template, "exec")
         tags = classify(one.source)
         assert tags is not None
-        assert tags.way == ways.get(one.writing, tags.way)
+        assert one.backend in ("pytorch", tags.backend)
         assert not re.search(r"\{\w*\}", one.source.partition("class ModelNew")[2])

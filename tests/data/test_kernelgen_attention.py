@@ -85,7 +85,7 @@ def test_masks_are_part_of_kernels(name: str, tmp_path: Path) -> None:
         "i = torch.arange(9, device=x.device)\n        s = x + torch.where(i == 3, 1.0, 2.0)",
     ],
 )
-def test_what_is_not_known_of_places_stays_pytorch_s(lines: str, tmp_path: Path) -> None:
+def test_unknown_index_expressions_stay_calls_of_pytorch(lines: str, tmp_path: Path) -> None:
     path = tmp_path / "masked.py"
     path.write_text(ROWS.format(lines=lines))
     task = load_task(str(path), device="cpu")

@@ -1,4 +1,4 @@
-"""Loops in references: how they are read, and that programs with kernels for them are right."""
+"""Loops in references: how they are read, and that programs with kernels for them are correct."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class OneThread:
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 @pytest.mark.parametrize("name", ["stacked last", "part of the steps", "two states", "with a layer"])
-def test_cuda_programs_with_loops_are_right_on_one_thread(
+def test_cuda_programs_with_loops_are_correct_on_one_thread(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = OneThread(tmp_path)
@@ -178,7 +178,7 @@ def test_cuda_programs_with_loops_are_right_on_one_thread(
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 @pytest.mark.parametrize("task_id", ["generated/recurrent-3-1", "generated/recurrent-3-5"])
-def test_generated_recurrences_are_right_on_one_thread(
+def test_generated_recurrences_are_correct_on_one_thread(
     task_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "_compile_kernel", OneThread(tmp_path))

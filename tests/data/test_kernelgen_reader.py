@@ -108,7 +108,7 @@ def test_programs_of_every_way_can_be_constructed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_triton_program_for_kernelbench_s_form_is_right_in_the_interpreter(tmp_path: Path) -> None:
+def test_a_triton_program_for_kernelbench_s_form_is_correct_in_the_interpreter(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="needs Triton")
     path = tmp_path / "bench.py"
     path.write_text(BENCH)
@@ -138,8 +138,11 @@ ONES = "self.gain = nn.Parameter(torch.ones(8))"
         ({"init": f"{ONES}\nself.reset()", "methods": "def reset(self):\n    nn.init.ones_(self.gain)"}, "self.reset"),
         ({"init": "self.gain = self.made()", "methods": "def made(self):\n    return torch.ones(8)"}, "self.made"),
         ({"init": f"{ONES}\nself.half()"}, "self.half"),
-        ({"init": f"{ONES}\nself.register_buffer('b', made())", "head": "def made():\n    return 1"}, "got made"),
-        ({"init": f"{ONES}\nself.kind = Model"}, "got Model"),
+        (
+            {"init": f"{ONES}\nself.register_buffer('b', made())", "head": "def made():\n    return 1"},
+            "defines made outside",
+        ),
+        ({"init": f"{ONES}\nself.kind = Model"}, "defines Model outside"),
         ({"init": ONES, "head": "F = 8"}, "got F"),
         ({"init": ONES, "parameters": "self, *sizes"}, "plain parameters"),
         ({"init": ONES, "given": "8"}, "arguments of __init__ at most"),
@@ -205,7 +208,7 @@ RIGHT: dict[str, dict[str, str]] = {
         "inputs": HALF,
     },
     "a cast to what the inputs are": {"forward": "(torch.abs(x.float()) * 2.0).to(x.dtype)", "inputs": HALF},
-    "half precision turned round": {"forward": "torch.abs(x.float()), -x", "inputs": HALF},
+    "half precision negated": {"forward": "torch.abs(x.float()), -x", "inputs": HALF},
     "a product in half precision": {"forward": "torch.tanh((x @ x.T).float())", "inputs": HALF},
     "integers times a number": {"forward": "torch.tanh(x), torch.arange(8) * 0.5"},
     "integers over integers": {"forward": "torch.tanh(x), torch.arange(8) / 4"},
@@ -217,7 +220,7 @@ RIGHT: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_form_is_read_rightly(name: str, tmp_path: Path) -> None:
+def test_a_form_is_read_as_pytorch_computes_it(name: str, tmp_path: Path) -> None:
     source = source_of(**RIGHT[name])
     assert is_right(source, tmp_path)
     module = imported(source, tmp_path)
@@ -313,7 +316,7 @@ class Model(nn.Module):
 
 
 def large(body: str, inputs: str) -> Task:
-    """Return a task with inputs that nobody makes."""
+    """Return a task with inputs that no `get_inputs` makes."""
     return task_of(
         f"import torch\nimport torch.nn as nn\n\n{body}\n"
         f"def get_inputs():\n    return [{inputs}]\n\ndef get_init_inputs():\n    return []\n"

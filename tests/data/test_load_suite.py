@@ -99,7 +99,7 @@ def test_selection(checkout: Path) -> None:
         "kernelbench/level1/2",
     )
     assert load_task(f"{checkout}:level1/12").source == program(12)
-    with pytest.raises(UnknownTaskError, match="leaves none"):
+    with pytest.raises(UnknownTaskError, match="leaves no task"):
         load_suite(checkout, levels=[4], ids=[])
 
 
@@ -243,12 +243,12 @@ def test_unknown_suite_offers_the_nearest(tmp_path: Path, release_file: Path) ->
     with pytest.raises(UnknownSuiteError, match="expected a KernelBench checkout"):
         load_suite(tmp_path)
     (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(UnknownSuiteError, match=r"expected a \.jsonl, \.parquet or \.py file"):
+    with pytest.raises(UnknownSuiteError, match=r"name a \.jsonl, \.parquet or \.py file"):
         load_suite(tmp_path / "notes.txt")
 
 
 @pytest.mark.parametrize("parts", [("KernelBench",), ()])
-def test_a_level_folder_is_told_how_to_be_named(checkout: Path, parts: tuple[str, ...]) -> None:
+def test_the_error_for_a_level_folder_says_how_to_name_it(checkout: Path, parts: tuple[str, ...]) -> None:
     if not parts:
         (checkout / "KernelBench" / "level1").rename(checkout / "level1")
         (checkout / "KernelBench" / "level2").rename(checkout / "level2")
@@ -261,7 +261,7 @@ def test_a_level_folder_is_told_how_to_be_named(checkout: Path, parts: tuple[str
 
 
 def test_a_device_that_is_none() -> None:
-    with pytest.raises(DataError, match="expected a device among cpu, cuda, got 'tpu'"):
+    with pytest.raises(DataError, match="unknown device 'tpu'; there are cpu, cuda"):
         load_suite("starter", device="tpu")  # pyright: ignore[reportArgumentType]
 
 

@@ -34,7 +34,7 @@ def test_lines_come_soon_then_seldom(clock: list[float]) -> None:
     assert told == [f"{done} of 60 things done" for done in (3, 18, 33, 48, 60)]
 
 
-def test_short_work_says_nothing(clock: list[float]) -> None:
+def test_short_work_prints_no_progress(clock: list[float]) -> None:
     told: list[str] = []
     for _ in paced(range(2), 2, "things done", told=told.append):
         clock[0] += 1
@@ -43,14 +43,15 @@ def test_short_work_says_nothing(clock: list[float]) -> None:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("order", ["family", "curriculum"])
-def test_generating_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], order: str) -> None:
+def test_generating_prints_progress(tmp_path: Path, capsys: pytest.CaptureFixture[str], order: str) -> None:
     spec = f"generated:softmax?n=3&seed=4711&order={order}"
     assert main(["export", spec, str(tmp_path / "tasks.jsonl")]) == 0
     assert "1 of 3 tasks generated\n2 of 3 tasks generated\n3 of 3 " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
-def test_fitting_and_tracing_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fitting_and_tracing_print_progress(capsys: pytest.CaptureFixture[str]) -> None:
     spec = "starter:diag_matmul,rms_norm"
     assert main(["list", spec, "--memory-gib", "1"]) == 0
     assert "1 of 2 tasks of starter made to fit" in capsys.readouterr().err

@@ -61,7 +61,7 @@ def test_no_batch_is_refused_with_the_id(tail: str, reason: str) -> None:
 
 @settings(deadline=None)
 @given(st.integers(2, 4096), st.integers(2, 64))
-def test_a_scaled_task_says_so(batch: int, divisor: int) -> None:
+def test_a_scaled_task_has_its_size_in_its_id_and_source(batch: int, divisor: int) -> None:
     whole = task(BATCHED.replace("64", str(batch)) + NO_ARGUMENTS)
     smaller = scaled(whole, divisor)
     size = max(1, batch // divisor)
@@ -77,6 +77,7 @@ def test_a_scale_below_one() -> None:
         scaled(task(BATCHED), 0)
 
 
+@pytest.mark.slow
 def test_fitting_a_memory() -> None:
     """64 x 8 float32 in and out: 4 KiB; each halving halves it."""
     whole = task(BATCHED + NO_ARGUMENTS)
@@ -92,6 +93,7 @@ def test_fitting_a_memory() -> None:
             fitted(task("def get_inputs(): return [torch.nonsense()]\n" + NO_ARGUMENTS), 10, tracer)
 
 
+@pytest.mark.slow
 def test_huge_inputs_name_the_task_and_leave_the_rest() -> None:
     """Inputs larger than any GPU: nothing is allocated, the task is named, the others are usable."""
     huge = task("def get_inputs():\n    return [torch.randn(2 ** 20, 2 ** 20)]\n" + NO_ARGUMENTS, "huge")

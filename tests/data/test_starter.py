@@ -46,19 +46,19 @@ def test_task_and_variants(name: str, check_starter: ModuleType) -> None:
 
 
 MUTANTS = {
-    "wrong by 1 %": "return 1.01 * (a.unsqueeze(1) * b)",
+    "off by 1 %": "return 1.01 * (a.unsqueeze(1) * b)",
     "half precision": "return (a.half().unsqueeze(1) * b.half()).float()",
     "returns its input": "return b",
     "writes to its input": "return b.mul_(a.unsqueeze(1))",
     "one element": "y = a.unsqueeze(1) * b\n        y[3, 5] += 0.1\n        return y",
     "NaN": "y = a.unsqueeze(1) * b\n        y[0, 0] = float('nan')\n        return y",
-    "wrong dtype": "return (a.unsqueeze(1) * b).double()",
+    "another dtype": "return (a.unsqueeze(1) * b).double()",
     "a state": "return self.scale * a.unsqueeze(1) * b",
 }
 
 
 @pytest.mark.parametrize("kind", MUTANTS)
-def test_checker_refuses_a_wrong_variant(kind: str, check_starter: ModuleType) -> None:
+def test_checker_refuses_an_incorrect_variant(kind: str, check_starter: ModuleType) -> None:
     source = (
         "import torch\nimport torch.nn as nn\n\n\nclass ModelNew(nn.Module):\n    def __init__(self):\n"
         "        super().__init__()\n"
@@ -66,9 +66,9 @@ def test_checker_refuses_a_wrong_variant(kind: str, check_starter: ModuleType) -
         + f"\n    def forward(self, a, b):\n        {MUTANTS[kind]}\n"
     )
     task = SUITE["starter/diag_matmul"]
-    spoilt = task.model_copy(update={"variants": (*task.variants[:3], Variant(name="mutant", source=source))})
+    mutated = task.model_copy(update={"variants": (*task.variants[:3], Variant(name="mutant", source=source))})
     with pytest.raises(check_starter.CheckError, match="mutant"):
-        check_starter.check_task(spoilt, compiler=False)
+        check_starter.check_task(mutated, compiler=False)
 
 
 def test_checker_refuses_a_reference_that_ignores_an_input(check_starter: ModuleType) -> None:

@@ -1,7 +1,7 @@
-"""The starter suite's variants for a GPU alone: that they are right, as far as that shows without one.
+"""The starter suite's variants for a GPU alone: that they are correct, as far as that shows without one.
 
 Every such variant is found by what stands in the folders. Triton's interpreter and the double of tests/cuda_double.py
-run whole programs beside their references, at small sizes and with arithmetic of the CPU. NVRTC builds each CUDA text
+run whole programs and their references, at small sizes and with arithmetic of the CPU. NVRTC builds each CUDA text
 for sm_90 and the double checks launches at the sizes of a GPU.
 """
 
@@ -26,7 +26,7 @@ from cudal1_data.sources.starter import STARTER_FOLDER, load_starter_task
 from starter_programs import check, small_tasks, variants_for_gpu
 from template_programs import imported
 
-CUDA = variants_for_gpu(("nvrtc", "load-inline"))
+CUDA = variants_for_gpu(("cuda-nvrtc", "cuda-load-inline"))
 TRITON = variants_for_gpu(("triton",))
 NAMES = [f"{name}/{variant.name}" for name, variant in CUDA]
 WRITTEN = {"triton": "triton", "nvrtc": "cuda-nvrtc", "inline": "cuda-load-inline"}
@@ -46,7 +46,7 @@ def test_every_way_is_there_and_called_by_its_name() -> None:
     for name in sorted({name for name, _ in (*CUDA, *TRITON)}):
         task = load_starter_task(STARTER_FOLDER / name).on("cuda")
         by_hand = [one for one in variants(task) if one.template.startswith("starter:")]
-        ways = {one.template.removeprefix("starter:"): one.writing for one in by_hand}
+        ways = {one.template.removeprefix("starter:"): one.backend for one in by_hand}
         assert {"pytorch", *WRITTEN.values()} <= set(ways.values()), name
         for variant in task.variants:
             if variant.devices == ("cuda",):
@@ -156,15 +156,15 @@ def test_cuda_variant_builds_and_launches_at_the_sizes_of_a_gpu(
         ("diag_matmul", "nvrtc_rows", "threadIdx.x * 4", "threadIdx.x * 8"),
     ],
 )
-def test_the_double_sees_what_is_wrong(name: str, variant: str, old: str, new: str, tmp_path: Path) -> None:
-    [right] = [one for task, one in CUDA if (task, one.name) == (name, variant)]
-    assert old in right.source
-    wrong = right.model_copy(update={"source": right.source.replace(old, new, 1)})
+def test_the_double_finds_mutants(name: str, variant: str, old: str, new: str, tmp_path: Path) -> None:
+    [correct] = [one for task, one in CUDA if (task, one.name) == (name, variant)]
+    assert old in correct.source
+    mutant = correct.model_copy(update={"source": correct.source.replace(old, new, 1)})
     gpu = Gpu(tmp_path)
     with pytest.raises((check_starter.CheckError, DoubleError)), doubled(gpu):
         for number, task in enumerate(small_tasks(name)):
             gpu.backwards = number % 2 == 1
-            check(task, wrong, tmp_path)
+            check(task, mutant, tmp_path)
 
 
 KERNEL = """extern "C" __global__ void kernel(float* y, int n) {
@@ -173,7 +173,7 @@ KERNEL = """extern "C" __global__ void kernel(float* y, int n) {
 
 
 @needs_compiler
-def test_the_double_refuses_what_a_gpu_refuses(tmp_path: Path) -> None:
+def test_the_double_refuses_launches_that_a_gpu_refuses(tmp_path: Path) -> None:
     kernel = Gpu(tmp_path).compile_kernel(KERNEL, "kernel")
     y = torch.zeros(32)
     kernel(grid=(1, 1, 1), block=(32, 1, 1), args=[y, 32])

@@ -61,7 +61,9 @@ def test_a_size_behind_an_id_may_be_left_out() -> None:
     assert suite["level1/1"].id == suite["s/level1/1"].id == suite["level1/1@B=2"].id == "s/level1/1@B=2"
     assert suite["level1/2"].id == "s/level1/2"
     both = Suite("s", [task.at({"B": 2}), task.at({"B": 1})])
-    with pytest.raises(UnknownTaskError, match=r"names several tasks; did you mean s/level1/1@B=2, s/level1/1@B=1"):
+    with pytest.raises(
+        UnknownTaskError, match=r"several tasks of s are named .*; did you mean s/level1/1@B=2, s/level1/1@B=1"
+    ):
         both.find("level1/1")
 
 

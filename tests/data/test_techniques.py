@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cudal1_data import load_suite
-from cudal1_data.techniques import PATTERNS, TECHNIQUES, WAYS, Tags, classify, top_techniques
+from cudal1_data.techniques import BACKEND_NAMES, PATTERNS, TECHNIQUES, Tags, classify, top_techniques
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -115,13 +115,13 @@ DOES_NOT = {
 }
 WRITTEN = {
     "triton": triton("v = v + 1"),
-    "load-inline": cuda("float v = x[0];"),
-    "nvrtc": cuda("float v = x[0];", builder="nvrtc"),
+    "cuda-load-inline": cuda("float v = x[0];"),
+    "cuda-nvrtc": cuda("float v = x[0];", builder="nvrtc"),
     "c": module(
         "return F(x)",
         head='S = """#include <math.h>\nvoid f(float* x) {}"""\nimport ctypes\nL = ctypes.CDLL("f.so")\n',
     ),
-    "compile": module("return torch.compile(self.f)(x)"),
+    "torch-compile": module("return torch.compile(self.f)(x)"),
     "pytorch": module("return x + 1"),
 }
 
@@ -133,18 +133,18 @@ def tags(source: str, reference: str | None = None) -> Tags:
 
 
 @pytest.mark.parametrize("tag", TECHNIQUES)
-def test_what_shows_a_technique(tag: str) -> None:
+def test_patterns_find_their_technique_and_nothing_else(tag: str) -> None:
     for source in SHOWS[tag]:
         assert tag in tags(source).techniques, source
     for source in DOES_NOT[tag]:
         assert tag not in tags(source).techniques, source
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_ways_of_writing(way: str) -> None:
-    assert tags(WRITTEN[way]).way == way
-    assert "nvrtc" in tags(cuda("float v;", builder="cupy")).ways
-    assert tags(cuda("float v;", builder="nothing")).ways == ("pytorch",)
+@pytest.mark.parametrize("backend", BACKEND_NAMES)
+def test_backends(backend: str) -> None:
+    assert tags(WRITTEN[backend]).backend == backend
+    assert "cuda-nvrtc" in tags(cuda("float v;", builder="cupy")).backends
+    assert tags(cuda("float v;", builder="nothing")).backends == ("pytorch",)
 
 
 def test_every_pattern_is_explained_and_no_tag_is_without_patterns(repository: Path) -> None:
@@ -152,12 +152,12 @@ def test_every_pattern_is_explained_and_no_tag_is_without_patterns(repository: P
     text = (repository / "docs" / "techniques.md").read_text()
     for pattern in PATTERNS:
         assert f"| {pattern.tag} | {pattern.name} | {pattern.reason} |" in text
-    for way, name in WAYS.items():
-        assert f"| {way} | {name} |" in text
+    for backend, name in BACKEND_NAMES.items():
+        assert f"| {backend} | {name} |" in text
 
 
-def test_what_a_reference_adds() -> None:
-    """Left-out work, and a kernel for several steps of the reference, show beside the reference only."""
+def test_a_reference_reveals_left_out_work_and_fusion() -> None:
+    """Left-out work, and a kernel for several steps of the reference, show only with the reference."""
     product = (
         "import torch\nclass Model(torch.nn.Module):\n    def forward(self, a, b):\n        return torch.diag(a) @ b\n"
     )
@@ -198,11 +198,11 @@ def test_comments_and_texts_of_a_program_show_nothing(text: str) -> None:
     assert tags(said + module("return x + 1")).techniques == ()
 
 
-def test_starter_variants_are_what_they_say_they_are_written_in() -> None:
+def test_only_starter_variants_in_c_need_a_compiler() -> None:
     for task in load_suite("starter"):
         for variant in task.variants:
             found = tags(variant.source, task.source)
-            assert (found.way == "c") == ("compiler" in variant.needs), f"{task.id} {variant.name}"
+            assert (found.backend == "c") == ("compiler" in variant.needs), f"{task.id} {variant.name}"
 
 
 def test_the_table_of_techniques() -> None:
@@ -225,16 +225,16 @@ def test_labels_made_by_hand(name: str, shared_data: Path, repository: Path) -> 
     """Precision and recall over the labelled published programs stay what docs/techniques.md says."""
     labels = json.loads((repository / "docs" / "results" / "technique_labels.json").read_text())[name]
     suite = load_suite(shared_data / "cuda-l1" / "h100.jsonl")
-    right = wrong = missed = ways = 0
+    right = wrong = missed = backends = 0
     for task, label in labels.items():
         found = tags(suite.programs[task]["custom_code"], suite[task].source)
         mine, its = set(label["techniques"]), set(found.techniques)
         right, wrong, missed = right + len(mine & its), wrong + len(its - mine), missed + len(mine - its)
-        ways += found.way == label["way"]
+        backends += found.backend == label["backend"]
     told = (repository / "docs" / "techniques.md").read_text().replace("\n", " ")
     assert f"{right} of {right + wrong}" in told
     assert f"{right} of {right + missed}" in told
-    assert ways == len(labels)
+    assert backends == len(labels)
 
 
 @pytest.mark.parametrize("part", ["/* ", "int a(", "dim3 a(", "__shared__ a[", "\n"])

@@ -147,7 +147,7 @@ SAME = {
         reference("return torch.eye(8) @ x.exp() @ torch.eye(16)"),
         reference("return x.exp()"),
     ),
-    "a product with a unit matrix, turned": (
+    "a transposed product with a unit matrix": (
         reference("return (x.exp() @ torch.eye(16)).T"),
         reference("return x.exp().T"),
     ),
@@ -156,11 +156,11 @@ SAME = {
         reference("return x.tanh()"),
     ),
     "one tensor joined": (reference("return torch.cat([x.exp()], 1)"), reference("return x.exp()")),
-    "a product turned": (
+    "a transposed product": (
         reference("return (x.exp() @ y.T).T", inputs=PAIR),
         reference("return y @ x.exp().T", inputs=PAIR),
     ),
-    "products of a batch turned": (
+    "transposed products of a batch": (
         reference("return (x.exp() @ x.mT).mT", inputs="torch.randn(2, 3, 5, 4)"),
         reference("return x @ x.exp().mT", inputs="torch.randn(2, 3, 7, 4)"),
     ),
@@ -257,7 +257,7 @@ def test_other_computation(tracer: Tracer, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_task_that_cannot_be_traced_spoils_no_other() -> None:
+def test_a_task_that_cannot_be_traced_leaves_the_others_alone() -> None:
     sources = {
         "good": reference("return x + 1"),
         "values": reference("return x * 2 if x.sum() > 0 else x"),
@@ -278,7 +278,7 @@ def test_a_task_that_cannot_be_traced_spoils_no_other() -> None:
     assert report.failed.keys() == {"values", "raises", "dies", "hangs"}
 
 
-def test_what_a_trace_tells(tracer: Tracer) -> None:
+def test_a_trace_reports_randomness_and_memory(tracer: Tracer) -> None:
     source = reference("return F.dropout(self.f(x), 0.5)", init="self.f = nn.Linear(16, 4)")
     found = tracer.trace(Task(id="t", source=source, name="t", level=1, origin="t"))
     assert found.random
@@ -339,7 +339,7 @@ def graphs(draw: st.DrawFn) -> Graph:
 @settings(deadline=None, max_examples=60)
 @given(graphs(), st.data())
 def test_fingerprints_know_no_names(graph: Graph, data: st.DataObject) -> None:
-    """Nodes in any other order that still puts sources first, and arguments of symmetric nodes turned."""
+    """Nodes in any other order that still puts sources first, and swapped arguments of symmetric nodes."""
     count = len(graph.nodes)
     ready, order = set(range(count)), list[int]()
     while ready:
@@ -353,11 +353,11 @@ def test_fingerprints_know_no_names(graph: Graph, data: st.DataObject) -> None:
         edges = edges if node.ordered else data.draw(st.sampled_from(list(permutations(edges))))
         return Node(node.op, node.attributes, edges, node.ordered, node.identity)
 
-    turned = Graph(
+    swapped = Graph(
         tuple(moved(graph.nodes[old]) for old in order),
         tuple((places[source], label) for source, label in graph.outputs if source is not None),
     )
-    assert fingerprint(turned) == fingerprint(graph)
+    assert fingerprint(swapped) == fingerprint(graph)
 
 
 @settings(deadline=None, max_examples=60)

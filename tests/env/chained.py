@@ -20,18 +20,22 @@ from cudal1_worker import protocol as wire
 
 
 class ChainedMemory(CpuMemory):
-    """Brings inputs and overwrites stale elements while the worker runs."""
+    """Brings inputs and overwrites stale elements while the worker runs. Inputs have no masks here."""
 
-    def stage(self, slot: int, calls: Sequence[Staging]) -> list[Any]:
-        return [((slot + number) % wire.SLOTS, one) for number, one in enumerate(calls)]
+    _turn = 0
 
-    def release(self, staged: Any, stale: Sequence[Output]) -> None:
-        slot, call = staged
+    def stage(self, calls: Sequence[Staging]) -> Sequence[Staging]:
+        return calls
+
+    def release(self, staged: Any, stale: Sequence[Output]) -> tuple[int, ...]:
+        self._turn += 1
+        slot, call = self._turn % wire.SLOTS, staged
         if stale:
             addresses = call.stale.sources(np.array([one.address for one in stale], dtype=np.uint64))
             for address, size in zip(addresses.tolist(), call.stale.sizes.tolist(), strict=True):
                 memory.write(self._pid, address, np.full(size, 0x5B, dtype=np.uint8))
         self.put(slot, call.inputs)
+        return ()
 
 
 class ChainedDevice(CpuDevice):
@@ -39,6 +43,9 @@ class ChainedDevice(CpuDevice):
 
     chained = True
     on_clock_elements: int | None = 8
+
+    def chain_limit(self, input_bytes: int) -> int:
+        return 24
 
     def memory(self, pid: int, needs: Needs) -> CpuMemory:
         return ChainedMemory(self, pid, needs.input_bytes)

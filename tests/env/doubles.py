@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import itertools
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from cudal1_data import Split, Suite, Task
+from cudal1_data.hashes import digest
 from cudal1_env.errors import MachineError
 from cudal1_env.records import Evaluation, Latency, OutputError, Precision, Seconds, Speedup, Status
 
@@ -58,10 +58,10 @@ def evaluation(
         id=identity or f"evaluation-{next(_ids)}",
         created_at="2026-11-21T12:00:00+00:00",
         task=task,
-        task_sha256=hashlib.sha256(task_source.encode()).hexdigest(),
+        task_sha256=digest(task_source),
         task_source=task_source,
         source=source,
-        source_sha256=hashlib.sha256(source.encode()).hexdigest(),
+        source_sha256=digest(source),
         status=status,
         message=f"the double says {status}",
         speedup=Speedup(low=speedup * (1 - spread), point=speedup, high=speedup * (1 + spread)) if right else None,

@@ -54,7 +54,7 @@ def test_pieces_never_overlap_and_come_back(steps: list[tuple[int, int]]) -> Non
         assert one.allocate(SIZE, 0, None) == START
 
 
-def test_what_is_held_outlives_later_turns() -> None:
+def test_copies_of_one_sample_do_not_overwrite_each_other() -> None:
     copies = Copies(torch.zeros(4096, dtype=torch.uint8))
     copies.take(torch.full((100,), 9.0))
     copies.forget()

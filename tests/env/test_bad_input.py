@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 from cudal1_data import BrokenTaskError, Task, load_task
 from cudal1_data.corpus import Corpus
 from cudal1_env.cli import main
@@ -137,8 +138,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     bench = Bench(judge, mark, folder)
     try:
         assert judge.evaluate(task(), HONEST).status is Status.CORRECT
-        alive = bench.dying(4)
-        assert len(alive) == 4, "expected a zygote, the oracle with its supervisor, and the keeper of the core"
+        alive = bench.dying(3)
+        assert len(alive) == 3, "expected a zygote, and the oracle with its supervisor"
         yield bench
     finally:
         judge.close()
@@ -180,7 +181,16 @@ PROGRAMS: list[tuple[str, str, set[Status]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "source", "allowed"), PROGRAMS, ids=[name for name, _, _ in PROGRAMS])
+QUICK = {"close_everything", "error_that_fails", "no_model", "not_python", "socket", "syntax_error", "write_outside"}
+"""Programs that end within a second. The others wait for a limit or a death."""
+
+
+def case(name: str, source: str, allowed: set[Status]) -> ParameterSet:
+    """A program as a case of a test."""
+    return pytest.param(name, source, allowed, id=name, marks=() if name in QUICK else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("name", "source", "allowed"), [case(*one) for one in PROGRAMS])
 def test_a_bad_program_gets_its_status_and_leaves_nothing(
     bench: Bench, name: str, source: str, allowed: set[Status]
 ) -> None:
@@ -208,7 +218,7 @@ def test_shared_memory_without_end_is_out_of_memory(bench: Bench) -> None:
     assert bench.settled(before) == before
 
 
-def test_what_a_program_says_once_it_knows_secrets_is_not_kept(bench: Bench) -> None:
+def test_texts_of_a_program_that_knows_secrets_are_not_kept(bench: Bench) -> None:
     source = HONEST.replace("return", "print(float(x[0, 0]), flush=True); return")
     record = bench.judge.evaluate(task(), source)
     assert record.status is Status.CORRECT
@@ -300,8 +310,11 @@ def command(*arguments: str) -> tuple[int, dict[str, object], str]:
     return done.returncode, json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
-@pytest.mark.parametrize("name", ["exit_import", "odd_text", "no_model"])
-def test_the_command_prints_one_record_whatever_the_program_did(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["no_model", pytest.param("exit_import", marks=pytest.mark.slow), pytest.param("odd_text", marks=pytest.mark.slow)],
+)
+def test_the_command_prints_one_record_for_any_outcome(tmp_path: Path, name: str) -> None:
     source, allowed = next((source, allowed) for other, source, allowed in PROGRAMS if other == name)
     (tmp_path / "toy.py").write_text(TASK_FILE)
     (tmp_path / "program.py").write_text(source)
@@ -313,7 +326,8 @@ def test_the_command_prints_one_record_whatever_the_program_did(tmp_path: Path, 
     assert record.seed is not None
 
 
-def test_the_command_names_what_it_cannot_use(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_command_names_arguments_that_it_cannot_use(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("x = 1\n")
     (tmp_path / "program.py").write_text(HONEST)
     program = str(tmp_path / "program.py")

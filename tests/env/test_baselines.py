@@ -63,6 +63,7 @@ def task(source: str) -> Task:
 # --- programs ---
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # what torch.compile imports
 @pytest.mark.parametrize("name", measured(BASELINES))
 def test_a_baseline_keeps_the_names_of_the_state(name: str) -> None:
@@ -104,6 +105,7 @@ def test_a_cpu_has_what_needs_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         resolve(["fastest"], "cpu")
 
 
+@pytest.mark.slow
 def test_the_command_refuses_what_there_is_not(tmp_path: Path) -> None:
     (tmp_path / "new.py").write_text(RIGHT)
     words = ["evaluate", "starter/softplus_mish", "new.py", "--device", "cpu", "--baselines", "compile", "cuda-graph"]
@@ -199,7 +201,7 @@ def test_an_entry_is_found_by_later_judges(tmp_path: Path) -> None:
         assert BaselineStore(tmp_path / "kept").find(KEY.model_copy(update={field: value}), "training", 300.0) is None
 
 
-def test_what_cannot_be_read_is_measured_again(tmp_path: Path) -> None:
+def test_unreadable_measurements_are_made_again(tmp_path: Path) -> None:
     store = BaselineStore(tmp_path)
     store.keep(entry())
     (file,) = tmp_path.iterdir()
@@ -213,7 +215,7 @@ def test_what_cannot_be_read_is_measured_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "one", [entry(spread=0.2), *map(entry, (Status.UNSTABLE, Status.TAMPERING, Status.OUT_OF_MEMORY))]
 )
-def test_what_a_busy_machine_says_is_not_kept_for_others(tmp_path: Path, one: BaselineEntry) -> None:
+def test_measurements_of_a_busy_machine_are_not_kept(tmp_path: Path, one: BaselineEntry) -> None:
     store = BaselineStore(tmp_path / "kept")
     store.keep(one)
     assert store.find(KEY, "training", 300.0) == one
@@ -264,8 +266,9 @@ def judged(judge: Judge, reference: str, source: str, precision: Precision = "tr
     return one
 
 
+@pytest.mark.slow
 @needs_compiler
-def test_a_baseline_that_fails_is_told_with_its_reason(cache: Path) -> None:
+def test_a_baseline_that_fails_is_reported_with_its_reason(cache: Path) -> None:
     with Judge(SETTINGS) as judge:
         one = judged(judge, UNWILLING, RIGHT)
         again = judged(judge, UNWILLING, RIGHT)
@@ -282,8 +285,9 @@ def test_a_baseline_that_fails_is_told_with_its_reason(cache: Path) -> None:
     assert "compile failed (BUILD_ERROR)" in details(one)[0]
 
 
+@pytest.mark.slow
 @needs_compiler
-def test_a_record_gets_what_it_lacks(cache: Path) -> None:
+def test_a_record_gets_its_missing_baselines(cache: Path) -> None:
     with Judge(SETTINGS.model_copy(update={"baselines": ()})) as judge:
         one = judged(judge, UNWILLING, RIGHT)
     assert (one.strongest, one.baselines_failed) == (None, {})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from cudal1_data import Task
 from cudal1_env.judge import Judge
+from cudal1_env.judge.device.base import Output
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.timing import chain
 from cudal1_env.records import Status
@@ -56,19 +57,20 @@ def test_an_honest_program_is_correct_and_about_as_fast(judge: Judge) -> None:
     assert one.rewarded_low < one.speedup.low
 
 
+@pytest.mark.slow
 def test_inputs_arrive_only_when_the_call_before_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The order of everything that the judge does on the clock."""
     log: list[str] = []
     release, go, read = ChainedMemory.release, Arm.go, Arm.read
     clocked = chain._clocked
 
-    def noting_release(self: ChainedMemory, *arguments: object) -> None:
+    def noting_release(self: ChainedMemory, staged: object, stale: Sequence[Output]) -> tuple[int, ...]:
         log.append("inputs")
-        release(self, *arguments)  # type: ignore[arg-type]
+        return release(self, staged, stale)
 
-    def noting_go(self: Arm) -> int:
+    def noting_go(self: Arm, told: Sequence[int]) -> int:
         log.append("go")
-        return go(self)
+        return go(self, told)
 
     def noting_read(self: Arm, *arguments: object) -> object:
         result = read(self, *arguments)  # type: ignore[arg-type]
@@ -155,6 +157,7 @@ def test_work_that_was_not_done_is_not_paid(judge: Judge, source: str) -> None:
     assert one.status is not Status.CORRECT or source == EARLY, one.message
 
 
+@pytest.mark.slow
 def test_a_part_of_an_output_that_is_written_once_is_found(judge: Judge) -> None:
     """The constant part is right from the call before, unless the judge overwrites it."""
     task = Task(

@@ -47,7 +47,7 @@ def test_each_call_and_output_is_compared_with_its_own_part_of_its_sample(
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
-def test_an_integer_is_right_or_what_the_reference_may_give_instead(elements: list[tuple[int, int, int]]) -> None:
+def test_an_integer_is_correct_or_a_value_that_the_reference_may_give(elements: list[tuple[int, int, int]]) -> None:
     right, second, got = (np.array(column) for column in zip(*elements, strict=True))
     answer = Answer(np.arange(right.size), right, second, right, second)
     wrong = sum(g not in (r, s) for r, s, g in elements)
@@ -58,7 +58,7 @@ def test_an_integer_is_right_or_what_the_reference_may_give_instead(elements: li
 
 
 @given(st.integers(1, 200), st.integers(1, 128), st.integers(0, 2**32 - 1))
-def test_every_turn_reads_as_much_on_the_clock_and_something_of_the_last_call(calls: int, size: int, seed: int) -> None:
+def test_every_sample_reads_equally_on_the_clock_and_some_of_the_last_call(calls: int, size: int, seed: int) -> None:
     pieces = 32
     answers = [answer_of([float(k) for k in range(size)], [1e-38] * size) for _ in range(calls)]
     on_clock, after = chosen_samples(answers, pieces, np.random.default_rng(seed))

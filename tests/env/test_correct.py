@@ -10,15 +10,15 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from cudal1_env.campaigns.replay import replay
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.batch import BatchJudge
-from cudal1_env.judge.measure.builder import Built
-from cudal1_env.judge.measure.correct import Correctness
+from cudal1_env.judge.measure.builder import Builder, Built
+from cudal1_env.judge.measure.correct import judge_correct
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.workers import lease as leases
 from cudal1_env.judge.workers.lease import core_name, lease
 from cudal1_env.records import Evaluation, Status
-from cudal1_env.replay import replay
 from cudal1_env.reward import reward_of
 from env.test_judge import ADD, LINEAR, candidate
 
@@ -37,7 +37,7 @@ def slow(seconds: float) -> str:
     return candidate("return x[0] * 2 + x[1]", top="import time", init=f"time.sleep({seconds})")
 
 
-def test_a_right_program_is_correct_and_nothing_is_timed(judge: Judge) -> None:
+def test_an_honest_program_is_correct_and_nothing_is_timed(judge: Judge) -> None:
     one = judge.evaluate(ADD, RIGHT, precision="correct")
     assert one.status is Status.CORRECT, one.message
     assert one.precision == "correct"
@@ -76,7 +76,7 @@ def test_the_judges_weights_are_loaded(judge: Judge) -> None:
         ("import os; os._exit(0)", Status.CRASH),
     ],
 )
-def test_wrong_programs_get_their_status(judge: Judge, forward: str, status: Status) -> None:
+def test_incorrect_programs_get_their_status(judge: Judge, forward: str, status: Status) -> None:
     one = judge.evaluate(ADD, candidate(forward), precision="correct")
     assert one.status is status, one.message
 
@@ -94,7 +94,8 @@ def test_programs_that_cannot_be_imported(judge: Judge, source: str, status: Sta
     assert judge.evaluate(ADD, source, precision="correct").status is status
 
 
-def test_no_secret_is_shared_with_a_timed_verdict_and_one_set_with_nobody(judge: Judge) -> None:
+@pytest.mark.slow
+def test_no_secret_is_shared_with_a_timed_verdict_and_one_set_with_no_candidate(judge: Judge) -> None:
     untimed = judge.evaluate_many([(ADD, RIGHT)] * 3, precision="correct")
     timed = judge.evaluate(ADD, RIGHT)
     assert len({one.seed_commitment for one in untimed}) == 1
@@ -113,6 +114,7 @@ def test_a_verdict_without_a_clock_is_repeated_from_its_record(judge: Judge) -> 
     assert again.repeated.first_set == one.first_set
 
 
+@pytest.mark.slow
 @TWO_CORES
 def test_verdicts_are_made_side_by_side() -> None:
     with Judge(JudgeSettings(device="cpu", lanes=2)) as one:
@@ -124,32 +126,32 @@ def test_verdicts_are_made_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("status", [Status.OUT_OF_MEMORY, Status.CRASH])
-def test_what_others_may_have_caused_is_repeated_alone(
+def test_failures_that_others_may_have_caused_are_repeated_alone(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, status: Status
 ) -> None:
     """Beside others the worker is killed, as the kernel does when memory is short, or falls silent; not alone."""
-    original = Correctness.judge
     asked: list[bool] = []
 
-    def judged(self: Correctness, built: Built, pool: Pool, *, alone: bool) -> Evaluation:
+    def judged(builder: Builder, built: Built, pool: Pool) -> Evaluation:
+        alone = built.arm is None  # the worker that failed beside others is dead
         asked.append(alone)
-        if not alone:
-            assert built.arm is not None
+        if built.arm is not None:
             if status is Status.CRASH:
                 built.arm.worker.channel.shutdown(socket.SHUT_RDWR)
             else:
                 os.kill(built.arm.worker.pid, signal.SIGKILL)
-        found = original(self, built, pool, alone=alone)
+        found = judge_correct(builder, built, pool)
         assert found.status is (Status.CORRECT if alone else status), found.message
         return found
 
-    monkeypatch.setattr(Correctness, "judge", judged)
+    monkeypatch.setattr("cudal1_env.judge.judge.judge_correct", judged)
     for one in judge.evaluate_many([(ADD, RIGHT)] * 2, precision="correct"):
         assert one.status is Status.CORRECT, one.message
     assert sorted(asked) == [False, False, True, True]
 
 
-def test_what_lasts_too_long_alone_too_is_a_timeout() -> None:
+@pytest.mark.slow
+def test_a_program_that_is_too_slow_alone_is_a_timeout() -> None:
     with Judge(JudgeSettings(device="cpu", warmup_timeout_s=0.5)) as one:
         began = time.monotonic()
         found = one.evaluate(ADD, slow(60.0), precision="correct")
@@ -168,6 +170,7 @@ def test_it_waits_for_who_has_the_device_alone(judge: Judge) -> None:
     assert found[0].seconds.wait_s > 0.5
 
 
+@pytest.mark.slow
 def test_it_gives_way_to_who_wants_the_device_alone(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "PATIENCE_S", 0.5)
     judge.evaluate(ADD, RIGHT, precision="correct")
@@ -213,11 +216,12 @@ class ModelNew(nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_a_precompilation_gives_way_and_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with Judge(JudgeSettings(device="cpu")) as one:
         monkeypatch.setattr(one.device, "locks", ("gpu-of-this-test",), raising=False)
         monkeypatch.setattr(leases, "PATIENCE_S", 0.5)
-        one.prepare(ADD)
+        one.precompile([(ADD, RIGHT)])
         found: list[Evaluation] = []
         thread = threading.Thread(target=lambda: found.append(one.evaluate(ADD, COMPILER)))
         thread.start()
@@ -230,6 +234,7 @@ def test_a_precompilation_gives_way_and_decides_nothing(monkeypatch: pytest.Monk
         assert found[0].seconds.warmup_s > 3.0
 
 
+@pytest.mark.slow
 def test_a_batch_is_judged_without_a_clock_too() -> None:
     found: dict[int, object] = {}
     with BatchJudge(JudgeSettings(device="cpu")) as one:

@@ -66,7 +66,7 @@ def test_an_algebraic_short_cut_is_faster(judge: Judge) -> None:
         ("torch._assert_async(torch.zeros((), device='cuda')); return x.clone()", {Status.RUNTIME_ERROR, Status.CRASH}),
     ],
 )
-def test_bad_programs_get_their_status_and_harm_nobody(judge: Judge, body: str, status: set[Status]) -> None:
+def test_bad_programs_get_their_status_and_leave_others_alone(judge: Judge, body: str, status: set[Status]) -> None:
     task = load_task("starter/softplus_mish", device="cuda")
     one = judge.evaluate(task, forward(body))
     assert one.status in status, one.message
@@ -104,7 +104,7 @@ def test_a_reused_output_buffer_is_fine(judge: Judge) -> None:
     assert one.status is Status.CORRECT, one.message
 
 
-def test_a_captured_graph_is_judged_right(judge: Judge) -> None:
+def test_a_captured_graph_is_judged_correct(judge: Judge) -> None:
     task = load_task("starter/matmul_bias_gelu", device="cuda")
     source = task.source + (
         "\n\nclass ModelNew(Model):\n    graph = None\n\n    def forward(self, *inputs):\n"

@@ -78,7 +78,7 @@ def judged(judge: Judge, task: Task, source: str) -> Evaluation:
 
 
 @pytest.mark.parametrize("name", ["cuda-graph", "compile-reduce-overhead"])
-def test_graphs_of_short_calls_are_right(judge: Judge, name: BaselineName) -> None:
+def test_graphs_of_short_calls_are_correct(judge: Judge, name: BaselineName) -> None:
     """What a graph keeps in memory must not be handed out to anybody else, and its outputs need no copy."""
     one = judged(judge, small(SHORT), program(name, SHORT))
     assert one.weights == "loaded"
@@ -106,7 +106,7 @@ def test_a_convolution_is_cudnns(judge: Judge) -> None:
     assert "cudnn" in {kernel.origin for kernel in one.profile.kernels}, one.profile
 
 
-def test_kernels_are_told_with_their_origin(judge: Judge) -> None:
+def test_kernels_are_reported_with_their_origin(judge: Judge) -> None:
     task = load_task("starter/matmul_bias_gelu", device="cuda")
     one = judged(judge, task, as_candidate(task))
     assert one.profile is not None, one.profile_note

@@ -8,11 +8,12 @@ import pytest
 from cudal1_data import load_task
 from cudal1_data.corpus.build import build
 from cudal1_data.corpus.model import LABEL_STATUS
-from cudal1_data.kernelgen.make import Writing, variants
+from cudal1_data.kernelgen.make import variants
+from cudal1_data.techniques import Backend
+from cudal1_env.campaigns.verify import PooledJudge
 from cudal1_env.hardware import has_gpu
 from cudal1_env.judge import JudgeSettings
 from cudal1_env.records import Status
-from cudal1_env.verify import PooledJudge
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu(), reason="needs an NVIDIA GPU")]
 
@@ -33,11 +34,11 @@ def judge() -> Iterator[PooledJudge]:
         yield one
 
 
-@pytest.mark.parametrize("writing", ["triton", "cuda-nvrtc"])
+@pytest.mark.parametrize("backend", ["triton", "cuda-nvrtc"])
 @pytest.mark.parametrize("task_id", IDS)
-def test_kernels_are_right(judge: PooledJudge, task_id: str, writing: Writing) -> None:
+def test_kernels_are_correct(judge: PooledJudge, task_id: str, backend: Backend) -> None:
     task = load_task(task_id, device="cuda")
-    made = variants(task, (writing,))
+    made = variants(task, (backend,))
     chosen = made[:: max(1, len(made) // 6)]
     found = judge.evaluate_many([(task, one.source) for one in chosen])
     wrong = [
@@ -48,7 +49,7 @@ def test_kernels_are_right(judge: PooledJudge, task_id: str, writing: Writing) -
     assert wrong == []
 
 
-def test_extensions_are_right(judge: PooledJudge) -> None:
+def test_extensions_are_correct(judge: PooledJudge) -> None:
     task = load_task("generated/norm-3-1", device="cuda")
     (*_, made) = variants(task, ("cuda-load-inline",))
     record = judge.evaluate(task, made.source)
@@ -59,8 +60,8 @@ def test_failures_fail_as_labelled(judge: PooledJudge) -> None:
     task = load_task("generated/elementwise-3-1", device="cuda")
     pairs = [
         pair
-        for pair in build([task], per_task=4, failures=9, writings=("cuda-nvrtc", "triton"))
-        if pair.label not in ("right", "timeout")
+        for pair in build([task], per_task=4, failures=9, backends=("cuda-nvrtc", "triton"))
+        if pair.label not in ("correct", "timeout")
     ]
     found = judge.evaluate_many([(task, pair.source) for pair in pairs])
     labels = [(pair.template, record.status) for pair, record in zip(pairs, found, strict=True)]

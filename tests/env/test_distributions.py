@@ -23,7 +23,7 @@ KINDS: dict[str, Callable[[], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_earlier_draws_tell_what_later_ones_are(kind: str, name: str) -> None:
+def test_earlier_draws_predict_later_ones(kind: str, name: str) -> None:
     torch.manual_seed(0)
     earlier, later = nature_of(KINDS[kind]()) & nature_of(KINDS[kind]()), KINDS[kind]()
     (told,), (asked,) = transform([later], name, 5, [earlier]), transform([later], name, 5)
@@ -45,7 +45,7 @@ def test_earlier_draws_tell_what_later_ones_are(kind: str, name: str) -> None:
         assert torch.equal(told, told.mT)
 
 
-def test_what_one_draw_has_by_chance_is_not_kept() -> None:
+def test_chance_properties_of_one_draw_are_not_kept() -> None:
     chance, usual = nature_of(torch.tensor([0.25, 0.75])), nature_of(torch.tensor([-1.0, 0.5]))
     assert chance.unit
     assert chance.positive

@@ -103,6 +103,7 @@ def judge() -> Iterator[Judge]:
         yield one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deed", DEEDS)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_deed_ends_in_its_own_status_within_the_budgets(judge: Judge, step: str, deed: str) -> None:
@@ -116,7 +117,7 @@ def test_a_deed_ends_in_its_own_status_within_the_budgets(judge: Judge, step: st
 
 
 @pytest.mark.parametrize("deed", DEEDS)
-def test_a_deed_beside_the_calls_gains_nothing(judge: Judge, deed: str) -> None:
+def test_work_outside_of_calls_gains_nothing(judge: Judge, deed: str) -> None:
     began = time.monotonic()
     one = judge.evaluate(TASK, program("thread", deed))
     assert one.status in {*ENDS[deed], Status.CORRECT, Status.RUNTIME_ERROR, Status.CRASH}, one.message

@@ -104,7 +104,7 @@ def test_both_names_make_the_environment_offline_and_without_torch(text: str) ->
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
-def test_without_a_clock_a_right_program_is_told_from_a_wrong_one_and_gets_no_speedup() -> None:
+def test_verdicts_without_a_clock_separate_correct_from_incorrect_and_have_no_speedup() -> None:
     env = make(attempts=2, precision="correct")
     env.reset(seed=1)
     _, reward, _, _, info = env.step(program(4.0))
@@ -114,7 +114,7 @@ def test_without_a_clock_a_right_program_is_told_from_a_wrong_one_and_gets_no_sp
     assert env.step("x = 1")[4]["status"] == "NO_CODE"
 
 
-def test_observations_and_infos_have_what_is_promised() -> None:
+def test_observations_and_infos_have_the_documented_keys() -> None:
     env = make(attempts=2)
     observation, info = env.reset(seed=1)
     assert observation in env.observation_space
@@ -310,7 +310,7 @@ def test_exemplars_come_from_the_archive_and_carry_their_speed(tmp_path: Path) -
         assert observation in env.observation_space
 
 
-def test_what_cannot_be_compared_or_shown_is_no_exemplar() -> None:
+def test_variants_that_cannot_be_compared_or_shown_are_no_exemplars() -> None:
     with Archive() as archive:
         archive.add(evaluation(task_source="the same id at another size"))
         archive.add(evaluation(source=program() + "#" * 5000))
@@ -380,7 +380,7 @@ def test_render_without_a_mode_warns() -> None:
         assert env.render() is None
 
 
-def test_close_leaves_what_was_given_and_may_be_repeated() -> None:
+def test_close_leaves_a_given_judge_open_and_may_be_repeated() -> None:
     judge, archive = RuleEvaluator(), Archive()
     env = make(evaluator=judge, archive=archive)
     env.reset()

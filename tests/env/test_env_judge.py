@@ -63,6 +63,7 @@ def test_from_text_to_reward_and_nothing_left_behind(tmp_path: Path) -> None:
         assert hashlib.sha256(bytes.fromhex(judged.seed)).hexdigest() == judged.seed_commitment
 
 
+@pytest.mark.slow
 def test_environments_of_a_process_share_one_judge() -> None:
     before = children()
     task = load_task("starter/diag_matmul")

@@ -139,7 +139,7 @@ def test_random_fills_up(variants: list[Exemplar], seed: int) -> None:
     assert len(chosen) == min(3, len({one.source for one in variants}))
 
 
-def test_random_is_uniform_whatever_the_scores() -> None:
+def test_random_is_uniform_for_any_scores() -> None:
     pool = [Exemplar("a", 1.0), Exemplar("b", 50.0), Exemplar("c", 1.0)]
     rng = np.random.default_rng(5)
     seen = Counter(one.source for _ in range(DRAWS) for one in RandomExemplars().choose(pool, 1, rng))
@@ -155,7 +155,8 @@ def test_island_exemplars_share_an_island(variants: list[Exemplar], seed: int) -
     assert len({island_of(one.source, count) for one in chosen}) == (1 if pool else 0)
 
 
-def test_every_island_gets_its_turn() -> None:
+@pytest.mark.slow
+def test_every_island_is_drawn_from() -> None:
     rule = IslandExemplars(islands=4, programs_each=4)
     pool = [Exemplar(f"program {i}", 1.0 + i / 10) for i in range(40)]
     rng = np.random.default_rng(6)
@@ -168,7 +169,7 @@ def test_a_program_measured_often_counts_once_at_its_median() -> None:
     assert distinct(pool) == [Exemplar("a", 1.1), Exemplar("b", 2.0)]
 
 
-def test_only_what_is_correct_and_comparable_is_shown() -> None:
+def test_only_correct_and_comparable_variants_are_shown() -> None:
     kept = evaluation(speedup=2.0)
     old = evaluation().model_copy(update={"protocol": "0"})
     impossible = kept.model_copy(update={"status": Status.IMPOSSIBLE})

@@ -98,7 +98,7 @@ def test_windows_line_ends_stay() -> None:
     assert extract_source("## Code\r\n```python\r\n" + text + "```\r\n") == text
 
 
-def test_what_utf_8_cannot_hold_is_replaced() -> None:
+def test_text_that_is_no_utf_8_is_replaced() -> None:
     assert extract_source("class ModelNew: '\ud800'") == "class ModelNew: '?'"
 
 

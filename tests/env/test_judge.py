@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from cudal1_data import Task, load_suite
+from cudal1_env.campaigns.replay import replay
 from cudal1_env.errors import SandboxError, TaskError
 from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.device.cpu import CpuMemory
 from cudal1_env.judge.measure.timing.chain import Sample
 from cudal1_env.judge.measure.timing.trial import Trial
 from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet
 from cudal1_env.records import Evaluation, Status
-from cudal1_env.replay import replay
 
 HEADER = "import torch\nimport torch.nn as nn\n"
 
@@ -54,7 +56,7 @@ def judge() -> Iterator[Judge]:
         yield one
 
 
-def test_a_right_program_is_correct_and_measured(judge: Judge) -> None:
+def test_an_honest_program_is_correct_and_measured(judge: Judge) -> None:
     one = judge.evaluate(ADD, candidate("return torch.add(x[1], x[0], alpha=2)"))
     assert one.status is Status.CORRECT, one.message
     assert one.speedup is not None
@@ -89,7 +91,7 @@ def test_a_right_program_is_correct_and_measured(judge: Judge) -> None:
         ("return torch.empty(1 << 45)", Status.OUT_OF_MEMORY),
     ],
 )
-def test_wrong_programs_get_their_status(judge: Judge, forward: str, status: Status) -> None:
+def test_incorrect_programs_get_their_status(judge: Judge, forward: str, status: Status) -> None:
     one = judge.evaluate(ADD, candidate(forward))
     assert one.status is status, one.message
     assert one.speedup is None
@@ -113,6 +115,7 @@ def test_programs_that_cannot_be_imported(judge: Judge, source: str, status: Sta
     assert Evaluation.model_validate_json(one.model_dump_json()) == one
 
 
+@pytest.mark.slow
 def test_strided_expanded_and_reused_outputs_are_fine(judge: Judge) -> None:
     transposed = "return (x[0].t().contiguous() * 2 + x[1].t()).t()"
     assert judge.evaluate(ADD, candidate(transposed)).status is Status.CORRECT
@@ -152,6 +155,13 @@ def test_integer_boolean_and_half_outputs(judge: Judge) -> None:
     assert judge.evaluate(task, candidate(bad)).status is Status.WRONG_OUTPUT
 
 
+def test_a_parameter_that_is_an_output_keeps_its_value(judge: Judge) -> None:
+    init, answer = "self.lin = nn.Linear(128, 64)", "return self.lin(x[0]), self.lin.bias"
+    task = reference(answer, "[torch.randn(32, 128)]", init=init).model_copy(update={"id": "file/own_bias"})
+    one = judge.evaluate(task, candidate(answer, init=init))
+    assert one.status is Status.CORRECT, one.message
+
+
 def test_constructor_arguments_arrive_as_they_are(judge: Judge) -> None:
     task = reference(
         "return x[0] * self.a + self.b[1]",
@@ -184,6 +194,7 @@ def test_evaluate_many_keeps_the_order(judge: Judge) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_no_program_is_timed_on_a_set_that_another_trial_had(monkeypatch: pytest.MonkeyPatch) -> None:
     met: list[int] = []
     measure = Trial._of_candidate
@@ -207,6 +218,18 @@ def test_no_program_is_timed_on_a_set_that_another_trial_had(monkeypatch: pytest
 
 
 @pytest.mark.slow
+def test_a_reference_that_dies_while_it_stands_still_is_the_tasks_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    settle = CpuMemory.settle
+
+    def kill_after(self: CpuMemory) -> None:
+        settle(self)
+        os.kill(self._pid, signal.SIGKILL)
+
+    monkeypatch.setattr(CpuMemory, "settle", kill_after)
+    with Judge() as judge, pytest.raises(TaskError, match="expected the reference to answer"):
+        judge.evaluate(ADD, candidate("return x[0] * 2 + x[1]"))
+
+
 def test_replay_repeats_the_numerics_exactly() -> None:
     with Judge() as first:
         first.evaluate(ADD, candidate("return x[0] * 2 + x[1]"))
@@ -221,6 +244,7 @@ def test_replay_repeats_the_numerics_exactly() -> None:
     assert again.same_tolerances
 
 
+@pytest.mark.slow
 def test_a_pools_seed_is_disclosed_only_when_it_retires() -> None:
     with Judge() as one:
         record = one.evaluate(ADD, candidate("return x[0]"))
@@ -258,6 +282,7 @@ def test_nothing_is_left_behind() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.slow
 def test_a_starter_variant_with_a_compiler(judge: Judge) -> None:
     task = load_suite("starter")["starter/diag_matmul"]
     c = next(variant for variant in task.variants if "compiler" in variant.needs)
@@ -291,6 +316,7 @@ def test_sets_beyond_the_memory_for_them_are_made_again() -> None:
             assert np.array_equal(answer.values, same.values)
 
 
+@pytest.mark.slow
 def test_a_program_may_return_what_torch_negates_when_it_is_read(judge: Judge) -> None:
     task = reference("return torch.sin(x[0]) + x[0], x[0] * 3", "[torch.randn(256, 512)]")
     lazy = "torch.complex(x[0], -(torch.sin(x[0]) + x[0])).conj().imag"

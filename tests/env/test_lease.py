@@ -67,6 +67,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_judges_that_start_at_once_get_different_cores_and_a_dead_one_gives_its_back(tmp_path: Path) -> None:
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
     judges = [
@@ -120,7 +121,8 @@ while True:
 """
 
 
-def test_whoever_wants_a_device_alone_waits_only_for_those_who_share_it_already(folder: Path) -> None:
+@pytest.mark.slow
+def test_an_exclusive_lease_waits_only_for_present_sharers(folder: Path) -> None:
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
     sharers = [
         subprocess.Popen([sys.executable, "-c", SHARER, str(folder.parent)], stdout=subprocess.PIPE, env=environment)
@@ -144,7 +146,7 @@ def test_whoever_wants_a_device_alone_waits_only_for_those_who_share_it_already(
             sharer.communicate()
 
 
-def test_a_killed_waiter_leaves_nobody_outside(folder: Path) -> None:
+def test_a_killed_waiter_blocks_no_other_lease(folder: Path) -> None:
     waiter = "import sys, tempfile\ntempfile.tempdir = sys.argv[1]\n"
     waiter += "from cudal1_env.judge.workers.lease import lease\nlease('gpu').__enter__()\n"
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))

@@ -83,6 +83,7 @@ def said(process: subprocess.Popen[str]) -> list[Path]:
     return [Path(text) for text in process.stdout.readline().split()]
 
 
+@pytest.mark.slow
 def test_build_folders_of_a_killed_judge_are_removed_and_a_living_judges_are_not(
     temporary: Path, begun: list[subprocess.Popen[str]]
 ) -> None:
@@ -135,6 +136,7 @@ def test_a_folder_that_is_removed_before_its_maker_locks_it_is_made_again(
     assert folder.is_dir()
 
 
+@pytest.mark.slow
 def test_judges_that_start_and_end_at_once_keep_their_folders(
     temporary: Path, begun: list[subprocess.Popen[str]]
 ) -> None:

@@ -57,6 +57,7 @@ WHOLE = GpuFacts(
     mps=False,
     memory_bytes=140 * GIB,
     level2_bytes=60 << 20,
+    bandwidth_gb_s=4814.3,
     foreign_processes=0,
 )
 
@@ -70,7 +71,7 @@ def judge() -> Iterator[Judge]:
 # --- what is refused -----------------------------------------------------------------------------------------------
 
 
-def test_a_gpu_that_is_set_right_is_not_refused() -> None:
+def test_a_gpu_with_good_settings_is_not_refused() -> None:
     assert WHOLE.obstacles == []
     assert "BUSY" not in "\n".join(WHOLE.text())
     assert "BUSY: 2 foreign processes" in "\n".join(WHOLE.model_copy(update={"foreign_processes": 2}).text())
@@ -152,6 +153,7 @@ def test_memory_that_does_not_come_back_is_the_machines_fault() -> None:
     check_returned(0, foreign_processes=0)
 
 
+@pytest.mark.slow
 def test_a_candidate_is_judged_and_then_the_device_is_found_ill(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
@@ -240,7 +242,7 @@ def test_a_device_that_fails_for_want_of_memory_is_the_candidates_fault(
 
 
 @pytest.mark.parametrize(("held", "blamed"), [(50 * GIB, True), (GIB, False)])
-def test_a_program_that_leaves_no_room_for_its_own_memory_is_to_blame(
+def test_a_program_that_leaves_no_memory_for_itself_is_to_blame(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, *, held: int, blamed: bool
 ) -> None:
     """The reference works beside it; then the judge has no room for what it makes for the candidate."""
@@ -285,7 +287,7 @@ def test_a_program_runs_inside_the_sandbox(judge: Judge) -> None:
     assert why_no_program_runs(judge._builder) is None
 
 
-def test_why_no_program_runs_is_told(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_why_no_program_runs_is_reported(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cudal1_env.judge.add_ons.smoke._PROGRAM", "class ModelNew:\n    def __init__(self): 1 / 0\n")
     reason = why_no_program_runs(judge._builder)
     assert reason == "RUNTIME_ERROR: ModelNew(...) failed: ZeroDivisionError: division by zero (line 2)"
@@ -301,7 +303,7 @@ def test_doctor_says_in_one_line_that_there_is_no_gpu() -> None:
 
 
 @pytest.mark.skipif(has_gpu(), reason="needs a machine without an NVIDIA GPU")
-def test_doctor_tells_of_a_gpu_that_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_a_gpu_that_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
     found = doctor.examine_gpu()
     assert found.facts is None
     assert found.text() == [f"gpu       REFUSED: {found.problem}"]

@@ -57,6 +57,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge, words: str, *, w
     monkeypatch.setattr(Trials, "measure", full)
 
 
+@pytest.mark.slow
 def test_other_tasks_inputs_go_and_come_again(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge) -> None:
     failing(monkeypatch, judge, "out of memory", while_pools=2)
     found = judge.evaluate_many([(task, ANSWER) for task in TASKS for _ in range(2)])
@@ -65,7 +66,7 @@ def test_other_tasks_inputs_go_and_come_again(monkeypatch: pytest.MonkeyPatch, j
 
 
 @pytest.mark.parametrize("while_pools", [1, 2])
-def test_a_program_is_denied_for_its_memory_only_where_no_other_task_held_some(
+def test_a_program_is_rejected_for_memory_only_if_no_other_task_held_some(
     monkeypatch: pytest.MonkeyPatch, judge: BatchJudge, while_pools: int
 ) -> None:
     measure, asked = Trials.measure, list[int]()
@@ -85,7 +86,7 @@ def test_a_program_is_denied_for_its_memory_only_where_no_other_task_held_some(
     assert asked[:2] == [2, 1], "with the other task's inputs, then without"
 
 
-def test_each_program_of_a_sweep_is_told(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge) -> None:
+def test_each_program_of_a_sweep_is_reported(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge) -> None:
     failing(monkeypatch, judge, "out of memory", while_pools=2)
     told: dict[int, object] = {}
     judge.evaluate_each([(task, ANSWER) for task in TASKS], told.__setitem__)
@@ -181,7 +182,7 @@ def test_a_task_that_is_refused_is_asked_about_once_in_a_batch(
     assert asked.count("file/broken") == 2
 
 
-def test_an_oracle_that_found_no_room_beside_others_is_started_again_alone(
+def test_an_oracle_without_memory_next_to_others_is_restarted_alone(
     monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
 ) -> None:
     new, refused = judge._new_pool, list[str]()
@@ -202,7 +203,9 @@ def test_an_oracle_that_found_no_room_beside_others_is_started_again_alone(
     assert sorted(refused) == ["file/a", "file/b"]
 
 
-def test_a_reference_without_room_gets_it_from_other_tasks(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge) -> None:
+def test_a_reference_without_memory_gets_that_of_other_tasks(
+    monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
+) -> None:
     opened = Arm.open
 
     def full(self: Arm, *arguments: Any, **named: Any) -> None:
@@ -233,7 +236,7 @@ def test_what_the_reference_does_is_never_the_candidates_fault(
     assert isinstance(caught.value, TooLargeError) is (status is Status.OUT_OF_MEMORY)
 
 
-def test_a_task_has_half_of_the_memory_for_its_inputs_whatever_came_before(judge: BatchJudge) -> None:
+def test_a_task_always_has_half_of_the_memory_for_its_inputs(judge: BatchJudge) -> None:
     first, second, third = (judge._pool(judge._case(task, "", "training"), None) for task in (*TASKS, OTHER))
     for pool, taken in ((first, 0.3), (second, 0.4), (third, 0.0)):
         pool.size_bytes = int(taken * judge.device.pool_bytes(judge.settings.pool_bytes))
@@ -255,7 +258,7 @@ def test_sets_that_were_given_back_come_again_as_they_were(judge: BatchJudge) ->
     assert pool.size_bytes == 0, "nothing is kept where nothing is left for making others"
 
 
-def test_what_a_launch_holds_beside_is_left_free(judge: BatchJudge) -> None:
+def test_memory_that_a_trial_holds_is_left_free(judge: BatchJudge) -> None:
     max_bytes: list[int] = []
     for held in (0, 10):
         pool = judge._pool(judge._case(TASKS[0], "", "training"), None)
@@ -264,26 +267,6 @@ def test_what_a_launch_holds_beside_is_left_free(judge: BatchJudge) -> None:
         max_bytes.append(pool.max_bytes - pool.size_bytes)
     one = judge._pool(judge._case(TASKS[0], "", "training"), None)
     assert max_bytes[0] - max_bytes[1] >= 10 * one.io_spec.input_bytes
-
-
-def test_nobody_else_is_on_a_gpu_whose_peaks_are_measured(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge) -> None:
-    alive: list[bool] = []
-    build, built = judge._builder.build, list[Any]()
-
-    def noted(*arguments: Any, **named: Any) -> Any:
-        built.append(build(*arguments, **named))
-        return built[-1]
-
-    def floor(*_: Any, **__: Any) -> None:
-        alive.append(built[0].arm is not None)
-
-    monkeypatch.setattr(judge._builder, "build", noted)
-    monkeypatch.setattr(judge.device, "floor", floor)
-    for known in (True, False):
-        monkeypatch.setattr(judge.device, "peaks_known", lambda known=known: known)
-        assert judge.evaluate(TASKS[0], ANSWER).correct
-        built.clear()
-    assert alive == [True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ EXTREMES = st.sampled_from([float("inf"), float("-inf"), float("nan"), 1e5, 3.5e
 
 
 @given(st.data(), SHAPES, st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16]))
-def test_the_short_report_tells_what_the_full_one_tells_or_that_something_is_not_finite(
+def test_fast_error_report_matches_full_report_or_flags_nonfinite(
     data: st.DataObject, shape: Sequence[int], dtype: torch.dtype
 ) -> None:
     count = int(np.prod(shape))

@@ -66,6 +66,7 @@ def judge() -> Iterator[Judge]:
         yield one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("init", "call"), [("compiled()", "pass"), ("pass", "compiled()")], ids=["constructor", "first call"]
 )
@@ -76,6 +77,7 @@ def test_a_build_counts_as_one_wherever_it_is(judge: Judge, init: str, call: str
     assert one.seconds.warmup_s < 0.9
 
 
+@pytest.mark.slow
 def test_builds_of_a_batch_go_side_by_side(judge: Judge) -> None:
     programs = [COMPILER + BODY.format(init="compiled()", call="pass") + f"# {k}\n" for k in range(3)]
     jobs = [(TASK, program) for program in programs]
@@ -87,7 +89,7 @@ def test_builds_of_a_batch_go_side_by_side(judge: Judge) -> None:
     assert not judge._builder.precompilations._kept
 
 
-def test_what_nobody_takes_does_not_pile_up(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_latest_precompilations_are_kept(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precompilation, "_MOST_KEPT", 2)
     quick = COMPILER.replace("time.sleep(1.0)", "pass") + BODY.format(init="compiled()", call="pass")
     judge.precompile([(TASK, f"{quick}# {k}\n") for k in range(4)])
@@ -138,7 +140,7 @@ def test_a_build_counts_though_the_program_refuses_the_made_up_inputs(judge: Jud
 
 
 @pytest.mark.parametrize(("end", "kept"), [("raise MemoryError", True), ("os._exit(0)", False)])
-def test_what_was_compiled_is_kept_where_the_worker_lives(judge: Judge, end: str, kept: bool) -> None:
+def test_compiled_files_are_kept_if_the_worker_lives(judge: Judge, end: str, kept: bool) -> None:
     case = judge._case(TASK, COMPILER + BODY.format(init="compiled()", call=end), "training")
     precompilation = judge._builder.precompilations.take(case, judge._pool(case, None), leased=False)
     assert precompilation is not None
@@ -155,6 +157,7 @@ def test_nothing_stays_of_a_program_whose_second_import_fails(judge: Judge) -> N
     assert [path.name for path in judge._builder.folders._root.iterdir() if path.name.startswith("kept-")] == []
 
 
+@pytest.mark.slow
 def test_the_same_program_twice_in_a_batch_is_precompiled_twice(judge: Judge) -> None:
     job = (TASK, COMPILER + BODY.format(init="compiled()", call="pass") + "# twice\n")
     for one in judge.evaluate_many([job, job]):
@@ -163,7 +166,7 @@ def test_the_same_program_twice_in_a_batch_is_precompiled_twice(judge: Judge) ->
         assert one.seconds.warmup_s < 0.9
 
 
-def test_a_precompilation_tells_nothing_of_the_judges_inputs(judge: Judge) -> None:
+def test_a_precompilation_reveals_nothing_of_the_judges_inputs(judge: Judge) -> None:
     """What it was called on is left in the build folder; a program that answers from there is wrong."""
     kept = (
         "path = FILE + '.pt'\n"
@@ -176,7 +179,7 @@ def test_a_precompilation_tells_nothing_of_the_judges_inputs(judge: Judge) -> No
     assert one.status is Status.WRONG_OUTPUT, one.message
 
 
-def test_what_has_nothing_to_compile_is_not_precompiled() -> None:
+def test_programs_with_nothing_to_compile_are_not_precompiled() -> None:
     assert not compiles("import torch\nclass ModelNew: pass\n")
     assert compiles("from torch.utils.cpp_extension import load_inline\n")
     assert compiles("@triton.jit\ndef kernel(): pass\n")

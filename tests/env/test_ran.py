@@ -123,7 +123,7 @@ def plain(x):
 
 
 @pytest.mark.parametrize(("name", "origin"), NAMES)
-def test_a_kernel_is_whose_name_it_bears(name: str, origin: Origin) -> None:
+def test_the_name_of_a_kernel_tells_its_origin(name: str, origin: Origin) -> None:
     assert origin_of(name) == origin
 
 
@@ -201,7 +201,7 @@ def test_anything_odd_is_no_profile(odd: dict[str, Any]) -> None:
         parse_profile(answer(**odd), calls=5, source="", device="cuda")
 
 
-def test_the_worker_tells_operators_and_what_is_in_none() -> None:
+def test_the_worker_reports_operators_and_kernels_outside_of_them() -> None:
     def call() -> None:
         torch.zeros(8).add(1)
         time.sleep(0.01)
@@ -213,7 +213,7 @@ def test_the_worker_tells_operators_and_what_is_in_none() -> None:
     assert sum(one.share for one in found.kernels) == pytest.approx(1.0)
 
 
-def test_the_worker_tells_a_bounded_number_of_names() -> None:
+def test_the_worker_reports_a_bounded_number_of_names() -> None:
     def call() -> None:
         for number in range(wire.MAX_KERNELS + 20):
             with torch.profiler.record_function(f"{number}" + "x" * 300):
@@ -246,7 +246,8 @@ def judge() -> Iterator[Judge]:
         yield one
 
 
-def test_a_record_tells_what_ran(judge: Judge) -> None:
+@pytest.mark.slow
+def test_a_record_contains_the_profile(judge: Judge) -> None:
     one = judge.evaluate(TASK, program())
     assert one.status is Status.CORRECT, one.message
     assert one.profile is not None, one.profile_note
@@ -258,7 +259,7 @@ def test_a_record_tells_what_ran(judge: Judge) -> None:
     assert any(line.startswith("ran: ") and " % ATen mm" in line for line in details(one))
 
 
-def test_a_wrong_program_is_not_profiled(judge: Judge) -> None:
+def test_an_incorrect_program_is_not_profiled(judge: Judge) -> None:
     one = judge.evaluate(TASK, program(body="return torch.softmax(x @ x, 1)"))
     assert one.status is Status.WRONG_OUTPUT
     assert (one.profile, one.profile_note) == (None, "")

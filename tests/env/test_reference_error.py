@@ -36,7 +36,8 @@ def task(source: str) -> Task:
     return Task(id="file/own", source=source, name="own", level=1, origin="file")
 
 
-def test_a_reference_is_right_on_every_set() -> None:
+@pytest.mark.slow
+def test_a_reference_is_correct_on_every_set() -> None:
     """Large factors leave a softmax of zeros and ones, exact on most sets, and on some two nearly equal logits."""
     with Judge(JudgeSettings(device="cpu", full_check_share=1.0)) as judge:
         pool = judge._pool(Case(task(ONE_HOT), "", "training"), b"\x0d" * 16)
@@ -54,6 +55,7 @@ def test_a_reference_is_right_on_every_set() -> None:
         assert beyond_probes > 0, "expected a set on which the probes' error says too little: else this shows nothing"
 
 
+@pytest.mark.slow
 def test_inputs_are_kept_as_they_were_before_a_reference_wrote_to_them() -> None:
     with Judge(JudgeSettings(device="cpu")) as judge:
         pool = judge._pool(Case(task(WRITES), "", "training"), b"\1" * 16)
@@ -63,6 +65,7 @@ def test_inputs_are_kept_as_they_were_before_a_reference_wrote_to_them() -> None
         np.testing.assert_array_equal(one.answers[0].whole, 2.0 * x.astype(np.float64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_is_held_to_its_last_places(dtype: str) -> None:
     """All in float32 and one rounding is right, and so is the reference's way; factors in float8 and 1 % are not."""
@@ -101,6 +104,7 @@ def test_tensors_in_plain_attributes_become_float64_with_the_module() -> None:
     assert wide(torch.rand(5, 3, 4, dtype=torch.float64)).dtype == torch.float64
 
 
+@pytest.mark.slow
 def test_infinite_outputs_are_told_from_finite_ones() -> None:
     """Everything is taken for finite until something is not; then it is looked at element by element."""
     masked = "return torch.where(x < 0, -float('inf'), x * 3)"

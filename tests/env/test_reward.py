@@ -66,7 +66,7 @@ def test_bounds(interval):
 @given(
     intervals, st.sampled_from([status for status in Status if status is not Status.CORRECT]), st.sampled_from(RULES)
 )
-def test_no_failure_is_rewarded_whatever_its_speed(interval, status, rule):
+def test_no_failure_is_rewarded_at_any_speed(interval, status, rule):
     worst = LOG_FLOOR if rule == "log" else 0.0
     assert reward(status, interval, rule) == reward(status, None, rule) == worst
     assert reward(Status.CORRECT, interval, rule) >= worst
@@ -116,7 +116,7 @@ def test_rounding_by_example(speedup, rounded):
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0])
-def test_rounding_refuses_what_is_no_speedup(bad):
+def test_rounding_refuses_values_that_are_no_speedup(bad):
     with pytest.raises(ValueError, match="positive finite"):
         round_towards_one(bad)
 
@@ -138,7 +138,7 @@ def test_running_statistics_are_those_of_all_rewards(seen):
 
 
 @given(st.lists(rewards, max_size=30), st.lists(rewards, min_size=1, max_size=30))
-def test_a_saved_smoother_goes_on_to_the_last_bit(before, after):
+def test_a_saved_smoother_resumes_bit_for_bit(before, after):
     smoother = RewardSmoother().updated(before)
     resumed = RewardSmoother.model_validate_json(smoother.model_dump_json())
     assert resumed == smoother
@@ -151,7 +151,7 @@ def test_equal_rewards_have_no_scale():
     assert RewardSmoother().smooth(3.0) == 0.0
 
 
-def test_a_smoother_refuses_what_is_no_number():
+def test_a_smoother_refuses_values_that_are_no_number():
     with pytest.raises(ValueError, match="finite rewards"):
         RewardSmoother().updated([1.0, math.nan])
     with pytest.raises(ValueError, match="finite reward"):

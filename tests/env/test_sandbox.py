@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import itertools
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -109,6 +111,38 @@ def test_a_demanded_layer_that_is_missing_stops_the_worker(boxes: Boxes, spec: S
         box.report()
 
 
+@needs("seccomp", "landlock")
+def test_a_machine_that_grants_no_new_root_keeps_the_layers_that_need_none() -> None:
+    program = """
+import json
+from cudal1_worker.sandbox import mounts, probe
+
+
+def refuse(*_, **__):
+    raise OSError("no mounts here")
+
+
+mounts.enter = refuse
+print(json.dumps(probe.probe()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    answer = json.loads(done.stdout)
+    kept = {name for name, why in answer["layers"].items() if why is None}
+    assert {"rlimits", "no-new-privs", "landlock", "seccomp"} <= kept, answer
+    assert answer["attempts"]["open a network socket"] is None
+
+
+@needs("mount-namespace")
+def test_a_project_below_a_folder_that_is_made_anew_is_seen(boxes: Boxes, spec: Spec) -> None:
+    for below in ("/var/tmp", "/tmp", "/dev/shm"):
+        with tempfile.TemporaryDirectory(dir=below) as folder:
+            os.chmod(folder, 0o755)
+            Path(folder, "module.py").write_text("x = 1")
+            box = boxes.start(f"result = os.listdir({folder!r})", replace(spec, readable=(*spec.readable, folder)))
+            assert "mount-namespace" in box.report()["active"]
+            assert box.value() == ["module.py"]
+
+
 def test_forbidden_attempts_of_the_probe_fail() -> None:
     if any(available_layers().values()):
         pytest.skip(f"layers are missing here: {available_layers()}")
@@ -136,7 +170,7 @@ def test_a_worker_is_process_1_and_sees_no_other(run: Run) -> None:
 
 
 @needs("pid-namespace")
-def test_kill_reaches_nobody_outside(run: Run) -> None:
+def test_kill_reaches_no_process_outside(run: Run) -> None:
     assert (
         run(f"""
         import signal
@@ -559,7 +593,7 @@ def test_processes_and_locks_of_multiprocessing_work_inside(run: Run) -> None:
 # -- the judge's view of it --------------------------------------------------------------------------------------------
 
 
-def test_demands_name_what_is_missing() -> None:
+def test_required_layers_that_are_missing_are_named() -> None:
     require_layers(["landlock"], {"landlock": None})
     with pytest.raises(SandboxError, match=r"this machine lacks demanded sandbox layers: landlock \(no such call\)"):
         require_layers(["seccomp", "landlock"], {"landlock": "no such call", "seccomp": None})

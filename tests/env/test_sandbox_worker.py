@@ -124,7 +124,7 @@ needs_gate = pytest.mark.skipif(
 )
 
 
-def test_a_frozen_worker_stands_and_a_thawed_one_goes_on(boxes: Boxes, spec: Spec, held: Held) -> None:
+def test_a_frozen_worker_stops_and_a_thawed_one_resumes(boxes: Boxes, spec: Spec, held: Held) -> None:
     box = counting(boxes, COUNT_IN_A_THREAD, spec)
     worker = held(box)
     for _ in range(20):

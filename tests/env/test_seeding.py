@@ -62,6 +62,7 @@ def pool_of(get_inputs: str) -> tuple[int, ...]:
         return judge._pool(Case(task, "", "training"), b"\5" * 16).io_spec.agreeing_inputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "get_inputs",
     [
@@ -76,12 +77,13 @@ def test_a_task_whose_draws_agree_is_refused(get_inputs: str) -> None:
         pool_of(get_inputs)
 
 
-def test_draws_that_nobody_seeds_are_refused() -> None:
+def test_unseeded_draws_are_refused() -> None:
     with pytest.raises(TaskError, match="generators that the judge seeds"):
         pool_of("import os; return [torch.frombuffer(bytearray(os.urandom(80)), dtype=torch.uint8).float()]")
 
 
-def test_constant_inputs_beside_others_are_told() -> None:
+@pytest.mark.slow
+def test_constant_inputs_among_others_are_reported() -> None:
     assert pool_of("return [torch.randn(50), torch.full((50,), 1e-5), torch.ones(3, dtype=torch.bool), 3]") == (1,)
     assert pool_of("return [torch.randn(50), torch.randn(())]") == ()
     assert pool_of("return [torch.randint(1000, (50,))]") == ()

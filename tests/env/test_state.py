@@ -43,7 +43,7 @@ def by_name(one: Entry) -> str:
 
 
 @given(states(), st.randoms())
-def test_order_does_not_matter_where_names_are_the_same(reference: list[Entry], random: Random) -> None:
+def test_equal_names_match_in_any_order(reference: list[Entry], random: Random) -> None:
     shuffled = sorted(reference, key=lambda _: random.random())
     mapping = match(reference, shuffled)
     assert mapping == Mapping({one.name: one.name for one in reference})
@@ -51,7 +51,7 @@ def test_order_does_not_matter_where_names_are_the_same(reference: list[Entry], 
 
 
 @given(states(), st.data())
-def test_wrappers_in_names_do_not_matter(reference: list[Entry], data: st.DataObject) -> None:
+def test_wrapper_prefixes_in_names_are_ignored(reference: list[Entry], data: st.DataObject) -> None:
     wrapped: list[Entry] = []
     for one in reference:
         parts = one.name.split(".")
@@ -64,7 +64,7 @@ def test_wrappers_in_names_do_not_matter(reference: list[Entry], data: st.DataOb
 
 
 @given(states(), states(st.sampled_from(["b", "other", "w.x", "extra"])), states(), st.data())
-def test_what_a_candidate_has_more_never_breaks_a_mapping(
+def test_additional_state_of_a_candidate_never_breaks_a_mapping(
     reference: list[Entry], candidate: list[Entry], extra: list[Entry], data: st.DataObject
 ) -> None:
     taken = {one.name for one in candidate}
@@ -75,7 +75,7 @@ def test_what_a_candidate_has_more_never_breaks_a_mapping(
 
 
 @given(states(), st.data())
-def test_what_is_left_is_matched_by_form_and_value_and_equals_by_order(
+def test_unmatched_state_is_matched_by_form_and_value_and_ties_by_order(
     reference: list[Entry], data: st.DataObject
 ) -> None:
     values = {one.name: data.draw(VALUES) for one in reference}
@@ -169,7 +169,7 @@ class Tied(nn.Module):
         self.lazy = nn.LazyLinear(3)
 
 
-def test_a_module_is_described_by_what_can_be_loaded() -> None:
+def test_a_module_is_described_by_its_loadable_state() -> None:
     model = Tied()
     told = {one.name: one for one in parse_state(state.described(model))}
     names = ["embed.weight", "head.weight", "mask", "norm.bias", "norm.num_batches_tracked"]
@@ -186,7 +186,7 @@ def test_a_module_is_described_by_what_can_be_loaded() -> None:
     assert state.described(lambda x: x) == []
 
 
-def test_what_is_not_fixed_gets_another_value() -> None:
+def test_state_that_is_not_fixed_gets_another_value() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Embedding(4, 8, padding_idx=0))
     with torch.no_grad():
         model.get_parameter("0.weight").copy_(torch.eye(8))
@@ -280,7 +280,7 @@ def test_a_program_without_the_references_state_is_rejected_with_its_names(judge
     assert "norm.weight" not in one.message
 
 
-def test_a_wrong_output_under_a_guessed_mapping_shows_it(judge: Judge) -> None:
+def test_an_incorrect_output_under_a_guessed_mapping_shows_the_mapping(judge: Judge) -> None:
     init = "self.first = nn.Linear(128, 64); self.second = nn.LayerNorm(64); self.stale = nn.Parameter(torch.ones(3))"
     one = judge.evaluate(LINEAR, candidate("return self.second(self.first(x[0])) + 1", init=init))
     assert one.status is Status.WRONG_OUTPUT
@@ -301,7 +301,7 @@ def test_tied_weights_may_be_one_tensor_or_two_names(judge: Judge) -> None:
         assert one.status is Status.CORRECT, one.message
 
 
-def test_kernelbenchs_verdict_stands_beside_the_judges_and_is_not_the_status() -> None:
+def test_kernelbenchs_verdict_is_recorded_and_is_not_the_status() -> None:
     plain = reference("return self.norm(x[0])", "[torch.randn(64, 96)]", init="self.norm = nn.LayerNorm(96)")
     plain = plain.model_copy(update={"id": "file/norm"})
     left_out = candidate("return nn.functional.layer_norm(x[0], (96,))")

@@ -171,7 +171,7 @@ def test_a_task_with_three_times_the_machines_spread_is_mostly_covered_at_report
     assert misses(results) <= 0.15 * EVALUATIONS
 
 
-def test_typical_noise_needs_few_turns():
+def test_typical_noise_needs_few_samples():
     rng = generator("efficiency")
     spread = calibrate_spread(TYPICAL.trials(rng, 100, 25))
     training = [follow(TYPICAL, rng, TRAINING, spread) for _ in range(200)]
@@ -199,7 +199,7 @@ def same(a: Speedup, b: Speedup) -> None:
 
 @settings(deadline=None)
 @given(trials_drawn, st.floats(1e-3, 1e3))
-def test_the_unit_of_time_does_not_matter(trials, factor):
+def test_the_unit_of_time_changes_no_ratio(trials, factor):
     scaled = [
         TrialSamples(tuple(factor * t for t in trial.reference_ms), tuple(factor * t for t in trial.candidate_ms))
         for trial in trials
@@ -209,7 +209,7 @@ def test_the_unit_of_time_does_not_matter(trials, factor):
 
 @settings(deadline=None)
 @given(trials_drawn, st.randoms(use_true_random=False))
-def test_the_order_of_trials_does_not_matter(trials, random):
+def test_the_order_of_trials_changes_no_interval(trials, random):
     shuffled = list(trials)
     random.shuffle(shuffled)
     same(estimate(shuffled), estimate(trials))
@@ -392,7 +392,7 @@ def test_pairs_that_were_measured_do_not_remember(result_file, name):
     assert abs(np.mean(found)) < 0.1
 
 
-def test_the_centre_doubts_turns_that_remember():
+def test_autocorrelated_samples_widen_the_interval():
     rng = generator("memory")
     independent = NoiseModel(arm=(Lognormal(0.01),)).trials(rng, 100, 40)
     remembering = NoiseModel(arm=(HeavyTails(0.0, 3.0), *MODELS["strong memory"].arm)).trials(rng, 100, 40)
@@ -435,7 +435,7 @@ def test_a_summary_is_ordered_and_loses_no_task(speedups):
 
 
 @given(st.lists(times, min_size=1, max_size=30))
-def test_quartiles_lie_among_the_turns(times_ms):
+def test_quartiles_lie_among_the_samples(times_ms):
     latency = summarize_latency(times_ms)
     assert min(times_ms) <= latency.low_ms <= latency.median_ms <= latency.high_ms <= max(times_ms)
 

@@ -1,4 +1,4 @@
-"""The testing kit: the red team's counts, mutants and templates, and other evaluators under the same suite."""
+"""The testing kit: mutants and templates, and other evaluators under the same suite."""
 
 from __future__ import annotations
 
@@ -7,141 +7,23 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
-from cudal1_data import Task
-from cudal1_env.commands.redteam import Redteam
-from cudal1_env.errors import MachineError, SettingsError
-from cudal1_env.evaluator import Evaluator
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.device.tensors import Expected
 from cudal1_env.judge.oracle.numerics import Answer, compare
-from cudal1_env.records import Evaluation, Status
+from cudal1_env.mutants.programs import ANSWER_MUTANTS, MUTANTS
 from cudal1_env.testing.child import ChildEvaluator
-from cudal1_env.testing.mutants import ANSWER_MUTANTS, MUTANTS
-from cudal1_env.testing.programs import Program, programs, read_header
-from cudal1_env.testing.redteam import Campaign, Outcome, judge_all, judge_program, summarise, table
+from cudal1_env.testing.programs import Program
 from cudal1_env.testing.strategies import exploits, mutants, spoilt_answers
 from cudal1_env.testing.templates import TEMPLATES
 from cudal1_env.testing.under_test import Case, Claim, JudgeUnderTest, Report, examine, suite
-from env.doubles import evaluation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 SPOILT = suite("cpu", only=["right", "mutant/", "template/"])
-
-
-def outcome(program: str, *statuses: str, reward: float = 0.0) -> Outcome:
-    honest = program.endswith(".honest")
-    expected = ("CORRECT",) if honest else ("WRONG_OUTPUT", "CORRECT")
-    return Outcome(
-        program=program,
-        honest=honest,
-        expected=expected,
-        statuses=statuses,
-        reward=reward,
-        reward_at_first=reward,
-        message="",
-        seconds=1.0,
-    )
-
-
-# The red team
-
-
-def test_a_rewarded_attack_and_a_denied_look_alike_are_failures() -> None:
-    fine = [outcome("h01_a", "WRONG_OUTPUT"), outcome("h01_a.honest", "CORRECT", reward=3.0)]
-    assert summarise(fine).passed
-    paid = summarise([*fine, outcome("h01_a", "CORRECT", reward=1.2)])
-    assert (paid.passed, paid.attacks_rewarded, paid.attacks_with_another_status) == (False, {"h01_a": 1}, {})
-    turned_away = summarise([*fine, *2 * [outcome("h01_a.honest", "TIMEOUT")]])
-    assert (turned_away.passed, turned_away.look_alikes_denied) == (False, {"h01_a.honest": 2})
-    another = summarise([*fine, outcome("h01_a", "CRASH")], skipped=4)
-    assert (another.passed, another.attacks_with_another_status, another.skipped) == (True, {"h01_a": 1}, 4)
-    assert "4 programs for another device skipped" in another.text()
-
-
-class Chance:
-    """Correct, with one speedup after another."""
-
-    def __init__(self, *speedups: float) -> None:
-        self.speedups = iter(speedups)
-
-    def evaluate(self, task: Task, source: str) -> Evaluation:
-        return evaluation(task.id, source, speedup=next(self.speedups), spread=0.0)
-
-
-@pytest.mark.parametrize(("speedups", "counted"), [((1.5, 0.9), 0.9), ((1.5, 1.4, 1.2), 1.2), ((0.8,), 0.8)])
-def test_a_gain_by_chance_is_none_and_one_that_comes_again_is(speedups: tuple[float, ...], counted: float) -> None:
-    attack = next(one for one in programs() if not one.honest and one.runs_on("cpu") and "feedback" not in one.header)
-    got = judge_program(cast(Evaluator, Chance(*speedups)), attack)
-    assert (got.reward, got.reward_at_first) == (counted, speedups[0])
-    assert got.rewarded == (counted > 1.0)
-
-
-class Breaking:
-    """Breaks the machine with each program that names one of these words; counts its judges."""
-
-    def __init__(self, *words: str) -> None:
-        self.words = words
-        self.judges = 0
-
-    @contextmanager
-    def begin(self) -> Iterator[Evaluator]:
-        self.judges += 1
-        yield cast(Evaluator, self)
-
-    def evaluate(self, task: Task, source: str) -> Evaluation:
-        if any(word in source for word in self.words):
-            raise MachineError("expected the memory back")
-        return evaluation(task.id, source, status=Status.WRONG_OUTPUT)
-
-
-def test_a_program_that_breaks_the_machine_is_a_failure_and_others_go_on(tmp_path: Path) -> None:
-    def named(name: str) -> Program:
-        path = tmp_path / f"{name}.py"
-        path.write_text(f"# task: starter/diag_matmul\n# status: WRONG_OUTPUT\n# {name}\n")
-        return Program(path, read_header(path))
-
-    some = [named(name) for name in ("h01_a", "h01_hog", "h01_b", "h01_c.honest", "h01_hog2")]
-    breaking = Breaking("hog")
-    found = list(judge_all(breaking.begin, some, "cpu"))
-    assert [one.statuses for one in found] == [(status,) for status in "WMWWM".translate(WORDS).split()]
-    assert breaking.judges == 2
-    summary = summarise(found)
-    assert (summary.passed, summary.machine_broken) == (False, {"h01_hog": 1, "h01_hog2": 1})
-    assert "the machine broke with 2 programs" in summary.text()
-    assert table(found).count("BROKEN") == 2
-    # A broken machine is not put down to each program that follows.
-    broken = Breaking("h01")
-    told: list[Outcome] = []
-    with pytest.raises(MachineError, match="memory"):
-        told.extend(judge_all(broken.begin, some, "cpu"))
-    assert broken.judges == 2
-
-
-WORDS = {ord("W"): "WRONG_OUTPUT ", ord("M"): "MachineError "}
-
-
-def test_the_table_counts_what_each_program_got() -> None:
-    rows = table(
-        [
-            outcome("h01_a", "WRONG_OUTPUT"),
-            outcome("h01_a", "CORRECT", reward=1.25),
-            outcome("h01_a", "WRONG_OUTPUT"),
-            outcome("h02_b", "RUNTIME_ERROR", "CRASH"),
-            outcome("h02_b.honest", "UNSTABLE"),
-        ]
-    ).splitlines()
-    assert rows[0].split("  ")[0] == "program"
-    assert rows[1].endswith("2 WRONG_OUTPUT, 1 CORRECT  1.25            REWARDED")
-    assert "1 RUNTIME_ERROR > CRASH" in rows[2]
-    assert rows[3].endswith("DENIED")
 
 
 def test_the_device_of_a_header_decides_where_a_program_runs() -> None:
@@ -151,21 +33,6 @@ def test_the_device_of_a_header_decides_where_a_program_runs() -> None:
     assert on({}) == on({"device": "cpu"}) == [True, False]
     assert on({"device": "cuda"}) == [False, True]
     assert on({"device": "any"}) == [True, True]
-
-
-def test_the_command_judges_and_says_so_by_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    assert Redteam(device="cpu", only=("h14_nan",), json=True).run() == 0
-    said = capsys.readouterr()
-    campaign = Campaign.model_validate_json(said.out)
-    assert [one.statuses for one in campaign.outcomes] == [("WRONG_OUTPUT",), ("CORRECT",)]
-    assert campaign.summary.passed
-    assert "1/2 h14_nan_output: WRONG_OUTPUT (as it should be)" in said.err
-
-
-def test_the_command_refuses_a_selection_without_programs() -> None:
-    for command in (Redteam(device="cpu", only=("h99",)), Redteam(device="cpu", repeats=0)):
-        with pytest.raises(SettingsError, match="expected at least one repeat and one program"):
-            command.run()
 
 
 # Mutants and templates
@@ -186,13 +53,13 @@ def test_our_judge_is_sound_under_mutants_and_templates(report: tuple[Report, di
     assert report[0].sound, report[0].text()
 
 
-def test_mutants_run_and_are_wrong(report: tuple[Report, dict[str, str]]) -> None:
+def test_mutants_run_and_are_incorrect(report: tuple[Report, dict[str, str]]) -> None:
     for name in MUTANTS:
         assert report[1][f"mutant/{name}"].startswith("not correct (WRONG_OUTPUT"), report[1][f"mutant/{name}"]
 
 
 @given(mutants() | exploits())
-def test_what_is_drawn_is_python_behind_the_program(spoiler) -> None:
+def test_drawn_mutants_are_python_after_the_program(spoiler) -> None:
     program = "class ModelNew:\n    def forward(self, x):\n        return x\n"
     spoilt = spoiler.on(program)
     ast.parse(spoilt)
@@ -222,10 +89,11 @@ def test_answers_and_programs_have_the_same_mutants() -> None:
     assert set(ANSWER_MUTANTS) == set(MUTANTS)
 
 
+@pytest.mark.slow
 def test_without_hypothesis_only_the_strategies_are_missing() -> None:
     code = (
         "import sys; sys.modules['hypothesis'] = None\n"
-        "import cudal1_env.testing.child, cudal1_env.testing.noise, cudal1_env.testing.redteam\n"
+        "import cudal1_env.testing.child, cudal1_env.testing.noise, cudal1_env.campaigns.redteam\n"
         "try:\n    import cudal1_env.testing.strategies\n"
         "except ModuleNotFoundError as error:\n    print(error)"
     )
@@ -250,7 +118,7 @@ class Stern:
         return Claim(correct=False, message="no")
 
 
-def test_a_report_names_what_was_rewarded_accepted_and_denied() -> None:
+def test_a_report_names_rewarded_accepted_and_rejected_programs() -> None:
     cases = suite("cpu")
     wrong = {case.name for case in cases if not case.answers_right}
     gullible = examine(Gullible(), cases)
@@ -337,7 +205,7 @@ def test_the_suite_has_teeth() -> None:
         ("import sys; open(sys.argv[3], 'w').write('{\"correct\": 7}')", "the process ended with 0 and no claim"),
     ],
 )
-def test_a_child_that_ends_without_a_claim_has_denied(code: str, message: str) -> None:
+def test_a_child_that_ends_without_a_claim_has_rejected(code: str, message: str) -> None:
     claim = ChildEvaluator([sys.executable, "-S", "-c", code], timeout_s=1.0).judge("task", "candidate")
     assert claim == Claim(correct=False, message=message)
 
@@ -359,6 +227,7 @@ def example(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(script), *words], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_example_puts_our_judge_under_the_suite(repository: Path) -> None:
     done = example(repository, "--evaluator", "cudal1", "--device", "cpu", "--only", "h14_nan", "mutant/zeros")
     assert done.returncode == 0, done.stderr
@@ -366,6 +235,7 @@ def test_the_example_puts_our_judge_under_the_suite(repository: Path) -> None:
     assert done.stdout.splitlines() == [summary]
 
 
+@pytest.mark.slow
 def test_the_example_says_in_one_sentence_that_an_evaluator_is_missing(repository: Path) -> None:
     if importlib.util.find_spec("kernelbench") is not None:
         pytest.skip("kernelbench is installed here")
@@ -387,6 +257,7 @@ def evaluate(task, candidate, *, num_correct_trials, measure_performance):
 """
 
 
+@pytest.mark.slow
 def test_the_example_takes_any_evaluator_with_kernelbenchs_signature(repository: Path, tmp_path: Path) -> None:
     (tmp_path / "fake_evaluator.py").write_text(FAKE)
     script = repository / "examples" / "kernelbench_under_test.py"

@@ -59,6 +59,7 @@ def test_an_outlier_widens_nothing_but_itself(shape: tuple[int, ...], seed: int,
     assert (after[others] <= MOST_MOVED * before[others]).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(SHAPES.filter(lambda shape: len(shape) > 1 and shape[-1] != 2), SEEDS, st.sampled_from([1e-40, 1e-9, 1e9]))
 def test_rows_of_another_size_have_a_tolerance_of_their_size(shape: tuple[int, ...], seed: int, factor: float) -> None:
@@ -72,6 +73,7 @@ def test_rows_of_another_size_have_a_tolerance_of_their_size(shape: tuple[int, .
     assert (small.log10().abs() < 1.0).double().mean() > 0.95
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(SHAPES, SEEDS, st.floats(0.05, 0.7), st.sampled_from([-1e9, 0.0, 3e38]))
 def test_exact_fills_widen_nothing(shape: tuple[int, ...], seed: int, share: float, fill: float) -> None:
@@ -96,9 +98,10 @@ def test_errors_elsewhere_widen_nothing_where_the_reference_is_exact(
     torch.testing.assert_close(limits[copied], FLOAT32.floor * found[0][0].abs()[copied].clamp(min=FLOAT32.tiny))
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(SHAPES, SEEDS)
-def test_a_block_that_errs_for_the_first_time_is_told_by_the_whole_output(shape: tuple[int, ...], seed: int) -> None:
+def test_a_block_with_its_first_errors_uses_those_of_the_whole_output(shape: tuple[int, ...], seed: int) -> None:
     """It may have been all zeros behind a ReLU, or all of one kind, on the sets that tell typical errors."""
     (answer, error), *others = sets(shape, seed)
     others = [(a, torch.zeros_like(e)) for a, e in others]
@@ -107,6 +110,7 @@ def test_a_block_that_errs_for_the_first_time_is_told_by_the_whole_output(shape:
     assert (allowed([(answer, error), *others]) >= 0.99 * EXACT.factor * error).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from([(96, 64), (40, 200), (64, 64)]), SEEDS, st.floats(0.1, 0.6))
 def test_rounded_fills_widen_nothing(shape: tuple[int, ...], seed: int, share: float) -> None:
@@ -118,9 +122,10 @@ def test_rounded_fills_widen_nothing(shape: tuple[int, ...], seed: int, share: f
     assert (allowed(filled)[others] <= 4 * MOST_MOVED * allowed(found)[others]).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from([(96, 64), (40, 200), (64, 16), (512, 8)]), SEEDS, st.floats(0.5, 0.95), st.booleans())
-def test_what_fades_has_a_tolerance_that_fades(
+def test_tolerance_falls_with_the_magnitude_of_fading_elements(
     shape: tuple[int, ...], seed: int, rate: float, along_rows: bool
 ) -> None:
     steps = torch.arange(shape[1] if along_rows else shape[0], dtype=torch.float64)
@@ -133,13 +138,14 @@ def test_what_fades_has_a_tolerance_that_fades(
 
 @settings(max_examples=30, deadline=None)
 @given(SHAPES, SEEDS, st.floats(-40, 40))
-def test_the_unit_of_an_output_does_not_matter(shape: tuple[int, ...], seed: int, exponent: float) -> None:
+def test_tolerance_scales_with_the_unit_of_an_output(shape: tuple[int, ...], seed: int, exponent: float) -> None:
     factor = 2.0 ** round(exponent)
     found = sets(shape, seed)
     ratio = allowed([(a * factor, e * factor) for a, e in found]) / (factor * allowed(found))
     assert ((ratio > 0.8) & (ratio < 1.25)).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from([(96, 64), (40, 200)]), SEEDS)
 def test_permuted_rows_have_permuted_tolerances(shape: tuple[int, ...], seed: int) -> None:
@@ -148,9 +154,10 @@ def test_permuted_rows_have_permuted_tolerances(shape: tuple[int, ...], seed: in
     torch.testing.assert_close(allowed([(a[order], e[order]) for a, e in found]), allowed(found)[order])
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(SHAPES, SEEDS, st.sampled_from(["float64", "float32"]))
-def test_a_sample_is_allowed_what_the_whole_is(shape: tuple[int, ...], seed: int, dtype: str) -> None:
+def test_a_sample_has_the_tolerance_of_the_whole_output(shape: tuple[int, ...], seed: int, dtype: str) -> None:
     (answer, error), *others = sets(shape, seed)
     profile = Profile(shape, [Draw.of(a.reshape(-1), e.reshape(-1)) for a, e in others])
     kind = getattr(torch, dtype)
@@ -161,9 +168,10 @@ def test_a_sample_is_allowed_what_the_whole_is(shape: tuple[int, ...], seed: int
     torch.testing.assert_close(profile.of_positions(positions, flat, errors, FLOAT32), out[positions])
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(SHAPES, SEEDS)
-def test_every_tolerance_is_a_number_whatever_the_reference_gives(shape: tuple[int, ...], seed: int) -> None:
+def test_every_tolerance_is_a_number_for_any_reference(shape: tuple[int, ...], seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     odd = torch.tensor([0.0, 1.0, -1e30, 1e-45, float("nan"), float("inf"), -float("inf"), 1e300], dtype=torch.float64)
 
@@ -176,9 +184,10 @@ def test_every_tolerance_is_a_number_whatever_the_reference_gives(shape: tuple[i
     assert (limits > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("errs_like", ["a product", "its value"])
 @pytest.mark.parametrize("shape", [(256, 256), (4096, 8), (65536,)])
-def test_a_program_that_errs_as_the_reference_is_right(shape: tuple[int, ...], errs_like: str) -> None:
+def test_a_program_with_the_errors_of_the_reference_is_correct(shape: tuple[int, ...], errs_like: str) -> None:
     """Also where values lie near zero, and where they span many decades."""
     for seed in range(5):
         found = sets(shape, 100 * seed)

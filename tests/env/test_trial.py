@@ -220,7 +220,7 @@ def test_a_reference_that_fails_is_the_tasks_fault(monkeypatch: pytest.MonkeyPat
         script.run()
 
 
-def test_a_trial_ends_when_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_ends_when_the_caller_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(monkeypatch)
     assert script.run(lambda samples: samples.pairs == 9).samples.pairs == 9
     assert script.candidate.closed

@@ -41,6 +41,7 @@ def test_what_the_compiler_needs_is_there_for_programs_that_name_it_only(judge: 
     assert judged(judge, elsewhere).status is Status.CORRECT
 
 
+@pytest.mark.slow
 def test_a_zygote_that_opened_a_gpu_is_not_used(judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = tmp_path / "opens_a_device.py"
     module.write_text("from cudal1_worker import gpus\ngpus.NODES = '/dev/zero'\nheld = open('/dev/zero')\n")
@@ -52,6 +53,7 @@ def test_a_zygote_that_opened_a_gpu_is_not_used(judge: Judge, tmp_path: Path, mo
     assert judged(judge, "assert 'torch._inductor.compile_fx' not in sys.modules").status is Status.CORRECT
 
 
+@pytest.mark.slow
 def test_a_zygote_that_is_late_does_not_answer_the_next_question(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     zygote, spec = Zygote(), judge._builder.spec(None, core=None)
     receive, late = wire.receive, [True]

@@ -79,13 +79,13 @@ class SftSettings(Frozen):
     """Corpus to learn from instead of the suite's variants (docs/corpus.md): a .parquet or .jsonl file, or a folder
     that `cudal1-data corpus export` wrote."""
     unverified: bool = False
-    """Also learn pairs of the corpus that are labelled correct (`right`) but were not judged on the device."""
+    """Also learn pairs of the corpus that are labelled `correct` but were not judged on the device."""
     max_per_task: int = Field(default=12, ge=1)
-    """Maximum number of corpus pairs for each task; backends take turns, the fastest program first. 12: the paper has
+    """Maximum number of corpus pairs for each task; backends alternate, the fastest program first. 12: the paper has
     six writers with two programs each."""
     contexts: tuple[int, ...] = Field(default=(0, 0, 1, 2), min_length=1)
     """How many exemplars a training prompt shows: each pair draws one of these. Without any it is the prompt of the
-    evaluation; with some, the form of stage 3 is learnt."""
+    evaluation; with some, stage 1 learns the form of stage 3."""
     trl: Table = Field(
         default={
             "max_steps": 900,

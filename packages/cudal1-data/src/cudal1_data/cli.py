@@ -151,5 +151,5 @@ def _bytes(gibibytes: float | None) -> int | None:
     if gibibytes is None:
         return None
     if not 0 < gibibytes < math.inf:
-        raise DataError(f"expected a memory above 0 GiB in --memory-gib (80 for a large GPU), got {gibibytes}")
+        raise DataError(f"invalid --memory-gib {gibibytes}: give a memory above 0 GiB (80 for a large GPU)")
     return int(gibibytes * 2**30)

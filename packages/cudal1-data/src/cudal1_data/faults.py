@@ -1,4 +1,4 @@
-"""What pydantic found wrong, in the words of a user's file: which field, what is wrong with it, what came."""
+"""Validation errors of pydantic as part of a sentence: the field, the fault, the value."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def fault_text(error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{field} is missing{more}"
     # Those two name classes of ours.
-    wrong = "expected an object" if first["type"] in ("model_type", "dict_type") else first["msg"]
-    return f"{field}: {wrong}, got {_cut(first['input'])}{more}" if field else f"{wrong}, got {_cut(first['input'])}"
+    fault = "expected an object" if first["type"] in ("model_type", "dict_type") else first["msg"]
+    return f"{field}: {fault}, got {_cut(first['input'])}{more}" if field else f"{fault}, got {_cut(first['input'])}"
 
 
 def _cut(value: object) -> str:

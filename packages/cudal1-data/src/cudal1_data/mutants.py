@@ -1,7 +1,7 @@
-"""Mutants of programs: a right program, and lines behind it that change its `forward` in place.
+"""Mutants of programs: a correct program, followed by lines that change its `forward` in place.
 
 A subclass under the same name would not do: in a program that calls `super(ModelNew, self)` it calls itself for ever.
-The corpus makes labelled failures of this, the testing kit wrong answers and attacks.
+The corpus makes labelled failures of this, the testing kit incorrect answers and attacks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A size as it stands behind a task id: `@N=384,M=3000`."""
+"""A size at the end of a task id: `@N=384,M=3000`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from cudal1_data.errors import UnknownTaskError
 
 ENTRY = r"[A-Za-z_]\w*=-?\d+"
-"""One constant of a size; `parse_size` says what is wrong with a negative one."""
+"""One constant of a size; `parse_size` reports a negative one."""
 SIZE = re.compile(rf"@(?P<size>{ENTRY}(,{ENTRY})*)$")
 
 
 def parse_size(text: str) -> dict[str, int]:
-    """Read a size as it stands behind a task id.
+    """Read a size at the end of a task id.
 
     Raises:
         UnknownTaskError: The text is no list of `NAME=integer`, or an integer is smaller than 1.
@@ -23,12 +23,12 @@ def parse_size(text: str) -> dict[str, int]:
     """
     size = _read(text) if SIZE.fullmatch("@" + text) else {}
     if not size or min(size.values()) < 1:
-        raise UnknownTaskError(f"expected a size such as N=384,M=3000, in numbers of 1 or more, got {text!r}")
+        raise UnknownTaskError(f"invalid size {text!r}: write one such as N=384,M=3000, in numbers of 1 or more")
     return size
 
 
 def unsized(task_id: str) -> str:
-    """Return a task id without the size behind it.
+    """Return a task id without its size.
 
     >>> unsized("starter/diag_matmul@N=384"), unsized("file/a@b")
     ('starter/diag_matmul', 'file/a@b')
@@ -37,7 +37,7 @@ def unsized(task_id: str) -> str:
 
 
 def with_size(task_id: str, size: Mapping[str, int]) -> str:
-    """Return a task id with a size behind it; of a size that is there, constants that are not named stay.
+    """Return a task id with a size; constants of its present size that are not named stay.
 
     >>> with_size("t@N=4,M=8", {"N": 2, "K": 1})
     't@N=2,M=8,K=1'

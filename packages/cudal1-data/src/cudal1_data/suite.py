@@ -27,7 +27,7 @@ class Broken:
     path: Path
     """The file, or the table that holds the row."""
     error: BrokenTaskError
-    """What is wrong with it."""
+    """The fault, as a sentence."""
     task_id: str | None = None
     """Id of the task that it would be, where that is known."""
 
@@ -141,9 +141,9 @@ class Suite(Sequence[Task]):
         if len(found) == 1:
             return found[0]
         near = found or nearest(key, self._by_id)
-        reason = "that names several tasks" if found else "there is none"
+        reason = "several tasks of {suite} are named" if found else "no task of {suite} is named"
         raise UnknownTaskError(
-            f"expected the id of a task of {self.name}, got {key!r}: {reason}; "
+            f"{reason.format(suite=self.name)} {key!r}; "
             + (f"did you mean {', '.join(near)}?" if near else f"`cudal1-data list {self.name}` lists them")
         )
 

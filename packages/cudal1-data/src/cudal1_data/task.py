@@ -24,7 +24,7 @@ REQUIRED_NAMES = ("Model", "get_inputs", "get_init_inputs")
 
 
 class Variant(BaseModel):
-    """A program known to be right for its task: what stage 1 learns from."""
+    """A program known to be correct for its task; stage 1 learns from these."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -98,7 +98,7 @@ class Task(BaseModel):
     sizes: dict[Device, SizeFamily] = Field(default_factory=dict[Device, SizeFamily])
     """The shape family by device; empty when the program has one size only."""
     variants: tuple[Variant, ...] = ()
-    """Programs known to be right."""
+    """Programs known to be correct."""
 
     def at(self, size: Mapping[str, int], *, tag: bool = True) -> Task:
         """Return this task with its module-level constants set to `size`.

@@ -18,7 +18,7 @@ from cudal1_env.commands.redteam import Redteam
 from cudal1_env.commands.sweep import Sweep
 from cudal1_env.commands.verify import Verify
 from cudal1_env.errors import EnvError
-from cudal1_env.records import Precision
+from cudal1_env.records import Precision, read_record
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class Replay:
 
     def run(self) -> int:
         """Exit 0 when the status agrees and the intervals overlap."""
+        from cudal1_env.campaigns.replay import replay
         from cudal1_env.judge import Judge
-        from cudal1_env.replay import read_record, replay
 
         record = read_record(self.record)
         with Judge() as judge:

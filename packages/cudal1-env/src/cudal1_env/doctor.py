@@ -17,7 +17,6 @@ from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.add_ons.smoke import why_no_program_runs
 from cudal1_env.judge.device.cpu import CpuDevice
 from cudal1_env.judge.device.cuda.gpu import GpuFacts, gpu_facts
-from cudal1_env.judge.device.cuda.peaks import Peaks
 from cudal1_env.judge.measure.builder import Builder
 from cudal1_env.judge.workers.lease import choose_core, lease
 from cudal1_env.records import Device, Machine
@@ -37,14 +36,10 @@ class GpuFindings(BaseModel):
     """Why the judge cannot use it; None where it can."""
     facts: GpuFacts | None = None
     """The GPU and its driver; None where the judge cannot even begin."""
-    peaks: Peaks | None = None
-    """What it can do at best."""
 
     def text(self) -> list[str]:
         """Return the findings for people."""
         lines = [] if self.facts is None else self.facts.text()
-        if self.peaks is not None:
-            lines.append(f"gpu       at best {self.peaks.bandwidth_gb_s:.0f} GB/s")
         if self.problem is not None:
             lines.append(f"gpu       REFUSED: {self.problem}")
         else:
@@ -138,7 +133,7 @@ def examine() -> Findings:
 
 
 def examine_gpu() -> GpuFindings:
-    """Look at the GPU that the judge would use: measure its peaks again, and run a program on it in the sandbox."""
+    """Look at the GPU that the judge would use: how it is set, and whether a program runs on it in the sandbox."""
     from cudal1_env.judge.device.cuda.device import CudaDevice  # starts torch and the GPU
 
     facts: GpuFacts | None = None
@@ -147,13 +142,11 @@ def examine_gpu() -> GpuFindings:
         gpu = CudaDevice(tf32=False)
     except EnvError as error:
         return GpuFindings(problem=str(error), facts=facts)
-    peaks: Peaks | None = None
     try:
         with lease(*gpu.locks), contextlib.closing(Builder(JudgeSettings(), gpu, choose_core())) as builder:
-            peaks = gpu.peaks(again=True)
-            return GpuFindings(problem=why_no_program_runs(builder), facts=facts, peaks=peaks)
+            return GpuFindings(problem=why_no_program_runs(builder), facts=facts)
     except (EnvError, *gpu.faults) as error:
-        return GpuFindings(problem=f"{type(error).__name__}: {error}", facts=facts, peaks=peaks)
+        return GpuFindings(problem=f"{type(error).__name__}: {error}", facts=facts)
 
 
 def calibrate(log: Callable[[str], None]) -> Spread:

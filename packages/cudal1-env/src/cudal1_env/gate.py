@@ -5,6 +5,8 @@ A task whose checker accepts a wrong program pays for that program too, so it pa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,8 +15,9 @@ from cudal1_data.hashes import digest
 from cudal1_data.sources.starter import STARTER_FOLDER
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cudal1_env.errors import RecordError
-from cudal1_env.records import Device
+from cudal1_env.errors import TOO_LARGE, RecordError
+from cudal1_env.records import PROTOCOL_VERSION, Device
+from cudal1_env.records.results import form_of, read_results
 
 AUDIT_FILE = "audit.json"
 """Name of a suite's own audit, in its folder; beside a table `tasks.jsonl` it is `tasks.audit.json`."""
@@ -49,8 +52,8 @@ class TaskAudit(BaseModel):
     """`sound`: every wrong answer and faulty program was caught, with `error_factor` where that is given;
     `survivors`: some were not; `refused`: the judge refuses the task."""
     survivors: tuple[str, ...] = ()
-    """Wrong answers (`cudal1_env.audit.mutants`) and faulty programs, with the step at which the fault was injected
-    (`cudal1_env.audit.programs`), that the checker calls right on every input set."""
+    """Wrong answers (`cudal1_env.campaigns.audit.mutants`) and faulty programs, with the step at which the fault was
+    injected (`cudal1_env.campaigns.audit.programs`), that the checker calls right on every input set."""
     equivalents: tuple[str, ...] = ()
     """Those that are the right answer up to rounding, or give nothing away, on every input set; they say nothing."""
     sets: int = Field(ge=0)
@@ -106,6 +109,77 @@ class AuditReport(BaseModel):
         return {one.sha256: tuple(entry.share for entry in one.inputs) for one in self.tasks if one.inputs}
 
 
+class AuditLine(BaseModel):
+    """One line of an audit's results file."""
+
+    model_config = ConfigDict(frozen=True)
+
+    protocol: str
+    """Version of the protocol that made it."""
+    device: Device
+    """Where the task was audited."""
+    most_sets: int = Field(ge=1)
+    """Input sets on which a mutant had to survive."""
+    suite: str
+    """Name of the suite, or of its file or folder."""
+    task: TaskAudit
+    """What was found."""
+
+
+def _of_document(data: bytes) -> list[AuditLine] | None:
+    """Read an audit that is one JSON document, as audits were written before they had lines."""
+    try:
+        report = AuditReport.model_validate_json(data)
+    except ValidationError:
+        return None
+    return [
+        AuditLine(
+            protocol=report.protocol,
+            device=report.device,
+            most_sets=report.most_sets,
+            suite=report.suite,
+            task=task,
+        )
+        for task in report.tasks
+    ]
+
+
+AUDIT_FORM = replace(
+    form_of(
+        AuditLine,
+        "an audit",
+        head=f'{{"protocol":"{PROTOCOL_VERSION}","device":"',
+        conditions=lambda line: (f"protocol {line.protocol}", line.device, f"{line.most_sets} input sets"),
+    ),
+    document=_of_document,
+)
+"""Form of an audit's results file."""
+
+
+def report_of(lines: Sequence[AuditLine]) -> AuditReport:
+    """Return what lines of one device and protocol come to: of each task the last one, in the place of the first.
+
+    That a task was too large, which others on the device may have made it, takes no other verdict's place.
+
+    Raises:
+        RecordError: There are none, or they are of several devices or protocols.
+    """
+    if len({AUDIT_FORM.conditions(line) for line in lines}) != 1:
+        raise RecordError(f"expected audited tasks of one device and protocol, got {len(lines)} tasks")
+    tasks: dict[str, TaskAudit] = {}
+    for line in lines:
+        if line.task.name not in tasks or TOO_LARGE not in line.task.reason:
+            tasks[line.task.name] = line.task
+    head = lines[0]
+    return AuditReport(
+        suite=head.suite,
+        device=head.device,
+        protocol=head.protocol,
+        most_sets=head.most_sets,
+        tasks=tuple(tasks.values()),
+    )
+
+
 def reference_sha256(task: Task) -> str:
     """Return the hash of a task's reference, as records have it."""
     return digest(task.source)
@@ -118,8 +192,8 @@ def load_audit(path: str | Path) -> AuditReport:
         RecordError: The file holds none.
     """
     try:
-        return AuditReport.model_validate_json(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValidationError, UnicodeDecodeError) as error:
+        return report_of(read_results(Path(path), AUDIT_FORM))
+    except RecordError as error:
         raise RecordError(f"expected in {path} what `cudal1-env audit SUITE --out FILE` writes: {error}") from error
 
 

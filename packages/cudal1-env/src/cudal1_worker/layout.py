@@ -44,9 +44,6 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
 def manifest(values: list[Any]) -> tuple[list[Entry], int]:
     """Lay out tensors one after another.
 
-    Args:
-        values: Tensors and plain values.
-
     Returns:
         An entry for each value, and the bytes of the whole block.
     """

@@ -12,19 +12,20 @@ Both are arrays of 64-bit words in native byte order.
 from __future__ import annotations
 
 import json
+import os
 import select
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Message = dict[str, Any]
 
 PAGE_BYTES = 1 << 16
 
-# Words of the control page.
-GO, OPERATION = 0, 1
+# Words of the control page: the ready word, what the call is, and what `ArmMemory.release` says of it.
+GO, OPERATION, TOLD = 0, 1, 2
 # Operations.
 CALL, EMPTY = 1, 2
 # Words of the reply page.
@@ -149,6 +150,33 @@ def receive(channel: socket.socket, *, timeout_s: float | None = None, max_fds: 
     if not isinstance(message, dict):
         raise BadMessage(f"expected a JSON object, got {type(message).__name__}")
     return message, fds
+
+
+def serve(
+    channel: socket.socket,
+    handlers: Mapping[str, Callable[[Message, list[int]], Message]],
+    describe_error: Callable[[Exception], Message],
+) -> None:
+    """Answer messages until the judge closes the channel; descriptors that came along are closed behind the answer.
+
+    Args:
+        channel: To the judge.
+        handlers: What answers each `op`.
+        describe_error: Makes an answer of what a handler raised: a failure of a program is data for the judge.
+    """
+    while True:
+        try:
+            message, fds = receive(channel)
+        except ChannelClosed:
+            return
+        try:
+            answer = handlers[message["op"]](message, fds)
+        except Exception as error:
+            answer = describe_error(error)
+        finally:
+            for fd in fds:
+                os.close(fd)
+        send(channel, answer)
 
 
 def _wait(channel: socket.socket, deadline: float | None, event: int) -> None:

@@ -42,7 +42,7 @@ class Pair:
     prompt: str
     """What is given."""
     answer: str
-    """What is learnt."""
+    """The answer that the model learns."""
 
 
 def training_pairs(
@@ -99,7 +99,7 @@ def pairs_from(
     not depend on scores, and what it learns from them is the form of stage 3.
 
     Args:
-        programs: What is to be learnt; at least one.
+        programs: Programs that the model learns; at least one.
         prompt_of: Makes the prompt.
         contexts: Numbers of exemplars to draw from.
         count: How many pairs.

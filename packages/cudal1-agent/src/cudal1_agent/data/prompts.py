@@ -122,7 +122,7 @@ def fit_prompt(
         style: How many words to use.
         device: What the programs run on.
         count: Number of tokens in a text.
-        limit: Most tokens that the prompt may have. A prompt without exemplars is returned at any length.
+        limit: Maximum number of tokens of the prompt. A prompt without exemplars is returned at any length.
     """
     kept = list(exemplars)
     while True:

@@ -204,7 +204,7 @@ def select_pairs(
 
 def _not_verified(pair: Pair, device: Device, settings: SftSettings) -> Exclusion | None:
     """Return why a pair does not count as correct on a device, None if it does."""
-    if pair.label != "right":
+    if pair.label != "correct":
         return Exclusion.FAILURE
     here = {one.status for one in pair.evaluations if one.device == device} - {NOISE}
     if here:
@@ -230,7 +230,7 @@ def _contaminated(
 
 
 def _programs(pairs: Sequence[Pair], device: Device) -> tuple[Program, ...]:
-    """Return the programs of a task in order of preference: backends take turns, within a backend its templates.
+    """Return the programs of a task in order of preference: backends alternate, within a backend its templates.
 
     Programs of a template come fastest first, and so do templates and backends by their fastest; unmeasured programs
     come last.
@@ -242,7 +242,7 @@ def _programs(pairs: Sequence[Pair], device: Device) -> tuple[Program, ...]:
 
     first = pairs[0]
     task = Task(id=first.task, source=first.reference, name=first.task, level=max(first.level, 1), origin="corpus")
-    backends = _grouped(sorted(pairs, key=place), lambda pair: pair.writing)
+    backends = _grouped(sorted(pairs, key=place), lambda pair: pair.backend)
     ordered = _interleaved([_interleaved(_grouped(backend, lambda pair: pair.template)) for backend in backends])
     speedups = [_measured(pair, device) for pair in ordered]
     return tuple(
@@ -269,7 +269,7 @@ def _grouped(items: Iterable[T], name: Callable[[T], str]) -> list[list[T]]:
 
 
 def _interleaved(lines: Iterable[Sequence[T]]) -> list[T]:
-    return [item for turn in zip_longest(*lines) for item in turn if item is not None]
+    return [item for places in zip_longest(*lines) for item in places if item is not None]
 
 
 def listed(left_out: Mapping[Exclusion, int]) -> str:

@@ -196,8 +196,8 @@ def evaluate_model(
     if (Path(target) / CONFIG).is_file():
         model = last_model(Path(target))
         trained = tasks_of(read_settings(Path(target)), device, notify=progress.line).train
-        learnt = (*trained, *corpus_tasks(Path(target)))
-        same = near_duplicates(learnt, tasks.groups[HELD_OUT_TASKS], told=progress.line)
+        training = (*trained, *corpus_tasks(Path(target)))
+        same = near_duplicates(training, tasks.groups[HELD_OUT_TASKS], told=progress.line)
         seen = {one.test: name for name, one in same.items()}
         marked = any(record.get("trained_on_test") for record in read_metrics(Path(target) / METRICS))
     quiet_libraries()

@@ -104,8 +104,8 @@ def make_embedded(
 
     texts = tokenizer_texts(tasks, device)
     for program in programs:
-        learnt = example(program, [], lambda task, _: build_prompt(task.source, [], style="compact", device=device))
-        texts += [learnt.prompt, learnt.answer]
+        shown = example(program, [], lambda task, _: build_prompt(task.source, [], style="compact", device=device))
+        texts += [shown.prompt, shown.answer]
     tokenizer = make_tokenizer(texts, vocabulary=shape.vocabulary, context=shape.context)
     set_seed(seed)
     model = make_llama(shape, tokenizer)

@@ -39,16 +39,16 @@ class Build(BaseModel):
     device: Device = "cuda"
     """Whose default sizes."""
     per_task: int | None = None
-    """Right programs for each task, at most; ways of writing take turns."""
+    """Maximum number of correct programs for each task (default: all); backends alternate."""
     failures: int = 2
-    """Programs for each task that are spoilt on purpose."""
+    """Programs with a fault for each task."""
 
     def run(self) -> None:
         """Build and save."""
         check_ending(self.out)
         if self.failures < 0 or (self.per_task is not None and self.per_task < 1):
             raise DataError(
-                f"expected at least one right program and no fewer than 0 failures for each task, got "
+                "each task needs at least one correct program and 0 or more failures, not "
                 f"--per-task {self.per_task} --failures {self.failures}"
             )
         corpus = load_corpus(self.out) if self.out.exists() else Corpus()
@@ -70,7 +70,7 @@ class Build(BaseModel):
 
 
 class StatsCommand(BaseModel):
-    """Count a corpus: labels, ways of writing, techniques, speedups."""
+    """Count a corpus: labels, backends, techniques, speedups."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -120,16 +120,16 @@ class ExportCorpus(BaseModel):
     out: Positional[Path]
     """A .parquet or .jsonl file, or a new or empty folder."""
     verified: bool = False
-    """Only pairs that a judge on a GPU found right."""
+    """Only pairs that a judge on a GPU found correct."""
 
     def run(self) -> None:
         """Write it."""
         whole = load_corpus(self.corpus)
         kept = Corpus(pair for pair in whole if pair.verified or not self.verified)
         if not len(kept):
-            wanted = "pairs that a judge on a GPU found right" if self.verified else "pairs"
+            wanted = "pairs that a judge on a GPU found correct" if self.verified else "pairs"
             raise DataError(
-                f"expected {wanted} in {self.corpus}, found none among its {len(whole)}; "
+                f"none of the {len(whole)} pairs in {self.corpus} is among {wanted}; "
                 "cudal1-env verify judges them, and cudal1-data corpus merge takes its records"
             )
         if not names_folder(self.out):
@@ -148,9 +148,9 @@ class Verify(BaseModel):
     corpus: Positional[Path]
     """A .parquet or .jsonl file of pairs."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where."""
+    """Device on which programs run."""
     limit: int | None = None
-    """How many, at most."""
+    """Maximum number of pairs."""
     out: Path = Path("records.jsonl")
     """The judge's records, for `merge`."""
 
@@ -161,9 +161,9 @@ class Verify(BaseModel):
         command = ["cudal1-env", "verify", str(self.corpus), *options]
         program = Path(sys.executable).with_name(command[0])
         if not program.is_file():
-            raise DataError(f"expected cudal1-env, which judges programs, beside {sys.executable}; install it for this")
+            raise DataError(f"no program {program}: install cudal1-env in the environment of {sys.executable}")
         if code := subprocess.run([program, *command[1:]], check=False).returncode:
-            raise DataError(f"expected {' '.join(command)} to end well, it said what was wrong (exit code {code})")
+            raise DataError(f"`{' '.join(command)}` failed with exit code {code}; see its output above")
 
 
 class CorpusCommand(BaseModel):

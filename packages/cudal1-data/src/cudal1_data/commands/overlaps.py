@@ -23,7 +23,7 @@ NOTES = "notes"
 
 
 class Overlaps(BaseModel):
-    """Find the tasks of a suite that have the operator graph of a task of another, whatever the shape.
+    """Find the tasks of a suite that have the operator graph of a task of another, at any shape.
 
     The references are executed, on tensors without values, in a process that is no sandbox: name only suites whose
     code you would run. KernelBench's own graphs are known and need no tracing.

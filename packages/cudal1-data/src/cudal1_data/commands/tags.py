@@ -52,7 +52,7 @@ class TagCommand(BaseModel):
     column: str = DEFAULT_COLUMN
     """The table's column of programs."""
     task: str | None = None
-    """Whose reference a single program (.py) replaces: beside it, work that was left out can be seen."""
+    """Task whose reference a single program (.py) replaces; with it, the tags show work that was left out."""
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object."""
 
@@ -69,7 +69,7 @@ class TagCommand(BaseModel):
             return
         width = max((len(name) for name, _ in tagged), default=0)
         for name, tags in tagged:
-            print(f"{name:{width}}  {tags.way:11}  {', '.join(tags.techniques) or '-'}")
+            print(f"{name:{width}}  {tags.backend:16}  {', '.join(tags.techniques) or '-'}")
         if without:
             print(f"no program in {len(without)} of {len(found)}: {first_names(without)}")
         if len(tagged) == 1:
@@ -85,11 +85,11 @@ class TagCommand(BaseModel):
             DataError: The file is not there, or holds no programs.
         """
         if self.file != BUNDLED and not self.file.exists():
-            raise DataError(f"expected a program, corpus, table or records, there is no file {self.file}")
+            raise DataError(f"no file {self.file}; name a program, a corpus, a table or records")
         if self.file.suffix == ".py":
             return [self._one()]
         if self.task is not None:
-            raise DataError(f"expected a program (.py) beside --task {self.task}, got {self.file}; it has references")
+            raise DataError(f"--task {self.task} is for a single program (.py); {self.file} has references of its own")
         if _is_corpus(self.file):
             return self._corpus()
         records = _records(self.file)
@@ -101,12 +101,12 @@ class TagCommand(BaseModel):
         parse(text, where=str(self.file))
         tags = classify(text, reference)
         if tags is None:
-            raise BrokenTaskError(f"{self.file}: expected a program that defines the class ModelNew, found none")
+            raise BrokenTaskError(f"{self.file}: the program defines no class ModelNew")
         return Program(self.file.name, tags)
 
     def _corpus(self) -> list[Program]:
         if self.column not in (DEFAULT_COLUMN, "source"):
-            raise DataError(f"expected no --column for a corpus, whose programs are in source, got {self.column}")
+            raise DataError(f"--column {self.column} is for tables; the programs of a corpus are in source")
         pairs = load_corpus(self.file)
         found: list[Program] = []
         for pair in paced(pairs, len(pairs), "programs tagged"):
@@ -162,7 +162,7 @@ def _is_corpus(path: Path) -> bool:
             with path.open("rb") as lines:
                 columns = ROW.validate_json(next((line for line in lines if line.strip()), b"{}")).keys()
     except ValidationError:
-        return False  # whoever reads it next says what is wrong
+        return False  # the next reader reports the fault
     return {"reference_sha256", "source_sha256", "label"} <= set(columns)
 
 

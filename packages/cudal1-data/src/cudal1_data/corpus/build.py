@@ -1,4 +1,4 @@
-"""Templates on tasks: pairs that nobody has judged yet."""
+"""Pairs from templates on tasks, without a verdict yet."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from cudal1_data.corpus.failures import FAILURES, kernel_with_unknown_name
 from cudal1_data.corpus.model import Label, Pair
-from cudal1_data.corpus.spoil import SPOILS, spoilt_kernel
 from cudal1_data.hashes import digest
-from cudal1_data.kernelgen.make import WRITINGS, Made, Writing, variants
+from cudal1_data.kernelgen.make import BACKENDS, Made, variants
 from cudal1_data.task import Task
-from cudal1_data.techniques import Tags, classify
+from cudal1_data.techniques import Backend, Tags, classify
 
 Item = TypeVar("Item")
 
@@ -22,24 +22,24 @@ def build(
     *,
     per_task: int | None = None,
     failures: int = 0,
-    writings: Sequence[Writing] = WRITINGS,
+    backends: Sequence[Backend] = BACKENDS,
 ) -> Iterator[Pair]:
     """Yield the pairs of tasks.
 
     Args:
         tasks: At the size that variants are for.
-        per_task: Right programs for each task, at most: the ways of writing take turns, within a way the templates,
-            and which programs of a template are taken follows from their hashes. None for all.
-        failures: Spoilt programs for each task.
-        writings: Ways of writing.
+        per_task: Maximum number of correct programs for each task; None for all. Backends alternate, and so do the
+            templates of a backend. Hashes decide which programs of a template are taken.
+        failures: Programs with a fault for each task.
+        backends: Backends of the programs.
     """
     for task in tasks:
-        whole = variants(task, writings)
+        whole = variants(task, backends)
         made = _some(whole, per_task)
         plain = next((one for one in whole if one.template == "plain"), None)
         tags = _Tagger(task)
-        yield from (_pair(tags, one, one.source, one.template, "right") for one in made)
-        yield from _spoilt(tags, made, plain, failures)
+        yield from (_pair(tags, one, one.source, one.template, "correct") for one in made)
+        yield from _failures(tags, made, plain, failures)
 
 
 class _Tagger:
@@ -64,11 +64,11 @@ def _some(made: Sequence[Made], count: int | None) -> list[Made]:
         return list(made)
     lines: dict[str, list[Made]] = {}
     for one in sorted(made, key=lambda one: digest(one.source)):
-        lines.setdefault(one.writing, []).append(one)
-    turns = [in_turns(line, lambda one: kind(one.template, dict(one.parameters)))[::-1] for line in lines.values()]
+        lines.setdefault(one.backend, []).append(one)
+    queues = [alternated(line, lambda one: kind(one.template, dict(one.parameters)))[::-1] for line in lines.values()]
     chosen: list[Made] = []
     while len(chosen) < count:
-        for line in turns:
+        for line in queues:
             if line and len(chosen) < count:
                 chosen.append(line.pop())
     return chosen
@@ -76,11 +76,11 @@ def _some(made: Sequence[Made], count: int | None) -> list[Made]:
 
 def kind(template: str, parameters: Mapping[str, int | str]) -> str:
     """Return what programs have in common that differ in numbers only."""
-    return f"{template}, turned" if "turned" in parameters else template
+    return f"{template}, transposed" if "transposed" in parameters else template
 
 
-def in_turns(items: Iterable[Item], kind_of: Callable[[Item], str], known: Iterable[str] = ()) -> list[Item]:
-    """Order items so that one of each kind comes first, then another one of each.
+def alternated(items: Iterable[Item], kind_of: Callable[[Item], str], known: Iterable[str] = ()) -> list[Item]:
+    """Order items so that kinds alternate: one of each kind first, then another one of each.
 
     Some templates have a few choices of parameters, others a hundred.
 
@@ -89,39 +89,39 @@ def in_turns(items: Iterable[Item], kind_of: Callable[[Item], str], known: Itera
         kind_of: An item's kind.
         known: Kinds of those that came earlier, as often as they did.
 
-    >>> in_turns(["a1", "a2", "a3", "b1"], lambda item: item[0])
+    >>> alternated(["a1", "a2", "a3", "b1"], lambda item: item[0])
     ['a1', 'b1', 'a2', 'a3']
-    >>> in_turns(["a1", "b1", "a2", "b2"], lambda item: item[0], known=["a"])
+    >>> alternated(["a1", "b1", "a2", "b2"], lambda item: item[0], known=["a"])
     ['b1', 'a1', 'b2', 'a2']
     """
     before = Counter(known)
-    turns: list[tuple[int, Item]] = []
+    ranked: list[tuple[int, Item]] = []
     for item in items:
-        turns.append((before[kind_of(item)], item))
+        ranked.append((before[kind_of(item)], item))
         before[kind_of(item)] += 1
-    return [item for _, item in sorted(turns, key=lambda turn: turn[0])]
+    return [item for _, item in sorted(ranked, key=lambda pair: pair[0])]
 
 
-def _spoilt(tags: _Tagger, made: Sequence[Made], plain: Made | None, count: int) -> Iterator[Pair]:
-    """Spoil programs of a task, another way and another program each time; which ones follows from the task's hash.
+def _failures(tags: _Tagger, made: Sequence[Made], plain: Made | None, count: int) -> Iterator[Pair]:
+    """Mutate programs of a task, each time another program with another fault; the task's hash decides which.
 
-    Slow ones are made of the plain program, where there is one: a fast kernel forty times over may still beat the
+    A slow mutant repeats the plain program, where there is one: a fast kernel run forty times may still beat the
     reference.
     """
-    quick = [one for one in made if one.writing != "cuda-load-inline"]
+    quick = [one for one in made if one.backend != "cuda-load-inline"]
     start = int(digest(tags.task.id)[:8], 16)
     for number in range(count if quick else 0):
         one = quick[(start + 7 * number) % len(quick)]
-        kernel = spoilt_kernel(one.source) if number % 4 == 3 else None
+        kernel = kernel_with_unknown_name(one.source) if number % 4 == 3 else None
         if kernel is not None:  # NVRTC builds when the program is first called
-            yield _pair(tags, one, kernel, "spoilt: unknown name in a kernel", "runtime")
+            yield _pair(tags, one, kernel, "mutant: unknown name in a kernel", "runtime")
             continue
-        name, label, spoil = SPOILS[(start + number) % len(SPOILS)]
+        name, label, mutant = FAILURES[(start + number) % len(FAILURES)]
         if label == "slow" and plain is not None:
-            if number >= len(SPOILS):  # there is one such program
+            if number >= len(FAILURES):  # there is one such program
                 continue
             one = plain
-        yield _pair(tags, one, spoil(one.source), f"spoilt: {name}", label)
+        yield _pair(tags, one, mutant(one.source), f"mutant: {name}", label)
 
 
 def _pair(tags: _Tagger, made: Made, source: str, template: str, label: Label) -> Pair:
@@ -136,7 +136,7 @@ def _pair(tags: _Tagger, made: Made, source: str, template: str, label: Label) -
         reference_sha256=digest(task.source),
         source=source,
         source_sha256=digest(source),
-        writing=made.writing,
+        backend=made.backend,
         techniques=tags.techniques(source),
         template=template,
         parameters=dict(made.parameters),

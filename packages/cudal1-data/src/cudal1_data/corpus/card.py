@@ -1,4 +1,4 @@
-"""The dataset card that goes beside an exported corpus."""
+"""The dataset card of an exported corpus."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Pairs of a PyTorch reference and a program that is meant to compute the same, wi
 | `task`, `family`, `level`, `split`, `overlaps` | the task; `overlaps`: KernelBench's task with the same operators |
 | `reference`, `reference_sha256` | the reference program at one size |
 | `source`, `source_sha256` | the program; it defines `ModelNew` |
-| `writing` | pytorch, triton, cuda-load-inline, cuda-nvrtc, torch-compile, other |
+| `backend` | pytorch, triton, cuda-load-inline, cuda-nvrtc, torch-compile, other |
 | `techniques` | tags read off the text |
 | `template`, `parameters` | what made it (parameters as JSON) |
-| `label` | what is expected: `right`, or the kind of failure that was put in |
+| `label` | what is expected: `correct`, or the kind of failure that a mutant has |
 | `evaluations` | one for each verdict: status, speedups with 95 % intervals, precision, machine, date, record |
 | `verified`, `speedup` | whether a verdict on a GPU says CORRECT; its latest speedup against the reference |
 
@@ -52,7 +52,7 @@ def card(stats: Stats, file: str) -> str:
 
     Args:
         stats: The corpus in numbers.
-        file: Name of the Parquet file beside it.
+        file: Name of the Parquet file in the same folder.
     """
     return _CARD.format(file=file, stats=f"```\n{stats.text()}\n```", measured=_measured(stats))
 

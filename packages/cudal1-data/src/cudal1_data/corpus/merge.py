@@ -13,17 +13,11 @@ from cudal1_data.corpus.store import Corpus
 from cudal1_data.errors import DataError
 from cudal1_data.faults import fault_text
 from cudal1_data.hashes import digest
+from cudal1_data.kernelgen.make import BACKENDS
 from cudal1_data.techniques import classify
 
-WRITING = {
-    "pytorch": "pytorch",
-    "triton": "triton",
-    "load-inline": "cuda-load-inline",
-    "nvrtc": "cuda-nvrtc",
-    "compile": "torch-compile",
-}
-"""By way of the classifier, the corpus's name; `OTHER` for the rest."""
 OTHER = "other"
+"""Backend of programs that none of `BACKENDS` fits."""
 
 _ROW: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
@@ -66,7 +60,7 @@ class _Record(BaseModel):
 
 @dataclass
 class Merged:
-    """What came of a merge."""
+    """Counts of a merge."""
 
     added: int = 0
     """Records that were new to a pair of the corpus."""
@@ -154,7 +148,7 @@ def _merge_one(corpus: Corpus, record: _Record, done: Merged) -> None:
             reference_sha256=record.task_sha256,
             source=record.source,
             source_sha256=record.source_sha256,
-            writing=OTHER if tags is None else WRITING.get(tags.way, OTHER),
+            backend=tags.backend if tags is not None and tags.backend in BACKENDS else OTHER,
             techniques=() if tags is None else tags.techniques,
             label=label_of([record.status]),
             evaluations=(_figures(record),),

@@ -1,17 +1,21 @@
-"""A pair: a task's reference and a program for it, with everything that was measured of them."""
+"""A pair of a corpus: a task's reference and a program for it, with the verdicts on the program."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Label = Literal["right", "syntax", "build", "runtime", "wrong-output", "contract", "timeout", "memory", "crash", "slow"]
-"""What a program is expected to be. `slow` gives right answers and takes several times as long; the others fail."""
+from cudal1_data.corpus.old_names import renamed
+
+Label = Literal[
+    "correct", "syntax", "build", "runtime", "wrong-output", "contract", "timeout", "memory", "crash", "slow"
+]
+"""What a program is expected to be. `slow` gives correct answers and takes several times as long; the others fail."""
 
 LABEL_STATUS: dict[Label, tuple[str, ...]] = {
-    "right": ("CORRECT",),
+    "correct": ("CORRECT",),
     "syntax": ("SYNTAX_ERROR",),
     "build": ("BUILD_ERROR",),
     "runtime": ("RUNTIME_ERROR",),
@@ -25,7 +29,7 @@ LABEL_STATUS: dict[Label, tuple[str, ...]] = {
 """The verdicts that a label expects."""
 
 NOISE = "UNSTABLE"
-"""The verdict that says nothing of a program: every output was right, and its timing was too uneven for a figure."""
+"""The verdict that neither confirms nor refutes a label: outputs were correct, but timings disagreed."""
 
 Key = tuple[str, str]
 """Hash of the reference, hash of the program: what tells a pair from others."""
@@ -96,7 +100,7 @@ class Pair(BaseModel):
     """The program."""
     source_sha256: str
     """Its hash."""
-    writing: str
+    backend: str
     """pytorch, triton, cuda-load-inline, cuda-nvrtc, torch-compile; other for what none of them fits."""
     techniques: tuple[str, ...]
     """What it shows (`cudal1_data.techniques`)."""
@@ -109,6 +113,11 @@ class Pair(BaseModel):
     evaluations: tuple[Figures, ...] = ()
     """What was found, oldest first."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_old_names(cls, given: Any) -> Any:
+        return renamed(cast("dict[str, Any]", given)) if isinstance(given, dict) else given
+
     @property
     def key(self) -> Key:
         """What tells it from others."""
@@ -116,13 +125,13 @@ class Pair(BaseModel):
 
     @property
     def verified(self) -> bool:
-        """Whether a judge on a GPU found it right."""
+        """Whether a judge on a GPU found it correct."""
         return any(one.status == "CORRECT" and one.device == "cuda" for one in self.evaluations)
 
     @property
     def needs_gpu(self) -> bool:
         """Whether it can run on a GPU only."""
-        return self.writing in ("triton", "cuda-load-inline", "cuda-nvrtc") or "torch.cuda.CUDAGraph" in self.source
+        return self.backend in ("triton", "cuda-load-inline", "cuda-nvrtc") or "torch.cuda.CUDAGraph" in self.source
 
     @property
     def refuted(self) -> bool:
@@ -140,13 +149,13 @@ class Pair(BaseModel):
 
 
 def label_of(statuses: Iterable[str]) -> Label:
-    """Return what a program without a template is expected to be, by all its verdicts: right if any says so.
+    """Return what a program without a template is expected to be, by all its verdicts: correct if any says so.
 
     >>> label_of(["WRONG_OUTPUT", "CORRECT"]), label_of(["CRASH"]), label_of(["UNSTABLE"])
-    ('right', 'crash', 'right')
+    ('correct', 'crash', 'correct')
     """
     told = set(statuses) - {NOISE}
     if not told:
-        return "right"
+        return "correct"
     labels: list[Label] = [label for label, expected in LABEL_STATUS.items() if told & set(expected)]
     return labels[0] if labels else "runtime"

@@ -40,15 +40,15 @@ class Stats(BaseModel):
     tasks: int
     """References, each size counted."""
     verified: int
-    """Pairs that a judge on a GPU found right."""
+    """Pairs that a judge on a GPU found correct."""
     judged: int
     """Pairs with an evaluation."""
     refuted: int
     """Pairs whose evaluation says something else than their label."""
     labels: dict[str, int]
     """Pairs by what is expected of them."""
-    writings: dict[str, int]
-    """Right pairs by way of writing."""
+    backends: dict[str, int]
+    """Correct pairs by backend."""
     families: dict[str, int]
     """Pairs by family."""
     statuses: dict[str, int]
@@ -60,7 +60,7 @@ class Stats(BaseModel):
     protocols: dict[str, int]
     """Evaluations by version of the judge's protocol."""
     techniques: dict[str, float]
-    """Share of right pairs that show each technique."""
+    """Share of correct pairs that show each technique."""
     techniques_verified: dict[str, float]
     """Share of verified pairs that show each technique."""
     speedups: dict[str, float]
@@ -76,13 +76,13 @@ class Stats(BaseModel):
             f"{self.pairs} pairs of {self.tasks} references; {self.judged} judged, {self.verified} verified on a GPU, "
             f"{self.refuted} not what their label says",
             f"labels: {listed(self.labels)}",
-            f"ways of writing: {listed(self.writings)}",
+            f"backends: {listed(self.backends)}",
             f"families: {listed(self.families)}",
         ]
         if self.statuses:
             lines.append(f"verdicts: {listed(self.statuses)}")
         if self.techniques:
-            lines.append("techniques, share of right pairs (of verified ones):")
+            lines.append("techniques, share of correct pairs (of verified ones):")
         lines += [
             f"  {name:14} {100 * self.techniques[name]:5.1f} %  ({100 * self.techniques_verified.get(name, 0.0):.1f} %)"
             for name in self.techniques
@@ -91,9 +91,9 @@ class Stats(BaseModel):
             lines.append("speedups: " + ", ".join(f"{name} {value:.2f}" for name, value in self.speedups.items()))
             lines.append(f"{self.beaten} references beaten by {BEATEN} x or more (lower end of the interval)")
         for one in self.best:
-            beside = "-" if one.compile is None else f"{one.compile:.2f} x"
+            compiled = "-" if one.compile is None else f"{one.compile:.2f} x"
             eager = "-" if one.eager is None else f"{one.eager:.2f} x"
-            lines.append(f"  best of {one.family:24} {eager} against eager, {beside} against compile")
+            lines.append(f"  best of {one.family:24} {eager} against eager, {compiled} against compile")
         return "\n".join(lines)
 
 
@@ -101,7 +101,7 @@ def stats(pairs: Iterable[Pair]) -> Stats:
     """Count a corpus."""
     whole = list(pairs)
     evaluations = [one for pair in whole for one in pair.evaluations]
-    right = [pair for pair in whole if pair.label == "right"]
+    correct = [pair for pair in whole if pair.label == "correct"]
     verified = [pair for pair in whole if pair.verified]
     found = [one.point for pair in verified if (one := pair.best()) is not None]
     beaten = {pair.reference_sha256 for pair in verified if (one := pair.best()) is not None and one.low >= BEATEN}
@@ -112,13 +112,13 @@ def stats(pairs: Iterable[Pair]) -> Stats:
         judged=sum(bool(pair.evaluations) for pair in whole),
         refuted=sum(pair.refuted for pair in whole),
         labels=_counted(pair.label for pair in whole),
-        writings=_counted(pair.writing for pair in right),
+        backends=_counted(pair.backend for pair in correct),
         families=_counted(pair.family for pair in whole),
         statuses=_counted(one.status for one in evaluations),
         machines=_counted(one.machine for one in evaluations),
         precisions=_counted(one.precision for one in evaluations),
         protocols=_counted(one.protocol for one in evaluations),
-        techniques=_shares(right),
+        techniques=_shares(correct),
         techniques_verified=_shares(verified),
         speedups=_quantiles(found),
         beaten=len(beaten),

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from cudal1_data.corpus.model import Key, Pair, label_of
+from cudal1_data.corpus.old_names import OLD_FIELDS
 from cudal1_data.errors import DataError
 from cudal1_data.faults import fault_text
 from cudal1_data.parquet import each_row
@@ -19,12 +20,12 @@ PAIRS = "pairs.parquet"
 """The corpus in a folder that `cudal1-data corpus export` writes."""
 
 BUNDLED = Path("bundled")
-"""Stands for the corpus that comes with the package: pairs that a judge on a GPU found right."""
+"""Stands for the corpus that comes with the package: pairs that a judge on a GPU found correct."""
 
 OF_TASK = ("family", "level", "split", "overlaps")
-"""What a pair says of its task beside its name; records do not."""
+"""What a pair says of its task in addition to its name; records do not."""
 
-_ORDER = ("task", "label", "writing", "template", "source_sha256")
+_ORDER = ("task", "label", "backend", "template", "source_sha256")
 
 
 class Corpus:
@@ -128,7 +129,7 @@ def check_ending(path: Path) -> None:
         DataError: Its ending is another than .parquet or .jsonl.
     """
     if path.suffix not in (".parquet", ".jsonl"):
-        raise DataError(f"expected a corpus as .parquet or .jsonl, got {path}; name a file that ends so")
+        raise DataError(f"cannot write a corpus to {path}: name a file that ends in .parquet or .jsonl")
 
 
 def corpus_file(path: Path | str) -> Path:
@@ -141,7 +142,7 @@ def corpus_file(path: Path | str) -> Path:
     if path == BUNDLED:
         if path.exists():
             raise DataError(
-                f"expected no file or folder {path} here, because that name stands for the package's own corpus; "
+                f"the name {path} stands for the package's own corpus, and a file or folder here has the same name; "
                 "rename it, or name it by its whole path"
             )
         path = Path(__file__).parent / BUNDLED
@@ -166,7 +167,7 @@ def load_corpus(path: Path | str) -> Corpus:
     if file.suffix == ".jsonl":
         with file.open("rb") as lines:
             return Corpus(_line(line, file, number) for number, line in enumerate(lines, 1) if line.strip())
-    raise DataError(f"expected a corpus as .parquet or .jsonl, or a folder with {PAIRS}, got {path}")
+    raise DataError(f"{path} is no corpus: name a .parquet or .jsonl file, or a folder with {PAIRS}")
 
 
 def _place(pair: Pair) -> tuple[str, ...]:
@@ -196,13 +197,10 @@ def _fault(path: Path, place: str, reason: str) -> DataError:
 def _missing(path: Path, file: Path) -> DataError:
     if path.is_dir():
         return DataError(
-            f"expected a folder with {PAIRS}, as `cudal1-data corpus export` writes it, got {path} without one; "
-            "name the corpus's .parquet or .jsonl file"
+            f"the folder {path} has no {PAIRS}, which `cudal1-data corpus export` writes; "
+            "name the .parquet or .jsonl file of the corpus"
         )
-    return DataError(
-        f"expected a corpus (.parquet or .jsonl), there is no file {file}; "
-        "`cudal1-data corpus build` makes one, `bundled` is the package's own"
-    )
+    return DataError(f"no corpus file {file}; `cudal1-data corpus build` makes one, `bundled` is the package's own")
 
 
 def _write_lines(pairs: list[Pair], path: Path) -> None:
@@ -227,7 +225,7 @@ def _row(pair: Pair) -> dict[str, object]:
 
 
 def _from_row(row: dict[str, Any]) -> dict[str, Any]:
-    given = {key: value for key, value in row.items() if key in Pair.model_fields}
+    given = {key: value for key, value in row.items() if key in Pair.model_fields or key in OLD_FIELDS}
     if isinstance(given.get("parameters"), str):
         given["parameters"] = json.loads(given["parameters"])
     return given
@@ -250,7 +248,7 @@ def _schema(pyarrow: Any) -> Any:
             ("level", pyarrow.int64()),
             *(
                 (name, text)
-                for name in ("split", "overlaps", "reference", "reference_sha256", "source", "source_sha256", "writing")
+                for name in ("split", "overlaps", "reference", "reference_sha256", "source", "source_sha256", "backend")
             ),
             ("techniques", several(text)),
             *((name, text) for name in ("template", "parameters", "label")),

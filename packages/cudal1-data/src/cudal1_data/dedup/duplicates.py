@@ -33,7 +33,8 @@ def near_duplicates(
     """Return which tasks ask for what a task of a test suite asks for.
 
     What `same_tasks` does not find is traced, and so is the test, but for programs whose graphs the notes know. Tracing
-    executes references in a process that is no sandbox. What cannot be traced is told, and is no near-duplicate.
+    executes references in a process that is no sandbox. A task that cannot be traced is reported and counts as no
+    near-duplicate.
 
     Args:
         tasks: Tasks that may be trained on.
@@ -42,7 +43,7 @@ def near_duplicates(
         timeout_s: Longest time for tracing one reference.
 
     Raises:
-        DataError: There is something to trace, and torch is not installed beside this package.
+        DataError: There is something to trace, and torch is not installed.
     """
     tasks, test = tuple(tasks), tuple(test)
     found = same_tasks(tasks, test)

@@ -1,4 +1,4 @@
-"""Which tasks of two suites are near-duplicates: the same operator graph, whatever the shape."""
+"""Near-duplicates between two suites: tasks with the same operator graph, at any shape."""
 
 from __future__ import annotations
 

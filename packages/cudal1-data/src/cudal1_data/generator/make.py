@@ -16,7 +16,7 @@ _FAR_OUT = frozenset({"softmax", "softmin", "cumprod"})
 _EXTREMES = frozenset({"amax[columns]", "amin[columns]"})
 """Extremes of lines that are eight times as long on a GPU; of rows a CPU sees as many."""
 _BOUNDED = frozenset({"tanh", "sigmoid", "atan", "erf", "softsign", "exp", "clamp", "sin", "cos", "rsqrt", "log1p"})
-"""Operators behind which nothing is far out any more."""
+"""Operators whose results are bounded."""
 _DTYPES: tuple[Dtype, ...] = ("float32", "float32", "float32", "bfloat16", "float16")
 
 
@@ -57,7 +57,7 @@ def _check(program: Program) -> None:
         raise UnsuitableError("an output tells too little")
     for node in structure.nodes(*program.roots):
         if node.operator in ("sin", "cos") and _reaches(node.operands[0], _FAR_OUT):
-            raise UnsuitableError("a turn by a value that can be far out magnifies its rounding")
+            raise UnsuitableError("a rotation by a large value magnifies its rounding")
         if node.operator in _BOUNDED and _reaches(node.operands[0], _EXTREMES):
             raise UnsuitableError("extremes of many values end up at the bound")
     if program.backward and len(program.outputs) > 1:

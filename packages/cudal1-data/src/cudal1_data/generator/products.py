@@ -58,7 +58,7 @@ def matmul(
         dims: The result's shape.
         width: Number of terms, as it stands in the program.
         text: How the product is written, with `{0}` and `{1}` for the factors.
-        detail: What the structure shows beside the name.
+        detail: What the structure shows in addition to the name.
     """
     if not grid.mixes(left.grid, right.grid):
         raise UnsuitableError("sums of these products say too little")

@@ -2,8 +2,8 @@
 
 | option | stands for |
 | --- | --- |
-| `n` | number of tasks over all families, which take turns (100) |
-| `seed` | which tasks (0); task k of a family and seed is the same whatever else is asked for |
+| `n` | number of tasks over all families, which alternate (100) |
+| `seed` | which tasks (0); task k of a family and seed does not depend on the other options |
 | `backward` | 1: gradients of the inputs instead of the output (0) |
 | `order` | `family` (the default) or `curriculum`: from easy to hard |
 """
@@ -35,7 +35,7 @@ class Request(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     families: tuple[str, ...] = tuple(FAMILIES)
-    """Families, in the order in which they take turns."""
+    """Families, in the order in which they alternate."""
     n: int = Field(default=100, ge=1, le=1_000_000)
     """Number of tasks over all families."""
     seed: int = Field(default=0, ge=0, lt=10**18)

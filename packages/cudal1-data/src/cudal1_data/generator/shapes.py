@@ -45,9 +45,9 @@ def target_ns(draw: Draw, program: Program) -> float:
     return (7.0 + 4.0 * draw.real()) * 1e6 / (_BACKWARD if program.backward else 1.0)
 
 
-def elements(draw: Draw, program: Program, *, least_ns: float = 1.5) -> float:
+def elements(draw: Draw, program: Program, *, min_ns: float = 1.5) -> float:
     """Return how many elements the main tensor should have, by the cost of what is done to each."""
-    return min(target_ns(draw, program) / max(program.cost_ns, least_ns), 8e5 if program.backward else 3.5e6)
+    return min(target_ns(draw, program) / max(program.cost_ns, min_ns), 8e5 if program.backward else 3.5e6)
 
 
 def plane(program: Program, draw: Draw, names: tuple[str, ...], *, columns: tuple[int, ...] = ()) -> None:
@@ -57,7 +57,7 @@ def plane(program: Program, draw: Draw, names: tuple[str, ...], *, columns: tupl
         program: The task.
         draw: Choices.
         names: Constants, the first of them the one that grows on a GPU.
-        columns: Choices for the last; by default whatever fits.
+        columns: Choices for the last; by default any that fits.
     """
     total = elements(draw, program)
     sizes: dict[str, int] = {}

@@ -31,7 +31,7 @@ class Node:
     operands: tuple[Node, ...] = ()
     """What it is applied to."""
     detail: str = ""
-    """What the text shows beside the name (an axis, a kernel size); no part of the key."""
+    """What the text shows in addition to the name (an axis, a kernel size); no part of the key."""
     heavy: bool = False
     """Whether it needs a pass of its own: a reduction, product, scan, window or indirect access."""
     live: bool = field(init=False)

@@ -118,7 +118,7 @@ def combine(
         dims: The result's shape.
         sample: What its values look like.
         operands: What it is applied to.
-        detail: What the structure shows beside the name.
+        detail: What the structure shows in addition to the name.
         heavy: Whether it needs a pass of its own.
         bends: Whether gradients depend on its operands: with one, on all of it; with several, it is linear in each.
         infix: Whether the text must stand in parentheses within another.

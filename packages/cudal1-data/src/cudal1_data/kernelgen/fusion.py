@@ -338,7 +338,7 @@ def _kernel_shape(members: Sequence[Node], light: set[int]) -> tuple[Dims, int, 
         if lost:
             squeezed.add(id(node))
             if node.kind != "reduce" and any(id(one) in known - squeezed for one in node.operands):
-                raise UnsuitableError("expected values of rows beside values of rows")
+                raise UnsuitableError("one kernel cannot mix values of rows with values of elements")
         _inside(node.dims, head if lost else domain)
         if node.kind == "reduce" and any(id(one) in squeezed for one in node.operands):
             raise UnsuitableError("expected reductions of whole rows")

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from cudal1_data.hashes import digest
 from cudal1_data.kernelgen.codegen import rewrites
@@ -18,19 +18,10 @@ from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import LoopStep, Step, plan, units
 from cudal1_data.kernelgen.ir import Reference
 from cudal1_data.task import Task
-from cudal1_data.techniques import classify
-from cudal1_data.techniques.patterns import Way
+from cudal1_data.techniques import Backend, classify
 
-Writing = Literal["pytorch", "triton", "cuda-load-inline", "cuda-nvrtc", "torch-compile"]
-WRITINGS: tuple[Writing, ...] = ("pytorch", "triton", "cuda-load-inline", "cuda-nvrtc", "torch-compile")
-_WRITTEN: dict[Way, Writing] = {
-    "pytorch": "pytorch",
-    "triton": "triton",
-    "load-inline": "cuda-load-inline",
-    "nvrtc": "cuda-nvrtc",
-    "compile": "torch-compile",
-}
-"""The classifier's names of these ways; C for the processor is none of them."""
+BACKENDS: tuple[Backend, ...] = ("pytorch", "triton", "cuda-load-inline", "cuda-nvrtc", "torch-compile")
+"""Backends that templates write; C for the processor is none of them."""
 _UNSUITABLE = (UnsuitableError, RecursionError)
 """What a template says of a reference that it is not made for; operators may follow each other in too long a chain."""
 Parameters = tuple[tuple[str, int | str], ...]
@@ -42,8 +33,8 @@ class Made:
 
     source: str
     """Its text."""
-    writing: Writing
-    """How it is written."""
+    backend: Backend
+    """What it is written in."""
     template: str
     """Name of the template."""
     parameters: Parameters
@@ -99,65 +90,64 @@ elements."""
 
 Size = TypeVar("Size", Tiles, Rows)
 Program = Callable[[Reference, Sequence[Step], Choice], str]
-_KERNELS: tuple[tuple[Writing, Program, list[Choice]], ...] = (
+_KERNELS: tuple[tuple[Backend, Program, list[Choice]], ...] = (
     ("triton", triton_program, _TRITON),
     ("cuda-nvrtc", nvrtc_program, _CUDA),
     ("cuda-load-inline", inline_program, _INLINE),
 )
 
 
-def variants(task: Task, writings: Sequence[Writing] = WRITINGS) -> list[Made]:
+def variants(task: Task, backends: Sequence[Backend] = BACKENDS) -> list[Made]:
     """Return every variant of a task that templates can make, each program once.
 
     Args:
         task: The task at the size that variants are for.
-        writings: Ways of writing.
+        backends: Backends of the programs.
     """
     seen: set[str] = {digest(task.source)}
-    return [made for made in _all(task, writings) if not (digest(made.source) in seen or seen.add(digest(made.source)))]
+    return [made for made in _all(task, backends) if not (digest(made.source) in seen or seen.add(digest(made.source)))]
 
 
-def _all(task: Task, writings: Sequence[Writing]) -> Iterator[Made]:
+def _all(task: Task, backends: Sequence[Backend]) -> Iterator[Made]:
     for one in task.variants:
         tags = classify(one.source)
-        writing = _WRITTEN.get(tags.way) if tags is not None and "cuda" in one.devices else None
-        if writing is not None and writing in writings:
-            yield Made(one.source, writing, f"starter:{one.name}", ())
-    if "pytorch" in writings:
+        if tags is not None and tags.backend in backends and "cuda" in one.devices:
+            yield Made(one.source, tags.backend, f"starter:{one.name}", ())
+    if "pytorch" in backends:
         yield Made(rewrites.plain_program(task.source), "pytorch", "plain", ())
         if "Conv2d" in task.source:
             yield Made(rewrites.channels_last_program(task.source), "pytorch", "channels-last", ())
         with contextlib.suppress(UnsuitableError):
             yield Made(rewrites.captured_program(task.source), "pytorch", "captured", ())
         with contextlib.suppress(*_UNSUITABLE):
-            yield Made(rewrites.turned_program(task.source), "pytorch", "turned", ())
-    if "torch-compile" in writings:
+            yield Made(rewrites.transposed_program(task.source), "pytorch", "transposed", ())
+    if "torch-compile" in backends:
         for mode in rewrites.COMPILE_MODES:
             yield Made(rewrites.compiled_program(task.source, mode), "torch-compile", "compile", (("mode", mode),))
-    yield from _kernels(task.source, writings)
+    yield from _kernels(task.source, backends)
     with contextlib.suppress(*_UNSUITABLE):
-        for made in _kernels(rewrites.turned(task.source), writings):
+        for made in _kernels(rewrites.transposed(task.source), backends):
             if int(dict(made.parameters).get("warps", _WARPS_OF_COLUMNS)) < _WARPS_OF_COLUMNS:
                 continue
-            yield replace(made, parameters=(*made.parameters, ("turned", 1)))
+            yield replace(made, parameters=(*made.parameters, ("transposed", 1)))
 
 
-def _kernels(source: str, writings: Sequence[Writing]) -> Iterator[Made]:
+def _kernels(source: str, backends: Sequence[Backend]) -> Iterator[Made]:
     """What becomes of a reference's text where it can be read."""
     try:
         reference = read(source)
         steps = plan(reference.roots)
     except _UNSUITABLE:
         return
-    if "pytorch" in writings and units(steps):
+    if "pytorch" in backends and units(steps):
         with contextlib.suppress(*_UNSUITABLE):
             yield Made(torch_program(reference, steps), "pytorch", "operators", ())
-    if "triton" in writings:
+    if "triton" in backends:
         yield from _in_triton(reference, steps, "triton-product", product_program, _TILES)
         yield from _in_triton(reference, steps, "triton-attention", attention_program, _ROWS)
-    for writing, program, choices in _KERNELS:
-        if writing in writings:
-            yield from _rendered(reference, steps, writing, program, choices)
+    for backend, program, choices in _KERNELS:
+        if backend in backends:
+            yield from _rendered(reference, steps, backend, program, choices)
 
 
 def _in_triton(
@@ -176,7 +166,7 @@ def _in_triton(
 
 
 def _rendered(
-    reference: Reference, steps: Sequence[Step], writing: Writing, program: Program, choices: list[Choice]
+    reference: Reference, steps: Sequence[Step], backend: Backend, program: Program, choices: list[Choice]
 ) -> Iterator[Made]:
     kernels = units(steps)
     template = "rows" if any(not isinstance(one, LoopStep) and one.trailing for one in kernels) else "elements"
@@ -189,12 +179,12 @@ def _rendered(
             source = program(reference, steps, choice)
         except _UNSUITABLE:
             continue
-        yield Made(source, writing, f"{writing}-{template}", _parameters(choice, writing))
+        yield Made(source, backend, f"{backend}-{template}", _parameters(choice, backend))
 
 
-def _parameters(choice: Choice, writing: Writing) -> Parameters:
+def _parameters(choice: Choice, backend: Backend) -> Parameters:
     triton = ("block", "warps", "stages", "rows", "depth")
     cuda = ("threads", "vector", "per_block", "unroll", "depth")
-    names = triton if writing == "triton" else cuda
+    names = triton if backend == "triton" else cuda
     values = asdict(choice)
     return tuple((field.name, values[field.name]) for field in fields(Choice) if field.name in names)

@@ -102,11 +102,11 @@ def names_folder(out: Path) -> bool:
         return False
     if out.suffix and not out.is_dir():
         raise DataError(
-            f"expected a name that ends in {' or '.join(FILE_SUFFIXES)}, or a folder (a new one has no dot in its "
-            f"name), got {out}"
+            f"cannot export to {out}: name a file that ends in {' or '.join(FILE_SUFFIXES)}, or a folder "
+            "(a new one has no dot in its name)"
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DataError(f"expected a new or empty folder, got {out}, which holds something; name another")
+        raise DataError(f"the folder {out} is not empty; name a new or empty one")
     return True
 
 
@@ -122,15 +122,15 @@ def _export_folder(tasks: Sequence[Task], out: Path) -> None:
         place = (task.level, task.id.rsplit("/", 1)[-1] if number is None else number)
         if place in files:
             raise DataError(
-                f"expected each name and number of a level once, got {files[place].id} and {task.id}, for which a "
-                f"folder has one place; name a file instead ({out}.parquet)"
+                f"the tasks {files[place].id} and {task.id} would have one name in a folder; "
+                f"name a file instead ({out}.parquet)"
             )
         files[place] = task
     out = out.resolve()
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = out.with_name(out.name + ".part")
     if aside.exists():
-        raise DataError(f"expected no {aside}, where {out} is written first, found one; remove it")
+        raise DataError(f"{aside} exists already, where {out} is written first; remove it")
     aside.mkdir()
     try:
         for (level, name), task in files.items():

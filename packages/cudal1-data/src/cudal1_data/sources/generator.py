@@ -35,5 +35,5 @@ def load_named(names: Sequence[str], device: Device) -> Suite:
 
 @functools.lru_cache(maxsize=4)
 def _made(request: str) -> tuple[Task, ...]:
-    """Generate once a process what an environment asks for at every turn."""
+    """Generate once a process what an environment asks for at each reset."""
     return tuple(Request.model_validate_json(request).tasks())

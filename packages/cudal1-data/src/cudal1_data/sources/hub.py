@@ -35,9 +35,9 @@ def load_hub(levels: Iterable[int] | None = None, *, cache_dir: Path | None = No
             the message names the alternatives.
     """
     chosen = tuple(sorted(set(DEFAULT_LEVELS if levels is None else levels)))
-    wrong = [level for level in chosen if level not in (1, 2, 3, 4)]
-    if wrong:
-        raise UnknownSuiteError(f"expected KernelBench levels 1 to 4, got {wrong}")
+    unknown = [level for level in chosen if level not in (1, 2, 3, 4)]
+    if unknown:
+        raise UnknownSuiteError(f"unknown KernelBench levels {unknown}; there are levels 1 to 4")
     hub = _library()
     found = {level: _cached(hub, level, cache_dir) for level in chosen}
     missing = [level for level, path in found.items() if path is None]
@@ -66,7 +66,7 @@ def check_names(names: Iterable[str]) -> None:
             continue
         near = nearest(key, known)
         raise UnknownTaskError(
-            f"expected a task of KernelBench such as kernelbench:level1/12, got {key!r}: there is none; "
+            f"KernelBench has no task {key!r} (kernelbench:level1/12 is one); "
             + (f"did you mean {', '.join(near)}?" if near else f"its tasks are {known[0]} to {known[-1]}")
         )
 
@@ -77,7 +77,7 @@ def _library() -> Any:
         return importlib.import_module("huggingface_hub")
     except ImportError as error:
         raise UnknownSuiteError(
-            "expected the package huggingface_hub for the suite kernelbench, found none; "
+            "the suite kernelbench needs the package huggingface_hub, which is not installed; "
             f"install cudal1-data[hub]; {_ALTERNATIVE}"
         ) from error
 
@@ -131,8 +131,8 @@ def _out_of_reach(hub: Any, level: int, cache_dir: Path | None, reason: str) -> 
     where = Path(cache_dir or hub.constants.HF_HUB_CACHE)
     offline = "" if hub.constants.HF_HUB_OFFLINE else "; HF_HUB_OFFLINE=1 asks the cache alone"
     return UnknownSuiteError(
-        f"expected {_name(level)} of {REPOSITORY} at revision {REVISION[:12]} in the cache {where} or on the hub, "
-        f"reached neither ({reason}); {cached_alternative(where)}{_ALTERNATIVE}{offline}"
+        f"{_name(level)} of {REPOSITORY} at revision {REVISION[:12]} is neither in the cache {where} nor within reach "
+        f"on the hub ({reason}); {cached_alternative(where)}{_ALTERNATIVE}{offline}"
     )
 
 

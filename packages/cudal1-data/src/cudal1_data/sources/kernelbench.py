@@ -89,7 +89,7 @@ def release(version: str) -> str:
 
 
 def place_of(task_id: str) -> str | None:
-    """Return a task's place in KernelBench, whatever form it was loaded from; None where it has none.
+    """Return a task's place in KernelBench, for any form it was loaded from; None where it has none.
 
     >>> place_of("cuda-l1/level1/12@M=64"), place_of("starter/diag_matmul")
     ('level1/12', None)
@@ -116,7 +116,7 @@ class Why(StrEnum):
     """What shows that a task asks for what a task of the test asks for; the first that holds counts."""
 
     ID = "id"
-    """It is in the test itself, in whatever form it was loaded."""
+    """It is in the test itself, in any form."""
     DECLARED = "overlaps"
     """Its `overlaps` names a task of the test, or that one's names it."""
     TEXT = "text"
@@ -149,7 +149,7 @@ def overlapping(tasks: Iterable[Task], test: Iterable[Task]) -> dict[str, str]:
 def same_tasks(tasks: Iterable[Task], test: Iterable[Task]) -> dict[str, Same]:
     """Return which tasks ask for what a task of a test suite asks for, as far as that is known without tracing.
 
-    A task does so when it is in the test itself (in whatever form it was loaded), when its `overlaps` names a task of
+    A task does so when it is in the test itself (in any form), when its `overlaps` names a task of
     the test, when its reference is one program with that of a task of the test (`text_hash`), or when the task of
     KernelBench that it is, names or has the text of has the operator graph of one of the test's.
 

@@ -53,7 +53,7 @@ def scaled(task: Task, divisor: int) -> Task:
 def fitted(task: Task, memory_bytes: int, tracer: Tracer) -> Task:
     """Return a task at the largest batch (divided by a power of two) whose tensors fit into a memory.
 
-    Inputs, state and outputs are counted; what a program makes on the way is not, so leave room for it.
+    Inputs, state and outputs are counted; what a program makes on the way is not, so leave memory for it.
 
     Args:
         task: The task.
@@ -62,7 +62,7 @@ def fitted(task: Task, memory_bytes: int, tracer: Tracer) -> Task:
 
     Raises:
         BrokenTaskError: It cannot be traced, no batch can be found, or it does not fit at a batch of one.
-        DataError: torch is not installed beside this package.
+        DataError: torch is not installed.
     """
     smaller, divisor = task, 1
     while True:
@@ -87,7 +87,7 @@ def memory_of(task: Task, tracer: Tracer) -> Memory:
 
     Raises:
         BrokenTaskError: It cannot be traced.
-        DataError: torch is not installed beside this package.
+        DataError: torch is not installed.
     """
     if task.memory is not None:
         return task.memory

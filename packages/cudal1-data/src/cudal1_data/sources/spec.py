@@ -78,7 +78,7 @@ def load_suite(
     ('starter/diag_matmul',)
     """
     if device not in get_args(Device):
-        raise DataError(f"expected a device among {', '.join(get_args(Device))}, got {device!r}")
+        raise DataError(f"unknown device {device!r}; there are {', '.join(get_args(Device))}")
     text = str(spec)
     source, selection = _divide(text)
     level_choice = {int(match[1]) for item in selection if (match := LEVEL.fullmatch(item))}
@@ -100,7 +100,7 @@ def load_suite(
     if ids is not None:
         suite = _chosen(suite, ids)
     if not suite and not suite.broken:
-        raise UnknownTaskError(f"expected at least one task in {text!r}, its selection leaves none")
+        raise UnknownTaskError(f"the selection of {text!r} leaves no task")
     if scale != 1 or memory_bytes is not None:
         suite = scaled_suite(suite, scale=scale, memory_bytes=memory_bytes)
     return suite
@@ -128,7 +128,7 @@ def load_task(spec: str | Path, *, device: Device = "cpu", cache_dir: Path | Non
     if suite.broken:
         raise suite.broken[0].error
     raise UnknownTaskError(
-        f"expected one task, got the suite {spec} with {len(suite)}; "
+        f"{spec} is a suite of {len(suite)} tasks, not one task; "
         f"name one, e.g. {str(spec).partition(':')[0]}:{suite.ids[0].split('/', 1)[-1]}"
     )
 
@@ -170,22 +170,21 @@ def _load(source: str, device: Device, levels: set[int] | None, cache_dir: Path 
 
 @functools.cache
 def _starter(device: Device) -> Suite:
-    """Load the bundled suite once a process: it does not change, and an environment asks for it at every turn."""
+    """Load the bundled suite once a process: it does not change, and an environment asks for it at each reset."""
     return load_starter(device)
 
 
 def _unknown(source: str, path: Path) -> UnknownSuiteError:
     if path.is_file():
-        return UnknownSuiteError(f"expected a .jsonl, .parquet or .py file, got {source}")
+        return UnknownSuiteError(f"cannot read tasks from {source}: name a .jsonl, .parquet or .py file")
     siblings: list[str] = []
     if path.parent.is_dir() and path.parent != path:
         kinds = (*TABLE_SUFFIXES, ".py")
         siblings = [str(entry) for entry in path.parent.iterdir() if entry.is_dir() or entry.suffix in kinds]
     near = nearest(source, [*NAMED_SUITES, *siblings])
-    return UnknownSuiteError(
-        f"expected {', '.join(NAMED_SUITES)}, a folder, or a .jsonl, .parquet or .py file, got {source!r}: "
-        "there is none by that name" + (f"; did you mean {', '.join(near)}?" if near else "")
-    )
+    known = f"there are {', '.join(NAMED_SUITES)}, folders, and .jsonl, .parquet and .py files"
+    fix = f"did you mean {', '.join(near)}?" if near else known
+    return UnknownSuiteError(f"unknown suite {source!r}; {fix}")
 
 
 def _chosen(suite: Suite, names: Iterable[str]) -> Suite:

@@ -104,7 +104,7 @@ def load_starter_task(folder: Path) -> Task:
     """Load one task folder.
 
     Raises:
-        BrokenTaskError: A file is missing or wrong; the message names it.
+        BrokenTaskError: A file is missing or invalid; the message names it.
     """
     manifest = _manifest(folder / "task.toml")
     source = _text(folder / "reference.py")

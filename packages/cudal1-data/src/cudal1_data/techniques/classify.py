@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from cudal1_data.errors import BrokenTaskError
 from cudal1_data.task import parse
 from cudal1_data.techniques.parts import Parts
-from cudal1_data.techniques.patterns import PATTERNS, Way, ways
+from cudal1_data.techniques.patterns import PATTERNS, Backend, backends
 
 
 class Tags(BaseModel):
@@ -15,10 +15,10 @@ class Tags(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    way: Way
-    """The most particular way of writing that it shows."""
-    ways: tuple[Way, ...]
-    """All that it shows."""
+    backend: Backend
+    """The most specific backend that it shows."""
+    backends: tuple[Backend, ...]
+    """All backends that it shows."""
     techniques: tuple[str, ...]
     """Tags of `TECHNIQUES`, in that order."""
     signs: dict[str, tuple[str, ...]]
@@ -49,5 +49,5 @@ def _tags(parts: Parts) -> Tags:
     for pattern in PATTERNS:
         if pattern.seen(parts):
             signs[pattern.tag] = (*signs.get(pattern.tag, ()), pattern.name)
-    found = ways(parts)
-    return Tags(way=found[0], ways=found, techniques=tuple(signs), signs=signs)
+    found = backends(parts)
+    return Tags(backend=found[0], backends=found, techniques=tuple(signs), signs=signs)

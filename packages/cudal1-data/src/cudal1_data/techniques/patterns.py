@@ -22,16 +22,16 @@ TECHNIQUES = {
 }
 """Tags, with the paper's names."""
 
-Way = Literal["triton", "load-inline", "nvrtc", "c", "compile", "pytorch"]
-WAYS: dict[Way, str] = {
+Backend = Literal["triton", "cuda-load-inline", "cuda-nvrtc", "c", "torch-compile", "pytorch"]
+BACKEND_NAMES: dict[Backend, str] = {
     "triton": "Triton kernels",
-    "load-inline": "CUDA C++ built by torch's extension loader",
-    "nvrtc": "CUDA C++ compiled at run time",
+    "cuda-load-inline": "CUDA C++ built by torch's extension loader",
+    "cuda-nvrtc": "CUDA C++ compiled at run time",
     "c": "C or C++ for the processor",
-    "compile": "torch.compile",
+    "torch-compile": "torch.compile",
     "pytorch": "PyTorch alone",
 }
-"""Ways of writing, the most particular first: a program has the first that it shows."""
+"""Backends, the most specific first: the backend of a program is the first that it shows."""
 
 WEIGHTS = r"(?:weight|bias|gamma|beta|running_mean|running_var|scale)"
 
@@ -50,16 +50,16 @@ class Pattern:
     """Whether a program shows it."""
 
 
-def ways(parts: Parts) -> tuple[Way, ...]:
-    """Return the ways of writing that a program shows, the most particular first; `pytorch` where it shows none."""
-    found: dict[Way, bool] = {
+def backends(parts: Parts) -> tuple[Backend, ...]:
+    """Return the backends that a program shows, the most specific first; `pytorch` where it shows none."""
+    found: dict[Backend, bool] = {
         "triton": bool(parts.triton),
-        "load-inline": bool(parts.cuda) and parts.loads_extensions,
-        "nvrtc": bool(parts.cuda) and parts.compiles_at_run_time,
+        "cuda-load-inline": bool(parts.cuda) and parts.loads_extensions,
+        "cuda-nvrtc": bool(parts.cuda) and parts.compiles_at_run_time,
         "c": not parts.cuda and bool(parts.texts) and (parts.loads_extensions or parts.has_call(*C_BUILDERS)),
-        "compile": parts.has_call("torch.compile"),
+        "torch-compile": parts.has_call("torch.compile"),
     }
-    return tuple(way for way, shown in found.items() if shown) or ("pytorch",)
+    return tuple(backend for backend, shown in found.items() if shown) or ("pytorch",)
 
 
 def _cuda(expression: str) -> Callable[[Parts], bool]:
@@ -82,20 +82,20 @@ def _calls(*ends: str) -> Callable[[Parts], bool]:
 
 
 def _packed_weights(parts: Parts) -> bool:
-    turned = r"(?:\.t\(\)|\.T|\.mT|\.transpose\([^()]*\)|\.permute\([^()]*\))\.contiguous\(\)"
+    transposed = r"(?:\.t\(\)|\.T|\.mT|\.transpose\([^()]*\)|\.permute\([^()]*\))\.contiguous\(\)"
     return bool(
-        re.search(rf"weight\w*{turned}", parts.python)
-        or re.search(rf"register_buffer\([^\n]{{0,400}}{turned}", parts.outside_forward)
+        re.search(rf"weight\w*{transposed}", parts.python)
+        or re.search(rf"register_buffer\([^\n]{{0,400}}{transposed}", parts.outside_forward)
     )
 
 
-def _turned_for_the_operator(parts: Parts) -> bool:
+def _permuted_for_the_operator(parts: Parts) -> bool:
     """Several changes of the order of dimensions around a convolution that the reference does otherwise."""
-    turns = len(re.findall(r"\.(?:transpose|permute|movedim)\(", parts.python))
-    return turns >= 2 and bool(re.search(r"F\.conv\dd\(|functional\.conv\dd\(", parts.python))
+    permutations = len(re.findall(r"\.(?:transpose|permute|movedim)\(", parts.python))
+    return permutations >= 2 and bool(re.search(r"F\.conv\dd\(|functional\.conv\dd\(", parts.python))
 
 
-def _turned_for_a_scan(parts: Parts) -> bool:
+def _transposed_for_a_scan(parts: Parts) -> bool:
     along = r"\b(?:cumsum|cumprod|log_softmax|softmax|softmin)\("
     return bool(re.search(rf"{along}[^\n]{{0,400}}\.contiguous\(\), dim=-1\)\.transpose\(", parts.python))
 
@@ -176,20 +176,20 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "layout",
         "weight kept transposed",
-        "a weight is turned once, not in each call",
+        "a weight is transposed once, not in each call",
         _packed_weights,
     ),
     Pattern(
         "layout",
-        "dimensions turned around a convolution",
+        "dimensions permuted around a convolution",
         "data is brought into the order that another operator wants",
-        _turned_for_the_operator,
+        _permuted_for_the_operator,
     ),
     Pattern(
         "layout",
-        "columns turned into rows",
+        "columns transposed into rows",
         "a scan or softmax reads what lies side by side",
-        _turned_for_a_scan,
+        _transposed_for_a_scan,
     ),
     Pattern(
         "layout",
@@ -322,13 +322,13 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "async",
         "streams",
-        "work runs beside other work",
+        "work overlaps other work",
         lambda parts: (
             parts.has_call("cuda.Stream", "cuda.stream", "wait_stream")
             or bool(re.search(r"cudaStreamCreate|cudaMemcpyAsync", parts.cuda))
         ),
     ),
-    Pattern("async", "copies that do not wait", "the host goes on while bytes move", _python(r"non_blocking=True")),
+    Pattern("async", "copies that do not wait", "the host continues while bytes move", _python(r"non_blocking=True")),
     Pattern(
         "async",
         "asynchronous loads",

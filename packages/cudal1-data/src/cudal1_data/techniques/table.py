@@ -9,11 +9,11 @@ from statistics import fmean
 from pydantic import BaseModel, ConfigDict, Field
 
 from cudal1_data.techniques.classify import Tags
-from cudal1_data.techniques.patterns import TECHNIQUES, WAYS
+from cudal1_data.techniques.patterns import BACKEND_NAMES, TECHNIQUES
 
 
 class TechniqueRow(BaseModel):
-    """One technique, or one way of writing."""
+    """One technique, or one backend."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -32,7 +32,7 @@ class TechniqueRow(BaseModel):
 
 
 def top_techniques(programs: Iterable[tuple[Tags, float | None]]) -> tuple[TechniqueRow, ...]:
-    """Return a row for each technique and each way of writing that a program shows, the highest mean first.
+    """Return a row for each technique and each backend that a program shows, the highest mean first.
 
     A program counts for each of its techniques, so rows overlap, and a high mean is no cause: what is fast for
     one reason may show another technique too.
@@ -42,11 +42,11 @@ def top_techniques(programs: Iterable[tuple[Tags, float | None]]) -> tuple[Techn
     """
     found: dict[str, list[float | None]] = {}
     for tags, speedup in programs:
-        for tag in (*tags.techniques, tags.way):
+        for tag in (*tags.techniques, tags.backend):
             found.setdefault(tag, []).append(speedup)
-    names: dict[str, str] = {**TECHNIQUES, **WAYS}
+    names: dict[str, str] = {**TECHNIQUES, **BACKEND_NAMES}
     rows = [_row(tag, names[tag], speedups) for tag, speedups in found.items()]
-    return tuple(sorted(rows, key=lambda row: (row.tag in WAYS, -(row.mean or 0.0), row.tag)))
+    return tuple(sorted(rows, key=lambda row: (row.tag in BACKEND_NAMES, -(row.mean or 0.0), row.tag)))
 
 
 def _row(tag: str, name: str, speedups: list[float | None]) -> TechniqueRow:

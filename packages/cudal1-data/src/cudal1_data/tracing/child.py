@@ -42,7 +42,7 @@ def main() -> None:
                     inputs_bytes=raw.inputs_bytes, state_bytes=raw.state_bytes, outputs_bytes=raw.outputs_bytes
                 ),
             )
-        except Exception as error:  # noqa: BLE001 - whatever a program raises is what is wrong with it
+        except Exception as error:  # noqa: BLE001 - any exception is the fault of the program
             text = str(error).strip()
             answer = TaskGraph(id=asked["id"], error=f"{type(error).__name__}: {text.splitlines()[0] if text else ''}")
         answers.write(answer.model_dump_json() + "\n")

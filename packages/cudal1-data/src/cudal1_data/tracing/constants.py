@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 MOST_ELEMENTS = 1 << 24
 """A tensor with more is not looked at, nor what is made of it."""
 SHAPED = ("full_like", "zeros_like", "ones_like", "new_full", "new_zeros", "new_ones")
-"""Operators to which the values of the tensor that they take do not matter."""
+"""Operators whose result does not depend on the values of the tensor that they take."""
 
 Kind = float | Literal["unit"]
 """One number everywhere, or unit matrices in the last two dimensions."""

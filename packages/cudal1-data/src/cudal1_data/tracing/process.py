@@ -44,7 +44,7 @@ def trace_tasks(
         One result for each task, in order.
 
     Raises:
-        DataError: torch is not installed beside this package.
+        DataError: torch is not installed.
     """
     results: list[TaskGraph] = []
     with Tracer(timeout_s=timeout_s) as tracer:
@@ -69,8 +69,8 @@ class Tracer:
         """
         if not 0 < timeout_s <= threading.TIMEOUT_MAX:
             raise DataError(
-                f"expected a finite time above 0 s for tracing one task, got {timeout_s:g} s; "
-                f"the default is {TIMEOUT_S:g} s"
+                f"the time limit for tracing one task is {timeout_s:g} s; it must be finite and above 0 s "
+                f"(default: {TIMEOUT_S:g} s)"
             )
         self.timeout_s = timeout_s
         self.torch = ""
@@ -90,7 +90,7 @@ class Tracer:
         """Trace one task.
 
         Raises:
-            DataError: torch is not installed beside this package.
+            DataError: torch is not installed.
         """
         child = self._child or self._start()
         assert child.stdin is not None
@@ -113,7 +113,7 @@ class Tracer:
         """Return torch's version in the child, starting that if need be.
 
         Raises:
-            DataError: torch is not installed beside this package.
+            DataError: torch is not installed.
         """
         if not self.torch:
             self._start()
@@ -152,8 +152,7 @@ class Tracer:
             self.close()
             reason = json.loads(line)["missing"] if line else f"it did not start within {START_TIMEOUT_S:g} s"
             raise DataError(
-                f"expected torch for tracing references, found none that works ({reason}); "
-                "install cudal1-env, which needs it too"
+                f"no working torch to trace references with ({reason}); install cudal1-env, which needs it too"
             )
         self.torch = str(json.loads(line)["torch"])
         return child

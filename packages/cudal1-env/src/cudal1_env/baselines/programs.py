@@ -19,7 +19,7 @@ from cudal1_env.records import Device
 BaselineName = Literal[
     "eager", "compile", "compile-reduce-overhead", "compile-max-autotune", "cuda-graph", "cudnn-flags"
 ]
-"""The names of DESIGN.md, words."""
+"""Ways to run the reference; docs/decisions/007-baselines.md has the reasons."""
 
 ALL = "all"
 """Every baseline that the device has, but those of `ON_REQUEST`."""

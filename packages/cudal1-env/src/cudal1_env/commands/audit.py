@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from cudal1_env.commands.campaign import Parts
 from cudal1_env.commands.output import log, plain
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Audit:
+class Audit(Parts):
     """Put wrong answers and faulty programs through the checker of every task; exit 1 if one calls any right."""
 
     suite: tyro.conf.Positional[str]
@@ -30,15 +31,11 @@ class Audit:
     scale: int = 1
     """Divide batch sizes by this, for a smaller GPU; an audit says nothing of a task at another size."""
     out: Path | None = None
-    """File for the result; the environment reads it (`audit=`, or audit.json in the suite's folder). Tasks that it
-    holds already are not audited again, so an audit that was cut off goes on; tasks that are not asked for stay in it.
-    A file from another device or version is refused."""
-    known: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...")] = ()
-    """Other results to take tasks from, in the same way: the parts of a suite."""
+    """Results file, a line for each task; the environment reads it (`audit=`, or audit.json in the suite's folder).
+    Tasks that it holds already are not audited again, so an audit that was cut off goes on; tasks that are not asked
+    for stay in it. A file from another device or version is refused."""
     matter: bool = True
     """On a GPU, find out how much of each task's inputs matters, too, for the floor of its programs."""
-    part: str = ""
-    """K/N: only every N-th task, from the K-th on, for several GPUs or machines with an own `out` each."""
     require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
     """Refuse to work unless these sandbox layers are active."""
     json: bool = False
@@ -48,48 +45,37 @@ class Audit:
         """Audit, write, print."""
         from cudal1_data import load_suite
 
-        from cudal1_env.audit import audit_tasks
-        from cudal1_env.audit.run import check_same, with_others
-        from cudal1_env.commands.parts import part_of
-        from cudal1_env.gate import load_audit
+        from cudal1_env.campaigns.audit import audit_file, audit_tasks
+        from cudal1_env.campaigns.parts import part_of
+        from cudal1_env.gate import report_of
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import JudgeSettings
         from cudal1_env.judge.audit import AuditJudge
 
         device = resolve_device(self.device)
+        file = audit_file(self.out, device, known=self.known, join=self.join)
         suite = load_suite(self.suite, device=device, scale=self.scale)
         for broken in suite.broken:
             log(f"left out: {plain(str(broken.error))}")
+        if self.join:
+            return self._told(report_of(file.lines), list(suite))
         tasks = part_of(suite, self.part, lambda task: task.id)
-        own: AuditReport | None = None
-        if self.out is not None and self.out.exists():
-            own = load_audit(self.out)
-            check_same(own, device, self.out)
-        known = [*([] if own is None else [own]), *map(load_audit, self.known)]
-        name = Path(suite.name).name
         settings = JudgeSettings(device=device, require_sandbox=self.require_sandbox)
         with ExitStack() as held:
             report = audit_tasks(
                 lambda: held.enter_context(AuditJudge(settings)),
                 device,
-                name,
+                Path(suite.name).name,
                 tasks,
+                file,
                 lambda text: log(plain(text)),
                 matter=self.matter,
-                known=known,
-                keep=lambda found: self._write(with_others(found, own)),
             )
-        self._write(with_others(report, own))
+        return self._told(report, tasks)
+
+    def _told(self, report: AuditReport, tasks: Sequence[Task]) -> int:
         print(report.model_dump_json() if self.json else _table(report, tasks))
         return 1 if any(one.verdict == "survivors" for one in report.tasks) else 0
-
-    def _write(self, report: AuditReport) -> None:
-        """Replace the file: whoever reads it meanwhile finds the old one or the new one."""
-        if self.out is not None:
-            self.out.parent.mkdir(parents=True, exist_ok=True)
-            aside = self.out.with_name(self.out.name + ".new")
-            aside.write_text(report.model_dump_json(indent=1) + "\n", encoding="utf-8")
-            aside.rename(self.out)
 
 
 def _table(report: AuditReport, tasks: Sequence[Task]) -> str:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from cudal1_env.commands.campaign import Parts
 from cudal1_env.commands.output import log, plain
 from cudal1_env.errors import MachineError, SettingsError
 
 if TYPE_CHECKING:
-    from cudal1_env.testing.redteam import Outcome
+    from collections.abc import Sequence
+
+    from cudal1_env.campaigns.redteam import Outcome, OutcomeLine
+    from cudal1_env.records import Device
 
 
 @dataclass(frozen=True)
-class Redteam:
+class Redteam(Parts):
     """Judge the exploit suite. Exit 1 when an attack is rewarded, an honest look-alike denied or the machine broken."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -24,6 +29,8 @@ class Redteam:
     """How often each program is judged, each time by a new judge with new secrets."""
     only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="PREFIX ...")] = ()
     """Beginnings of program names; by default every program."""
+    out: Path | None = None
+    """Results file, a line for each outcome; what is in it is not judged again."""
     require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
     """Refuse to work unless these sandbox layers are active."""
     json: bool = False
@@ -31,10 +38,12 @@ class Redteam:
 
     def run(self) -> int:
         """Judge, tell about each program on standard error, print what came of them."""
+        from cudal1_env.campaigns.parts import part_of
+        from cudal1_env.campaigns.redteam import OutcomeLine, jobs, judge_missing, outcomes_file
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import Judge, JudgeSettings
+        from cudal1_env.records import PROTOCOL_VERSION
         from cudal1_env.testing.programs import programs
-        from cudal1_env.testing.redteam import Campaign, judge_all, summarise, table
 
         device = resolve_device(self.device)
         named = programs(self.only)
@@ -45,27 +54,38 @@ class Redteam:
                 f"expected at least one repeat and one program for {device}, got {self.repeats} repeats and "
                 f"{len(chosen)} programs ({len(skipped)} for another device); see --repeats, --only and --device"
             )
+        file = outcomes_file(self.out, device, known=self.known, join=self.join)
+        if self.join:
+            return self._told(file.lines, device, skipped)
         settings = JudgeSettings(device=device, require_sandbox=self.require_sandbox)
-        outcomes: list[Outcome] = []
-        cut_off = False
+        known = {(line.repeat, line.program) for line in file.known}
+        groups = part_of(jobs(chosen, self.repeats), self.part)
+        count = sum(len(group) for _, group in groups)
+        done = sum((repeat, program.name) in known for repeat, group in groups for program in group)
         try:
-            for _ in range(self.repeats):
-                for outcome in judge_all(lambda: Judge(settings), chosen, device):
-                    outcomes.append(outcome)
-                    count = f"{len(outcomes)}/{len(chosen) * self.repeats}"
-                    log(f"{count} {outcome.program}: {' > '.join(outcome.statuses)} ({_verdict(outcome)})")
+            for repeat, outcome in judge_missing(lambda: Judge(settings), groups, device, known):
+                fields = outcome.model_dump(exclude=set(type(outcome).model_computed_fields))
+                file.add(OutcomeLine(protocol=PROTOCOL_VERSION, device=device, repeat=repeat, **fields))
+                done += 1
+                log(f"{done}/{count} {outcome.program}: {' > '.join(outcome.statuses)} ({_verdict(outcome)})")
         except MachineError as error:  # what was found by then is told
-            if not outcomes:
+            if not file.known:
                 raise
-            cut_off = True
             log(f"cut off: {plain(str(error))}")
+            self._told(file.known, device, skipped)
+            return 2
+        return self._told(file.known, device, skipped)
+
+    def _told(self, outcomes: Sequence[OutcomeLine], device: Device, skipped: tuple[str, ...]) -> int:
+        from cudal1_env.campaigns.redteam import Campaign, summarise, table
+
         summary = summarise(outcomes, skipped=len(skipped))
         if self.json:
             result = Campaign(device=device, skipped=skipped, outcomes=tuple(outcomes), summary=summary)
             print(result.model_dump_json(ensure_ascii=True))
         else:
             print(f"{table(outcomes)}\n{summary.text()}")
-        return 2 if cut_off else 0 if summary.passed else 1
+        return 0 if summary.passed else 1
 
 
 def _verdict(outcome: Outcome) -> str:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from cudal1_env.commands.campaign import Parts
 from cudal1_env.commands.output import describe, details, log, plain
 
 if TYPE_CHECKING:
-    from cudal1_env.sweep import SweepLine
+    from cudal1_env.campaigns.sweep import SweepLine
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Parts):
     """Judge every program of a file, and print the paper's tables and where verdict and publication disagree."""
 
     file: tyro.conf.Positional[Path]
@@ -41,8 +42,6 @@ class Sweep:
     cannot be replayed; FILE has them."""
     audit: Path | None = None
     """What `cudal1-env audit FILE --out` wrote, for the floor (default: the one beside FILE, where there is one)."""
-    part: str = ""
-    """K/N: only every N-th task, from the K-th on, for several GPUs or machines with an own `out` each."""
     policy: Literal["strict", "kernelbench"] = "strict"
     """`kernelbench` adds a second verdict by KernelBench's rules (seeded weights, its tolerance), never the reward."""
     require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
@@ -53,21 +52,27 @@ class Sweep:
     def run(self) -> int:
         """Judge what is missing, then print the report on all."""
         from cudal1_env.baselines import resolve
-        from cudal1_env.commands.parts import part_of
+        from cudal1_env.campaigns.parts import part_of
+        from cudal1_env.campaigns.sweep import SweepFile, joined, read_programs, summarise, sweep
         from cudal1_env.gate import find_audit
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import JudgeSettings
         from cudal1_env.judge.batch import BatchJudge
-        from cudal1_env.sweep import SweepFile, read_programs, summarise, sweep
 
         device = resolve_device(self.device)
         found = read_programs(self.file, column=self.column, only=self.only, device=device, scale=self.scale)
         for reason in found.broken:
             log(f"left out: {plain(reason)}")
         out = self.out or Path(f"{self.file.stem}.sweep.jsonl")
-        file = SweepFile(out, device=device, precision=self.precision, texts=self.texts)
-        if file.lines:
-            log(f"{file.path} holds {len(file.lines)} verdicts: they are not judged again")
+        file = SweepFile(
+            out, device=device, precision=self.precision, texts=self.texts, known=self.known, join=self.join
+        )
+        if self.join:
+            report = summarise(joined(found.programs, file), without=found.without)
+            print(report.model_dump_json() if self.json else report.text())
+            return 0
+        if file.programs:
+            log(f"known verdicts: {len(file.programs)}; they are not judged again")
         audit = find_audit(self.audit or "auto", str(self.file), device)
         baselines = resolve(self.baselines, device)
         settings = JudgeSettings(

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from cudal1_env.commands.campaign import Parts
 from cudal1_env.commands.output import describe, log, plain
 from cudal1_env.errors import SettingsError
 from cudal1_env.records import Precision
 
 if TYPE_CHECKING:
-    from cudal1_env.sweep import SweepLine
+    from collections.abc import Iterable
+
+    from cudal1_env.campaigns.sweep import SweepLine
 
 
 @dataclass(frozen=True)
-class Verify:
+class Verify(Parts):
     """Judge pairs of a corpus that nobody has judged on this device; `cudal1-data corpus merge` takes the records."""
 
     corpus: tyro.conf.Positional[Path]
@@ -28,17 +31,15 @@ class Verify:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where programs run. The corpus should be built with the same device's sizes."""
     limit: int | None = None
-    """Judge so many pairs, at most: tasks and ways of writing take turns, those that build quickly more often."""
-    writing: Annotated[tuple[str, ...], tyro.conf.arg(metavar="WAY ...")] = ()
-    """Only these ways of writing (pytorch, triton, cuda-nvrtc, cuda-load-inline, torch-compile, other)."""
+    """Maximum number of pairs. Tasks and backends alternate; backends that build quickly come more often."""
+    backend: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", aliases=["--writing"])] = ()
+    """Only programs of these backends (pytorch, triton, cuda-nvrtc, cuda-load-inline, torch-compile, other)."""
     precision: Precision = "training"
     """`training`: one pair of processes, about a second; `report`: at least three; `correct`: nothing is timed."""
     baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
     """Other ways to run the references against which right programs are measured, as for `sweep`."""
     again: bool = False
     """Judge pairs that have an evaluation from such a device too."""
-    part: str = ""
-    """K/N: only every N-th task, from the K-th on, for several GPUs or machines with an own `out` each."""
     require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
     """Refuse to work unless these sandbox layers are active."""
     json: bool = False
@@ -46,32 +47,32 @@ class Verify:
 
     def run(self) -> int:
         """Judge what is missing, then print how many got which verdict."""
-        import json
-
         from cudal1_data.corpus import load_corpus
-        from cudal1_data.corpus.merge import OTHER, WRITING
+        from cudal1_data.corpus.merge import OTHER
+        from cudal1_data.kernelgen.make import BACKENDS
 
         from cudal1_env.baselines import resolve
-        from cudal1_env.commands.parts import part_of
+        from cudal1_env.campaigns.parts import part_of
+        from cudal1_env.campaigns.sweep import SweepFile, sweep
+        from cudal1_env.campaigns.verify import PooledJudge, choose, program_of
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import JudgeSettings
-        from cudal1_env.sweep import SweepFile, sweep
-        from cudal1_env.verify import PooledJudge, choose, program_of
 
         if self.limit is not None and self.limit < 1:
             raise SettingsError(f"expected a limit of at least one pair, got --limit {self.limit}")
-        if unknown := sorted({*self.writing} - {*WRITING.values(), OTHER}):
+        if unknown := sorted({*self.backend} - {*BACKENDS, OTHER}):
             raise SettingsError(
-                f"expected ways of writing in --writing ({', '.join([*WRITING.values(), OTHER])}), got "
-                f"{', '.join(unknown)}"
+                f"unknown backend {', '.join(unknown)}; --backend takes {', '.join([*BACKENDS, OTHER])}"
             )
         device = resolve_device(self.device)
-        whole = [pair for pair in load_corpus(self.corpus) if not self.writing or pair.writing in self.writing]
+        whole = [pair for pair in load_corpus(self.corpus) if not self.backend or pair.backend in self.backend]
         mine = {pair.task for pair in part_of(whole, self.part, lambda pair: pair.task)}
         chosen = choose(whole, self.limit, device=device, again=self.again)
-        file = SweepFile(self.out, device=device, precision=self.precision)
-        if file.lines:
-            log(f"{file.path} holds {len(file.lines)} verdicts: they are not judged again")
+        file = SweepFile(self.out, device=device, precision=self.precision, known=self.known, join=self.join)
+        if self.join:
+            return self._counted(file.programs.values())
+        if file.programs:
+            log(f"known verdicts: {len(file.programs)}; they are not judged again")
         baselines = resolve(self.baselines, device)
         settings = JudgeSettings(device=device, require_sandbox=self.require_sandbox, baselines=baselines)
         with PooledJudge(settings) as judge:
@@ -84,6 +85,11 @@ class Verify:
                 told=_told,
                 noted=lambda text: log(plain(text)),
             )
+        return self._counted(lines)
+
+    def _counted(self, lines: Iterable[SweepLine]) -> int:
+        import json
+
         counts = Counter(line.evaluation.status if line.evaluation else "refused" for line in lines)
         if self.json:
             print(json.dumps(dict(counts)))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
+from cudal1_data.hashes import digest
 from pydantic import BaseModel, ConfigDict, Field
 
 from cudal1_env.exemplars.base import Exemplar, distinct
@@ -47,4 +47,4 @@ class IslandExemplars(BaseModel):
 
 def island_of(source: str, count: int) -> int:
     """Return the island of a program: stable across processes, unlike Python's own hash."""
-    return int.from_bytes(hashlib.sha256(source.encode()).digest()[:8], "big") % count
+    return int(digest(source)[:16], 16) % count

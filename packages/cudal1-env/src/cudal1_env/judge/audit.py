@@ -16,6 +16,7 @@ from cudal1_data import Task
 
 from cudal1_env.errors import NoRoomError, TooLargeError
 from cudal1_env.gate import reference_sha256
+from cudal1_env.judge.begun import faults_named
 from cudal1_env.judge.device.tensors import Expected, decode
 from cudal1_env.judge.judge import Judge
 from cudal1_env.judge.oracle.numerics import Answer
@@ -71,17 +72,13 @@ class AuditJudge(Judge):
     def _with_room(self, task: Task) -> Generator[None]:
         """Within, a device without room makes the task too large: nothing else is kept."""
         try:
-            with self.faults_named():
+            with faults_named(self.device):
                 yield
         except NoRoomError as error:
             raise TooLargeError(f"{task.id}: expected room for its inputs and answers ({error})") from error
 
     def known_sets(self, task: Task, count: int) -> Generator[KnownSet]:
         """Yield input sets as candidates meet them, weights loaded where the task has some; made when asked for.
-
-        Args:
-            task: The task.
-            count: How many sets.
 
         Raises:
             TaskError: The reference cannot be judged against.
@@ -134,9 +131,6 @@ class AuditJudge(Judge):
 
     def inputs_that_matter(self, task: Task) -> list[tuple[int, int, float]]:
         """Find out how much of each input tensor matters, by changing single elements.
-
-        Args:
-            task: The task.
 
         Returns:
             For each tensor: elements that were changed, those that mattered, the largest share that can. All zero where

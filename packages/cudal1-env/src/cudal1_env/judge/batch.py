@@ -5,32 +5,17 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 
 from cudal1_data import Task
 
-from cudal1_env.errors import TaskError
-from cudal1_env.judge.begun import close_arms
-from cudal1_env.judge.judge import Begun, Judge
-from cudal1_env.judge.measure.builder import Built
-from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.begun import pool_key
+from cudal1_env.judge.judge import Judge, Outcome
 from cudal1_env.judge.measure.precompile import compiles
 from cudal1_env.judge.oracle.pool import SEED_BYTES, Pool
 from cudal1_env.judge.workers.lease import away_from, core_name, lease
 from cudal1_env.records import Evaluation, Precision
-
-Outcome = Evaluation | TaskError
-"""The verdict on a program, or why its task cannot be judged."""
-
-
-@dataclass
-class _Job:
-    index: int
-    seed: str
-    pool: Pool
-    built: Future[Built | Evaluation]
 
 
 class BatchJudge(Judge):
@@ -64,8 +49,19 @@ class BatchJudge(Judge):
         order = sorted(range(len(jobs)), key=lambda index: not compiles(jobs[index][1]))
         with self._lock, ThreadPoolExecutor(batch) as executor, self._precompilations() as precompilations:
             for start in range(0, len(jobs), batch):
-                part = [(index, *jobs[index]) for index in order[start : start + batch]]
-                self._batch(part, done, precision, executor, precompilations)
+                part = order[start : start + batch]
+                seeds = [secrets.token_bytes(SEED_BYTES) for _ in part]
+                wanted = [(self._case(*jobs[index], precision), seed) for index, seed in zip(part, seeds, strict=True)]
+                try:
+                    with closing(self._together(executor, wanted, precompilations)) as told:
+                        for place, outcome in told:
+                            self._retire(pool_key(*wanted[place]))
+                            if isinstance(outcome, Evaluation):
+                                outcome = outcome.model_copy(update={"seed": seeds[place].hex()})
+                            done(part[place], outcome)
+                finally:
+                    for case, seed in wanted:
+                        self._retire(pool_key(case, seed))
 
     def compare(self, task: Task, evaluation: Evaluation) -> Evaluation:
         """Return a record with speedups against those of this judge's baselines that it lacks.
@@ -85,63 +81,12 @@ class BatchJudge(Judge):
 
             def pool() -> Pool:
                 """Take the lease when the first baseline must be measured."""
-                if (task.id, seed.hex()) not in self._pools:
+                key = pool_key(case, seed)
+                if key not in self._pools:
                     self._pool(case, seed)
-                    held.callback(self._retire, (task.id, seed.hex()))
+                    held.callback(self._retire, key)
                     held.enter_context(lease(core_name(self.core), *self.device.locks))
                     held.enter_context(away_from(self._seat.kept_free))
-                return self._pools[task.id, seed.hex()]
+                return self._pools[key]
 
             return self._extras.compare(case, evaluation, pool)
-
-    def _batch(
-        self,
-        part: Sequence[tuple[int, Task, str]],
-        done: Callable[[int, Outcome], None],
-        precision: Precision,
-        executor: ThreadPoolExecutor,
-        precompilations: ThreadPoolExecutor,
-    ) -> None:
-        begun: list[_Job] = []
-        cases: list[tuple[int, str, Case, Pool]] = []
-        precompiled: Begun = {}
-        try:
-            wanted = [
-                (index, secrets.token_bytes(SEED_BYTES), self._case(task, source, precision))
-                for index, task, source in part
-            ]
-            refused = self._begin_pools(executor, [(case, seed) for _, seed, case in wanted])
-            for index, seed, case in wanted:
-                if (error := refused.get((case.task.id, seed.hex()))) is not None:
-                    done(index, error)
-                    continue
-                try:
-                    pool = self._pool(case, seed)  # once more, if it had to make room since
-                except TaskError as error:
-                    done(index, error)
-                    continue
-                self._precompile(precompilations, precompiled, case, pool)
-                cases.append((index, seed.hex(), case, pool))
-            for one in precompiled.values():
-                one.result()
-            begun = [
-                _Job(index, seed, pool, executor.submit(self._begun, case, pool)) for index, seed, case, pool in cases
-            ]
-            wait([job.built for job in begun])  # nothing is built while something is measured
-            self._thin_out([job.built.result() for job in begun if job.built.exception() is None])
-            for job in begun:
-                done(job.index, self._outcome(job))
-        finally:
-            wait(precompiled.values())
-            close_arms([job.built for job in begun])
-            for _, seed, case, _ in cases:
-                self._retire((case.task.id, seed))
-
-    def _outcome(self, job: _Job) -> Outcome:
-        try:
-            evaluation = self._ended(job.built.result(), job.pool, bytes.fromhex(job.seed))
-        except TaskError as error:
-            return error
-        finally:
-            self._retire((job.pool.task.id, job.seed))
-        return evaluation.model_copy(update={"seed": job.seed})

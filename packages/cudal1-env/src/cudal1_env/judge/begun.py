@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, wait
 
-from cudal1_env.errors import NoRoomError, TooLargeError
+from cudal1_env.errors import MachineError, NoRoomError, TooLargeError
+from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.measure.builder import Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.records import Evaluation
@@ -23,11 +25,6 @@ def pool_key(case: Case, seed: bytes | None) -> tuple[str, str]:
 
 def parts(tasks: Sequence[str], *, max_jobs: int, max_tasks: int) -> Iterator[list[int]]:
     """Divide jobs into parts; those of a task stand together, because they share its pool.
-
-    Args:
-        tasks: Task of each job.
-        max_jobs: Jobs of a part.
-        max_tasks: Tasks of a part.
 
     >>> list(parts(["b", "a", "b", "c"], max_jobs=2, max_tasks=2)), list(parts("aab", max_jobs=9, max_tasks=1))
     ([[1, 0], [2, 3]], [[0, 1], [2]])
@@ -58,3 +55,21 @@ def too_large(case: Case, error: NoRoomError | TooLargeError) -> TooLargeError:
         f"{case.task.id}: expected room on the GPU for its inputs, answers and both programs, there was none though "
         f"the judge kept nothing else ({error})"
     )
+
+
+@contextlib.contextmanager
+def faults_named(device: Device) -> Generator[None]:
+    """Within, what the device raises is told as what it is.
+
+    Raises:
+        NoRoomError: There is too little memory.
+        MachineError: Anything else.
+    """
+    try:
+        yield
+    except device.faults as error:
+        kind = NoRoomError if device.out_of_room(error) else MachineError
+        raise kind(
+            f"expected the GPU to work for the judge, got {type(error).__name__}: {error}; start a new process, "
+            "on another GPU if it goes on"
+        ) from error

@@ -20,12 +20,12 @@ from cudal1_env.errors import MachineError, NoRoomError, TaskError, TooLargeErro
 from cudal1_env.gate import AuditReport, find_audit, reference_sha256
 from cudal1_env.hardware import resolve_device
 from cudal1_env.judge.add_ons.add_ons import Extras
-from cudal1_env.judge.begun import close_arms, parts, pool_key, too_large
+from cudal1_env.judge.begun import close_arms, faults_named, parts, pool_key, too_large
 from cudal1_env.judge.device.health import Held, await_memory, check_returned
 from cudal1_env.judge.device.place import choose_device
 from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
-from cudal1_env.judge.measure.correct import UNDECIDED, Correctness
+from cudal1_env.judge.measure.correct import UNDECIDED, judge_correct
 from cudal1_env.judge.measure.precompile import compiles
 from cudal1_env.judge.measure.record import printable
 from cudal1_env.judge.measure.timing.trials import Trials
@@ -37,6 +37,8 @@ from cudal1_env.sandbox import default_spec
 
 Begun = dict[tuple[str, str], Future[None]]
 """What is being precompiled, by the sources of task and program."""
+Outcome = Evaluation | TaskError
+"""The verdict on a program, or why its task cannot be judged."""
 
 
 class Judge:
@@ -62,7 +64,6 @@ class Judge:
             default_spec(self.device.name, demanded=self.settings.require_sandbox)
             self._builder = Builder(self.settings, self.device, self.core)
             self._trials = Trials(self._builder, load_spread(self.device.name, self.device.identity))
-            self._correctness = Correctness(self._builder)
             self._extras = Extras(self.settings, self._builder, self._trials)
         except BaseException:
             self._seat.close()
@@ -130,20 +131,59 @@ class Judge:
                 cases = [self._case(*jobs[index], precision) for index in part]
                 if precision == "correct":
                     self._renew(cases)
-                refused = self._begin_pools(executor, [(case, None) for case in cases])
-                if refused:
-                    raise next(iter(refused.values()))
-                pools = [self._pool(case, None) for case in cases]
-                begun = [executor.submit(self._begun, *one) for one in zip(cases, pools, strict=True)]
-                try:
-                    wait(begun)  # nothing is built while something is measured
-                    built = [one.result() for one in begun]
-                    self._thin_out(built)
-                    for index, one, pool in zip(part, built, pools, strict=True):
-                        results[index] = self._ended(one, pool, None)
-                finally:
-                    close_arms(begun)
+                with contextlib.closing(self._together(executor, [(case, None) for case in cases])) as told:
+                    for place, outcome in told:
+                        if isinstance(outcome, TaskError):
+                            raise outcome
+                        results[part[place]] = outcome
         return [results[index] for index in range(len(jobs))]
+
+    def _together(
+        self,
+        executor: ThreadPoolExecutor,
+        wanted: Sequence[tuple[Case, bytes | None]],
+        precompilations: ThreadPoolExecutor | None = None,
+    ) -> Generator[tuple[int, Outcome]]:
+        """Begin candidates side by side, then end one at a time; yield the place of each and what came of it.
+
+        Close the generator: what it began and did not end is killed then.
+
+        Args:
+            executor: For oracles and candidates.
+            wanted: Candidates, with their pool's seed where somebody chose that.
+            precompilations: Where programs that compile, and their tasks' baselines, do so first; None leaves that out.
+        """
+        refused = self._begin_pools(executor, wanted)
+        ready: list[tuple[int, Case, bytes | None, Pool]] = []
+        for place, (case, seed) in enumerate(wanted):
+            error = refused.get(pool_key(case, seed))
+            try:
+                if error is None:
+                    ready.append((place, case, seed, self._pool(case, seed)))  # once more, if it had to make room since
+            except TaskError as again:
+                error = again
+            if error is not None:
+                yield place, error
+        precompiled: Begun = {}
+        begun: list[Future[Built | Evaluation]] = []
+        try:
+            for _, case, _, pool in ready if precompilations is not None else ():
+                assert precompilations is not None
+                self._precompile(precompilations, precompiled, case, pool)
+            for one in precompiled.values():
+                one.result()
+            begun += [executor.submit(self._begun, case, pool) for _, case, _, pool in ready]
+            wait(begun)  # nothing is built while something is measured
+            self._thin_out([one.result() for one in begun if one.exception() is None])
+            for (place, _, seed, pool), one in zip(ready, begun, strict=True):
+                try:
+                    outcome: Outcome = self._ended(one.result(), pool, seed)
+                except TaskError as error:
+                    outcome = error
+                yield place, outcome
+        finally:
+            wait(precompiled.values())
+            close_arms(begun)
 
     def _side_by_side(self, precision: Precision) -> int:
         """How many candidates are begun at a time."""
@@ -185,20 +225,6 @@ class Judge:
             key = (one.task.source, one.source)
             if compiles(one.source) and key not in begun:
                 begun[key] = executor.submit(self._builder.precompilations.keep, one, pool)
-
-    def prepare(self, task: Task) -> float:
-        """Start a task's oracle now rather than at its first evaluation.
-
-        Returns:
-            Seconds that it took: importing the reference, three sets of inputs, two calls.
-
-        Raises:
-            TaskError: The reference cannot be judged against.
-        """
-        with self._lock:
-            case = self._case(task, "", "training")
-            self._pool(case, None)
-            return case.watch.seconds().oracle_s
 
     def retire(self) -> dict[str, str]:
         """Stop using every seed in use and disclose all seeds so far.
@@ -358,7 +384,7 @@ class Judge:
             built = self._builder.build(case, pool, hold=hold)
             evaluation: Evaluation | None = None
             try:
-                evaluation = self._correctness.judge(built, pool, alone=False)
+                evaluation = judge_correct(self._builder, built, pool)
             except (TooLargeError, *self.device.faults):
                 pass  # others may have the memory
             except BaseException:
@@ -427,27 +453,10 @@ class Judge:
         try:
             if built.fault is not None:
                 return self._trials.measure(built, pool)
-            with self.faults_named():
+            with faults_named(self.device):
                 return self._under_lease(built, pool)
         finally:
             self._builder.drop(built)
-
-    @contextlib.contextmanager
-    def faults_named(self) -> Generator[None]:
-        """Within, what the device raises is told as what it is.
-
-        Raises:
-            NoRoomError: There is too little memory.
-            MachineError: Anything else.
-        """
-        try:
-            yield
-        except self.device.faults as error:
-            kind = NoRoomError if self.device.out_of_room(error) else MachineError
-            raise kind(
-                f"expected the GPU to work for the judge, got {type(error).__name__}: {error}; start a new process, "
-                "on another GPU if it goes on"
-            ) from error
 
     def _under_lease(self, built: Built, pool: Pool) -> Evaluation:
         case = built.case
@@ -455,13 +464,9 @@ class Judge:
         with leased as waited, away_from(self._seat.kept_free), case.watch.phase("lease"):
             case.watch.add("wait", waited)
             foreign = self.device.foreign_processes(self._own_pids(built))
-            if built.arm is not None and not self.device.peaks_known():
-                built.arm.close()  # nobody else may be on the GPU while they are measured; it is imported again
-                built.arm = None
-                self._trials.floor(case, pool)
             before = self._held(pool)
             if case.precision == "correct":
-                evaluation = self._correctness.judge(built, pool, alone=True)
+                evaluation = judge_correct(self._builder, built, pool)
             else:
                 evaluation = self._extras.add(built, pool, self._trials.measure(built, pool))
             self._builder.drop(built)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from cudal1_env.mutants import Array
+from cudal1_env.mutants.programs import ANSWER_MUTANTS, MUTANTS
+from cudal1_env.mutants.spoiler import Spoiler
 from cudal1_env.stats.trial_samples import TrialSamples
 from cudal1_env.testing import templates
-from cudal1_env.testing.mutants import ANSWER_MUTANTS, MUTANTS
 from cudal1_env.testing.noise import (
     Autoregressive,
     HeavyTails,
@@ -18,7 +19,6 @@ from cudal1_env.testing.noise import (
     RandomWalk,
     Spikes,
 )
-from cudal1_env.testing.spoilt import Spoiler
 
 try:
     from hypothesis import strategies as st

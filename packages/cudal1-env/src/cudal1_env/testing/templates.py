@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from cudal1_env.testing.spoilt import Spoiler
+from cudal1_env.mutants.spoiler import Spoiler
 
 
 def honest_first(calls: int = 5) -> Spoiler:

@@ -6,19 +6,19 @@ an evaluator that runs candidates in its own process is best adapted through `ch
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from cudal1_data import Task
+from cudal1_data.hashes import digest
 from pydantic import BaseModel, ConfigDict
 
 from cudal1_env.errors import TaskError
 from cudal1_env.evaluator import Evaluator
+from cudal1_env.mutants.programs import MUTANTS
 from cudal1_env.records import Device
 from cudal1_env.reward import reward_of
-from cudal1_env.testing.mutants import MUTANTS
 from cudal1_env.testing.programs import REFUSED, exploits_folder, programs
 from cudal1_env.testing.templates import TEMPLATES
 
@@ -58,7 +58,7 @@ class JudgeUnderTest:
 
     def judge(self, task: str, candidate: str, /) -> Claim:
         """Judge a candidate; the speedup is its reward, which is what is proven."""
-        name = f"file/{hashlib.sha256(task.encode()).hexdigest()[:16]}"
+        name = f"file/{digest(task)[:16]}"
         try:
             record = self._evaluator.evaluate(Task(id=name, source=task, name=name, level=1, origin="file"), candidate)
         except TaskError as error:

@@ -59,7 +59,7 @@ class Variation:
             return self._differs()
         place = self._places[tensor]
         value = self._values[place]
-        index = _index(tuple(value.shape), position)
+        index = tuple(int(place) for place in torch.unravel_index(torch.tensor(position), value.shape))
         before = value[index].clone()
         try:
             for new in self._new_values(place, index, before):
@@ -121,12 +121,3 @@ def _most(value: torch.Tensor) -> float:
     if x.is_floating_point() and is_unit(x) and rows_sum_to_one(x):
         return (x.shape[-1] - 1) / x.shape[-1]
     return 0.5 if is_symmetric(x) else 1.0
-
-
-def _index(shape: tuple[int, ...], position: int) -> tuple[int, ...]:
-    """The element at a flat position (in C order)."""
-    index: list[int] = []
-    for size in reversed(shape):
-        position, place = divmod(position, size)
-        index.append(place)
-    return tuple(reversed(index))

@@ -87,19 +87,7 @@ class Oracle:
 
     def serve(self) -> None:
         """Answer messages until the judge closes the channel."""
-        while True:
-            try:
-                message, fds = wire.receive(self.channel)
-            except wire.ChannelClosed:
-                return
-            try:
-                answer = self.handlers[message["op"]](message, fds)
-            except Exception as error:  # the task's fault: the judge turns it into a TaskError
-                answer = describe_error(error)
-            finally:
-                for fd in fds:
-                    os.close(fd)
-            wire.send(self.channel, answer)
+        wire.serve(self.channel, self.handlers, describe_error)
 
     def build(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Choose the device and import the reference program."""

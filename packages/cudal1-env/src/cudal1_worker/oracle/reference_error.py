@@ -82,12 +82,7 @@ def read(found: list[torch.Tensor]) -> list[dict[str, float]]:
 
 
 def is_finite(report: dict[str, float], most: float) -> bool:
-    """Whether a report of `report_of_finite` holds: all is finite, also when it is rounded to the output's dtype.
-
-    Args:
-        report: As `read` gave it.
-        most: See `max_of`.
-    """
+    """Whether a report of `report_of_finite` holds: all is finite, also when it is rounded to the output's dtype."""
     return report["scale"] <= most and math.isfinite(report["reference_error"])
 
 

@@ -167,12 +167,7 @@ class Draw:
 
 
 class Profile:
-    """Typical errors of the reference by place and magnitude, from several sets of inputs.
-
-    Args:
-        shape: The output's shape.
-        draws: What several sets gave.
-    """
+    """Typical errors of the reference by place and magnitude, from several sets of inputs."""
 
     def __init__(self, shape: tuple[int, ...], draws: Sequence[Draw]) -> None:
         self.blocks = Blocks(shape)

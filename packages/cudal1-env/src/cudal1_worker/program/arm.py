@@ -21,6 +21,7 @@ import torch
 from cudal1_worker import layout
 from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
+from cudal1_worker.overlap import Place, any_shared
 from cudal1_worker.program import state
 from cudal1_worker.program.cpu_side import CpuSide
 
@@ -36,6 +37,8 @@ _layout = torch.Tensor.layout.__get__  # type: ignore[attr-defined]
 _stride = torch.Tensor.stride
 _data_ptr = torch.Tensor.data_ptr
 _storage = torch.Tensor.untyped_storage
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Types of tensors that describe themselves as they are."""
 
 
 class Failure(Exception):
@@ -48,10 +51,6 @@ class Failure(Exception):
 
 def execute(source: str, wanted: str) -> types.ModuleType:
     """Run a program as a module of its own, from a file, so that `inspect.getsource` and Triton work.
-
-    Args:
-        source: Program text.
-        wanted: Name that it must define.
 
     Raises:
         Failure: `syntax`, `no_code`; exceptions of the program itself pass through.
@@ -116,25 +115,12 @@ class Arm:
             "inputs": self.learn_inputs,
             "call": self.call_once,
             "profile": self.profile,
+            "timed": self.timed,
         }
 
     def serve(self) -> None:
         """Answer messages until the judge closes the channel."""
-        while True:
-            try:
-                message, fds = wire.receive(self.channel)
-            except wire.ChannelClosed:
-                return
-            if message["op"] == "timed":
-                self.timed()
-            try:
-                answer = self.handlers[message["op"]](message, fds)
-            except Exception as error:  # every failure of a program is data for the judge
-                answer = describe_error(error)
-            finally:
-                for fd in fds:
-                    os.close(fd)
-            wire.send(self.channel, answer)
+        wire.serve(self.channel, self.handlers, describe_error)
 
     def build(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Import the program; compilers may run."""
@@ -232,7 +218,7 @@ class Arm:
         gpu = not isinstance(self.side, CpuSide)
         return profiled(lambda: self.model(*inputs), self.side.finish, calls=message["calls"], gpu=gpu)
 
-    def timed(self) -> NoReturn:
+    def timed(self, message: wire.Message, fds: list[int]) -> NoReturn:
         """Follow the control page for the rest of this process's life.
 
         Call number n finds its inputs in block n modulo `wire.SLOTS`, when the judge has written n to GO. Views of the
@@ -248,6 +234,7 @@ class Arm:
                     pass
                 last = go
                 try:
+                    self.side.receive(go % wire.SLOTS, control[wire.TOLD :])
                     if control[wire.OPERATION] == wire.CALL:
                         self.outputs = []
                         self.side.begin()
@@ -267,19 +254,20 @@ class Arm:
         """Return the leaves of a call's outputs when nothing of the call runs any more.
 
         What the judge could not read where it lies is copied, and so is what shares memory with a parameter or a
-        buffer, because the judge overwrites outputs, and what is only expanded or returned twice. All on the program's
-        own time.
+        buffer, because the judge overwrites outputs, and what is only expanded or shares an element with an output
+        before it. All on the program's own time.
         """
         side, registered = self.side, self.registered
-        known: set[int] = set()
+        known: list[Place] = []
         leaves = [outputs] if type(outputs) is torch.Tensor else layout.flatten(outputs)
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor) and _layout(leaf) is torch.strided:
                 leaf = layout.as_stored(leaf)
-                own = type(leaf) is torch.Tensor and _storage(leaf).data_ptr() in registered
-                copied = own or 0 in _stride(leaf) or _data_ptr(leaf) in known or not side.reachable(leaf)
+                own = type(leaf) in _PLAIN and _storage(leaf).data_ptr() in registered
+                lies = Place(_data_ptr(leaf), _shape(leaf), _stride(leaf), _dtype(leaf).itemsize)
+                copied = own or 0 in lies.strides or any_shared(lies, known) or not side.reachable(leaf)
                 leaves[place] = side.copy(leaf) if copied else leaf
-                known.add(_data_ptr(leaf))
+                known.append(lies)
         side.finish()
         return leaves
 

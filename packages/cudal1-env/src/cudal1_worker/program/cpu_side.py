@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -45,6 +46,9 @@ class CpuSide:
 
     def _mapped(self, fd: int, flags: int, prot: int) -> torch.Tensor:
         return _frombuffer(mmap.mmap(fd, self.size_bytes, flags=flags, prot=prot), dtype=torch.uint8)
+
+    def receive(self, slot: int, told: Sequence[int]) -> None:
+        """The inputs of a timed call are in their block."""
 
     def begin(self) -> None:
         """Change which blocks of the heap are free.

@@ -6,7 +6,9 @@ for copies, on the program's own time.
 
 from __future__ import annotations
 
+import base64
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,10 +16,11 @@ import torch
 from cudal1_worker import protocol as wire
 from cudal1_worker import vmm
 from cudal1_worker.arithmetic import allow_tf32
+from cudal1_worker.masks import KEY_WORDS, Masks
 from cudal1_worker.program.arena import Arena, Copies
 from cudal1_worker.program.pools import Pools
 
-_synchronize = torch.cuda.synchronize
+_synchronize = torch._C._cuda_synchronize  # without looking for the device each time
 _data_ptr = torch.Tensor.data_ptr
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
 _FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
@@ -27,7 +30,7 @@ class CudaSide:
     """An arm's memory on a GPU.
 
     Args:
-        message: `arena_bytes`, of them `copies_bytes` at the end for copies of outputs, `tf32`.
+        message: `arena_bytes`, of them `copies_bytes` at the end for copies of outputs, `tf32`, `masks`.
         fds: The arena.
     """
 
@@ -44,7 +47,11 @@ class CudaSide:
         pointers = [ctypes.cast(callback, ctypes.c_void_p).value or 0 for callback in self._callbacks]
         self._pools = Pools(torch._C._cuda_customAllocator(*pointers))
         self._pools.use()
+        self._masks = Masks(base64.b64decode(message["masks"]))
+        self._size_bytes = 0
         self.slots: list[torch.Tensor] = []
+        self._slots_at: list[int] = []
+        self._masked_at: list[int] = []
         self._slot_memory: vmm.Mapping | None = None
 
     def place(self, model: Any) -> Any:
@@ -52,19 +59,35 @@ class CudaSide:
         return model.to("cuda") if isinstance(model, torch.nn.Module) else model
 
     def learn_slots(self, message: wire.Message, fds: list[int]) -> None:
-        """Map the blocks in which calls find their inputs: they lie in one allocation, `stride` bytes apart."""
+        """Map the blocks in which calls find their inputs, `stride` bytes apart, and behind them the masked ones."""
         self.slots = []
         if self._slot_memory is not None:
             _synchronize()
             self._slot_memory.close()
-        stride, count = message["stride"], wire.SLOTS
-        self._slot_memory = vmm.Mapping.take(fds[0], stride * count, 0)
+        stride, count, size = message["stride"], wire.SLOTS, message["bytes"]
+        self._slot_memory = vmm.Mapping.take(fds[0], stride * count + size * message["masked"], 0)
         whole = self._slot_memory.tensor()
-        self.slots = [whole[stride * k : stride * k + message["bytes"]] for k in range(count)]
+        self.slots = [whole[stride * k : stride * k + size] for k in range(count)]
+        self._slots_at = [_data_ptr(slot) for slot in self.slots]
+        begin = self._slot_memory.address + stride * count
+        self._masked_at = [begin + size * k for k in range(message["masked"])]
+        self._size_bytes = size
+        self._masks.apply(begin, begin, size, (0,) * KEY_WORDS)  # loads the kernel
 
     def untimed_block(self, message: wire.Message) -> torch.Tensor:
         """Return the slot that the judge has filled."""
         return self.slots[message["slot"]]
+
+    def receive(self, slot: int, told: Sequence[int]) -> None:
+        """Take the mask off the inputs of a timed call, and wait until they are in their block.
+
+        Args:
+            slot: The block.
+            told: Which of the masked ones it is, and its key.
+        """
+        masked, *key = told[: 1 + KEY_WORDS]
+        self._masks.apply(self._masked_at[masked], self._slots_at[slot], self._size_bytes, key)
+        _synchronize()  # a program's own streams await nothing
 
     def begin(self) -> None:
         """Forget the copies of the last call's outputs: its successor's inputs are there."""

@@ -1,11 +1,9 @@
 """Torch's memory pools over the arena: one for everything, and one for each program that asks for a pool of its own.
 
 Torch serves an allocation from the first pool in use that fits the thread or stream, not from the innermost
-(`get_pool` in c10/cuda/CUDACachingAllocator.cpp goes through `captures_underway` from its front). With the arena's pool
-in use for good, what a CUDA graph allocates while it is captured would come from there and be handed out again
-afterwards, though each replay writes to it; and torch.compile's graphs (`mode="reduce-overhead"`), which look for their
-tensors in their own pool, would refuse to work. So the arena's pool steps aside while another one is in use. Pools
-for graphs lie in the arena too, so that outputs of a graph can be read where they are.
+(`get_pool` in c10/cuda/CUDACachingAllocator.cpp). What a CUDA graph allocates while it is captured must come from its
+own pool: each replay writes to it. So the arena's pool steps aside while another one is in use. Pools for graphs lie in
+the arena too, so that outputs of a graph can be read where they are.
 """
 
 from __future__ import annotations

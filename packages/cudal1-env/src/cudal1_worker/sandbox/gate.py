@@ -58,10 +58,7 @@ class Gate:
             The worker's wait status.
         """
         self._inside.close()
-        try:
-            end = os.pidfd_open(worker)
-        except OSError:  # before Linux 5.3: no gate either
-            return _bury(worker)
+        end = os.pidfd_open(worker)
         poll = select.poll()
         for fd in (end, self._outside.fileno(), *(() if control is None else (control,))):
             poll.register(fd, select.POLLIN)

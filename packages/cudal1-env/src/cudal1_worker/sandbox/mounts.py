@@ -59,7 +59,8 @@ def enter(spec: Spec, *, own_proc: bool) -> None:
         os.symlink(target, root + path)
     for folder in ("/proc", "/tmp", "/dev/shm", "/var", "/run"):
         os.makedirs(root + folder, exist_ok=True)
-    os.symlink("/tmp", root + "/var/tmp")
+    if not os.path.lexists(root + "/var/tmp"):  # a project may live there
+        os.symlink("/tmp", root + "/var/tmp")
     for path, fd in devices:
         _bind(fd, root + path)
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):

@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from typing import Literal
@@ -42,12 +43,15 @@ def probe(device: Literal["cpu", "cuda"] = "cpu") -> Answer:
     """Try the layers; return which are missing and why, and which forbidden attempts succeeded."""
     failed = ""
     for without in _DOUBTFUL:
-        spec = Spec(
-            device=device,
-            layers=tuple(name for name in LAYERS if name not in without),
-            readable=sandbox.readable_paths(),
-        )
-        report, attempts, problem = _try(spec)
+        with tempfile.TemporaryDirectory(prefix="cudal1-probe-") as folder:
+            os.chmod(folder, 0o777)  # without a mount namespace it is the only folder in which a worker may write
+            spec = Spec(
+                device=device,
+                layers=tuple(name for name in LAYERS if name not in without),
+                readable=sandbox.readable_paths(),
+                build_dir=folder,
+            )
+            report, attempts, problem = _try(spec)
         if report is None:
             failed = problem
             continue

@@ -148,7 +148,7 @@ def _along(program: Program, draw: Draw) -> None:
 
 
 def _rotated(program: Program, draw: Draw) -> None:
-    """Pairs of neighbouring columns turned by an angle, as in rotary embeddings."""
+    """Pairs of neighbouring columns rotated by an angle, as in rotary embeddings."""
     dims = ("ROWS", "2 * PAIRS")
     x = program.input("x", dims, layout=program.layout())
     angle = program.input("angle", ("ROWS", "PAIRS"), layout=program.layout())
@@ -158,13 +158,13 @@ def _rotated(program: Program, draw: Draw) -> None:
     program.cost_ns += 10.0
     even, odd = (Node("strided", (h.node,), which) for which in ("even", "odd"))
     cos, sin = Node("cos", (angle.node,)), Node("sin", (angle.node,))
-    turned = Node("sub", (Node("mul", (even, cos)), Node("mul", (odd, sin))))
+    rotated = Node("sub", (Node("mul", (even, cos)), Node("mul", (odd, sin))))
     other = Node("add", (Node("mul", (even, sin)), Node("mul", (odd, cos))))
-    node = Node("interleave", (turned, other))
+    node = Node("interleave", (rotated, other))
     text = "torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(1)"
     sample = grid.mixed(draw, h.grid, angle.grid, spread=grid.size(h.grid.values))
-    turned_pairs = Value(text, node, dims, sample, frozenset((*h.leaves, *angle.leaves)), nested=6)
-    _after(program, draw, turned_pairs)
+    rotated_pairs = Value(text, node, dims, sample, frozenset((*h.leaves, *angle.leaves)), nested=6)
+    _after(program, draw, rotated_pairs)
     pairs = near(draw, 60 + 300 * draw.real())
     rows = near(draw, elements(draw, program) / (2 * pairs))
     program.size("ROWS", rows, rows * CUDA_GROWTH)
@@ -172,7 +172,7 @@ def _rotated(program: Program, draw: Draw) -> None:
 
 
 def _neighbours(program: Program, draw: Draw) -> None:
-    """Each place with those beside it, around the corner."""
+    """Each element with its neighbours, cyclically."""
     dims = ("ROWS", "COLS")
     x = program.input("x", dims, layout=program.layout())
     h = program.keep(chain(program, draw, x, draw.integer(0, 1), sides(program, draw, dims, 1, ("parameter", "full"))))

@@ -85,8 +85,8 @@ def _gated_forward(program: Program, draw: Draw, h: Value) -> Value:
 
 def _token_mixer(program: Program, draw: Draw, h: Value) -> Value:
     """A layer along the tokens instead of the channels."""
-    turned = combine("transpose", f"{h.text}.transpose(1, 2)", ("BATCH", "WIDTH", "TOKENS"), h.grid, h, heavy=False)
-    mixed = _linear(program, draw, turned, "mix", "TOKENS", "TOKENS")
+    transposed = combine("transpose", f"{h.text}.transpose(1, 2)", ("BATCH", "WIDTH", "TOKENS"), h.grid, h, heavy=False)
+    mixed = _linear(program, draw, transposed, "mix", "TOKENS", "TOKENS")
     bent = apply_named(program, draw, draw.one(_ACTIVATIONS), mixed)
     return combine("transpose", f"{bent.atom}.transpose(1, 2)", h.dims, bent.grid, bent, heavy=False)
 

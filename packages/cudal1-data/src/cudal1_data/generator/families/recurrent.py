@@ -137,7 +137,7 @@ def _residual(program: Program, draw: Draw, now: Node, state: Node) -> _Cell:
 
 
 def _two(program: Program, draw: Draw, now: Node, state: Node) -> _Cell:
-    """A hidden memory beside the state, as in long short-term memories."""
+    """A hidden memory in addition to the state, as in long short-term memories."""
     keep_layer, keep_moved = _layer(program, "gate", state)
     new_layer, new_moved = _layer(program, "fresh", state)
     program.line("memory = torch.zeros_like(state)")

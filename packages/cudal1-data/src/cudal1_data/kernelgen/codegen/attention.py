@@ -59,14 +59,14 @@ class _Chain:
     """The second product."""
     behind: Kernel
     """What is done to the sums."""
-    turned: Node | None
-    """The call that turns keys for the first product, where nothing else needs it: they are read as they lie."""
+    transposed: Node | None
+    """The call that transposes keys for the first product, if only that needs it; the kernel reads them as stored."""
 
     @property
     def factors(self) -> tuple[Node, Node, Node]:
         """Queries, keys and values."""
         left, right = self.scores.operands
-        return left, right if self.turned is None else right.operands[0], self.sums.operands[1]
+        return left, right if self.transposed is None else right.operands[0], self.sums.operands[1]
 
     @property
     def read(self) -> tuple[Read, ...]:
@@ -85,7 +85,7 @@ def attention_program(reference: Reference, steps: Sequence[Step], choice: Rows)
     steps, chains = _chains(reference, steps)
     if not chains:
         raise UnsuitableError("expected two products with rows of scores between them")
-    absorbed = {id(one) for chain in chains for one in (chain.scores, chain.between, chain.sums, chain.turned)}
+    absorbed = {id(one) for chain in chains for one in (chain.scores, chain.between, chain.sums, chain.transposed)}
     program = Writer(reference, steps, absorbed=absorbed, given={id(one.behind): one.read for one in chains})
     definitions: list[str] = []
 
@@ -125,7 +125,7 @@ def _chains(reference: Reference, steps: Sequence[Step]) -> tuple[list[Step], li
             behind = Kernel((), sums.dims, 0, frozenset(), (sums,), (sums,))
             changed[place] = behind
         right = scores.operands[1]
-        chains.append(_Chain(scores, between, sums, behind, right if _turns(right) and once(right) else None))
+        chains.append(_Chain(scores, between, sums, behind, right if _transposes(right) and once(right) else None))
     return changed, chains
 
 
@@ -138,7 +138,7 @@ def _is_product(node: Node) -> bool:
     )
 
 
-def _turns(node: Node) -> bool:
+def _transposes(node: Node) -> bool:
     axes = _TURNED.fullmatch(node.text)
     count = len(node.dims)
     return axes is not None and {int(axes[1]) % count, int(axes[2]) % count} == {count - 2, count - 1}
@@ -230,7 +230,9 @@ def _over_keys(chain: _Chain, choice: Rows, lines: Sequence[str]) -> list[str]:
     """Return a loop over all keys, some at a time, with their scores."""
     wide, terms = chain.scores.dims[-1], chain.factors[0].dims[-1]
     step = min(_MAX_TERMS, _tile(terms))
-    apart = f"key[None, :] * {terms} + term[:, None]" if chain.turned is not None else f"term[:, None] * {wide} + col"
+    apart = (
+        f"key[None, :] * {terms} + term[:, None]" if chain.transposed is not None else f"term[:, None] * {wide} + col"
+    )
     inner = [
         f"key = first + tl.arange(0, {choice.keys})",
         "col = key[None, :]",

@@ -90,7 +90,7 @@ def channels_last_program(source: str) -> str:
 
 
 def captured_program(source: str) -> str:
-    """Return the reference, captured as a CUDA graph: its kernels are launched at one go.
+    """Return the reference, captured as a CUDA graph: one launch replays all its kernels.
 
     Raises:
         UnsuitableError: It waits for the GPU's values, which a graph cannot.
@@ -100,12 +100,12 @@ def captured_program(source: str) -> str:
     return f"{source.rstrip()}\n{CAPTURED}"
 
 
-def turned_program(source: str) -> str:
-    """Return the turned reference as a candidate, see `turned`."""
-    return plain_program(turned(source))
+def transposed_program(source: str) -> str:
+    """Return the transposed reference as a candidate, see `transposed`."""
+    return plain_program(transposed(source))
 
 
-def turned(source: str) -> str:
+def transposed(source: str) -> str:
     """Return the reference with scans and softmax over columns done along the rows of a transposed copy.
 
     PyTorch's kernels for a dimension that is not the last go through it with one thread for each column.
@@ -129,7 +129,7 @@ def turned(source: str) -> str:
 
 
 def _over_columns(source: str) -> ast.Call | None:
-    """The next call that is to be turned."""
+    """Find the next call that `transposed` replaces."""
     for node in ast.walk(ast.parse(source)):
         if (
             isinstance(node, ast.Call)

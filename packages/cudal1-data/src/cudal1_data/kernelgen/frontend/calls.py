@@ -237,7 +237,7 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
 
 
 def _stacked(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
-    """Return the shape of tensors of one shape beside each other."""
+    """Return the shape of concatenated or stacked tensors of one shape."""
     given = next(iter(args), None)
     parts = given if isinstance(given, tuple) else ()
     if not parts or not all(isinstance(one, Node) for one in parts):

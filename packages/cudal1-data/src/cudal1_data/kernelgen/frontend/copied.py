@@ -101,4 +101,6 @@ def _refuse_unknown(node: ast.AST, known: set[str]) -> None:
     known = {"torch", "nn", "F", *dir(builtins)} | known
     for one in ast.walk(node):
         if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load) and one.id not in known:
-            raise UnsuitableError(f"expected imports and constants only beside the model, got {one.id}")
+            raise UnsuitableError(
+                f"the file defines {one.id} outside of the model; only imports and constants are copied"
+            )

@@ -1,7 +1,7 @@
 """Tensors that only tell where an element lies: a kernel knows that by itself, and needs none of them in memory.
 
 A causal mask, a window around the diagonal and a distance between two places are made of `arange` or of a triangle of
-ones. Their twins here are pointwise operators over places, in float32, which holds whole numbers up to 2**24.
+ones. Their counterparts here are pointwise operators over places, in float32, which holds whole numbers up to 2**24.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _EXPRESSIONS = {
 }
 
 
-def twin(value: Value, *, whole: bool = False) -> Value:
+def as_places(value: Value, *, whole: bool = False) -> Value:
     """Return what a kernel computes in place of a call into PyTorch; the value itself where there is no such thing.
 
     Args:
         value: Truth values or ones that only tell of places, or anything else.
-        whole: Also for whole numbers: the twin holds them in float32.
+        whole: Also for whole numbers: the counterpart holds them in float32.
     """
     dtypes = ("bool", "float32", "int64") if whole else ("bool", "float32")
     if not isinstance(value, Node) or value.kind != "opaque" or value.dtype not in dtypes:

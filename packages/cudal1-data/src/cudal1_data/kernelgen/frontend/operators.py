@@ -27,7 +27,7 @@ def fused(name: str, args: Arguments, named: Named) -> Value | Unfused:
         args: Arguments by position, the tensor of a method first.
         named: Arguments by name.
     """
-    args = [counts.twin(one) for one in args]
+    args = [counts.as_places(one) for one in args]
     first = args[0] if args else None
     if not isinstance(first, Node):
         return Unfused()

@@ -36,7 +36,7 @@ _NOT_FOLLOWED = (
     *(BrokenTaskError, LookupError, TypeError, AttributeError, ValueError, AssertionError),
     *(ArithmeticError, RecursionError, StopIteration),
 )
-"""What a reference that is made otherwise than expected leads to, whatever part of it is followed."""
+"""What an unusual reference raises, in any part that the reader follows."""
 _FILLS = re.compile(
     r"(torch\.)?nn\.init\.\w+|init\.\w+_|self\.register_buffer|torch\.manual_seed"
     r"|self\.[\w.]+\.(normal|uniform|fill|zero|copy|mul|add|sub|div|clamp|abs|requires_grad)_|self(\.\w+)*\.eval"
@@ -246,7 +246,7 @@ class _Reader:
         name, sign = _ARITHMETIC[type(node.op)]
         tensors = [one for one in (left, right) if isinstance(one, Node)]
         kind = dtypes.divided(left, right) if sign == "/" else dtypes.promoted(left, right)
-        counted = [counts.twin(one, whole=True) for one in (left, right)]
+        counted = [counts.as_places(one, whole=True) for one in (left, right)]
         if kind != "float32" or not _masks(counted):
             operands: list[Node] = []
             text = f"({written(left, operands)} {sign} {written(right, operands)})"
@@ -261,7 +261,7 @@ class _Reader:
         floats = all(one.dtype == "float32" for one in tensors)
         if floats and isinstance(node.ops[0], ast.Lt | ast.Gt):
             expression = "less(a, b)" if isinstance(node.ops[0], ast.Lt) else "less(b, a)"
-            return pointwise(expression, counts.twin(left), counts.twin(right), dtype="bool")
+            return pointwise(expression, counts.as_places(left), counts.as_places(right), dtype="bool")
         operands: list[Node] = []
         sign = _COMPARED[type(node.ops[0])]
         text = f"({written(left, operands)} {sign} {written(right, operands)})"

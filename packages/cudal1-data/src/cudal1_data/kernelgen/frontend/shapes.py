@@ -62,7 +62,7 @@ def reduced(dims: Dims, axes: Sequence[int], *, keepdim: bool) -> Dims:
 
 
 def indexed(dims: Dims, index: tuple[Value, ...]) -> Dims:
-    """Return the shape after `x[index]` with integers, slices, None, and tensors of integers beside each other.
+    """Return the shape after `x[index]` with integers, slices, None, and adjacent tensors of integers.
 
     Raises:
         UnsuitableError: The index holds something else.
@@ -70,9 +70,9 @@ def indexed(dims: Dims, index: tuple[Value, ...]) -> Dims:
     left = list(dims)
     result: list[int] = []
     tensors = [place for place, one in enumerate(index) if isinstance(one, Node)]
-    beside = tensors == list(range(len(index)))[tensors[0] : tensors[-1] + 1] if tensors else True
-    if not beside or (tensors and any(isinstance(one, int) for one in index)):
-        raise UnsuitableError("expected tensors beside each other in an index, and no integers with them")
+    adjacent = tensors == list(range(len(index)))[tensors[0] : tensors[-1] + 1] if tensors else True
+    if not adjacent or (tensors and any(isinstance(one, int) for one in index)):
+        raise UnsuitableError("an index has tensors that are not adjacent, or integers among them")
     chosen = [one for one in index if isinstance(one, Node)]
     for one in index:
         if one is None:

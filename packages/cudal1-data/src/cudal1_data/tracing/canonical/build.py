@@ -7,7 +7,7 @@ A tensor's sizes leave three traces, none of which is a size:
 - which dimensions an operator works along: `d` for these, `k` for others (softmax over rows: `kd`);
 - `reshape`, where dimensions are joined or divided.
 
-Dimensions of size one are nobody's: adding and removing them is no operation.
+Adding or removing a dimension of size one is no operation.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Builder:
     def pointwise(
         self, op: str, values: Sequence[Value], full: Shape, *attributes: str, ordered: bool = True
     ) -> Tensor:
-        """Add an operator that works element by element, before any `reshape` that does not matter to it."""
+        """Add an operator that works element by element, before any `reshape` that does not change it."""
         tensors = [value for value in values if isinstance(value, Tensor)]
         before = self._before_reshape(tensors)
         if before is not None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from cudal1_data.tracing.canonical.build import Builder, Number, Shape, Tensor, Value, along, core, label, padded
 from cudal1_data.tracing.canonical.chains import joined
 from cudal1_data.tracing.canonical.graph import Graph
-from cudal1_data.tracing.canonical.products import multiply, turned
+from cudal1_data.tracing.canonical.products import multiply, transposed
 from cudal1_data.tracing.raw import RawGraph, RawNode
 
 SAME = ("prims.clone", "prims.view_of", "aten.alias", "aten.detach", "prims.device_put", "aten.lift_fresh")
@@ -335,12 +335,12 @@ def _permute(folder: Folder, node: RawNode, name: str) -> Value:
     if not isinstance(value, Tensor):
         return value or Number(None)
     order: list[int] = node.args["permutation" if "permutation" in node.args else "dims"]
-    made = _turned_product(folder, folder.raw.nodes[_place(given)], order, node.sizes)
+    made = _transposed_product(folder, folder.raw.nodes[_place(given)], order, node.sizes)
     return folder.builder.permute(value, order) if made is None else made
 
 
-def _turned_product(folder: Folder, of: RawNode, order: Sequence[int], full: Shape) -> Value | None:
-    """Return a matrix product whose last two dimensions are exchanged; None if that is not what is done."""
+def _transposed_product(folder: Folder, of: RawNode, order: Sequence[int], full: Shape) -> Value | None:
+    """Return the transpose of a matrix product; None if the permutation is another."""
     rank = len(order)
     if list(order) != [*range(rank - 2), rank - 1, rank - 2]:
         return None
@@ -349,7 +349,7 @@ def _turned_product(folder: Folder, of: RawNode, order: Sequence[int], full: Sha
     name = of.op.rpartition(".")[2]
     if name not in ("mm", "bmm") or of.sizes[-2:] != (full[-1], full[-2]) or any(_units(folder, of)):
         return None
-    return turned(folder.builder, name, *_pair(folder, of), full)
+    return transposed(folder.builder, name, *_pair(folder, of), full)
 
 
 def _sums(folder: Folder, node: RawNode, name: str) -> Value:

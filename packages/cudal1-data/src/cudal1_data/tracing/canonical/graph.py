@@ -77,8 +77,8 @@ def fingerprint(graph: Graph) -> str:
     >>> x, y = Node("input", identity=(0,)), Node("input", identity=(1,))
     >>> square = Graph((x, Node("mul", (), ((0, ""), (0, "")), ordered=False)), ((1, ""),))
     >>> product = Graph((x, y, Node("mul", (), ((0, ""), (1, "")), ordered=False)), ((2, ""),))
-    >>> turned = Graph((x, y, Node("mul", (), ((1, ""), (0, "")), ordered=False)), ((2, ""),))
-    >>> fingerprint(square) == fingerprint(product), fingerprint(product) == fingerprint(turned)
+    >>> swapped = Graph((x, y, Node("mul", (), ((1, ""), (0, "")), ordered=False)), ((2, ""),))
+    >>> fingerprint(square) == fingerprint(product), fingerprint(product) == fingerprint(swapped)
     (False, True)
     """
     alive = sorted(graph.alive())

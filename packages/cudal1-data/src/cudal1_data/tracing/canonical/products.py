@@ -1,4 +1,4 @@
-"""Matrix products in the graph: what holds the rows does not count, and one that is turned is one of turned factors."""
+"""Matrix products in the graph, in one form: batches joined, and a transposed product as one of transposed factors."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def multiply(builder: Builder, name: str, first: Value, second: Value, shape: Sh
     return builder.operator("mm", [first, second], shape)
 
 
-def turned(builder: Builder, name: str, first: Value, second: Value, full: Shape) -> Value | None:
-    """Return a product with its last two dimensions exchanged, as the product of the factors so turned.
+def transposed(builder: Builder, name: str, first: Value, second: Value, full: Shape) -> Value | None:
+    """Return the transpose of a product, as the product of its transposed factors in swapped order.
 
     Args:
         builder: Of the graph.

@@ -1,7 +1,9 @@
-"""What the judge asks of a device. `cpu.py` and `cuda.py` answer; everything else is the same for both."""
+"""What the judge asks of a device. `cpu.py` and `cuda/` answer; everything else is the same for both."""
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -87,19 +89,20 @@ class Block(Protocol):
 
     def close(self) -> None:
         """Give it back."""
-        ...
 
 
 class ArmMemory(Protocol):
-    """Memory of one arm: the blocks in which it finds inputs, and what it leaves behind."""
+    """Memory of one arm: the blocks in which it finds inputs, and what it leaves behind.
+
+    What is given here holds on a CPU, whose arms need no memory of their own and which has no chains.
+    """
 
     def begin(self) -> tuple[wire.Message, list[int]] | None:
         """What the worker must be told before its constructor runs, and what it answers is given to `began`."""
-        ...
+        return None
 
     def began(self, answer: wire.Message) -> None:
         """Take the worker's answer to `begin`."""
-        ...
 
     def slots(self) -> tuple[wire.Message, list[int]]:
         """Make `wire.SLOTS` blocks for inputs; what the worker must be told of them."""
@@ -107,29 +110,25 @@ class ArmMemory(Protocol):
 
     def put(self, slot: int, inputs: Array) -> None:
         """Write the inputs of a call into a block, and wait until they are there. The arm stands still, or waits."""
-        ...
 
     def settle(self) -> None:
         """Bring the caches into the state in which each timed sample begins. The arm stands still."""
-        ...
 
-    def stage(self, slot: int, calls: Sequence[Staging]) -> Sequence[object]:
-        """Prepare the calls of a chain, so that little is left to do on the clock; what `release` wants for each.
+    def stage(self, calls: Sequence[Staging]) -> Sequence[object]:
+        """Prepare the calls of a chain, so that little is left to do on the clock; what `release` wants for each."""
+        return [None] * len(calls)
 
-        Args:
-            slot: The block of the first one's inputs; the others take turns.
-            calls: All of them.
-        """
-        ...
-
-    def release(self, staged: Any, stale: Sequence[Output]) -> None:
-        """Bring the inputs of a chain's next call while the clock runs.
+    def release(self, staged: Any, stale: Sequence[Output]) -> Sequence[int]:
+        """Do what a chain's next call needs while the clock runs.
 
         Args:
             staged: What `stage` returned for it.
             stale: Outputs of the call before, which were read; a part of them is overwritten.
+
+        Returns:
+            Words that the worker gets before the ready word; without them it has nothing of the inputs.
         """
-        ...
+        return ()
 
     def intact(self, slot: int, inputs: Array, address: int) -> bool:
         """Whether the inputs of an untimed call, mapped in the worker at `address`, are as they were."""
@@ -159,11 +158,9 @@ class ArmMemory(Protocol):
         Raises:
             Contract: The memory that the worker named cannot be written to.
         """
-        ...
 
     def close(self) -> None:
         """Give everything back; the worker is dead."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -192,16 +189,19 @@ class Needs:
 
 
 class Device(Protocol):
-    """A kind of device, as the judge uses it."""
+    """A kind of device, as the judge uses it.
+
+    What is given here holds on a CPU: control groups and limits see to memory, and no driver tells of the device.
+    """
 
     name: Literal["cpu", "cuda"]
-    identity: str
+    identity: str = ""
     """Which one of its kind: a GPU's uuid; empty for the CPU."""
     code: int
     """How descriptors call it."""
-    tf32: bool
+    tf32: bool = False
     """Whether both arms and the oracle may round to TF32."""
-    locks: tuple[str, ...]
+    locks: tuple[str, ...] = ()
     """What must be leased beside the arms' core."""
     chained: bool
     """Whether a sample is a chain of calls between which the clock runs on and the worker is not stopped. A GPU's work
@@ -210,59 +210,60 @@ class Device(Protocol):
     """How many times as long the reference may take beside an honest candidate that stands still."""
     on_clock_elements: int | None
     """How many secret elements of each call are read before the clock stops; None: whole samples."""
-    gpus: tuple[str, ...] | None
+    gpus: tuple[str, ...] | None = None
     """Which GPUs' nodes of /dev a worker finds, where the machine has several; None: what there is."""
     at_once_bytes: int
     """Input sets with answers that an oracle makes in one go: each time that it and the judge take turns costs."""
     environment: dict[str, str]
     """Environment variables of the workers, beside those that they share with the judge."""
-    faults: tuple[type[Exception], ...]
+    faults: tuple[type[Exception], ...] = ()
     """What the device's own failures raise in the judge."""
+    model: str
+    """Of CPU or GPU."""
+    driver: str | None = None
+    """Its version."""
+
+    def chain_limit(self, input_bytes: int) -> int:
+        """How many calls a chain may have, with inputs of this size."""
+        return 1
 
     def out_of_room(self, error: Exception) -> bool:
         """Whether a fault says that the device has too little memory free."""
-        ...
+        return False
 
     def state(self) -> GpuState | None:
         """What the driver tells about the device now; None where there is none."""
-        ...
+        return None
 
     def foreign_processes(self, own: Collection[int]) -> int:
         """How many processes work on the device that are not of this judge."""
-        ...
+        return 0
 
     def held(self) -> Held | None:
         """Memory of the device that is in use; None where control groups and limits see to it."""
-        ...
+        return None
 
     def free_bytes(self) -> int | None:
         """Memory of the device that nobody uses; None as in `held`."""
-        ...
+        return None
 
     def own_bytes(self) -> int:
         """Memory of the device that this process holds, for itself and for workers, by its own count."""
-        ...
+        return 0
 
     def computes(self) -> bool:
         """Whether the judge itself still gets right answers from the device."""
-        ...
+        return True
 
-    def peaks_known(self) -> bool:
-        """Whether `floor` answers without measuring."""
-        ...
-
-    def floor(
-        self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float], *, again: bool = False
-    ) -> Floor | None:
-        """The speed of light of a task (see `floor.moved_bytes`); None where no floor is known. Under the lease.
+    def floor(self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float]) -> Floor | None:
+        """The speed of light of a task (see `roofline.moved_bytes`); None where no floor is known.
 
         Args:
             input_bytes: Size of each input tensor.
             output_bytes: Size of all outputs.
             shares: For each input tensor the share of its elements that matter, at least.
-            again: Measure the device's peaks again.
         """
-        ...
+        return None
 
     def write_ms(self, size_bytes: int) -> float:
         """How long writing bytes takes that need no reading, at most. Under the lease."""
@@ -278,11 +279,10 @@ class Device(Protocol):
 
     def pool_bytes(self, wanted: int) -> int:
         """Memory that input sets and answers may take, where the settings say `wanted`."""
-        ...
+        return wanted
 
     def trim(self) -> None:
         """Give memory back that is only kept for later use."""
-        ...
 
     def copy(self, array: Array) -> Array:
         """Copy an array of the device."""
@@ -306,7 +306,17 @@ class Device(Protocol):
 
     def machine(self, core: int | None, torch_version: str, cuda_version: str | None) -> Machine:
         """Describe this machine."""
-        ...
+        return Machine(
+            device=self.name,
+            name=self.model,
+            cores=len(os.sched_getaffinity(0)),
+            core=core,
+            kernel=f"{platform.system()} {platform.release()}",
+            python=platform.python_version(),
+            torch=torch_version,
+            driver=self.driver,
+            cuda=cuda_version if self.name == "cuda" else None,
+        )
 
 
 def parse_outputs(page: bytes, expected: tuple[Expected, ...], device_code: int) -> list[Output]:

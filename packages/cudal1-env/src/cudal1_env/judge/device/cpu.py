@@ -6,7 +6,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -14,11 +14,10 @@ import numpy.typing as npt
 from cudal1_worker import protocol as wire
 
 from cudal1_env.judge.device import memory
-from cudal1_env.judge.device.base import Contract, Needs, Output, Staging, check_holes
+from cudal1_env.judge.device.base import ArmMemory, Contract, Device, Needs, Output, check_holes
 from cudal1_env.judge.device.memory import SharedBlock
 from cudal1_env.judge.device.reading import Plan
 from cudal1_env.judge.device.tensors import decode
-from cudal1_env.records import Machine
 
 Bytes = npt.NDArray[np.uint8]
 _NOISE_BYTES = 1 << 20
@@ -28,7 +27,7 @@ _FILLED_BYTES, _FILLS = 64 << 20, 3
 """Memory that is filled, and how often, to learn how long that takes."""
 
 
-class CpuDevice:
+class CpuDevice(Device):
     """The CPU: one core for both arms.
 
     Args:
@@ -36,35 +35,21 @@ class CpuDevice:
     """
 
     name: Literal["cpu", "cuda"] = "cpu"
-    identity = ""
     code = 0
-    tf32 = False
-    locks: tuple[str, ...] = ()
     chained = False
     neighbour_allowance = 1.05
     """Arms share the L3 cache, which is not emptied: what one leaves there costs the other some per cent."""
     at_once_bytes = 16 << 20
     on_clock_elements: int | None = None
-    gpus: tuple[str, ...] | None = None
-    faults: tuple[type[Exception], ...] = ()
 
     def __init__(self, core: int | None) -> None:
         self._core = core
+        self.model = model_name()
         self.environment: dict[str, str] = {}
         self._block = np.zeros(2 * level2_bytes(core or 0), dtype=np.uint8)
         self._noise = np.random.default_rng().integers(0, 256, _NOISE_BYTES, dtype=np.uint8)
         self._bits: Bytes = (self._noise & 1).astype(np.uint8)
         self._fill_ms: list[float] = []
-
-    def held(self) -> None:
-        """Control groups and limits see to memory on a CPU."""
-
-    def free_bytes(self) -> None:
-        """See `held`."""
-
-    def computes(self) -> bool:
-        """A CPU does."""
-        return True
 
     def noise(self, dtype: str) -> Bytes:
         """A block of random bytes that are elements of a dtype."""
@@ -82,26 +67,6 @@ class CpuDevice:
         self._block += 1
         os.sched_setaffinity(0, home)
 
-    def out_of_room(self, error: Exception) -> bool:
-        """Never: it has no faults."""
-        return False
-
-    def state(self) -> None:
-        """A CPU has no driver to ask."""
-
-    def foreign_processes(self, own: Collection[int]) -> int:
-        """Others may use other cores."""
-        return 0
-
-    def peaks_known(self) -> bool:
-        """Nothing is measured."""
-        return True
-
-    def floor(
-        self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float], *, again: bool = False
-    ) -> None:
-        """What a CPU's caches keep is too much for a floor that means anything."""
-
     def write_ms(self, size_bytes: int) -> float:
         """Time at the rate at which this process fills memory that is in no cache: the median of three."""
         if not self._fill_ms:
@@ -115,17 +80,6 @@ class CpuDevice:
     def memory(self, pid: int, needs: Needs) -> CpuMemory:
         """Make the memory of an arm."""
         return CpuMemory(self, pid, needs.input_bytes)
-
-    def own_bytes(self) -> int:
-        """Not counted: control groups and limits see to memory."""
-        return 0
-
-    def pool_bytes(self, wanted: int) -> int:
-        """Memory that input sets and answers may take."""
-        return wanted
-
-    def trim(self) -> None:
-        """Arrays are given back at once."""
 
     def block(self, size_bytes: int) -> SharedBlock:
         """Make memory for an oracle."""
@@ -149,20 +103,8 @@ class CpuDevice:
         """Copy bytes."""
         return array.copy()
 
-    def machine(self, core: int | None, torch_version: str, cuda_version: str | None) -> Machine:
-        """Describe this machine."""
-        return Machine(
-            device="cpu",
-            name=model_name(),
-            cores=len(os.sched_getaffinity(0)),
-            core=core,
-            kernel=f"{platform.system()} {platform.release()}",
-            python=platform.python_version(),
-            torch=torch_version,
-        )
 
-
-class CpuMemory:
+class CpuMemory(ArmMemory):
     """Memory of one arm on a CPU.
 
     Args:
@@ -177,12 +119,6 @@ class CpuMemory:
         self._input_bytes = input_bytes
         self._slots: list[SharedBlock] = []
 
-    def begin(self) -> None:
-        """Nothing to tell."""
-
-    def began(self, answer: wire.Message) -> None:
-        """Nothing to learn."""
-
     def slots(self) -> tuple[wire.Message, list[int]]:
         """Make sealed blocks for inputs: the worker cannot write to them, only to a private copy."""
         self._slots = [SharedBlock(self._input_bytes, sealed=True) for _ in range(wire.SLOTS)]
@@ -196,13 +132,6 @@ class CpuMemory:
         """Empty the core's private caches."""
         self._device.settle()
 
-    def stage(self, slot: int, calls: Sequence[Staging]) -> list[None]:
-        """A CPU has no chains."""
-        return [None] * len(calls)
-
-    def release(self, staged: object, stale: Sequence[Output]) -> None:
-        """A CPU has no chains: the arm stood still while its inputs were put and its outputs overwritten."""
-
     def intact(self, slot: int, inputs: Bytes, address: int) -> bool:
         """Whether the inputs of an untimed call are as they were."""
         try:
@@ -211,11 +140,7 @@ class CpuMemory:
             return False
 
     def read(self, plan: Plan, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:
-        """Copy the elements of a plan from the stopped worker.
-
-        Raises:
-            Contract: The memory that the worker named is not there.
-        """
+        """Copy the elements of a plan from the stopped worker."""
         addresses = np.array([output.address for output in outputs], dtype=np.uint64)
         try:
             return memory.gather(self._pid, plan.sources(addresses), plan.sizes)
@@ -223,11 +148,7 @@ class CpuMemory:
             raise Contract("expected readable outputs", str(error)) from None
 
     def whole(self, output: Output) -> npt.NDArray[np.generic]:
-        """Copy a whole output from the stopped worker, flat, in C order of its shape.
-
-        Raises:
-            Contract: The memory that the worker named is not there, or is not the worker's own.
-        """
+        """Copy a whole output from the stopped worker, flat, in C order of its shape."""
         want = output.expected
         if not want.size:
             return decode(np.empty(0, dtype=np.uint8), want.dtype)
@@ -239,11 +160,7 @@ class CpuMemory:
         return decode(np.ascontiguousarray(elements).reshape(-1).view(np.uint8), want.dtype)
 
     def overwrite(self, outputs: Sequence[Output]) -> None:
-        """Overwrite exactly the elements of outputs, with bytes from the device's noise.
-
-        Raises:
-            Contract: The memory that the worker named cannot be written to.
-        """
+        """Overwrite exactly the elements of outputs, with bytes from the device's noise."""
         for output in outputs:
             if output.expected.aliases or not output.expected.size:
                 continue

@@ -31,11 +31,6 @@ class Held:
 def await_memory(before: Held, look: Callable[[], Held], *, within_s: float = _BACK_WITHIN_S) -> int:
     """Wait until others hold no more of a GPU's memory than before.
 
-    Args:
-        before: As it was.
-        look: Tells how it is.
-        within_s: How long to wait.
-
     Returns:
         Bytes that are still held: 0 when all is well.
     """

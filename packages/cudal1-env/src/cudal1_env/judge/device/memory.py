@@ -12,7 +12,7 @@ import ctypes
 import fcntl
 import mmap
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Self
 
@@ -102,14 +102,7 @@ def read(pid: int, address: int, size_bytes: int) -> npt.NDArray[np.uint8]:
         Unreadable: The range is not mapped in the worker.
     """
     data = np.empty(size_bytes, dtype=np.uint8)
-    done = 0
-    while done < size_bytes:
-        local = np.array([[data.ctypes.data + done, size_bytes - done]], dtype=np.uint64)
-        remote = np.array([[address + done, size_bytes - done]], dtype=np.uint64)
-        count = _readv(pid, local.ctypes.data, 1, remote.ctypes.data, 1, 0)
-        if count <= 0:
-            raise Unreadable(f"expected {size_bytes} readable bytes at {address:#x}, got {done}")
-        done += count
+    _move(_readv, pid, address, data, "readable")
     return data
 
 
@@ -119,13 +112,18 @@ def write(pid: int, address: int, data: npt.NDArray[np.uint8]) -> None:
     Raises:
         Unreadable: The range is not mapped in the worker, or not writable.
     """
+    _move(_writev, pid, address, data, "writable")
+
+
+def _move(call: Callable[..., int], pid: int, address: int, data: npt.NDArray[np.uint8], how: str) -> None:
+    """Copy between `data` and a worker's memory; the kernel moves 2 GiB a call at most."""
     done = 0
     while done < data.size:
         local = np.array([[data.ctypes.data + done, data.size - done]], dtype=np.uint64)
         remote = np.array([[address + done, data.size - done]], dtype=np.uint64)
-        count = _writev(pid, local.ctypes.data, 1, remote.ctypes.data, 1, 0)
+        count = call(pid, local.ctypes.data, 1, remote.ctypes.data, 1, 0)
         if count <= 0:
-            raise Unreadable(f"expected {data.size} writable bytes at {address:#x}, got {done}")
+            raise Unreadable(f"expected {data.size} {how} bytes at {address:#x}, got {done}")
         done += count
 
 

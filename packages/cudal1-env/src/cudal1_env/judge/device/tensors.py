@@ -52,9 +52,12 @@ class Expected:
 
 
 def decode(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[np.generic]:
-    """View raw bytes as numbers of a torch dtype; bfloat16 becomes float32."""
+    """View raw bytes as numbers of a torch dtype; bfloat16 becomes float32.
+
+    Booleans stay bytes: one that is neither 0 nor 1 is not a boolean, and equal to no answer.
+    """
     if dtype == "bfloat16":
         return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     if dtype == "bool":
-        return data != 0
+        return data
     return data.view(np.dtype(dtype))

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 from cudal1_worker import protocol as wire
+from cudal1_worker.overlap import Place, any_shared
 
 from cudal1_env.judge.device.base import ArmMemory, Contract, Device, Needs, Output
 from cudal1_env.judge.device.memory import sealed_file
@@ -25,7 +26,6 @@ from cudal1_env.judge.oracle.pool import InputSet
 from cudal1_env.judge.oracle.samples import Samples, whole_samples
 from cudal1_env.judge.oracle.state import Entry, Fingerprints, parse_fingerprints, parse_state
 from cudal1_env.judge.settings import JudgeSettings
-from cudal1_env.judge.workers.core_keeper import CoreKeeper
 from cudal1_env.judge.workers.worker import Dead, Late, Worker
 from cudal1_env.records import Status
 
@@ -53,7 +53,7 @@ class Arm:
     Args:
         worker: Freshly forked.
         device: Where it works.
-        keeper: Hands the arms' core over.
+        core: The arms'; None where none could be fixed.
         io_spec: What the task looks like.
         settings: Time limits.
         wanted: `Model` or `ModelNew`.
@@ -63,7 +63,7 @@ class Arm:
         self,
         worker: Worker,
         device: Device,
-        keeper: CoreKeeper,
+        core: int | None,
         io_spec: IoSpec,
         settings: JudgeSettings,
         wanted: str,
@@ -73,7 +73,7 @@ class Arm:
         self.worker = worker
         self._control, self._reply = worker.control, worker.reply
         self.device = device
-        self.keeper = keeper
+        self._core = core
         self.io_spec = io_spec
         self.settings = settings
         self.wanted = wanted
@@ -140,9 +140,6 @@ class Arm:
     def construct(self, seed: int) -> tuple[Entry, ...]:
         """Make the model.
 
-        Args:
-            seed: Seed of the constructor.
-
         Returns:
             Its state, as the worker says.
 
@@ -197,17 +194,7 @@ class Arm:
         Raises:
             Fault: The call fails or breaks the contract.
         """
-        answer = self._untimed_call(one.inputs, slot, writable=False)
-        with self.contract():
-            outputs = self.outputs(self._page())
-            if one.whole:
-                comparisons = self.compare_whole(one, outputs)
-            else:
-                samples = whole_samples(one.answers)
-                plan = Plan(outputs, samples.positions)
-                comparisons = tuple(samples.compare(plan.split(self.memory.read(plan, outputs)), self.io_spec.outputs))
-            if all(comparison.right for comparison in comparisons):
-                self.memory.overwrite(outputs)
+        answer, comparisons = self._compared_call(one, slot)
         return _seconds(answer), comparisons
 
     def answers(self, inputs: Array) -> list[Array]:
@@ -233,13 +220,24 @@ class Arm:
         Raises:
             Fault: The call fails, breaks the contract, or writes to its inputs.
         """
-        self._intact(slot, one.inputs, self._untimed_call(one.inputs, slot, writable=False))
-        outputs = self.outputs(self._page())
+        answer, comparisons = self._compared_call(one, slot)
+        self._intact(slot, one.inputs, answer)
+        return comparisons
+
+    def _compared_call(self, one: InputSet, slot: int) -> tuple[wire.Message, tuple[Comparison, ...]]:
+        """Call once, untimed; return the worker's answer and the comparisons. Right outputs are overwritten."""
+        answer = self._untimed_call(one.inputs, slot, writable=False)
         with self.contract():
-            comparisons = self.compare_whole(one, outputs)
+            outputs = self.outputs(self._page())
+            if one.whole:
+                comparisons = self.compare_whole(one, outputs)
+            else:
+                samples = whole_samples(one.answers)
+                plan = Plan(outputs, samples.positions)
+                comparisons = tuple(samples.compare(plan.split(self.memory.read(plan, outputs)), self.io_spec.outputs))
             if all(comparison.right for comparison in comparisons):
                 self.memory.overwrite(outputs)
-        return comparisons
+        return answer, comparisons
 
     def _intact(self, slot: int, inputs: Array, answer: wire.Message) -> None:
         """Insist that the inputs of an untimed call are as they were.
@@ -269,8 +267,8 @@ class Arm:
         with self._faults("sealing"):
             self.worker.tell({"op": "timed"}, timeout_s=self.settings.warmup_timeout_s)
             self.worker.seal()
-            if self.keeper.core is not None:
-                self.worker.pin(self.keeper.core)
+            if self._core is not None:
+                self.worker.pin(self._core)
 
     def limit(self, reference_s: float) -> None:
         """Set the time limit of timed calls from the reference's latency."""
@@ -290,22 +288,13 @@ class Arm:
         """Say what the next calls are: `wire.CALL` or `wire.EMPTY`."""
         self._control.words[wire.OPERATION] = operation
 
-    def go(self) -> int:
-        """Write the ready word of the next call; return its number."""
+    def go(self, told: Sequence[int]) -> int:
+        """Write what `ArmMemory.release` says of the next call, then its ready word; return its number."""
+        for place, word in enumerate(told, wire.TOLD):
+            self._control.words[place] = word
         self._turn += 1
         self._control.words[wire.GO] = self._turn
         return self._turn
-
-    def let_go(self) -> None:
-        """Let the stopped arm run, and its core's keeper make way.
-
-        Raises:
-            Fault: It is dead.
-        """
-        try:
-            self.thaw()
-        finally:  # also when the arm is dead: else the keeper would spin on
-            self.keeper.release()
 
     def wait_for(self, turn: int) -> bytes:
         """Wait for a call's done word; return a copy of what the worker wrote about its outputs.
@@ -340,15 +329,18 @@ class Arm:
             raise self._broken(error) from None
 
     def _check(self, outputs: Sequence[Output]) -> None:
-        """Refuse outputs that are one memory (a worker copies the second), or lie in an input of a timed call.
+        """Refuse outputs that share an element (a worker copies the second), or lie in an input of a timed call.
 
         Raises:
             Contract: They do.
         """
         own = [(place, one) for place, one in enumerate(outputs) if one.expected.size and not one.expected.aliases]
-        if len({one.address for _, one in own}) < len(own):
-            raise Contract("expected outputs in memory of their own, two of them begin at one address")
+        known: list[Place] = []
         for place, one in own:
+            lies = Place(one.address, one.expected.shape, one.strides, one.expected.item_bytes)
+            if any_shared(lies, known):
+                raise Contract(f"expected output {place} in memory of its own, it shares elements with another output")
+            known.append(lies)
             for start in self._slots_at:
                 if one.address < start + self.io_spec.input_bytes and start < one.address + one.span_bytes:
                     raise Contract(f"expected output {place} in memory of its own, it lies in an input")

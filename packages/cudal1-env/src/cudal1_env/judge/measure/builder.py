@@ -17,7 +17,6 @@ from cudal1_env.judge.oracle.client import IoSpec
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.build_folders import BuildFolders
-from cudal1_env.judge.workers.core_keeper import CoreKeeper
 from cudal1_env.judge.workers.lease import Sharing, sharing
 from cudal1_env.judge.workers.worker import Worker
 from cudal1_env.judge.workers.zygote import Zygote
@@ -72,7 +71,6 @@ class Builder:
         self.core = core
         self.zygote = Zygote(device.environment)
         self._with_compiler = Zygote(device.environment, preload=_COMPILER)
-        self._keeper = CoreKeeper(core)
         self.folders = BuildFolders()
         self.precompilations = Precompilations(self)
 
@@ -208,7 +206,7 @@ class Builder:
 
     def arm(self, worker: Worker, io_spec: IoSpec, wanted: str, role: Role = "candidate") -> Arm:
         """Return the arm of a fresh worker; see `Arm`."""
-        return Arm(worker, self.device, self._keeper, io_spec, limits(self.settings, role), wanted)
+        return Arm(worker, self.device, self.core, io_spec, limits(self.settings, role), wanted)
 
     def drop(self, built: Built) -> None:
         """Kill a candidate, if it lives, and remove what it compiled."""
@@ -236,5 +234,4 @@ class Builder:
         """Stop every process and remove every file that was made here."""
         self.zygote.close()
         self._with_compiler.close()
-        self._keeper.close()
         self.folders.close()

@@ -24,65 +24,56 @@ UNDECIDED = (Status.OUT_OF_MEMORY, Status.TIMEOUT, Status.CRASH)
 """Statuses that others beside a candidate may cause: such a verdict is repeated alone."""
 
 
-class Correctness:
-    """Judges built candidates without timing them. What is leased is the caller's to see to. Threads may share it.
+def judge_correct(builder: Builder, built: Built, pool: Pool) -> Evaluation:
+    """Return the verdict on a built candidate; its worker is dead afterwards. What is leased is the caller's to see to.
+
+    Memory that is missing may have been taken by another candidate: such a verdict is one of `UNDECIDED`.
 
     Args:
         builder: Makes workers.
+        built: The candidate; where its worker is dead, it is imported again.
+        pool: Of its task and of `correct` precision.
     """
-
-    def __init__(self, builder: Builder) -> None:
-        self._builder = builder
-        self._device = builder.device
-
-    def judge(self, built: Built, pool: Pool, *, alone: bool) -> Evaluation:
-        """Return the verdict on a built candidate; its worker is dead afterwards.
-
-        Args:
-            built: The candidate; where its worker is dead, it is imported again.
-            pool: Of its task and of `correct` precision.
-            alone: Whether nobody else uses the device, so that memory that is missing is missing because of it.
-        """
-        case = built.case
-        seen = Seen(built.layers, built.missing, built.stderr, commitment=pool.secrets.commitment)
+    case, device = built.case, builder.device
+    seen = Seen(built.layers, built.missing, built.stderr, commitment=pool.secrets.commitment)
+    try:
+        if built.fault is not None:
+            raise built.fault
+        headroom = Headroom(device)
+        headroom.begin()
         try:
-            if built.fault is not None:
-                raise built.fault
-            headroom = Headroom(self._device)
-            if alone:
-                headroom.begin()
-            try:
-                self._called(built, pool, seen, headroom)
-            except (TaskError, *self._device.faults):
-                headroom.check()  # if the candidate left none, it is to blame
-                raise
-        except Fault as fault:
-            return record.failed(case, seen, fault, note=built.note if fault.status is Status.RUNTIME_ERROR else "")
-        return record.untimed(case, seen)
+            _call(builder, built, pool, seen, headroom)
+        except (TaskError, *device.faults):
+            headroom.check()  # if the candidate left none, it is to blame
+            raise
+    except Fault as fault:
+        return record.failed(case, seen, fault, note=built.note if fault.status is Status.RUNTIME_ERROR else "")
+    return record.untimed(case, seen)
 
-    def _called(self, built: Built, pool: Pool, seen: Seen, headroom: Headroom) -> None:
-        """Construct the candidate, call it, and compare.
 
-        Raises:
-            Fault: The candidate fails.
-            TaskError: The reference fails.
-        """
-        case, arm = built.case, self._builder.again(built, pool)
-        seen.layers, seen.missing = arm.worker.layers, arm.worker.missing
-        try:
-            construct(case, pool, arm, seen)
-            with case.watch.phase("oracle"):
-                sets = pool.untimed_sets()
-            seen.first_set = sets[-1].index
-            with case.watch.phase("warmup"):
-                load_weights(pool, arm, seen)
-                for number, one in enumerate(sets):
-                    seen.tally.check(one, arm.verify(one, number % wire.SLOTS))
-                    seen.tally.full_checks += 1
-            headroom.check()
-            if self._device.name == "cuda":
-                check_host_memory(arm.worker.pid, self._builder.settings.memory_bytes)
-        finally:
-            seen.stderr = arm.worker.log
-            arm.close()
-            built.arm = None
+def _call(builder: Builder, built: Built, pool: Pool, seen: Seen, headroom: Headroom) -> None:
+    """Construct the candidate, call it, and compare.
+
+    Raises:
+        Fault: The candidate fails.
+        TaskError: The reference fails.
+    """
+    case, arm = built.case, builder.again(built, pool)
+    seen.layers, seen.missing = arm.worker.layers, arm.worker.missing
+    try:
+        construct(case, pool, arm, seen)
+        with case.watch.phase("oracle"):
+            sets = pool.untimed_sets()
+        seen.first_set = sets[-1].index
+        with case.watch.phase("warmup"):
+            load_weights(pool, arm, seen)
+            for number, one in enumerate(sets):
+                seen.tally.check(one, arm.verify(one, number % wire.SLOTS))
+                seen.tally.full_checks += 1
+        headroom.check()
+        if builder.device.name == "cuda":
+            check_host_memory(arm.worker.pid, builder.settings.memory_bytes)
+    finally:
+        seen.stderr = arm.worker.log
+        arm.close()
+        built.arm = None

@@ -16,11 +16,6 @@ def mapped(arm: Arm, pool: Pool, state: Sequence[Entry]) -> Mapping:
 
     Seeded values are compared only where names do not suffice.
 
-    Args:
-        arm: The candidate's.
-        pool: Of its task.
-        state: What `Arm.construct` returned.
-
     Raises:
         Fault: Something of the reference's has no partner.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -103,14 +103,6 @@ class RawSet:
 class OracleClient:
     """Talks to the oracle process of one task.
 
-    Args:
-        zygote: Where the process is forked.
-        spec: Its sandbox.
-        device: Where the reference runs.
-        task: Whose reference it runs.
-        seed: Seed of the constructor.
-        timeout_s: Limit for each answer.
-
     Raises:
         TaskError: The reference cannot be imported or called, or is random.
     """
@@ -123,8 +115,8 @@ class OracleClient:
         self._block: Block | None = None
         try:
             with sealed_file(task.source.encode("utf-8", "replace")) as fd:
-                self._ask({"op": "build", "device": device.name, "tf32": device.tf32}, [fd])
-            answer = self._ask({"op": "describe", "seed": seed})
+                self._ask("build", [fd], device=device.name, tf32=device.tf32)
+            answer = self._ask("describe", seed=seed)
             if not answer["repeat"]:
                 raise TaskError(
                     f"{task.id}: expected get_inputs() to draw from generators that the judge seeds, two calls under "
@@ -163,40 +155,33 @@ class OracleClient:
             self.close()
             raise
 
-    def _ask(self, message: dict[str, Any], fds: list[int] | None = None) -> dict[str, Any]:
+    def _ask(self, op: str, fds: Sequence[int] = (), **message: Any) -> dict[str, Any]:
         try:
-            answer = self.worker.ask(message, fds or [], timeout_s=self._timeout_s)
+            answer = self.worker.ask({"op": op, **message}, fds, timeout_s=self._timeout_s)
         except Dead as error:
             if error.how.get("signal") == 9:
                 raise WorkerLostError(f"{self.task.id}: the oracle was killed") from None
-            raise TaskError(f"{self.task.id}: the reference ended its process ({error}) in {message['op']}") from None
+            raise TaskError(f"{self.task.id}: the reference ended its process ({error}) in {op}") from None
         except Late:
-            raise TaskError(
-                f"{self.task.id}: the reference took over {self._timeout_s:g} s in {message['op']}"
-            ) from None
+            raise TaskError(f"{self.task.id}: the reference took over {self._timeout_s:g} s in {op}") from None
         except wire.BadMessage as error:
-            raise TaskError(f"{self.task.id}: the reference disturbs its channel in {message['op']}: {error}") from None
+            raise TaskError(f"{self.task.id}: the reference disturbs its channel in {op}: {error}") from None
         if "error" in answer:
-            text = f"{self.task.id}: the reference failed in {message['op']}: {answer['text']}"
+            text = f"{self.task.id}: the reference failed in {op}: {answer['text']}"
             raise TooLargeError(text) if answer["error"] == "memory" else TaskError(text)
         return answer
 
     def weights(self, seed: int, values_seed: int) -> Weights:
-        """Make non-default weights, and models in the oracle that hold them.
-
-        Args:
-            seed: Seed of the constructor.
-            values_seed: Seed of the values.
-        """
-        answer = self._ask({"op": "state", "seed": seed, "values_seed": values_seed})
+        """Make non-default weights, and models in the oracle that hold them."""
+        answer = self._ask("state", seed=seed, values_seed=values_seed)
         size = int(answer["bytes"])
         block = self._memory(size)
-        self._ask({"op": "write"})
+        self._ask("write")
         return Weights(list(answer["names"]), list(answer["entries"]), self._device.to_host(block[:size]))
 
     def fingerprints(self, seed: int) -> Fingerprints:
         """Fingerprints of the state that the reference's constructor makes under a seed."""
-        return parse_fingerprints(self._ask({"op": "fingerprints", "seed": seed})["fingerprints"])
+        return parse_fingerprints(self._ask("fingerprints", seed=seed)["fingerprints"])
 
     def probe(self, seeds: Sequence[int], limits: Sequence[Sequence[float]]) -> list[float]:
         """Let the oracle learn the reference's typical errors; before the first set.
@@ -208,35 +193,15 @@ class OracleClient:
         Returns:
             Which share of each output's elements does not depend on the inputs.
         """
-        message = {"op": "probe", "seeds": list(seeds), "limits": [list(one) for one in limits]}
-        constant: list[float] = self._ask(message | {"answer_bytes": self._answer_bytes})["constant"]
-        return constant
+        told = self._ask("probe", seeds=list(seeds), limits=[*map(list, limits)], answer_bytes=self._answer_bytes)
+        return [float(share) for share in told["constant"]]
 
     def make(self, sets: Sequence[Request]) -> list[RawSet]:
-        """Make input sets with their answers and what elements may err; `most_at_once` may be asked for.
-
-        Args:
-            sets: What is wanted.
-        """
+        """Make input sets with their answers and what elements may err; `most_at_once` may be asked for."""
         answers_at, stride = self.io_spec.input_bytes, self.set_bytes
         block = self._memory(stride * len(sets))
-        made = self._ask(
-            {
-                "op": "make",
-                "sets": [
-                    {
-                        "seed": one.seed,
-                        "distribution": one.distribution,
-                        "positions": [positions.tolist() for positions in one.positions],
-                        "whole": one.whole,
-                    }
-                    for one in sets
-                ],
-                "stride": stride,
-                "answers_at": answers_at,
-                "answer_bytes": self._answer_bytes,
-            }
-        )
+        wanted = [asdict(one) | {"positions": [positions.tolist() for positions in one.positions]} for one in sets]
+        made = self._ask("make", sets=wanted, stride=stride, answers_at=answers_at, answer_bytes=self._answer_bytes)
         return [
             self._raw(one, block[stride * number : stride * (number + 1)], reports)
             for number, (one, reports) in enumerate(zip(sets, made["reports"], strict=True))
@@ -261,14 +226,11 @@ class OracleClient:
     def draw(self, seed: int) -> Array:
         """Make one set of inputs of the task's own distribution, without answers.
 
-        Args:
-            seed: Single-use.
-
         Returns:
             Bytes, shape (input_bytes,); in memory of the device.
         """
         block = self._memory(self.io_spec.input_bytes)
-        self._ask({"op": "draw", "seed": seed})
+        self._ask("draw", seed=seed)
         return self._device.copy(block[: self.io_spec.input_bytes])
 
     @property
@@ -291,15 +253,15 @@ class OracleClient:
         Returns:
             For each input tensor the largest share of its elements that can matter.
         """
-        return [float(share) for share in self._ask({"op": "vary", "seeds": list(seeds)})["most"]]
+        return [float(share) for share in self._ask("vary", seeds=list(seeds))["most"]]
 
     def changes(self, tensor: int | None, position: int = 0) -> bool:
         """Whether the float64 answer changes visibly with one element of an input; with None, with nothing at all."""
-        return bool(self._ask({"op": "change", "tensor": tensor, "position": position})["changes"])
+        return bool(self._ask("change", tensor=tensor, position=position)["changes"])
 
     def steps(self, seed: int, distribution: str) -> dict[str, Any]:
         """Ask for the reference's steps on one input set, and the faults that apply (`cudal1_worker.oracle.faults`)."""
-        return self._ask({"op": "steps", "seed": seed, "distribution": distribution})
+        return self._ask("steps", seed=seed, distribution=distribution)
 
     def faulty(
         self, seed: int, distribution: str, fault: str, step: int | None, *, wide: bool
@@ -318,16 +280,14 @@ class OracleClient:
         """
         block = self._memory(self.set_bytes)
         answer = self._ask(
-            {
-                "op": "faulty",
-                "seed": seed,
-                "distribution": distribution,
-                "fault": fault,
-                "step": step,
-                "wide": wide,
-                "answers_at": self.io_spec.input_bytes,
-                "answer_bytes": self._answer_bytes,
-            }
+            "faulty",
+            seed=seed,
+            distribution=distribution,
+            fault=fault,
+            step=step,
+            wide=wide,
+            answers_at=self.io_spec.input_bytes,
+            answer_bytes=self._answer_bytes,
         )
         return ([] if answer["failed"] else self._answers(block)), answer["failed"]
 
@@ -343,11 +303,11 @@ class OracleClient:
 
     def rest(self) -> None:
         """Let the oracle give back memory that it only keeps."""
-        self._ask({"op": "rest"})
+        self._ask("rest")
 
     def held_bytes(self) -> int:
         """Memory of a GPU that the oracle's process holds, as it says."""
-        return int(self._ask({"op": "held"})["bytes"])
+        return int(self._ask("held")["bytes"])
 
     def _memory(self, size_bytes: int) -> Array:
         """Memory of the judge's that the oracle writes, at least as large as asked for."""
@@ -357,7 +317,7 @@ class OracleClient:
                 self._block = None
             block = self._device.block(-(-size_bytes // _PAGE) * _PAGE)
             try:
-                self._ask({"op": "block", "bytes": block.size_bytes}, [block.fd])
+                self._ask("block", [block.fd], bytes=block.size_bytes)
             except BaseException:
                 block.close()
                 raise

@@ -7,11 +7,13 @@ files. Who comes next finds out by its own clock what is in there (tests/exploit
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +50,10 @@ def private_seed() -> int:
 _MAKING_SETS, _MAKING_INPUTS = 3, 4
 """Making a large set takes as much memory as so many sets and so many inputs beside: 7 to 9 times the inputs, where
 inputs and outputs are alike (counted on a CPU, the float64 twin's own included)."""
+
+
+_AHEAD_BYTES = 2 << 30
+"""Sets of at most so many bytes are made ahead: both arms have not taken their memory yet."""
 
 
 class Secrets:
@@ -154,6 +160,8 @@ class Pool:
         """Candidates that are not timed are called side by side; the oracle answers one at a time."""
         self.fresh = WARM_SETS
         """Number of the first set that no candidate has met, those for untimed calls left out."""
+        self._wanted = 0
+        """How many sets the last trial asked for at its beginning."""
         self._weights: Weights | None = None
         self._fingerprints: Fingerprints | None = None
         self._sets: dict[int, InputSet] = {}
@@ -219,20 +227,21 @@ class Pool:
         Raises:
             TaskError: The reference fails, or its own error is beyond use.
         """
-        if self.io_spec.state:
-            self.weights()  # the answers are those of a reference that holds them
-        if "own" not in self._reference_error:
-            self._probe()
-        made = dict[int, InputSet]()
-        missing = [index for index in range(first, last) if index not in self._sets]
-        step = self.oracle.most_at_once
-        for start in range(0, len(missing), step):
-            for one in self._make(missing[start : start + step]):
-                made[one.index] = one
-                if self.size_bytes + one.size_bytes <= self.max_bytes:
-                    self._sets[one.index] = one
-                    self.size_bytes += one.size_bytes
-        return [made[index] if index in made else self._sets[index] for index in range(first, last)]
+        with self._lock:
+            if self.io_spec.state:
+                self.weights()  # the answers are those of a reference that holds them
+            if "own" not in self._reference_error:
+                self._probe()
+            made = dict[int, InputSet]()
+            missing = [index for index in range(first, last) if index not in self._sets]
+            step = self.oracle.most_at_once
+            for start in range(0, len(missing), step):
+                for one in self._make(missing[start : start + step]):
+                    made[one.index] = one
+                    if self.size_bytes + one.size_bytes <= self.max_bytes:
+                        self._sets[one.index] = one
+                        self.size_bytes += one.size_bytes
+            return [made[index] if index in made else self._sets[index] for index in range(first, last)]
 
     def untimed_sets(self) -> list[InputSet]:
         """Return the sets of one verdict without a clock.
@@ -249,12 +258,33 @@ class Pool:
 
     def prepare(self, first: int, last: int) -> None:
         """Make sets that will be wanted, as far as they can be kept; then give back what only making them took."""
-        step = self.oracle.most_at_once
-        for start in range(first, last, step):
-            part = self.sets(start, min(start + step, last))
-            if self.size_bytes + sum(one.size_bytes for one in part) > self.max_bytes:
-                break
-        self.rest()
+        with self._lock:
+            step = self.oracle.most_at_once
+            for start in range(first, last, step):
+                part = self.sets(start, min(start + step, last))
+                if self.size_bytes + sum(one.size_bytes for one in part) > self.max_bytes:
+                    break
+            if first == self.fresh:
+                self._wanted = last - first
+            self.rest()
+
+    @contextlib.contextmanager
+    def making_ahead(self) -> Generator[None]:
+        """Within, make the sets that the last trial asked for at its beginning, beside what else is done.
+
+        At the end they are there. The device is leased, and nothing is timed meanwhile.
+
+        Raises:
+            TaskError: The reference fails, or its own error is beyond use.
+        """
+        count = min(self._wanted, int(_AHEAD_BYTES / self._kept_bytes))
+        if not count:
+            yield
+            return
+        with ThreadPoolExecutor(1) as executor:
+            making = executor.submit(self.prepare, self.fresh, self.fresh + count)
+            yield
+            making.result()
 
     def spend(self, last: int) -> None:
         """Never give a set before number `last` to a timed call of a candidate again; forget what is kept of them."""

@@ -28,12 +28,7 @@ class Samples:
         return [answer.positions[part] for answer, part in zip(self.answers, self.parts, strict=True)]
 
     def compare(self, got: Sequence[Array], expected: Sequence[Expected]) -> list[Comparison]:
-        """Compare what was read, for each call and output.
-
-        Args:
-            got: What the worker left, decoded.
-            expected: The outputs of one call.
-        """
+        """Compare what was read, for each call and output."""
         return [
             compare(
                 one,

@@ -12,12 +12,9 @@ Among equals the order of registration decides. What only the candidate has is i
 partner leads to a rejection: a tensor without the judge's value has the constructor's, which may have structure (rank,
 zeros, a constant) that the reference's function does not have for other weights (THREATS.md, H68).
 
-A seeded value is compared by a fingerprint that the worker makes, and so is a description: both are claims. A lie
-cannot pay, because it only changes where values are put. Every value that the reference needs still has to be given a
-place, or the program is rejected; the values themselves are the judge's, drawn from another seed, which no worker is
-told; and the outputs must be the reference's with exactly these values. A program that puts them where it does not look
-gets WRONG_OUTPUT, like one that ignores them. One that puts them where it does look might as well have registered its
-tensors in that order. So nothing is gained by reading the candidate's memory, and fingerprints are the simplest way.
+A seeded value is compared by a fingerprint that the worker makes, and its description is a claim, too. A lie only
+changes where the judge's values are put, and outputs must be right with exactly these values: nothing is gained by
+one (docs/decisions/004-state-as-a-mapping.md).
 """
 
 from __future__ import annotations
@@ -129,7 +126,6 @@ def match(
     """
     spare = {one.name: one for one in candidate}
     pairs: dict[str, str] = {}
-    spare = {one.name: one for one in candidate}
     for key in (_exact, _unwrapped):
         pairs |= _paired([one for one in reference if one.name not in pairs], spare, key, key)
     theirs, own = seeded

@@ -73,9 +73,6 @@ def take_seat(device: Device) -> Seat:
     On GPUs judges of one host measure at the same time, each with a GPU and a core of its own. Each takes the last core
     of the upper half that no other judge has taken, by a file lock that it holds while it lives; where all are taken it
     shares the last one, and waits for its turn in each measurement.
-
-    Args:
-        device: Where programs run.
     """
     last = choose_core()
     if last is None or device == "cpu":

@@ -35,8 +35,6 @@ from cudal1_env.sandbox import Cage
 _LOG_KEPT = 4000
 _LOG_READS = 32
 """Reads of 64 KiB from a log at a time: a worker may write faster than anybody reads."""
-_MOST_KEPT = 64
-"""Threads whose file stays open: the judge has a thousand descriptors."""
 _DEATH_S = 30.0
 """A GPU's driver ends what a worker left running there before the worker is dead. Where a million device threads print,
 that takes more than 5 s (tests/exploits/cuda/h36_printf_flood.py)."""
@@ -101,8 +99,6 @@ class Worker:
         self._log = b""
         self._muted = False
         self._how: dict[str, Any] | None = None
-        self._stats: dict[str, int] = {}
-        """Open /proc/PID/task/TID/stat by thread: opening takes longer than reading (34 against 42 us a freeze)."""
         self._dying: list[int] = []
         self._open = True
         self._closing = threading.Lock()
@@ -272,30 +268,23 @@ class Worker:
     def _all_stopped(self) -> bool:
         """Look at every thread's state. Only a thread that runs can begin another one, so all stopped means all."""
         state, threads = self._look(str(self.pid))
-        if threads > 1 and state not in (STOPPED, *DEAD):
-            return False
-        tasks = [str(self.pid)] if threads == 1 else self._threads()
-        for ended in self._stats.keys() - set(tasks):  # a program may begin and end as many as it likes
-            os.close(self._stats.pop(ended))
         if threads > 1:
-            return all(self._look(task)[0] in (STOPPED, *DEAD) for task in tasks)
+            still = (STOPPED, *DEAD)
+            return state in still and all(self._look(task)[0] in still for task in self._threads())
         if state in DEAD:
             raise Dead(self.end())
         return state == STOPPED
 
     def _look(self, task: str) -> tuple[bytes, int]:
-        """State letter of a thread, and how many its process has; the file stays open for the next look."""
-        fd = self._stats.pop(task, None)
+        """State letter of a thread, and how many its process has."""
         try:
-            if fd is None:
-                fd = os.open(f"{task}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._tasks)
-            state, _, threads = state_of(os.pread(fd, STAT_BYTES, 0))
+            fd = os.open(f"{task}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._tasks)
+            try:
+                state, _, threads = state_of(os.read(fd, STAT_BYTES))
+            finally:
+                os.close(fd)
         except (ProcessLookupError, FileNotFoundError):
-            state, threads = DEAD[0], 0
-        if fd is not None and threads and len(self._stats) < _MOST_KEPT:
-            self._stats[task] = fd
-        elif fd is not None:
-            os.close(fd)
+            return DEAD[0], 0
         return state, threads
 
     # --- other processes of the worker, and its end ------------------------------------------------------------
@@ -407,8 +396,6 @@ class Worker:
                 self.kill()
                 self.end()
                 self._open = False
-                while self._stats:
-                    os.close(self._stats.popitem()[1])
                 self._owned.close()
 
 

@@ -7,39 +7,39 @@ from __future__ import annotations
 
 import importlib
 import os
-import platform
 from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from cudal1_worker import masks, vmm
 from cudal1_worker import protocol as wire
-from cudal1_worker import vmm
+from cudal1_worker.masks import Masks
 from cudal1_worker.sandbox import GPU_NODE
 
 from cudal1_env.errors import MachineError
-from cudal1_env.judge.device.base import Needs
+from cudal1_env.judge.device.base import Device, Needs
+from cudal1_env.judge.device.cuda.compiled import compiled
 from cudal1_env.judge.device.cuda.copies import CopyEngine
 from cudal1_env.judge.device.cuda.gpu import gpu_facts
-from cudal1_env.judge.device.cuda.memory import STAGED_BYTES, ArenaSizes, CudaBlock, CudaMemory
+from cudal1_env.judge.device.cuda.memory import ArenaSizes, CudaBlock, CudaMemory, masked_blocks
 from cudal1_env.judge.device.cuda.nvml import Nvml
-from cudal1_env.judge.device.cuda.peaks import Peaks, known_peaks, load_peaks, measure_peaks
 from cudal1_env.judge.device.health import Held
 from cudal1_env.judge.device.roofline import Floor, floor_of, moved_bytes
-from cudal1_env.records import GpuState, Machine
+from cudal1_env.records import GpuState
 
 Tensor = Any
 """A torch tensor on the GPU."""
 
 _NUMBERS = 1 << 16
 """How many are added up to see whether the GPU still computes."""
-_WRITING_SHARE = 0.5
-"""Of the bandwidth, the best of copies, reads and fills; a fill within the program's other work may be as slow."""
+_WRITING_SHARE = 0.44
+"""Of the bandwidth, of which copies reach 0.89 at best; a fill within the program's other work may be half as fast."""
 _POOL_SHARE = 0.4
 """Share of the GPU's memory for input sets and answers."""
 
 
-class CudaDevice:
+class CudaDevice(Device):
     """One GPU, leased as a whole.
 
     Args:
@@ -64,8 +64,9 @@ class CudaDevice:
         self.tf32 = tf32
         self._torch = torch
         self._properties: Any = torch.cuda.get_device_properties(0)
-        self._level2 = facts.level2_bytes
-        self._driver = facts.driver
+        self._facts = facts
+        self.model = facts.name
+        self.driver = facts.driver
         self.identity = facts.uuid
         self._nvml = Nvml(facts.uuid)
         torch_faults: tuple[type[Exception], ...] = (torch.AcceleratorError, torch.OutOfMemoryError)
@@ -73,14 +74,15 @@ class CudaDevice:
         try:
             torch.zeros(1, device="cuda")  # makes the context
             self.copies = CopyEngine()
-            self.stage: Tensor = torch.empty(STAGED_BYTES, dtype=torch.uint8, pin_memory=True)
+            architecture = f"sm_{self._properties.major}{self._properties.minor}"
+            self.masks_binary = compiled(masks.SOURCE, architecture)
+            self.masks = Masks(self.masks_binary)
         except self.faults as error:
             raise MachineError(
                 f"expected room for a context on GPU-{self.identity}, got {type(error).__name__}: {error}; "
                 f"{facts.foreign_processes} foreign processes are there: wait for them, or choose another GPU"
             ) from error
         self.locks = (f"gpu-{self.identity}",)
-        self.gpus: tuple[str, ...] | None = None
         # What torch finds out by itself where a worker finds the GPU; nvcc is called where none is found, too.
         architecture = f"{self._properties.major}.{self._properties.minor}+PTX"
         self.environment: dict[str, str] = {"TORCH_CUDA_ARCH_LIST": architecture}
@@ -92,6 +94,10 @@ class CudaDevice:
     def held(self) -> Held:
         """Memory of the GPU that is in use, and what of it this process holds by its own count."""
         return Held(self._nvml.used_bytes(), self.own_bytes())
+
+    def chain_limit(self, input_bytes: int) -> int:
+        """As many as there are masked blocks for, but for the first call's, which is not timed."""
+        return masked_blocks(input_bytes) - 1
 
     def free_bytes(self) -> int:
         """Memory of the GPU that nobody uses."""
@@ -122,25 +128,14 @@ class CudaDevice:
         """How many processes compute on this GPU that are not of this judge."""
         return len(self._nvml.processes() - {os.getpid(), *own})
 
-    def floor(
-        self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float], *, again: bool = False
-    ) -> Floor | None:
-        """The time that a task's bytes need at this GPU's bandwidth, which is measured once."""
-        moved = moved_bytes(input_bytes, output_bytes, shares, level2_bytes=self._level2)
-        return floor_of(moved, self.peaks(again=again).bandwidth_gb_s) if moved else None
-
-    def peaks_known(self) -> bool:
-        """Whether they are kept."""
-        return load_peaks(self.identity, self._driver) is not None
-
-    def peaks(self, *, again: bool = False) -> Peaks:
-        """What this GPU can do at best; measured where it is not known. The caller holds the lease."""
-        uuid, driver = self.identity, self._driver
-        return known_peaks(uuid, driver, lambda: measure_peaks(uuid, driver), again=again)
+    def floor(self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float]) -> Floor | None:
+        """The time that a task's bytes need at what this GPU's memory can move at most."""
+        moved = moved_bytes(input_bytes, output_bytes, shares, level2_bytes=self._facts.level2_bytes)
+        return floor_of(moved, self._facts.bandwidth_gb_s)
 
     def write_ms(self, size_bytes: int) -> float:
         """Time at `_WRITING_SHARE` of the GPU's bandwidth."""
-        return size_bytes / (_WRITING_SHARE * self.peaks().bandwidth_gb_s) * 1e-6 if size_bytes else 0.0
+        return size_bytes / (_WRITING_SHARE * self._facts.bandwidth_gb_s) * 1e-6
 
     def memory(self, pid: int, needs: Needs) -> CudaMemory:
         """Make the memory of an arm."""
@@ -185,20 +180,6 @@ class CudaDevice:
         """Copy bytes to the host."""
         host: npt.NDArray[np.uint8] = array.cpu().numpy()
         return host
-
-    def machine(self, core: int | None, torch_version: str, cuda_version: str | None) -> Machine:
-        """Describe this machine."""
-        return Machine(
-            device="cuda",
-            name=str(self._properties.name),
-            cores=len(os.sched_getaffinity(0)),
-            core=core,
-            kernel=f"{platform.system()} {platform.release()}",
-            python=platform.python_version(),
-            torch=torch_version,
-            driver=self._driver,
-            cuda=cuda_version,
-        )
 
 
 def _bits(values: Tensor, double: Any) -> Tensor:

@@ -41,6 +41,8 @@ class GpuFacts(BaseModel):
     """Its memory."""
     level2_bytes: int = Field(gt=0)
     """Its L2 cache."""
+    bandwidth_gb_s: float = Field(gt=0)
+    """What its memory can move at most, in 1e9 bytes a second."""
     foreign_processes: int = Field(ge=0)
     """Processes of others that compute on it."""
 
@@ -75,7 +77,8 @@ class GpuFacts(BaseModel):
         lines = [
             f"gpu       {self.name}, GPU-{self.uuid}",
             f"gpu       driver {self.driver} (CUDA {self.cuda[0]}.{self.cuda[1]}), "
-            f"{self.memory_bytes / 2**30:.0f} GiB, L2 cache {self.level2_bytes / 2**20:.0f} MiB",
+            f"{self.memory_bytes / 2**30:.0f} GiB, L2 cache {self.level2_bytes / 2**20:.0f} MiB, "
+            f"at most {self.bandwidth_gb_s:.0f} GB/s",
             f"gpu       compute mode {self.compute_mode}, MIG {'on' if self.mig else 'off'}, "
             f"MPS {'on' if self.mps else 'off'}",
         ]
@@ -123,6 +126,7 @@ def _facts(properties: Any, nvml: Nvml) -> GpuFacts:
         mps=mps_runs() or nvml.mps_clients() > 0,
         memory_bytes=int(properties.total_memory),
         level2_bytes=int(properties.L2_cache_size),
+        bandwidth_gb_s=nvml.bandwidth_gb_s(),
         foreign_processes=len(nvml.processes() - {os.getpid()}),
     )
 

@@ -5,7 +5,9 @@ Tensors here are the judge's own, over memory that it made (`cudal1_worker.vmm`)
 
 from __future__ import annotations
 
+import base64
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from cudal1_worker import protocol as wire
 from cudal1_worker import vmm
+from cudal1_worker.masks import KEY_WORDS
 
-from cudal1_env.judge.device.base import Contract, Needs, Output, Staging, check_holes
+from cudal1_env.judge.device.base import ArmMemory, Contract, Needs, Output, Staging, check_holes
 from cudal1_env.judge.device.cuda.copies import Batch, Places
 from cudal1_env.judge.device.reading import Plan
 from cudal1_env.judge.device.tensors import Expected
@@ -34,26 +37,24 @@ _ALIGNING_BYTES = 512 * wire.MAX_OUTPUTS
 """What the copies of a call's outputs need beside their sizes, since each begins at a multiple of 512 bytes."""
 _ARENA_SHARE = 1 / 16
 """Most of the GPU's memory that an arena takes for what a call needs beside its outputs."""
-BUS_BYTES = 4 << 20
-"""Inputs up to this size go over the bus from pinned memory of the host: a copy within the GPU takes the worker's
-kernels off it. Larger ones are copied within the GPU. The size decides, and not a chain's length, so that the overhead
-of empty calls is that of timed ones."""
 LEAST_BUS_BYTES = 64 << 10
 """Copies over the bus are at least this large: the driver sends smaller ones by another way, which takes the worker off
 the GPU. On an H200 a release then takes 160 to 190 us and the worker's next kernel 160 more; from 64 KiB on 19 and 30
 (docs/results/link_h200.txt)."""
-STAGED_BYTES = 32 * BUS_BYTES
-"""Pinned memory for the inputs of a chain."""
+_MASKED_BYTES = 512 << 20
+"""Memory for the masked inputs of a chain; two sets of any size have room."""
+_MAX_MASKED = 33
+"""Most sets of a chain, the first call's among them."""
+
+
+def masked_blocks(input_bytes: int) -> int:
+    """How many sets of inputs lie masked in an arm's memory."""
+    return max(2, min(_MAX_MASKED, _MASKED_BYTES // input_bytes))
 
 
 @dataclass(frozen=True)
 class ArenaSizes:
-    """How large an arena is.
-
-    Args:
-        needs: What the arm needs.
-        total_bytes: The GPU's memory.
-    """
+    """How large an arena is."""
 
     needs: Needs
     total_bytes: int
@@ -75,18 +76,16 @@ class ArenaSizes:
 
 
 class CudaBlock:
-    """Device memory of the judge that another process can map.
-
-    Args:
-        size_bytes: Its size.
-    """
+    """Device memory of the judge that another process can map."""
 
     all_bytes: ClassVar[int] = 0
     """Of all blocks that this process has made and not given back."""
+    _counting: ClassVar[threading.Lock] = threading.Lock()
+    """Several threads make blocks and give them back."""
 
     def __init__(self, size_bytes: int) -> None:
         self._mapping = vmm.Mapping.create(size_bytes, 0)
-        CudaBlock.all_bytes += self._mapping.size_bytes
+        self._count(self._mapping.size_bytes)
         self.size_bytes = self._mapping.size_bytes
         self.address = self._mapping.address
         self.bytes: Tensor = self._mapping.tensor()
@@ -102,7 +101,12 @@ class CudaBlock:
             self.fd = -1
             del self.bytes
             self._mapping.close()
-            CudaBlock.all_bytes -= self.size_bytes
+            self._count(-self.size_bytes)
+
+    @classmethod
+    def _count(cls, size_bytes: int) -> None:
+        with cls._counting:
+            cls.all_bytes += size_bytes
 
 
 @dataclass(frozen=True)
@@ -118,23 +122,28 @@ class _Pieces:
     sizes: Places
     """Bytes, shape (pieces,)."""
 
+    def batch(self) -> Batch:
+        """The copies that overwrite them; the targets are not known yet."""
+        return Batch(np.zeros_like(self.offsets), self.sources, self.sizes)
+
 
 @dataclass(frozen=True)
 class _Staged:
-    """One call of a chain, prepared."""
+    """One call of a chain, prepared: its inputs lie masked in the worker's memory."""
 
-    inputs: Batch
-    """Its inputs."""
-    whole: Batch
-    """Its inputs, and pieces of the outputs of the call before."""
+    told: tuple[int, ...]
+    """Which of the masked blocks has its inputs, and their key."""
     pieces: _Pieces
+    """What is overwritten of the outputs of the call before."""
+    batch: Batch
+    """The same as copies, but for the targets."""
     stale: Plan
     """Of those outputs, if they are not as they were."""
     strides: list[tuple[int, ...]]
     """As they were."""
 
 
-class CudaMemory:
+class CudaMemory(ArmMemory):
     """Memory of one arm on a GPU: the arena in which the worker's torch allocates, and the slots of its inputs.
 
     Args:
@@ -164,7 +173,8 @@ class CudaMemory:
     def begin(self) -> tuple[wire.Message, list[int]]:
         """Hand over the arena."""
         sizes = {"arena_bytes": self._arena.size_bytes, "copies_bytes": self._copies_bytes}
-        return {"op": "cuda", "tf32": self._device.tf32, **sizes}, [self._arena.fd]
+        binary = base64.b64encode(self._device.masks_binary).decode()
+        return {"op": "cuda", "tf32": self._device.tf32, "masks": binary, **sizes}, [self._arena.fd]
 
     def began(self, answer: wire.Message) -> None:
         """Take the address at which the worker says that it mapped the arena."""
@@ -172,11 +182,12 @@ class CudaMemory:
         self._base = base if isinstance(base, int) and 0 <= base < 1 << 63 else 0
 
     def slots(self) -> tuple[wire.Message, list[int]]:
-        """Make slots for inputs."""
+        """Make slots for inputs, and behind them room for masked ones."""
         if self._slots is not None:
             self._slots.close()
-        self._slots = CudaBlock(self._stride * wire.SLOTS)
-        return {"bytes": self._input_bytes, "stride": self._stride}, [self._slots.fd]
+        masked = masked_blocks(self._input_bytes)
+        self._slots = CudaBlock(self._stride * wire.SLOTS + self._input_bytes * masked)
+        return {"bytes": self._input_bytes, "stride": self._stride, "masked": masked}, [self._slots.fd]
 
     def put(self, slot: int, inputs: Tensor) -> None:
         """Copy inputs into a slot, and wait until they are there."""
@@ -186,40 +197,41 @@ class CudaMemory:
         """Give back what of the L2 cache was set aside for somebody; a sample's first call brings the rest."""
         self._device.reset()
 
-    def stage(self, slot: int, calls: Sequence[Staging]) -> list[_Staged]:
-        """Bring inputs that go over the bus to the host's memory, and lay out all copies of a chain."""
-        addresses = [one.inputs.data_ptr() for one in calls]
-        size = self._input_bytes
-        if size <= BUS_BYTES:
-            assert size * len(calls) <= STAGED_BYTES, "more calls in a chain than there is room for"
-            begin, size = self._device.stage.data_ptr(), max(size, LEAST_BUS_BYTES)
-            places = [begin + size * number for number in range(len(calls))]
-            self._copies.run(Batch(_places(places), _places(addresses), _places([self._input_bytes] * len(calls))))
-            addresses = places
+    def stage(self, calls: Sequence[Staging]) -> list[_Staged]:
+        """Lay down the inputs of a chain, each under a mask of its own, and lay out all copies.
+
+        Every masked block is written, also those that no call of this chain needs: a worker that saw which blocks
+        changed would know the chain's length.
+        """
+        assert self._slots is not None, "make slots first"
+        size, count = self._input_bytes, masked_blocks(self._input_bytes)
+        begin = self._slots.address + self._stride * wire.SLOTS
+        keys = np.frombuffer(os.urandom(8 * KEY_WORDS * count), dtype=np.uint64).reshape(-1, KEY_WORDS).tolist()
+        for number, key in enumerate(keys):
+            source = calls[min(number, len(calls) - 1)].inputs
+            self._device.masks.apply(source.data_ptr(), begin + size * number, size, key)
         staged: list[_Staged] = []
-        for number, (one, source) in enumerate(zip(calls, addresses, strict=True)):
+        for number, (one, key) in enumerate(zip(calls, keys, strict=False)):
             one.plan.prepared = self._reading(one.plan)
             pieces = self._pieces(one.forms, one.stale)
-            target = self._slot((slot + number) % wire.SLOTS).data_ptr()
-            inputs = Batch(_places([target]), _places([source]), _places([size]))
-            staged.append(
-                _Staged(inputs, _joined(inputs, pieces), pieces, one.stale, [form.strides for form in one.forms])
-            )
+            strides = [form.strides for form in one.forms]
+            staged.append(_Staged((number, *key), pieces, pieces.batch(), one.stale, strides))
+        self._torch.cuda.synchronize()
         return staged
 
-    def release(self, staged: _Staged, stale: Sequence[Output]) -> None:
-        """Overwrite a part of the last call's outputs, and copy the inputs of the next, in one batch."""
-        if not stale:
-            return self._copies.run(staged.inputs)
-        batch, pieces = staged.whole, staged.pieces
-        if [one.strides for one in stale] != staged.strides:
-            pieces = self._pieces(stale, staged.stale)
-            batch = _joined(staged.inputs, pieces)
-        np.add(pieces.offsets, self._begins(stale)[pieces.which], out=batch.targets[1:])
-        self._copies.run(batch)
+    def release(self, staged: _Staged, stale: Sequence[Output]) -> tuple[int, ...]:
+        """Overwrite a part of the last call's outputs; return what takes the mask off the inputs of the next."""
+        if stale:
+            pieces, batch = staged.pieces, staged.batch
+            if [one.strides for one in stale] != staged.strides:
+                pieces = self._pieces(stale, staged.stale)
+                batch = pieces.batch()
+            np.add(pieces.offsets, self._begins(stale)[pieces.which], out=batch.targets)
+            self._copies.run(batch)
+        return staged.told
 
     def _pieces(self, outputs: Sequence[Output], plan: Plan) -> _Pieces:
-        """Choose what is overwritten of a call's outputs when the next one's inputs arrive.
+        """Choose what is overwritten of a call's outputs when the next one is released.
 
         Of an output that lies in one piece, a block of `LEAST_BUS_BYTES` at a secret place; a smaller one costs too
         little to write. Of outputs with holes the elements of the plan, which takes long, on the clock of the program
@@ -248,11 +260,7 @@ class CudaMemory:
         return bool(self._torch.equal(self._slot(slot), inputs))
 
     def read(self, plan: Plan, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:
-        """Copy the elements of a plan to the host.
-
-        Raises:
-            Contract: The memory that the worker named is not in the arena.
-        """
+        """Copy the elements of a plan to the host."""
         batch = plan.prepared if isinstance(plan.prepared, Batch) else self._reading(plan)
         np.add(plan.offsets, self._begins(outputs)[plan.which], out=batch.sources)
         self._copies.run(batch)
@@ -268,21 +276,13 @@ class CudaMemory:
         return _places([self._arena.address + self._start(one) for one in outputs])
 
     def whole(self, output: Output) -> Tensor:
-        """Return a copy of a whole output, flat, in C order of its shape.
-
-        Raises:
-            Contract: The memory that the worker named is not in the arena, or is not aligned.
-        """
+        """Return a copy of a whole output, flat, in C order of its shape."""
         if not output.expected.size:
             return self._torch.empty(0, dtype=getattr(self._torch, output.expected.dtype), device="cuda")
         return self._elements(output).reshape(-1).clone()
 
     def overwrite(self, outputs: Sequence[Output]) -> None:
-        """Overwrite exactly the elements of outputs, with random bytes.
-
-        Raises:
-            Contract: The memory that the worker named is not in the arena, or is not aligned.
-        """
+        """Overwrite exactly the elements of outputs, with random bytes."""
         for output in outputs:
             if output.expected.aliases or not output.expected.size:
                 continue
@@ -299,7 +299,7 @@ class CudaMemory:
         return noise.view(getattr(self._torch, expected.dtype)).view(expected.shape)
 
     def _elements(self, output: Output) -> Tensor:
-        """View the elements of an output in the arena, in its shape.
+        """View the elements of an output in the arena, in its shape; booleans as bytes.
 
         Raises:
             Contract: The memory that the worker named is not in the arena, or is not aligned.
@@ -309,7 +309,9 @@ class CudaMemory:
         start = self._start(output)
         if start % want.item_bytes:
             raise Contract("expected outputs at an address that is a multiple of their elements' size")
-        span = self._arena.bytes[start : start + output.span_bytes].view(getattr(self._torch, want.dtype))
+        span = self._arena.bytes[start : start + output.span_bytes]
+        if want.dtype != "bool":
+            span = span.view(getattr(self._torch, want.dtype))
         return span.as_strided(want.shape, output.strides)
 
     def _start(self, output: Output) -> int:
@@ -326,15 +328,6 @@ class CudaMemory:
         self._arena.close()
         if self._slots is not None:
             self._slots.close()
-
-
-def _joined(inputs: Batch, pieces: _Pieces) -> Batch:
-    """Inputs and pieces in one batch; the targets of the pieces are not known yet."""
-    return Batch(
-        np.concatenate((inputs.targets, pieces.offsets)),
-        np.concatenate((inputs.sources, pieces.sources)),
-        np.concatenate((inputs.sizes, pieces.sizes)),
-    )
 
 
 def _places(numbers: Sequence[int] | Places) -> Places:

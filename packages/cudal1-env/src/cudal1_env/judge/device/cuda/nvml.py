@@ -85,6 +85,11 @@ class Nvml:
         version = int(self._nvml.nvmlSystemGetCudaDriverVersion_v2())
         return str(self._nvml.nvmlSystemGetDriverVersion()), (version // 1000, version % 1000 // 10)
 
+    def bandwidth_gb_s(self) -> float:
+        """What the GPU's memory can move at most, 1e9 bytes a second: two transfers a cycle on each line of its bus."""
+        megahertz = int(self._nvml.nvmlDeviceGetMaxClockInfo(self._handle, self._nvml.NVML_CLOCK_MEM))
+        return 2e-3 * megahertz * int(self._nvml.nvmlDeviceGetMemoryBusWidth(self._handle)) / 8
+
     def minor(self) -> int:
         """Number of the GPU's node in /dev."""
         return int(self._nvml.nvmlDeviceGetMinorNumber(self._handle))

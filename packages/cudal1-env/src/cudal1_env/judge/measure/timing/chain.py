@@ -1,12 +1,13 @@
 """One timed sample: calls of one arm, each released after the judge has read the outputs of the call before.
 
-  judge   |- first call, untimed -|= inputs in, GO =|        |= sample out =|= inputs in, GO =|        |= sample out =|
-  worker                                            |= call =|                                |= call =|
-  clock                           ^ it starts                                                            it stops ^
+  judge   |- first call, untimed -|= key in, GO =|        |= sample out =|= key in, GO =|        |= sample out =|
+  worker                                         |= call =|                             |= call =|
+  clock                           ^ it starts                                                      it stops ^
 
-On a GPU a sample is such a chain; its length is secret. Nothing of a call's inputs exists for the worker before the
-sample of the call before was read, and the clock never stops between the first release and the last read. What the
-worker does while inputs arrive or samples leave is on the clock; it can use no more than the overhead for it.
+On a GPU a sample is such a chain; its length is secret. The inputs of all its calls lie in the worker's memory, each
+under a mask of its own; the key of one is written when the sample of the call before was read. The clock never stops
+between the first release and the last read. What the worker does while masks come off or samples leave is on the clock;
+it can use no more than the overhead for it.
 
 On a CPU a sample is one call. The worker stands still, confirmed, while its inputs are put and its last outputs are
 overwritten; the clock runs from the moment at which it is let go until the judge has read its outputs from the stopped
@@ -93,7 +94,7 @@ def timed_sample(arm: Arm, sets: Sequence[InputSet], warm: InputSet, *, empty: b
         first = _link(arm, warm)
         everything = (first, *links)
         calls = [Staging(one.one.inputs, one.plan, one.stale, arm.reader.known) for one in everything]
-        for link, staged in zip(everything, arm.memory.stage(arm.next_slot, calls), strict=True):
+        for link, staged in zip(everything, arm.memory.stage(calls), strict=True):
             link.staged = staged
         arm.memory.settle()
         arm.thaw()
@@ -103,7 +104,6 @@ def timed_sample(arm: Arm, sets: Sequence[InputSet], warm: InputSet, *, empty: b
     else:
         arm.memory.put(arm.next_slot, sets[0].inputs)
         arm.memory.settle()
-        arm.keeper.hold()
         first_call_s = 0.0
         elapsed_ns = _clocked(arm, links, [])
     comparisons, full_checks = ((), 0) if empty else _compared(arm, links)
@@ -120,11 +120,10 @@ def _clocked(arm: Arm, links: Sequence[_Link], stale: Sequence[Output]) -> int:
     chained, now = arm.device.chained, time.perf_counter_ns
     began = ended = now()
     for link in links:
-        if chained:
-            arm.memory.release(link.staged, stale)
-        turn = arm.go()  # the ready word, last
+        told = arm.memory.release(link.staged, stale) if chained else ()
+        turn = arm.go(told)  # the ready word, last
         if not chained:
-            arm.let_go()
+            arm.thaw()
         page = arm.wait_for(turn)  # the done word
         if not chained:
             arm.freeze()

@@ -17,9 +17,10 @@ def reference_share(
 ) -> float:
     """How much of the reference's latency beside the candidate counts; at most 1.
 
-    "The smaller reference time counts" (DESIGN.md, protocol 7): min(1, allowed x alone / beside). Beside is the trimmed
-    mean of the logarithms, as speedups have it; alone is the smaller of those before and after, each with
-    `_ERRORS` standard errors on top. A candidate that slows the reference gains nothing beyond the allowance.
+    The smaller reference time counts (docs/decisions/005-smaller-reference-time.md): min(1, allowed x
+    alone / beside). Beside is the trimmed mean of the logarithms, as speedups have it; alone is the smaller of those
+    before and after, each with `_ERRORS` standard errors on top. A candidate that slows the reference gains nothing
+    beyond the allowance.
 
     Args:
         beside_ms: Latencies of the reference's samples in pairs.

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from cudal1_env.errors import TaskError, TooLargeError
-from cudal1_env.judge.device.roofline import Floor
 from cudal1_env.judge.measure import record
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.builder import Builder, Built
@@ -29,7 +28,7 @@ from cudal1_env.stats import RULES, Spread, TrialSamples, centre, conclude, deci
 _WARM_REPEATS = 3
 """Further untimed calls of the reference, which tell how long it takes once all is compiled and allocated."""
 _RECHECKED_ABOVE = 3.0
-"""Speedups of which this much is certain must be found in two trials (DESIGN.md, protocol 9)."""
+"""Speedups of which this much is certain must be found in two trials (docs/decisions/006-surprising-speedups.md)."""
 _MOST_TRIALS_TO_AGREE = 3
 
 
@@ -61,7 +60,7 @@ class Trials:
         """Measure trials until the rule is satisfied and, for large speedups, two of them agree."""
         case, rule = built.case, RULES[built.case.precision]
         clock = _Clock()
-        seen.floor = self.floor(case, pool)
+        seen.floor = self._device.floor(pool.io_spec.tensor_bytes, pool.io_spec.written_bytes, case.sensitivity)
         while decide(_counted(seen), rule, spread=self._spread, spent=self._spent(case, clock)) != "stop":
             self._trial(built, pool, seen, clock)
         speedup = conclude(_counted(seen), rule, spread=self._spread)
@@ -72,29 +71,23 @@ class Trials:
                 self._trial(built, pool, seen, clock)
             speedup = conclude(_counted(seen), rule, spread=self._spread)
         seen.constant_ms = self._device.write_ms(pool.constant_bytes)
-        if self._forbidden(case, pool, seen) and seen.floor is not None:
+        if self._forbidden(seen) and seen.floor is not None:
             return record.impossible(case, seen, speedup, seen.floor)
         return record.measured(case, seen, speedup)
 
-    def _forbidden(self, case: Case, pool: Pool, seen: Seen) -> bool:
+    def _forbidden(self, seen: Seen) -> bool:
         """Whether the candidate's latencies are below what its bytes need at the GPU's bandwidth.
 
-        Before that is said, the bandwidth is measured again; a floor that the reference itself breaks is none.
+        A floor that the reference itself breaks is none.
         """
         reference = [ms for trial in seen.trials for ms in trial.samples.reference_ms]
         candidate = [ms for trial in seen.trials for ms in trial.samples.candidate_ms]
         resolution_ms = max(trial.overhead.stealable_ms for trial in seen.trials)
         if seen.floor is None or not seen.floor.forbids(candidate, resolution_ms=resolution_ms):
             return False
-        seen.floor = self.floor(case, pool, again=True)
-        if seen.floor is not None and seen.floor.is_broken_by(reference):
+        if seen.floor.is_broken_by(reference):
             seen.floor = None
-        return seen.floor is not None and seen.floor.forbids(candidate, resolution_ms=resolution_ms)
-
-    def floor(self, case: Case, pool: Pool, *, again: bool = False) -> Floor | None:
-        """The bound of a case's task by memory bandwidth; the device's peaks are measured where they are not known."""
-        io_spec = pool.io_spec
-        return self._device.floor(io_spec.tensor_bytes, io_spec.written_bytes, case.sensitivity, again=again)
+        return seen.floor is not None
 
     # --- one trial ---------------------------------------------------------------------------------------------
 
@@ -133,7 +126,9 @@ class Trials:
         headroom: Headroom,
     ) -> TrialResult:
         """Construct both arms, make their untimed calls, then measure."""
-        self._construct_reference(case, pool, reference)
+        self._sets(case, pool, 0, WARM_SETS)
+        with pool.making_ahead():
+            self._construct_reference(case, pool, reference)
         headroom.begin()
         construct(case, pool, candidate, seen)
         self._check_memory(headroom, candidate)
@@ -233,6 +228,7 @@ class Trials:
         training = precision == "training"
         if self._device.chained:
             most = settings.chain_training if training else settings.chain_report
+            most = min(most, self._device.chain_limit(pool.io_spec.input_bytes))
             most = max(1, min(most, pool.room // (2 * rule.min_pairs)))
             calls, repeats = max(1, min(most, math.ceil(settings.chain_ms * 1e-3 / reference_s))), 1
         else:
@@ -344,7 +340,7 @@ def _counted(seen: Seen) -> list[TrialSamples]:
 def confirmed(trials: Sequence[TrialSamples]) -> bool:
     """Whether some two trials agree on how fast the candidate is.
 
-    They agree unless their log ratios differ by more than log(1.1), the 10 % of protocol 9 (DESIGN.md), plus two
+    They agree unless their log ratios differ by more than 10 % (docs/decisions/006-surprising-speedups.md) plus two
     standard errors of the difference: what a busy machine blurs is for the interval to say, and rewards follow it.
     """
     centres = [centre(trial) for trial in trials]

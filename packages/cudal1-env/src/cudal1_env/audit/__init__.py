@@ -1,5 +1,0 @@
-"""The audit of tasks: wrong answers go through a task's own checker, and what it calls right is listed."""
-
-from cudal1_env.audit.run import audit_task, audit_tasks
-
-__all__ = ["audit_task", "audit_tasks"]

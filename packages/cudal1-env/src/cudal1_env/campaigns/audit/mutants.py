@@ -1,0 +1,123 @@
+"""Mutants of a right answer: what a wrong program might return.
+
+Each is made from the float64 answer and leaves out, mixes up or rounds away what a cheap program would. That the last
+3 % of a sum's terms were dropped cannot be told from the sum alone: `scaled by 0.97` stands for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cudal1_env import mutants
+from cudal1_env.judge.audit import KnownSet, Values
+from cudal1_env.judge.device.tensors import EPSILON, Expected
+from cudal1_env.judge.oracle.numerics import Answer, compare
+
+Make = Callable[[], Values | None]
+"""Makes a mutant: flat, in the output's order, float64 (integers as int64); None where it does not apply."""
+
+_OWN_ROUNDING = 2.0**-40
+"""Differences below this share of the scale are float64's own rounding."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One output of one input set, with what its mutants are made of."""
+
+    right: Values
+    """The float64 (or int64) answer, flat."""
+    expected: Expected
+    """What the output must look like."""
+    scale: float
+    """Largest finite magnitude of the answer."""
+    inputs: tuple[Values, ...]
+    """The set's input tensors."""
+    other: Values
+    """The same output on another input set."""
+    random: np.random.Generator
+    """Chooses places and rows."""
+
+
+def subjects(one: KnownSet, other: KnownSet, random: np.random.Generator) -> list[Subject]:
+    """Return the outputs of a set as subjects, with those of another set."""
+    outputs = zip(one.answers, other.answers, one.expected, strict=True)
+    return [
+        Subject(answer.whole, expected, answer.scale, one.inputs, elsewhere.whole, random)
+        for answer, elsewhere, expected in outputs
+        if answer.whole is not None and elsewhere.whole is not None
+    ]
+
+
+def makers(subject: Subject) -> dict[str, Make]:
+    """Return the mutants of an output by name; nothing is computed before a maker is called."""
+    right, random = subject.right, subject.random
+    result: dict[str, Make] = {
+        "zeros": lambda: np.zeros_like(right),
+        "constant": lambda: mutants.constant(right),
+        "another set's answer": lambda: subject.other,
+        f"scaled by {mutants.SHARE}": lambda: mutants.scaled(right, mutants.SHARE),
+        f"scaled by {mutants.FACTOR}": lambda: mutants.scaled(right, mutants.FACTOR),
+        "one element wrong": lambda: _one_wrong(right, subject.scale, random),
+        "swapped rows": lambda: _swapped_rows(right, subject.expected.shape, random),
+    }
+    kinds = "f" if subject.expected.floating else "iub"
+    for position, values in enumerate(subject.inputs):
+        if values.shape == subject.expected.shape and values.dtype.kind in kinds:
+            result[f"input {position}"] = lambda values=values: values.reshape(-1).astype(right.dtype)
+    if subject.expected.floating:
+        result["rounded to bfloat16"] = lambda: mutants.rounded(right, "bfloat16")
+        result["rounded to float16"] = lambda: mutants.rounded(right, "float16")
+        result["NaN at one place"] = lambda: _with_nan(right, random)
+    return result
+
+
+def left_by_worker(mutant: Values, expected: Expected) -> Values:
+    """Return a mutant as the judge would read it from a worker: rounded to the output's dtype, decoded."""
+    if expected.floating:
+        return mutants.rounded(mutant, expected.dtype)
+    return mutant != 0 if expected.dtype == "bool" else mutant.astype(expected.dtype)
+
+
+def is_equivalent(left: Values, subject: Subject) -> bool:
+    """Whether what was left is the right answer up to one rounding of each element."""
+    if not subject.expected.floating:
+        return bool((left.astype(np.int64) == subject.right).all())
+    wide, right = left.astype(np.float64), subject.right
+    with np.errstate(all="ignore"):
+        near = EPSILON[subject.expected.dtype] * np.abs(right) + _OWN_ROUNDING * subject.scale
+        same = (wide == right) | (np.isnan(wide) & np.isnan(right)) | (np.abs(wide - right) <= near)
+    return bool(same.all())
+
+
+def passes(left: Values, answer: Answer, subject: Subject) -> bool:
+    """Whether the judge would call an output right on a set whose whole output it compares."""
+    sample = compare(left[answer.positions], answer, subject.expected, whole=False)
+    return sample.right and compare(left, answer, subject.expected, whole=True).right
+
+
+def _one_wrong(right: Values, scale: float, random: np.random.Generator) -> Values | None:
+    place = _finite_place(right, random)
+    return None if place is None else mutants.one_wrong(right, place, mutants.SLIP * (scale or 1.0))
+
+
+def _swapped_rows(right: Values, shape: tuple[int, ...], random: np.random.Generator) -> Values | None:
+    """Swap two rows (last dimension); two elements of a vector."""
+    rows = right.size // shape[-1] if len(shape) > 1 and shape[-1] else right.size
+    if rows < 2:
+        return None
+    one, other = random.choice(rows, size=2, replace=False, shuffle=False)
+    return mutants.swapped_rows(right, rows, int(one), int(other))
+
+
+def _with_nan(right: Values, random: np.random.Generator) -> Values | None:
+    place = _finite_place(right, random)
+    return None if place is None else mutants.with_nan(right, place)
+
+
+def _finite_place(right: Values, random: np.random.Generator) -> int | None:
+    places: npt.NDArray[np.int64] = np.flatnonzero(np.isfinite(right))
+    return int(random.choice(places)) if places.size else None

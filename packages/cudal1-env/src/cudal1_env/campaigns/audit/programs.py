@@ -1,0 +1,278 @@
+"""Faulty programs: the reference run with one fault, and what the judge would say to its outputs.
+
+A fault is done to one step (`cudal1_worker.oracle.steps`), to one input, or to what is small in the outputs. It is
+harmless on an input set if a program with it gives away nothing that the reference has (docs/decisions/003):
+
+- its outputs are the reference's own, bit for bit; or
+- the float64 twin with the fault alone is off by no more than one unit in the last place of each element's neighbours,
+  or by no more than `_OWN_ERRORS` times what the twin is off with this one step in the reference's own precision.
+
+An error that is merely smaller than another step's is not harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from cudal1_data import Task
+
+from cudal1_env.campaigns.audit.mutants import Subject, left_by_worker, passes
+from cudal1_env.judge.audit import AuditJudge, KnownSet, Values
+from cudal1_env.judge.device.tensors import EPSILON
+
+MAX_STEPS = 8
+"""Steps to which faults are done, spread over the forward pass; the first and the last of each kind and shape count."""
+HONEST = ("16 partial sums", "reversed terms", "sequential sums")
+"""Orders of summation that the tolerance must allow, in each step at once (`cudal1_worker.oracle.steps.HONEST`)."""
+
+_OWN_ERRORS = 2.0
+_NEIGHBOURS = 16
+"""Elements, next to each other, over whose largest magnitude errors are measured."""
+
+_TINY = float(np.finfo(np.float32).tiny)
+_FADED = 1e-6
+"""What is below this share of the output's largest magnitude has faded."""
+_LEAST_FADED = 0.01
+"""Single elements or rows are worth leaving out if they are this share of all, at least."""
+_SMALLEST = 0.25
+"""Share of the rows that `smallest rows dropped` sets to zero."""
+_KNOWN = 1e-3
+"""The reference knows an element that it gives with this relative error; what it does not know is noise."""
+_LEAST_KNOWN = 0.01
+"""Dropping elements gives something away if the reference knows this share of them."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A reference with one fault."""
+
+    name: str
+    """What is done worse, and where."""
+    fault: str
+    """The fault's name for the oracle, or one of `FADED`."""
+    step: int | None = None
+    """Number of its step or input, from 0."""
+    at_step: bool = False
+    """Whether it is done to a step."""
+
+
+def _faded_elements(out: Values) -> Values:
+    """Elements that have faded, if they are many."""
+    size = _magnitudes(out)
+    small = (size > 0) & (size < _FADED * size.max(initial=0.0))
+    return small if small.mean() >= _LEAST_FADED else np.zeros_like(small)
+
+
+def _faded_slices(out: Values) -> Values:
+    """Whole slices, across any dimension, of which every element has faded; rows, if they are many."""
+    size = _magnitudes(out)
+    limit = _FADED * size.max(initial=0.0)
+    dropped = np.zeros(out.shape, dtype=bool)
+    for kept in range(out.ndim):
+        others = tuple(dim for dim in range(out.ndim) if dim != kept)
+        dropped |= size.max(axis=others, keepdims=True, initial=0.0) < limit
+    rows = size.max(axis=-1, keepdims=True, initial=0.0) < limit
+    return dropped | rows if rows.mean() >= _LEAST_FADED else dropped
+
+
+def _smallest_rows(out: Values) -> Values:
+    """The rows of the smallest values."""
+    largest = _magnitudes(out).reshape(-1, out.shape[-1]).max(1)
+    count = int(_SMALLEST * len(largest)) if out.ndim > 1 else 0
+    dropped = np.zeros((len(largest), 1), dtype=bool)
+    dropped[np.argsort(largest, kind="stable")[:count]] = True
+    return np.broadcast_to(dropped, (len(largest), out.shape[-1])).reshape(out.shape)
+
+
+FADED: dict[str, Callable[[Values], Values]] = {
+    "faded elements dropped": _faded_elements,
+    "faded slices dropped": _faded_slices,
+    "smallest rows dropped": _smallest_rows,
+}
+"""Which elements of an output are set to zero, by fault."""
+
+
+def _magnitudes(out: Values) -> npt.NDArray[np.float64]:
+    return np.abs(np.where(np.isfinite(out), out, 0.0)).astype(np.float64)
+
+
+def programs_of(found: dict[str, Any]) -> list[Program]:
+    """Return the faulty programs of a reference.
+
+    Args:
+        found: What the oracle told of its steps and inputs.
+    """
+    result = [
+        Program(f"{fault} at step {number + 1} ({found['steps'][number]['name']})", fault, number, True)
+        for number in _chosen(found["steps"])
+        for fault in found["steps"][number]["faults"]
+    ]
+    for number, faults in enumerate(found["inputs"]):
+        result += [Program(f"{fault} for input {number}", fault, number) for fault in faults]
+    return result + [Program(name, name) for name in FADED]
+
+
+def _chosen(steps: Sequence[dict[str, Any]]) -> list[int]:
+    """Numbers of the steps to try: the first and the last of each kind and shape, evenly thinned."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for number, step in enumerate(steps):
+        if step["faults"]:
+            key = f"{step['name']} {step['shapes']}"
+            first.setdefault(key, number)
+            last[key] = number
+    numbers = sorted({*first.values(), *last.values()})
+    if len(numbers) <= MAX_STEPS:
+        return numbers
+    return [numbers[round(place)] for place in np.linspace(0, len(numbers) - 1, MAX_STEPS)]
+
+
+class Programs:
+    """The faulty programs of a task that no input set has caught so far.
+
+    Args:
+        judge: Runs them.
+        task: The task.
+        only: Names of those to try; None for all.
+    """
+
+    def __init__(self, judge: AuditJudge, task: Task, only: Collection[str] | None = None) -> None:
+        self._judge = judge
+        self._task = task
+        self._only = only
+        self.alive: dict[Program, bool] | None = None
+        """Whether each was harmless on every set. None before the first set."""
+        self.failed: dict[str, str] = {}
+        """Why those that could not be run were not."""
+
+    def meet(self, one: KnownSet, outputs: Sequence[Subject]) -> None:
+        """Drop what is caught on a set.
+
+        Args:
+            one: The set, while its generator stands there.
+            outputs: Its outputs.
+        """
+        first = self.alive is None
+        if self.alive is None:
+            chosen = programs_of(self._judge.steps(self._task, one))
+            self.alive = {program: True for program in chosen if self._only is None or program.name in self._only}
+        before, self.alive = self.alive, {}
+        if not before:
+            return
+        own = self._outputs(one, outputs, Program("", "none"))
+        assert not isinstance(own, str), own
+        for program, harmless in before.items():
+            if program.fault in FADED:
+                dropped = _dropped(program, own, outputs)
+                faulty = [np.where(gone, 0, left) for gone, left in zip(dropped, own, strict=True)]
+                # What drops nothing on the task's own inputs gains nothing there.
+                applies = not first or any(gone.any() for gone in dropped)
+                if applies and all_pass(faulty, one, outputs):
+                    known = one.distribution == "own" and _knows_dropped(own, dropped, outputs)
+                    self.alive[program] = harmless and not known
+                continue
+            faulty = self._outputs(one, outputs, program)
+            if isinstance(faulty, str):
+                self.failed[program.name] = faulty
+            elif all_pass(faulty, one, outputs):
+                self.alive[program] = harmless and self._is_harmless(program, one, outputs, own, faulty)
+
+    def _outputs(self, one: KnownSet, outputs: Sequence[Subject], program: Program) -> list[Values] | str:
+        """What the judge would read of a program; a text where it could not be run."""
+        found = self._judge.faulty(self._task, one, program.fault, program.step)
+        if isinstance(found, str):
+            return found
+        return [left_by_worker(values, out.expected) for values, out in zip(found, outputs, strict=True)]
+
+    def _is_harmless(
+        self, program: Program, one: KnownSet, outputs: Sequence[Subject], own: list[Values], faulty: list[Values]
+    ) -> bool:
+        if all(np.array_equal(a, b, equal_nan=True) for a, b in zip(own, faulty, strict=True)):
+            return True
+        alone = self._judge.faulty(self._task, one, program.fault, program.step, wide=True)
+        if isinstance(alone, str):  # what the fault does by itself is not known
+            return False
+        if all(is_one_rounding(values, out) for values, out in zip(alone, outputs, strict=True)):
+            return True
+        step = self._judge.faulty(self._task, one, "own", program.step, wide=True) if program.at_step else ""
+        if isinstance(step, str):
+            return False
+        return all(
+            bool((errors_of(a, out) <= _OWN_ERRORS * errors_of(b, out)).all())
+            if out.expected.floating
+            else bool((a == out.right).all())
+            for a, b, out in zip(alone, step, outputs, strict=True)
+        )
+
+
+def all_pass(faulty: Sequence[Values], one: KnownSet, outputs: Sequence[Subject]) -> bool:
+    """Whether the judge would call all outputs right."""
+    return all(passes(left, answer, out) for left, answer, out in zip(faulty, one.answers, outputs, strict=True))
+
+
+def passes_in_any_order(judge: AuditJudge, task: Task, one: KnownSet, outputs: Sequence[Subject]) -> bool:
+    """Whether the judge calls the reference right on a set in each order of summation."""
+    for order in HONEST:
+        found = judge.faulty(task, one, order)
+        if isinstance(found, str):
+            return False
+        lefts = [left_by_worker(values, out.expected) for values, out in zip(found, outputs, strict=True)]
+        if not all_pass(lefts, one, outputs):
+            return False
+    return True
+
+
+def is_one_rounding(values: Values, out: Subject) -> bool:
+    """Whether each float64 output is off by no more than one unit in the last place of its neighbours' largest."""
+    if not out.expected.floating:
+        return bool((values == out.right).all())
+    errors, largest = _beside_neighbours(values, out)
+    return bool((errors <= EPSILON[out.expected.dtype] * largest).all())
+
+
+def errors_of(values: Values, out: Subject) -> npt.NDArray[np.float64]:
+    """How far float64 outputs are from the right ones, shape (2,).
+
+    The largest absolute error, and the root mean square of errors over the largest magnitude among their neighbours:
+    the second sees what faded elements lose.
+    """
+    errors, largest = _beside_neighbours(values, out)
+    with np.errstate(all="ignore"):
+        mean_square = float(np.square(errors / np.maximum(largest, _TINY)).sum()) / max(errors.size, 1)
+    return np.array([float(errors.max(initial=0.0)), mean_square**0.5])
+
+
+def _beside_neighbours(values: Values, out: Subject) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Errors, shape (n, `_NEIGHBOURS`), infinite where one value is not finite; largest magnitudes, shape (n, 1)."""
+    with np.errstate(all="ignore"):
+        same = (values == out.right) | (np.isnan(values) & np.isnan(out.right))
+        errors = np.where(same, 0.0, np.nan_to_num(np.abs(values - out.right), nan=np.inf, posinf=np.inf))
+    size = np.abs(np.where(np.isfinite(out.right), out.right, 0.0))
+    padding = (0, -len(errors) % _NEIGHBOURS)
+    blocks = np.pad(size, padding).reshape(-1, _NEIGHBOURS)
+    return np.pad(errors, padding).reshape(-1, _NEIGHBOURS), blocks.max(axis=1, keepdims=True, initial=0.0)
+
+
+def _dropped(program: Program, own: Sequence[Values], outputs: Sequence[Subject]) -> list[Values]:
+    """Which elements of each output a program of `FADED` sets to zero."""
+    return [
+        FADED[program.fault](left.reshape(out.expected.shape)).reshape(-1)
+        if out.expected.floating and left.size and out.expected.shape
+        else np.zeros(left.shape, dtype=bool)
+        for left, out in zip(own, outputs, strict=True)
+    ]
+
+
+def _knows_dropped(own: Sequence[Values], dropped: Sequence[Values], outputs: Sequence[Subject]) -> bool:
+    """Whether the reference knows what was dropped."""
+    count = known = 0
+    for left, gone, out in zip(own, dropped, outputs, strict=True):
+        right = out.right[gone]
+        count += int((right != 0).sum())
+        with np.errstate(all="ignore"):
+            known += int((np.abs(left[gone] - right) < _KNOWN * np.abs(right)).sum())
+    return known > _LEAST_KNOWN * count

@@ -1,0 +1,246 @@
+"""Mutants and faulty programs through a task's checker, as the judge compares: the sample, then the whole output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from cudal1_data import Task
+from cudal1_data.variants import usable_variants
+from scipy.special import betaincinv  # pyright: ignore[reportMissingTypeStubs]
+
+from cudal1_env.campaigns.audit.mutants import Subject, is_equivalent, left_by_worker, makers, passes, subjects
+from cudal1_env.campaigns.audit.programs import Programs, passes_in_any_order
+from cudal1_env.errors import TOO_LARGE, TaskError
+from cudal1_env.gate import AUDIT_FORM, AuditLine, AuditReport, InputShare, TaskAudit, reference_sha256
+from cudal1_env.judge.audit import AuditJudge, KnownSet
+from cudal1_env.records import PROTOCOL_VERSION, Device, Status
+from cudal1_env.records.results import ResultsFile
+
+MOST_SETS = 12
+"""Input sets on which a mutant must survive: nine of the task's own distribution and one of each other."""
+
+FACTORS = (16.0, 8.0, 4.0)
+"""Error factors to which a task is tightened, where that of the settings lets something through."""
+
+_DOUBT = 0.01
+"""Probability that a bound on a share lies above it."""
+
+_SEED = 1
+"""Of the places that mutants change: an audit gives the same answer each time."""
+
+
+class _Mutants:
+    """The mutants of answers that no input set has caught so far.
+
+    Args:
+        only: Names of those to try; None for all.
+    """
+
+    def __init__(self, only: Collection[str] | None = None) -> None:
+        self._only = only
+        self.alive: dict[str, bool] | None = None
+        """By name: whether the mutant was the right answer, up to rounding, on every set. None before the first set."""
+
+    def meet(self, one: KnownSet, outputs: Sequence[Subject]) -> None:
+        """Drop what is caught on a set. A mutant that does not apply to it is dropped too."""
+        makes = {
+            name if len(outputs) == 1 else f"{name} (output {position})": (make, subject, answer)
+            for position, (subject, answer) in enumerate(zip(outputs, one.answers, strict=True))
+            for name, make in makers(subject).items()
+        }
+        if self.alive is None:
+            self.alive = {name: True for name in makes if self._only is None or name in self._only}
+        before, self.alive = self.alive, {}
+        for name, equivalent in before.items():
+            make, subject, answer = makes[name]
+            mutant = make()
+            if mutant is None:
+                continue
+            left = left_by_worker(mutant, subject.expected)
+            if passes(left, answer, subject):
+                self.alive[name] = equivalent and is_equivalent(left, subject)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a task's checker let through."""
+
+    left: dict[str, bool]
+    """By name of mutant or program: whether it is equivalent."""
+    distributions: tuple[str, ...]
+    """Of the input sets, in order."""
+    failed: dict[str, str]
+    """Programs that could not be run, with the reason."""
+
+    @property
+    def survivors(self) -> tuple[str, ...]:
+        """What is wrong and was called right."""
+        return tuple(name for name, equivalent in self.left.items() if not equivalent)
+
+
+def _hunt(judge: AuditJudge, task: Task, only: Collection[str] | None = None) -> _Found:
+    """Put mutants and faulty programs through the checker until a set has caught each, on `MOST_SETS` sets at most."""
+    mutants, programs, random = _Mutants(only), Programs(judge, task, only), np.random.default_rng(_SEED)
+    distributions: list[str] = []
+    with closing(judge.known_sets(task, MOST_SETS + 1)) as sets:
+        other = next(sets)
+        for one in sets:
+            outputs = subjects(one, other, random)
+            mutants.meet(one, outputs)
+            programs.meet(one, outputs)
+            distributions.append(one.distribution)
+            other = one
+            if not mutants.alive and not programs.alive:
+                break
+    left = {**(mutants.alive or {}), **{one.name: harmless for one, harmless in (programs.alive or {}).items()}}
+    return _Found(left, tuple(distributions), programs.failed)
+
+
+def _tightened(judge: AuditJudge, task: Task, survivors: tuple[str, ...]) -> float | None:
+    """Return the largest error factor at which nothing survives and honest programs pass; None where there is none.
+
+    Honest are the reference in other orders of summation and the task's variants that this machine can run. They must
+    pass at half the factor.
+    """
+    for factor in FACTORS:
+        judge.use_factor(task, factor)
+        survivors = _hunt(judge, task, survivors).survivors
+        if not survivors:
+            judge.use_factor(task, factor / 2)
+            return factor if _honest_pass(judge, task) else None
+    return None
+
+
+def _honest_pass(judge: AuditJudge, task: Task) -> bool:
+    random = np.random.default_rng(_SEED)
+    with closing(judge.known_sets(task, MOST_SETS)) as sets:
+        for one in sets:
+            if not passes_in_any_order(judge, task, one, subjects(one, one, random)):
+                return False
+    variants = usable_variants(task, judge.device.name, frozenset())
+    return all(judge.evaluate(task, one.source).status is not Status.WRONG_OUTPUT for one in variants)
+
+
+def audit_task(judge: AuditJudge, task: Task, *, matter: bool = True) -> TaskAudit:
+    """Try a task's checker, and find the error factor that it needs where the settings' lets something through.
+
+    Args:
+        judge: Makes inputs and answers, and runs faulty programs.
+        task: The task.
+        matter: On a GPU, find out how much of each input matters, too, for the floor; it takes three times as long as
+            all mutants. A task for which that takes too much memory is told with the reason.
+
+    Raises:
+        MachineError: The machine broke.
+    """
+    try:
+        judge.use_factor(task, None)
+        found = _hunt(judge, task)
+        factor = _tightened(judge, task, found.survivors) if found.survivors else None
+        judge.use_factor(task, factor)
+        known = tuple(f"known values for input {place}" for place in judge.agreeing_inputs(task))
+    except TaskError as error:
+        judge.use_factor(task, None)
+        return TaskAudit(
+            name=task.id,
+            sha256=reference_sha256(task),
+            verdict="refused",
+            sets=0,
+            reason=str(error).removeprefix(f"{task.id}: "),
+        )
+    reasons = [f"not tried: {name} ({text})" for name, text in found.failed.items()]
+    if factor is not None:
+        reasons.insert(0, f"passed at the error factor {judge.settings.error_factor:g}: {', '.join(found.survivors)}")
+    inputs: list[tuple[int, int, float]] = []
+    if matter and judge.device.name == "cuda":
+        try:
+            inputs = judge.inputs_that_matter(task)
+        except TaskError as error:
+            reasons.append(str(error).removeprefix(f"{task.id}: "))
+    wrong = (found.survivors if factor is None else ()) + known
+    return TaskAudit(
+        name=task.id,
+        sha256=reference_sha256(task),
+        verdict="survivors" if wrong else "sound",
+        survivors=wrong,
+        equivalents=tuple(name for name, equivalent in found.left.items() if equivalent),
+        sets=len(found.distributions),
+        distributions=tuple(dict.fromkeys(found.distributions)),
+        inputs=tuple(share_that_matters(*one) for one in inputs),
+        error_factor=factor,
+        reason="; ".join(reasons),
+    )
+
+
+def share_that_matters(tested: int, mattered: int, most: float) -> InputShare:
+    """Return what a count of elements says about the whole tensor.
+
+    The bound is Clopper and Pearson's (1934), one-sided: the p at which as many or more of `tested` draws matter in 1 %
+    of cases, the `_DOUBT` quantile of Beta(mattered, tested - mattered + 1).
+
+    Args:
+        tested: Elements that were changed, chosen at random.
+        mattered: Those with which the answer changed.
+        most: The largest share that can matter.
+    """
+    share = float(betaincinv(mattered, tested - mattered + 1, _DOUBT)) if mattered else 0.0
+    return InputShare(tested=tested, mattered=mattered, share=min(share, most))
+
+
+def audit_file(
+    path: Path | None, device: Device, *, known: Sequence[Path] = (), join: Sequence[Path] = ()
+) -> ResultsFile[AuditLine]:
+    """Open the results file of an audit.
+
+    Raises:
+        RecordError: A file holds something else, or verdicts of another device or version, which do not stand beside
+            these.
+    """
+    asked = (f"protocol {PROTOCOL_VERSION}", device, f"{MOST_SETS} input sets")
+    return ResultsFile(path, AUDIT_FORM, asked, known=known, join=join)
+
+
+def audit_tasks(
+    begin: Callable[[], AuditJudge],
+    device: Device,
+    suite: str,
+    tasks: Sequence[Task],
+    file: ResultsFile[AuditLine],
+    log: Callable[[str], None],
+    *,
+    matter: bool = True,
+) -> AuditReport:
+    """Audit tasks, except those that are known already.
+
+    Args:
+        begin: Makes the judge, if one is needed.
+        device: Where it judges.
+        suite: Name of their suite.
+        tasks: The tasks.
+        file: What was found before, and gets a line for each task that is audited now. What it knows is taken over by
+            the reference's hash, but not that a task was too large, which others on the device may have made it.
+        log: Told each task's verdict.
+        matter: As for `audit_task`.
+
+    Raises:
+        MachineError: The machine broke; what was found is in the file.
+    """
+    before = {line.task.sha256: line.task for line in file.known if TOO_LARGE not in line.task.reason}
+    judge: AuditJudge | None = None
+    found: list[TaskAudit] = []
+    for number, task in enumerate(tasks, start=1):
+        known = before.get(reference_sha256(task))
+        if known is not None:
+            found.append(known.model_copy(update={"name": task.id}))
+            continue
+        judge = judge or begin()
+        one = audit_task(judge, task, matter=matter)
+        found.append(one)
+        file.add(AuditLine(protocol=PROTOCOL_VERSION, device=device, most_sets=MOST_SETS, suite=suite, task=one))
+        text = ", ".join([*one.survivors, *(f"{name} (equivalent)" for name in one.equivalents)]) or one.reason
+        log(f"[{number}/{len(tasks)}] {task.id}: {one.verdict}" + (f": {text}" if text else ""))
+    return AuditReport(suite=suite, device=device, protocol=PROTOCOL_VERSION, most_sets=MOST_SETS, tasks=tuple(found))

@@ -1,0 +1,339 @@
+"""Is every attack denied, and every honest look-alike not? The programs of `programs.py` through a judge."""
+
+from __future__ import annotations
+
+import ast
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, computed_field
+
+from cudal1_env.errors import MachineError, TaskError
+from cudal1_env.evaluator import Evaluator
+from cudal1_env.records import PROTOCOL_VERSION, Device, Evaluation
+from cudal1_env.records.results import ResultsFile, form_of
+from cudal1_env.reward import reward_of
+from cudal1_env.testing.programs import REFUSED, Program
+
+BROKEN = "MachineError"
+"""In a status' place: the machine broke while the program was judged."""
+FEEDBACK_ROUNDS = 6
+REPEATS = 2
+"""How often an attack that gained something must gain it again: an interval of 95 % lies above the truth in one
+evaluation of 40, and many attacks do the reference's work at its speed."""
+
+
+class Outcome(BaseModel):
+    """What became of a program in one run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    program: str
+    """Its name."""
+    honest: bool
+    """Whether it is a look-alike."""
+    expected: tuple[str, ...]
+    """What its header says."""
+    statuses: tuple[str, ...]
+    """What it got: one, and one more for each round of feedback."""
+    reward: float
+    """The largest reward over these rounds; if an attack's is above 1, the smallest of it and `REPEATS` more."""
+    reward_at_first: float | None = None
+    """The largest reward over these rounds; None in files from before it was written."""
+    message: str
+    """The last record's."""
+    seconds: float
+    """How long all rounds took."""
+
+    @computed_field
+    @property
+    def as_expected(self) -> bool:
+        """Whether it got its status (in the first round; feedback may change it)."""
+        return self.statuses[0] in self.expected
+
+    @computed_field
+    @property
+    def rewarded(self) -> bool:
+        """Whether an attack gained something; false for look-alikes."""
+        return not self.honest and self.reward > 1.0
+
+    @computed_field
+    @property
+    def denied(self) -> bool:
+        """Whether a look-alike was turned away; false for attacks."""
+        return self.honest and not self.as_expected and not self.broken
+
+    @computed_field
+    @property
+    def broken(self) -> bool:
+        """Whether the machine broke while it was judged, as with an attack whose memory is not given back."""
+        return BROKEN in self.statuses
+
+
+class OutcomeLine(Outcome):
+    """One line of a red team's results file."""
+
+    kind: Literal["outcome"] = "outcome"
+    """Tells it from other lines of a benchmark's file: its machine, and its summary."""
+    protocol: str = ""
+    """Version of the protocol that made it; empty in files from before it was written."""
+    device: Device | None = None
+    """Where the program ran; None in such files."""
+    repeat: int = Field(ge=0)
+    """Number of the repeat, from 0."""
+
+
+def _read_line(text: bytes) -> OutcomeLine | None:
+    try:
+        return OutcomeLine.model_validate_json(text)
+    except ValidationError:
+        if _Other.model_validate_json(text).kind in ("machine", "summary"):
+            return None
+        raise
+
+
+class _Other(BaseModel):
+    kind: str
+
+
+OUTCOMES = replace(
+    form_of(
+        OutcomeLine,
+        "a red team",
+        head='{"program":"',
+        conditions=lambda line: (f"protocol {line.protocol or 'unknown'}", line.device or "unknown device"),
+    ),
+    read=_read_line,
+)
+"""Form of a red team's results file."""
+
+
+def outcomes_file(
+    path: Path | None, device: Device, *, known: Sequence[Path] = (), join: Sequence[Path] = ()
+) -> ResultsFile[OutcomeLine]:
+    """Open the results file of a red team.
+
+    Raises:
+        RecordError: A file holds something else, or outcomes of another device or version.
+    """
+    return ResultsFile(path, OUTCOMES, (f"protocol {PROTOCOL_VERSION}", device), known=known, join=join)
+
+
+class Summary(BaseModel):
+    """What many outcomes come to. The counts are times by program."""
+
+    model_config = ConfigDict(frozen=True)
+
+    attacks: int
+    """Attacks that were judged."""
+    look_alikes: int
+    """Honest programs that were judged."""
+    skipped: int
+    """Programs for another device."""
+    evaluations: int
+    """Outcomes; each program has one for each repeat."""
+    attacks_rewarded: dict[str, int]
+    """Attacks that got a reward above 1."""
+    attacks_with_another_status: dict[str, int]
+    """Attacks that gained nothing (or are in `attacks_rewarded` too), but not with the status of their header."""
+    look_alikes_denied: dict[str, int]
+    """Honest programs that were turned away."""
+    machine_broken: dict[str, int] = Field(default_factory=dict[str, int])
+    """Programs while whose judging the machine broke."""
+    seconds: float
+    """Sum over evaluations."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether no attack was rewarded, no honest program denied, and the machine not broken."""
+        return not self.attacks_rewarded and not self.look_alikes_denied and not self.machine_broken
+
+    def text(self) -> str:
+        """Return one line for people."""
+        line = (
+            f"{self.attacks} attacks: {len(self.attacks_rewarded)} rewarded, "
+            f"{len(self.attacks_with_another_status)} with another status; "
+            f"{self.look_alikes} look-alikes: {len(self.look_alikes_denied)} denied; "
+            f"{self.evaluations} evaluations in {self.seconds:.0f} s"
+        )
+        if self.machine_broken:
+            line = f"{line}; the machine broke with {len(self.machine_broken)} programs"
+        return f"{line}; {self.skipped} programs for another device skipped" if self.skipped else line
+
+
+class Campaign(BaseModel):
+    """All outcomes of one run of the command."""
+
+    model_config = ConfigDict(frozen=True)
+
+    device: Device
+    """Where programs ran."""
+    skipped: tuple[str, ...] = ()
+    """Programs for another device."""
+    outcomes: tuple[Outcome, ...] = Field(min_length=1)
+    """One for each program and repeat."""
+    summary: Summary
+    """What they come to."""
+
+
+def judge_all(
+    begin: Callable[[], AbstractContextManager[Evaluator]], programs: Sequence[Program], device: Device
+) -> Iterator[Outcome]:
+    """Judge programs one by one; an outcome is there as soon as it is known.
+
+    Args:
+        begin: Makes a judge. They share one, and where the machine breaks the rest gets another.
+        programs: The programs.
+        device: Where they run.
+
+    Raises:
+        MachineError: It broke with two programs in a row, so that it is not the second one's doing; that one has no
+            outcome, and a new process may go on with it.
+    """
+    left, broken = list(programs), False
+    while left:
+        with begin() as judge:
+            while left:
+                outcome = judge_program(judge, left[0], device)
+                if broken and outcome.broken:
+                    raise MachineError(outcome.message)
+                del left[0]
+                broken = outcome.broken
+                yield outcome
+                if broken:
+                    break
+
+
+TOGETHER = 24
+"""Programs that share a judge: enough that its start does not matter, few enough for parts of equal length."""
+
+
+def jobs(programs: Sequence[Program], repeats: int) -> list[tuple[int, list[Program]]]:
+    """Return groups of programs that share a judge, those of a task behind each other, once for each repeat."""
+    order = sorted(programs, key=lambda program: program.header["task"])
+    groups = [order[start : start + TOGETHER] for start in range(0, len(order), TOGETHER)]
+    return [(repeat, group) for repeat in range(repeats) for group in groups]
+
+
+def judge_missing(
+    begin: Callable[[], AbstractContextManager[Evaluator]],
+    groups: Sequence[tuple[int, list[Program]]],
+    device: Device,
+    known: Collection[tuple[int, str]],
+) -> Iterator[tuple[int, Outcome]]:
+    """Judge the programs of some groups that have no outcome; yield each outcome with its repeat.
+
+    Args:
+        begin: Makes a judge, for each group another one.
+        groups: What `jobs` returned, or a part of it.
+        device: Where programs run.
+        known: Repeats and names of programs that have an outcome.
+
+    Raises:
+        MachineError: See `judge_all`.
+    """
+    for repeat, group in groups:
+        missing = [program for program in group if (repeat, program.name) not in known]
+        for outcome in judge_all(begin, missing, device):
+            yield repeat, outcome
+
+
+def judge_program(judge: Evaluator, program: Program, device: Device = "cpu") -> Outcome:
+    """Judge a program, with rounds of feedback where its header asks for them.
+
+    That the machine breaks is an outcome too; the judge should then serve for nothing else.
+    """
+    task, source, name = program.task(device), program.source, program.header.get("feedback")
+    known: dict[float, float] = {}
+    statuses: list[str] = []
+    first, message, began = 0.0, "", time.perf_counter()
+    best_source = source
+    for _ in range(FEEDBACK_ROUNDS if name else 1):
+        try:
+            record = judge.evaluate(task, source)
+        except (TaskError, MachineError) as error:
+            statuses.append(REFUSED if isinstance(error, TaskError) else BROKEN)
+            message = str(error)
+            break
+        statuses.append(record.status.value)
+        message = record.message
+        if reward_of(record) > first:
+            first, best_source = reward_of(record), source
+        told = told_back(record, name) if name else {}
+        if not told:
+            break
+        known |= told
+        source = re.sub(rf"^{name} = .*$", f"{name} = {known}", program.source, flags=re.MULTILINE)
+    reward = first
+    for _ in range(REPEATS):
+        if not program.honest and reward > 1.0 and BROKEN not in statuses:
+            try:
+                reward = min(reward, reward_of(judge.evaluate(task, best_source)))
+            except MachineError as error:
+                statuses.append(BROKEN)
+                message = str(error)
+    return Outcome(
+        program=program.name,
+        honest=program.honest,
+        expected=program.expected,
+        statuses=tuple(statuses),
+        reward=reward,
+        reward_at_first=first,
+        message=message,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def told_back(record: Evaluation, name: str) -> dict[float, float]:
+    """Return the table that a program put between two `name`s in its record; empty without one."""
+    match = re.search(rf"{name} (\{{.*?\}}) {name}", record.message + record.stderr, re.DOTALL)
+    return ast.literal_eval(match[1]) if match else {}
+
+
+def summarise(outcomes: Sequence[Outcome], *, skipped: int = 0) -> Summary:
+    """Count what matters: attacks that paid, statuses that differ, look-alikes that were turned away."""
+
+    def named(condition: Callable[[Outcome], bool]) -> dict[str, int]:
+        return dict(Counter(outcome.program for outcome in outcomes if condition(outcome)))
+
+    return Summary(
+        attacks=len({outcome.program for outcome in outcomes if not outcome.honest}),
+        look_alikes=len({outcome.program for outcome in outcomes if outcome.honest}),
+        skipped=skipped,
+        evaluations=len(outcomes),
+        attacks_rewarded=named(lambda outcome: outcome.rewarded),
+        attacks_with_another_status=named(lambda outcome: not outcome.honest and not outcome.as_expected),
+        look_alikes_denied=named(lambda outcome: outcome.denied),
+        machine_broken=named(lambda outcome: outcome.broken),
+        seconds=round(sum(outcome.seconds for outcome in outcomes), 1),
+    )
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Lay out one row for each program: what it must get, what it got how often, its largest reward."""
+    by_name: dict[str, list[Outcome]] = {}
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.program):
+        by_name.setdefault(outcome.program, []).append(outcome)
+    rows = [("program", "must get", "got", "largest reward", "")]
+    for name, these in by_name.items():
+        got = Counter(" > ".join(outcome.statuses) for outcome in these)
+        rewarded, denied = any(one.rewarded for one in these), any(one.denied for one in these)
+        broken = any(one.broken for one in these)
+        rows.append(
+            (
+                name,
+                " | ".join(these[0].expected),
+                ", ".join(f"{count} {status}" for status, count in got.most_common()),
+                f"{max(one.reward for one in these):.3g}",
+                "REWARDED" if rewarded else "DENIED" if denied else "BROKEN" if broken else "",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,63 @@
+"""Repeat an evaluation from its record: the same seed, hence the same inputs, answers and checks; a new clock."""
+
+from __future__ import annotations
+
+from cudal1_data import Task
+from pydantic import BaseModel, ConfigDict
+
+from cudal1_env.errors import RecordError
+from cudal1_env.judge import Judge
+from cudal1_env.records import PROTOCOL_VERSION, Evaluation
+
+
+class Replay(BaseModel):
+    """An evaluation next to its repetition."""
+
+    model_config = ConfigDict(frozen=True)
+
+    recorded: Evaluation
+    """What the record said."""
+    repeated: Evaluation
+    """What came now."""
+    same_status: bool
+    """Whether the statuses agree."""
+    same_tolerances: bool
+    """Whether the seed gave the same inputs and answers again: what the reference errs by on the sets that tell its
+    error, to the last bit, on every distribution that both evaluations came to (how many calls they made, the clock
+    decides)."""
+    overlap: bool | None
+    """Whether the speedup intervals overlap; None where there is none."""
+
+
+def replay(judge: Judge, record: Evaluation) -> Replay:
+    """Judge the recorded candidate again under the recorded seed.
+
+    Raises:
+        RecordError: The record holds no seed, or is of another protocol version.
+    """
+    if record.protocol != PROTOCOL_VERSION:
+        raise RecordError(
+            f"expected a record of protocol {PROTOCOL_VERSION}, got {record.protocol}; use that version's cudal1"
+        )
+    if record.seed is None:
+        raise RecordError("expected a record with its seed, this one holds the commitment only; see `Judge.retire`")
+    task = Task(id=record.task, source=record.task_source, name=record.task, level=1, origin="record")
+    seed = bytes.fromhex(record.seed)
+    repeated = judge.evaluate(task, record.source, precision=record.precision, seed=seed, first_set=record.first_set)
+    overlap = None
+    if record.speedup is not None and repeated.speedup is not None:
+        overlap = record.speedup.low <= repeated.speedup.high and repeated.speedup.low <= record.speedup.high
+    return Replay(
+        recorded=record,
+        repeated=repeated,
+        same_status=record.status is repeated.status,
+        same_tolerances=_same_tolerances(record, repeated),
+        overlap=overlap,
+    )
+
+
+def _same_tolerances(record: Evaluation, repeated: Evaluation) -> bool:
+    one, other = ({(e.output, e.distribution): e for e in record.errors} for record in (record, repeated))
+    if bool(one) != bool(other):
+        return False
+    return all(one[key].reference_error == other[key].reference_error for key in one.keys() & other.keys())

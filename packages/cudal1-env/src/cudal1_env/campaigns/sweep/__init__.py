@@ -1,0 +1,8 @@
+"""A sweep: every program of a file is judged, and what was published of it stands beside the verdict."""
+
+from cudal1_env.campaigns.sweep.lines import SweepFile, SweepLine
+from cudal1_env.campaigns.sweep.programs import Program, read_programs
+from cudal1_env.campaigns.sweep.report import SweepReport, summarise
+from cudal1_env.campaigns.sweep.run import joined, sweep
+
+__all__ = ["Program", "SweepFile", "SweepLine", "SweepReport", "joined", "read_programs", "summarise", "sweep"]

@@ -1,0 +1,131 @@
+"""The sweep itself: judge what is not yet in the file, and write a line for each program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from cudal1_data import Task
+
+from cudal1_env.campaigns.sweep.lines import SweepFile, SweepLine
+from cudal1_env.campaigns.sweep.programs import Program
+from cudal1_env.errors import MachineError, RecordError, TaskError
+from cudal1_env.records import Device, Evaluation, Precision
+
+
+class EachEvaluator(Protocol):
+    """What a sweep needs of a judge; `cudal1_env.judge.batch.BatchJudge` is one."""
+
+    def evaluate_each(
+        self,
+        jobs: Sequence[tuple[Task, str]],
+        done: Callable[[int, Evaluation | TaskError], None],
+        *,
+        precision: Precision = "training",
+    ) -> None:
+        """Judge programs and tell each outcome with the job's position as soon as it is known."""
+        ...
+
+    def compare(self, task: Task, evaluation: Evaluation) -> Evaluation:
+        """Return a record with speedups against those of the judge's baselines that it lacks."""
+        ...
+
+
+def sweep(
+    judge: EachEvaluator,
+    programs: Sequence[Program],
+    file: SweepFile,
+    *,
+    device: Device,
+    precision: Precision,
+    told: Callable[[int, int, SweepLine], None],
+    noted: Callable[[str], None],
+) -> list[SweepLine]:
+    """Judge the programs that the file does not hold.
+
+    Tasks that were too large when the file was written are tried again. Programs that the file holds get speedups
+    against the judge's baselines where they lack them.
+
+    Args:
+        judge: Judges them.
+        programs: All programs of the sweep.
+        file: What was judged before; gets a line for each program that is judged now.
+        device: Where they run.
+        precision: How narrow intervals must be.
+        told: Told how many of how many programs are done, and the latest line.
+        noted: Told how many programs there are to judge, and why one of the file cannot be compared with baselines.
+
+    Returns:
+        The lines of all programs, in their order.
+
+    Raises:
+        MachineError: The machine broke; what was judged is in the file.
+    """
+    missing = [program for program in programs if _wanted(file.programs.get(program.key))]
+    if missing:
+        noted(f"programs to judge: {len(missing)}; what compiles does so in groups, before the first verdict of each")
+
+    def done(index: int, outcome: Evaluation | TaskError) -> None:
+        program = missing[index]
+        name, task_sha256, source_sha256 = program.key
+        line = SweepLine(
+            task=name,
+            level=program.level,
+            task_sha256=task_sha256,
+            source_sha256=source_sha256,
+            published=program.published,
+            device=device,
+            precision=precision,
+            evaluation=outcome if isinstance(outcome, Evaluation) else None,
+            refused=str(outcome).removeprefix(f"{name}: ") if isinstance(outcome, TaskError) else None,
+        )
+        file.add(line)
+        told(_finished(programs, file), len(programs), line)
+
+    try:
+        judge.evaluate_each([(program.task, program.source) for program in missing], done, precision=precision)
+        for place, program in enumerate(programs, 1):
+            if (line := _compared(judge, program, file, noted)) is not None:
+                told(place, len(programs), line)
+    except MachineError as error:
+        kept = f"{_finished(programs, file)} of {len(programs)} programs are kept in {file.path}"
+        raise MachineError(f"{error}; {kept}, and the same command goes on with the rest") from error
+    return [_line(program, file) for program in programs]
+
+
+def joined(programs: Sequence[Program], file: SweepFile) -> list[SweepLine]:
+    """Return what the file holds of programs, in their order, without judging any."""
+    return [_line(program, file) for program in programs if program.key in file.programs]
+
+
+def _line(program: Program, file: SweepFile) -> SweepLine:
+    """What the file holds of a program, with its texts, which the file may lack."""
+    return file.programs[program.key].with_texts(program.task.source, program.source)
+
+
+def _wanted(line: SweepLine | None) -> bool:
+    """Whether a program is to be judged: it is new, or its task found too little memory, which others may have held."""
+    return line is None or line.too_large
+
+
+def _compared(
+    judge: EachEvaluator, program: Program, file: SweepFile, noted: Callable[[str], None]
+) -> SweepLine | None:
+    """Add what a line lacks of baselines; return the new line, which stands behind the old one and counts."""
+    line = _line(program, file)
+    if line.evaluation is None:
+        return None
+    try:
+        evaluation = judge.compare(program.task, line.evaluation)
+    except (RecordError, TaskError) as error:
+        noted(f"{line.task}: no baselines: {error}")
+        return None
+    if evaluation is line.evaluation:
+        return None
+    line = line.model_copy(update={"evaluation": evaluation})
+    file.add(line)
+    return line
+
+
+def _finished(programs: Sequence[Program], file: SweepFile) -> int:
+    return sum(program.key in file.programs for program in programs)

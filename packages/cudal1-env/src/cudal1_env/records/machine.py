@@ -1,0 +1,79 @@
+"""What an evaluation ran on, and where its time went."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cudal1_env.records.values import Device, NonNegative
+
+
+class Machine(BaseModel):
+    """What the evaluation ran on."""
+
+    model_config = ConfigDict(frozen=True)
+
+    device: Device
+    """Kind of device."""
+    name: str
+    """CPU or GPU model."""
+    cores: int = Field(ge=1)
+    """CPU cores that the judge may use."""
+    core: int | None = None
+    """Core to which both arms were held; None where it could not be done."""
+    kernel: str
+    """Operating system kernel."""
+    python: str
+    """Python version of judge and workers."""
+    torch: str
+    """torch version of the workers."""
+    driver: str | None = None
+    """GPU driver version."""
+    cuda: str | None = None
+    """CUDA version of torch."""
+
+
+class GpuState(BaseModel):
+    """A GPU as its driver saw it between two samples."""
+
+    model_config = ConfigDict(frozen=True)
+
+    sm_mhz: int
+    """Clock of the multiprocessors."""
+    memory_mhz: int
+    """Clock of the memory."""
+    power_w: NonNegative
+    """Power drawn, averaged by the driver over its own window."""
+    celsius: int
+    """Temperature."""
+    throttled: tuple[str, ...] = ()
+    """What held the clocks back."""
+
+
+class Seconds(BaseModel):
+    """Where the time of one evaluation went, in seconds."""
+
+    model_config = ConfigDict(frozen=True)
+
+    total_s: NonNegative = 0.0
+    """Wall time of the whole evaluation."""
+    start_s: NonNegative = 0.0
+    """Forking workers and entering sandboxes."""
+    build_s: NonNegative = 0.0
+    """Importing the candidate, compilation included."""
+    wait_s: NonNegative = 0.0
+    """Waiting for the device's lease."""
+    lease_s: NonNegative = 0.0
+    """Holding it: everything below, oracle included as far as this evaluation waited for it then, and the check that
+    the device is as it was."""
+    oracle_s: NonNegative = 0.0
+    """Making inputs and float64 answers that this evaluation had to wait for."""
+    warmup_s: NonNegative = 0.0
+    """Constructors, weights and first calls."""
+    measure_s: NonNegative = 0.0
+    """Timed samples and their full comparison."""
+    baselines_s: NonNegative = 0.0
+    """Measuring baselines of this task that were not kept yet."""
+    profile_s: NonNegative = 0.0
+    """Finding out what ran."""
+    kernelbench_s: NonNegative = 0.0
+    """Judging by KernelBench's rules, too."""

@@ -1,0 +1,29 @@
+"""Records from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from cudal1_env.errors import RecordError
+from cudal1_env.records.evaluation import Evaluation
+
+
+def read_record(path: Path) -> Evaluation:
+    """Read a record: a JSON file, or the last line of a file of JSON lines.
+
+    Raises:
+        RecordError: The file holds no record.
+    """
+    try:
+        # Not splitlines: a program's text may hold characters that it takes for the end of a line.
+        lines = path.read_text(encoding="utf-8").strip().split("\n")
+    except OSError as error:
+        raise RecordError(f"expected a record in {path}, cannot read it: {error}") from error
+    for text in ("\n".join(lines), lines[-1]):
+        try:
+            return Evaluation.model_validate_json(text)
+        except ValidationError:
+            continue
+    raise RecordError(f"expected {path} to hold one evaluation as JSON (what `cudal1-env evaluate --json` prints last)")

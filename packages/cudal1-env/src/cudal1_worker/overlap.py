@@ -1,0 +1,60 @@
+"""Whether two tensors share an element, by their addresses, shapes and strides alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_MAX_WORK = 10_000
+"""Steps of numpy's search; one that needs more counts as shared."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor's elements lie."""
+
+    address: int
+    shape: Sequence[int]
+    strides: Sequence[int]
+    """In elements."""
+    item_bytes: int
+
+    @property
+    def span_bytes(self) -> int:
+        """From the first element to the end of the last; strides reach forwards."""
+        if 0 in self.shape:
+            return 0
+        return (1 + sum((n - 1) * step for n, step in zip(self.shape, self.strides, strict=True))) * self.item_bytes
+
+    @property
+    def __array_interface__(self) -> dict[str, object]:
+        """What numpy needs to look at the place; nothing reads what lies there."""
+        return {
+            "version": 3,
+            "shape": tuple(self.shape),
+            "strides": tuple(stride * self.item_bytes for stride in self.strides),
+            "typestr": f"|V{self.item_bytes}",
+            "data": (self.address, False),
+        }
+
+
+def shared(one: Place, other: Place) -> bool:
+    """Whether some element of one lies in an element of the other.
+
+    >>> whole, columns = Place(4096, (4, 6), (6, 1), 4), Place(4096 + 12, (4, 3), (6, 1), 4)
+    >>> shared(whole, columns), shared(columns, Place(4096, (4, 3), (6, 1), 4))
+    (True, False)
+    """
+    if one.address + one.span_bytes <= other.address or other.address + other.span_bytes <= one.address:
+        return False
+    try:
+        return bool(np.shares_memory(np.asarray(one), np.asarray(other), max_work=_MAX_WORK))
+    except np.exceptions.TooHardError:
+        return True
+
+
+def any_shared(one: Place, others: Sequence[Place]) -> bool:
+    """Whether a tensor shares an element with any of some others."""
+    return any(shared(one, other) for other in others)

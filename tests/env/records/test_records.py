@@ -1,0 +1,42 @@
+"""Records: old names of fields are read, and a record is found in a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cudal1_env.errors import RecordError
+from cudal1_env.records import Evaluation, read_record
+from cudal1_env.records.old_names import OLD_NAMES
+from env.doubles import evaluation
+
+
+def renamed(value: object) -> object:
+    """Give fields their old names, at every depth."""
+    if isinstance(value, dict):
+        return {OLD_NAMES.get(key, key): renamed(one) for key, one in value.items()}
+    return [renamed(one) for one in value] if isinstance(value, list) else value
+
+
+def test_a_record_with_the_old_names_is_the_record() -> None:
+    one = evaluation().model_copy(
+        update={"roofline_ms": 0.5, "roofline_fraction": 0.25, "trials": 3, "pairs": 24, "foreign_gpu_processes": 1}
+    )
+    old = json.dumps(renamed(json.loads(one.model_dump_json())))
+    for name, before in OLD_NAMES.items():
+        assert f'"{before}"' in old, name
+        assert f'"{name}"' not in old
+    assert Evaluation.model_validate_json(old) == one
+
+
+def test_a_record_is_a_whole_file_or_its_last_line(tmp_path: Path) -> None:
+    one, path = evaluation(), tmp_path / "record.json"
+    for text in (one.model_dump_json(indent=1), f"what a person reads\n{one.model_dump_json()}\n"):
+        path.write_text(text)
+        assert read_record(path) == one
+    path.write_text("{}")
+    with pytest.raises(RecordError, match="hold one evaluation"):
+        read_record(path)
+    with pytest.raises(RecordError, match="cannot read it"):
+        read_record(tmp_path / "missing.json")
