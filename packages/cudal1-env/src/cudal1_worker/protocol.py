@@ -24,8 +24,8 @@ Message = dict[str, Any]
 
 PAGE_BYTES = 1 << 16
 
-# Words of the control page: the ready word, what the call is, and what `ArmMemory.release` says of it.
-GO, OPERATION, TOLD = 0, 1, 2
+# Words of the control page: the ready word, what the call is, which masked block holds its inputs, and their key.
+GO, OPERATION, KEY = 0, 1, 2
 # Operations.
 CALL, EMPTY = 1, 2
 # Words of the reply page.

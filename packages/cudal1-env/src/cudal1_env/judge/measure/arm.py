@@ -288,9 +288,9 @@ class Arm:
         """Say what the next calls are: `wire.CALL` or `wire.EMPTY`."""
         self._control.words[wire.OPERATION] = operation
 
-    def go(self, told: Sequence[int]) -> int:
-        """Write what `ArmMemory.release` says of the next call, then its ready word; return its number."""
-        for place, word in enumerate(told, wire.TOLD):
+    def go(self, key: Sequence[int]) -> int:
+        """Release the next call: write the key of its inputs (`ArmMemory.stage`), then its ready word, its number."""
+        for place, word in enumerate(key, wire.KEY):
             self._control.words[place] = word
         self._turn += 1
         self._control.words[wire.GO] = self._turn

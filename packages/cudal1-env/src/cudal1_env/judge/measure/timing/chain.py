@@ -60,12 +60,10 @@ class _Link:
     """What is read before the clock stops."""
     plan: Plan
     """The same as bytes, for outputs of the form that the last ones had."""
-    stale: Plan
-    """Elements of the outputs of the call before that are overwritten with the release."""
     afterwards: Samples
     """What is read behind the clock, if this is a chain's last call."""
-    staged: object = None
-    """What `ArmMemory.release` wants."""
+    key: Sequence[int] = ()
+    """Words that release the inputs of a chain's call; without them the worker has nothing of the inputs."""
     outputs: list[Output] = field(default_factory=list[Output])
     """As the worker described them."""
     data: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
@@ -93,19 +91,19 @@ def timed_sample(arm: Arm, sets: Sequence[InputSet], warm: InputSet, *, empty: b
     if arm.device.chained:
         first = _link(arm, warm)
         everything = (first, *links)
-        calls = [Staging(one.one.inputs, one.plan, one.stale, arm.reader.known) for one in everything]
-        for link, staged in zip(everything, arm.memory.stage(calls), strict=True):
-            link.staged = staged
+        calls = [Staging(link.one.inputs, link.plan) for link in everything]
+        for link, key in zip(everything, arm.memory.stage(calls), strict=True):
+            link.key = key
         arm.memory.settle()
         arm.thaw()
-        first_call_s = _clocked(arm, [first], []) * 1e-9
-        elapsed_ns = _clocked(arm, links, first.outputs)
+        first_call_s = _clocked(arm, [first]) * 1e-9
+        elapsed_ns = _clocked(arm, links)
         arm.freeze()
     else:
         arm.memory.put(arm.next_slot, sets[0].inputs)
         arm.memory.settle()
         first_call_s = 0.0
-        elapsed_ns = _clocked(arm, links, [])
+        elapsed_ns = _clocked(arm, links)
     comparisons, full_checks = ((), 0) if empty else _compared(arm, links)
     last = links[-1]
     with arm.contract():
@@ -115,43 +113,32 @@ def timed_sample(arm: Arm, sets: Sequence[InputSet], warm: InputSet, *, empty: b
     return Sample(elapsed_ns * 1e-6 / len(links), comparisons, full_checks, reading_ms, first_call_s)
 
 
-def _clocked(arm: Arm, links: Sequence[_Link], stale: Sequence[Output]) -> int:
+def _clocked(arm: Arm, links: Sequence[_Link]) -> int:
     """Make calls; return the nanoseconds from the first release to the last read. This is all that the clock sees."""
     chained, now = arm.device.chained, time.perf_counter_ns
     began = ended = now()
     for link in links:
-        told = arm.memory.release(link.staged, stale) if chained else ()
-        turn = arm.go(told)  # the ready word, last
+        turn = arm.go(link.key)  # the ready word, last
         if not chained:
             arm.thaw()
         page = arm.wait_for(turn)  # the done word
         if not chained:
             arm.freeze()
             link.stopped_ns = now()
-        link.outputs = stale = arm.outputs(page)
-        link.data = arm.read(link.plan, link.on_clock, stale)
+        link.outputs = arm.outputs(page)
+        link.data = arm.read(link.plan, link.on_clock, link.outputs)
         link.read_ns = ended = now()
     return ended - began
 
 
 def _link(arm: Arm, one: InputSet) -> _Link:
-    """Choose what is read of a call's outputs, and where, before the clock runs.
-
-    With the release, half of the elements that will be read are overwritten in the outputs of the call before, and as
-    many others: where a program uses that memory again, what it does not write anew shows.
-    """
-    forms, random = arm.reader.known, arm.random
+    """Choose what is read of a call's outputs, and where, before the clock runs."""
+    forms = arm.reader.known
     if arm.device.on_clock_elements is None:
         samples = whole_samples(one.answers)
-        plan = Plan(forms, samples.positions)
-        return _Link(one, samples, plan, plan, samples)
-    on_clock, afterwards = chosen_samples(one.answers, arm.device.on_clock_elements, random)
-    halves = [where[: where.size // 2] for where in on_clock.positions]
-    others = [
-        random.integers(0, max(1, form.expected.size), half.size) for form, half in zip(forms, halves, strict=True)
-    ]
-    stale = [np.concatenate(both) for both in zip(halves, others, strict=True)]
-    return _Link(one, on_clock, Plan(forms, on_clock.positions), Plan(forms, stale), afterwards)
+        return _Link(one, samples, Plan(forms, samples.positions), samples)
+    on_clock, afterwards = chosen_samples(one.answers, arm.device.on_clock_elements, arm.random)
+    return _Link(one, on_clock, Plan(forms, on_clock.positions), afterwards)
 
 
 def _compared(arm: Arm, links: Sequence[_Link]) -> tuple[tuple[tuple[Comparison, ...], ...], int]:
