@@ -111,8 +111,8 @@ class Arm:
         """How outputs lay that needed no copies."""
         self.places: tuple[Any, ...] | None = None
         """How the last outputs lie, if they are known to need no copies."""
-        self.described: tuple[Any, ...] | None = None
-        """What the descriptors in the reply page say, if it is known."""
+        self.described: list[tuple[Any, ...]] | None = None
+        """The forms that the descriptors in the reply page tell, if they are known."""
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
             "ahead": self.ahead,
@@ -298,15 +298,19 @@ class Arm:
     def describe(self, leaves: list[Any]) -> int:
         """Write one descriptor for each output tensor into the reply page; return the outcome.
 
-        Leaves that lie where those of the last call did are described already: this runs while the clock does.
+        Leaves of the form of the last call's need only their addresses: this runs while the clock does.
         """
-        if self.places is not None and self.places == self.described:
+        places, words = self.places, self.words
+        forms = None if places is None else [place[1:] for place in places]
+        if places is not None and forms == self.described:
+            for place, (address, *_) in enumerate(places):
+                words[wire.ADDRESS + place * wire.DESCRIPTOR_WORDS] = address
             return wire.RETURNED
         self.described = None
         if len(leaves) > wire.MAX_OUTPUTS or not all(map(self.describe_one, leaves, range(len(leaves)))):
             return wire.NOT_TENSORS
-        self.words[wire.OUTPUTS] = len(leaves)
-        self.described = self.places
+        words[wire.OUTPUTS] = len(leaves)
+        self.described = forms
         return wire.RETURNED
 
     def describe_one(self, leaf: Any, place: int) -> bool:

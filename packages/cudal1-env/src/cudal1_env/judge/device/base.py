@@ -212,7 +212,7 @@ class Device(Protocol):
     """Its version."""
 
     def chain_limit(self, input_bytes: int) -> int:
-        """How many calls a chain may have, with inputs of this size."""
+        """How many calls a chain may have with inputs of this size, the untimed ones among them."""
         return 1
 
     def out_of_room(self, error: Exception) -> bool:

@@ -304,18 +304,21 @@ class Arm:
         """
         words, spins = self._reply.words, 0
         limit_ns = time.perf_counter_ns() + int(self._deadline_s * 1e9)
-        with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
-            while words[wire.FLAG] != turn:
-                spins += 1
-                if not spins & _SPINS:
-                    self.worker.drain()
-                    if time.perf_counter_ns() > limit_ns:
-                        raise Late("it did not")
-                    if not self.worker.alive:
-                        raise Dead(self.worker.end())
+        while words[wire.FLAG] != turn:
+            spins += 1
+            if not spins & _SPINS:
+                self._check_waiting(limit_ns)
         if words[wire.OUTCOME] != wire.RETURNED:
             self._raise_outcome(words[wire.OUTCOME])
         return self._page()
+
+    def _check_waiting(self, limit_ns: int) -> None:
+        with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
+            self.worker.drain()
+            if time.perf_counter_ns() > limit_ns:
+                raise Late("it did not")
+            if not self.worker.alive:
+                raise Dead(self.worker.end())
 
     def outputs(self, page: bytes) -> list[Output]:
         """Where a call's outputs lie, as the worker says and the contract allows.

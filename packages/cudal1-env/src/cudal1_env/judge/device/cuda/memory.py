@@ -39,8 +39,8 @@ _ARENA_SHARE = 1 / 16
 """Most of the GPU's memory that an arena takes for what a call needs beside its outputs."""
 _MASKED_BYTES = 512 << 20
 """Memory for the masked inputs of a chain; two sets of any size have room."""
-_MAX_MASKED = 33
-"""Most sets of a chain, the first call's among them."""
+_MAX_MASKED = 36
+"""Most sets of a chain, those of its untimed calls among them."""
 
 
 def masked_blocks(input_bytes: int) -> int:
@@ -185,7 +185,8 @@ class CudaMemory(ArmMemory):
     def read(self, plan: Plan, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:
         """Copy the elements of a plan to the host."""
         batch = plan.prepared if isinstance(plan.prepared, Batch) else self._reading(plan)
-        np.add(plan.offsets, self._begins(outputs)[plan.which], out=batch.sources)
+        begins = [self._arena.address + self._start(one) for one in outputs]
+        np.add(plan.offsets, begins[0] if len(begins) == 1 else _places(begins)[plan.which], out=batch.sources)
         self._copies.run(batch)
         return self._read[: plan.size_bytes].copy()
 
@@ -193,10 +194,6 @@ class CudaMemory(ArmMemory):
         """Lay out the copies of a plan but for the addresses from which they come."""
         assert plan.size_bytes <= _SAMPLE_BYTES, "more samples than there is room for"
         return Batch(plan.starts + np.uint64(self._host.data_ptr()), np.zeros_like(plan.sizes), plan.sizes)
-
-    def _begins(self, outputs: Sequence[Output]) -> Places:
-        """Addresses of outputs in the judge's own mapping of the arena, shape (outputs,)."""
-        return _places([self._arena.address + self._start(one) for one in outputs])
 
     def whole(self, output: Output) -> Tensor:
         """Return a copy of a whole output, flat, in C order of its shape."""

@@ -1,6 +1,6 @@
 """One timed sample: calls of one arm, each released after the judge has read the outputs of the call before.
 
-  judge   |- first call, untimed -|= key in, GO =|        |= sample out =|= key in, GO =|        |= sample out =|
+  judge   |-- untimed calls ------|= key in, GO =|        |= sample out =|= key in, GO =|        |= sample out =|
   worker                                         |= call =|                             |= call =|
   clock                           ^ it starts                                                      it stops ^
 
@@ -47,8 +47,8 @@ class Sample:
     """Calls whose whole outputs were compared."""
     reading_ms: float
     """How long the judge read while the worker was stopped; 0 where it was not."""
-    first_call_s: float
-    """How long the call before the clock took; 0 where there is none."""
+    untimed_s: float
+    """How long the calls before the clock took; 0 where there are none."""
 
 
 @dataclass
@@ -74,13 +74,14 @@ class _Link:
     """When its outputs had been read, by the clock."""
 
 
-def timed_sample(arm: Arm, sets: Sequence[InputSet], warm: InputSet, *, empty: bool = False) -> Sample:
+def timed_sample(arm: Arm, sets: Sequence[InputSet], untimed: Sequence[InputSet], *, empty: bool = False) -> Sample:
     """Make timed calls with an arm; it stands still before and after.
 
     Args:
         arm: In the timed loop.
         sets: Inputs that this arm never saw, one for each call; on a CPU one.
-        warm: Inputs of the first call of a chain, which is not timed.
+        untimed: Inputs of a chain's first calls, before the clock: they bring caches, clocks and the GPU's contexts
+            into the state in which each later call finds them. The first takes half as long again as the fourth.
         empty: Everything but the calls themselves, with the last untimed call's outputs: tells the overhead.
 
     Raises:
@@ -89,20 +90,20 @@ def timed_sample(arm: Arm, sets: Sequence[InputSet], warm: InputSet, *, empty: b
     arm.operation(wire.EMPTY if empty else wire.CALL)
     links = [_link(arm, one) for one in sets]
     if arm.device.chained:
-        first = _link(arm, warm)
-        everything = (first, *links)
+        before = [_link(arm, one) for one in untimed]
+        everything = (*before, *links)
         calls = [Staging(link.one.inputs, link.plan) for link in everything]
         for link, key in zip(everything, arm.memory.stage(calls), strict=True):
             link.key = key
         arm.memory.settle()
         arm.thaw()
-        first_call_s = _clocked(arm, [first]) * 1e-9
+        untimed_s = _clocked(arm, before) * 1e-9
         elapsed_ns = _clocked(arm, links)
         arm.freeze()
     else:
         arm.memory.put(arm.next_slot, sets[0].inputs)
         arm.memory.settle()
-        first_call_s = 0.0
+        untimed_s = 0.0
         elapsed_ns = _clocked(arm, links)
     comparisons, full_checks = ((), 0) if empty else _compared(arm, links)
     last = links[-1]
@@ -110,7 +111,7 @@ def timed_sample(arm: Arm, sets: Sequence[InputSet], warm: InputSet, *, empty: b
         arm.memory.overwrite(last.outputs)
     arm.worker.drain()
     reading_ms = (last.read_ns - last.stopped_ns) * 1e-6 if last.stopped_ns else 0.0
-    return Sample(elapsed_ns * 1e-6 / len(links), comparisons, full_checks, reading_ms, first_call_s)
+    return Sample(elapsed_ns * 1e-6 / len(links), comparisons, full_checks, reading_ms, untimed_s)
 
 
 def _clocked(arm: Arm, links: Sequence[_Link]) -> int:

@@ -57,7 +57,8 @@ def rewarded_low(low: float, reference_ms: float, stealable_ms: float, constant_
     """Return the lower end that rewards use.
 
     (T_ref - L) / (T_cand - L + h + w) with T_cand - L = (T_ref - L) / low: 1 / (1 / low + (h + w) / (T_ref - L)).
-    Nothing above 1 is paid where the reference takes less than `TOO_SHORT` h, or w is more than `_CONSTANT_SHARE` of it.
+    Nothing above 1 is paid where the reference takes less than `TOO_SHORT` h, or where w is more than
+    `_CONSTANT_SHARE` of its latency.
 
     Args:
         low: Lower end of the speedup's interval.
