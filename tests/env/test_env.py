@@ -22,7 +22,7 @@ from cudal1_env.env import MAX_MESSAGE_CHARS, MAX_SPEEDUP
 from cudal1_env.errors import MachineError, SettingsError
 from cudal1_env.records import Evaluation, Status
 from cudal1_env.spaces import SourceText
-from env.doubles import RuleEvaluator, evaluation, program, suite, task
+from doubles.evaluator import RuleEvaluator, evaluation, program, suite, task
 from gymnasium.error import ResetNeeded
 from gymnasium.spaces import flatten, flatten_space, unflatten
 from gymnasium.utils.env_checker import check_env, data_equivalence

@@ -25,7 +25,7 @@ from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.mutants import rounded
 from cudal1_env.records import PROTOCOL_VERSION
 from cudal1_env.reward import LOG_FLOOR
-from env.doubles import RuleEvaluator, program, suite, task
+from doubles.evaluator import RuleEvaluator, program, suite, task
 
 REFERENCE = """\
 import torch

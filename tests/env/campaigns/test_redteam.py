@@ -15,7 +15,7 @@ from cudal1_env.errors import MachineError, SettingsError
 from cudal1_env.evaluator import Evaluator
 from cudal1_env.records import Evaluation, Status
 from cudal1_env.testing.programs import Program, programs, read_header
-from env.doubles import evaluation
+from doubles.evaluator import evaluation
 
 
 def outcome(program: str, *statuses: str, reward: float = 0.0) -> Outcome:

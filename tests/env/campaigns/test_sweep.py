@@ -18,7 +18,7 @@ from cudal1_env.judge.add_ons.add_ons import strongest_of
 from cudal1_env.judge.batch import BatchJudge
 from cudal1_env.records import BaselineFault, Evaluation, Kernel, OutputError, Precision, Profile, Speedup, Status
 from cudal1_env.stats import against
-from env.doubles import RuleEvaluator, evaluation, program
+from doubles.evaluator import RuleEvaluator, evaluation, program
 
 REFERENCE = """\
 import torch

@@ -22,7 +22,7 @@ MOST_AUTOCORRELATION = 0.5
 
 With 0.9 one in a hundred intervals of eight pairs reached from half to twice the truth, because chance alone makes
 eight values look like that. With 0.5 such intervals are a tenth as wide, and 3 % of them miss the truth even where
-neighbouring turns of an arm are correlated by 0.6 (`tests/env/test_stats.py`). Pairs that were measured are not
+neighbouring turns of an arm are correlated by 0.6 (`tests/env/stats/test_stats.py`). Pairs that were measured are not
 correlated (-0.13 to 0.09 in the mean, over the trials of each `docs/results/judge_c*`).
 """
 
