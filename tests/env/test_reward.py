@@ -173,5 +173,5 @@ def test_a_record_without_a_clock_holds_no_speedup() -> None:
         Evaluation.model_validate({**timed, "precision": "correct"})
     untimed = {**timed, "speedup": None, "reference": None, "candidate": None}
     assert Evaluation.model_validate({**untimed, "precision": "correct"}).correct
-    with pytest.raises(ValueError, match="expected speedup"):
+    with pytest.raises(ValueError, match="a CORRECT record needs a speedup"):
         Evaluation.model_validate(untimed)

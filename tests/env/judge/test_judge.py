@@ -198,7 +198,7 @@ def test_a_reference_that_dies_while_it_stands_still_is_the_tasks_fault(monkeypa
         os.kill(self._pid, signal.SIGKILL)
 
     monkeypatch.setattr(CpuMemory, "settle", kill_after)
-    with Judge() as judge, pytest.raises(TaskError, match="expected the reference to answer"):
+    with Judge() as judge, pytest.raises(TaskError, match="the reference failed in a timed call"):
         judge.evaluate(ADD, candidate("return x[0] * 2 + x[1]"))
 
 

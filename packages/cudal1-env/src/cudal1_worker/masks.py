@@ -118,4 +118,4 @@ class Masks:
         self._values[:] = (source, target, blocks, *words_of(key))
         grid = min(_MAX_GRID, -(-blocks // _THREADS))
         if status := self._launch(self._function, grid, 1, 1, _THREADS, 1, 1, 0, None, self._pointers, None):
-            raise vmm.CudaError(f"expected the driver to start the masks' kernel, it said {status}")
+            raise vmm.CudaError(f"cuLaunchKernel failed with error {status} for the mask kernel")

@@ -44,7 +44,7 @@ def prologue(newest: int, unknown: int) -> list[Instruction]:
 
 
 def on_call(number: int, action: int) -> list[Instruction]:
-    """Do `action` on a call, whatever its arguments."""
+    """Take `action` on a call with any arguments."""
     return [(_IF_EQUAL, 0, 1, number), (_RETURN, 0, 0, action)]
 
 

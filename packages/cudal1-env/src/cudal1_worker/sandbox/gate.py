@@ -1,7 +1,7 @@
 """The gate: a worker's calls that make or replace a process wait for the supervisor's leave (seccomp notification).
 
 A filter that the worker installs on itself would be the program's to replace. The gate is not: the supervisor decides,
-and runs nobody's program. While it is open it lets compilers start; once it is closed, for good, the calls fail with
+and runs no untrusted program. An open gate lets compilers start; once it is closed, for good, the calls fail with
 EPERM. A closed gate and a look for processes that were there before make a single process certain, and a single process
 is what SIGSTOP stops completely.
 
@@ -86,7 +86,7 @@ class Gate:
         """Let one call pass, or fail it."""
         listener = self._listener
         assert listener is not None
-        if not events & select.POLLIN:  # nobody is left who could ask
+        if not events & select.POLLIN:  # no process is left that could ask
             poll.unregister(listener)
             return
         request = bytearray(_REQUEST_BYTES)

@@ -78,7 +78,7 @@ REFUSED = {
     "timer_create": 222,
     "mq_open": 240,
     "mq_notify": 244,
-    # Would go on at its core while it is stopped: thousands of timers that fire in the other arm's turn (10 us each).
+    # Would go on at its core while it is stopped: thousands of timers that fire in the other arm's sample (10 us each).
     "timerfd_create": 283,
     # Memory that the judge could not read.
     "memfd_secret": 447,

@@ -1,4 +1,4 @@
-"""A second verdict, by KernelBench's rules, for those who compare with published figures. It is never the reward.
+"""A second verdict, by KernelBench's rules, to compare with published figures. It is never the reward.
 
 KernelBench makes both models under one seed and keeps the weights of their constructors, draws inputs from the task's
 `get_inputs`, and asks whether `torch.allclose` holds between the two outputs. The tolerance, absolute and relative
