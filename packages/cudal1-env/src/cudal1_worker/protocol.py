@@ -24,14 +24,24 @@ Message = dict[str, Any]
 
 PAGE_BYTES = 1 << 16
 
-# Words of the control page: the ready word, what the call is, and what `ArmMemory.release` says of it.
-GO, OPERATION, TOLD = 0, 1, 2
+# Words of the control page.
+GO = 0
+"""The ready word."""
+OPERATION = 1
+"""Kind of the call: `CALL` or `EMPTY`."""
+TOLD = 2
+"""First word of what `ArmMemory.release` returns."""
 # Operations.
-CALL, EMPTY = 1, 2
+CALL = 1
+EMPTY = 2
 # Words of the reply page.
-FLAG, OUTCOME, OUTPUTS = 0, 1, 2
+FLAG = 0
+OUTCOME = 1
+OUTPUTS = 2
 # Outcomes of a call.
-RETURNED, RAISED, NOT_TENSORS = 1, 2, 3
+RETURNED = 1
+RAISED = 2
+NOT_TENSORS = 3
 
 _NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "ALLOC_FAILED", "OUT_OF_MEMORY")
 

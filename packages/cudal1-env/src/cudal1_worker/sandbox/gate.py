@@ -22,9 +22,12 @@ import struct
 
 from cudal1_worker.sandbox.processes import descendants
 
-SEAL, SEALED = b"S", b"s"
+SEAL = b"S"
+SEALED = b"s"
 
-_RECEIVE, _SEND = 0xC0502100, 0xC0182101
+# Requests of ioctl(2) on a notification descriptor.
+_RECEIVE = 0xC0502100
+_SEND = 0xC0182101
 _REQUEST_BYTES = 80
 _ANSWER = struct.Struct("=QqiI")
 """Request id, value, error, flags."""

@@ -22,9 +22,10 @@ from cudal1_env.judge.device.tensors import decode
 Bytes = npt.NDArray[np.uint8]
 _NOISE_BYTES = 1 << 20
 
-
-_FILLED_BYTES, _FILLS = 64 << 20, 3
-"""Memory that is filled, and how often, to learn how long that takes."""
+_FILLED_BYTES = 64 << 20
+"""Bytes that are filled to time writing: more than any cache holds."""
+_FILLS = 3
+"""Repetitions of that; the median counts."""
 
 
 class CpuDevice(Device):

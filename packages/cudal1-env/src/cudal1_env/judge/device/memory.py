@@ -19,7 +19,10 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-_F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_FUTURE_WRITE = 0x1, 0x2, 0x4, 0x10
+_F_SEAL_SEAL = 0x1
+_F_SEAL_SHRINK = 0x2
+_F_SEAL_GROW = 0x4
+_F_SEAL_FUTURE_WRITE = 0x10
 _FIXED = _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_SEAL
 _IOV_MAX = 1024
 _NAME = "cudal1-judge"

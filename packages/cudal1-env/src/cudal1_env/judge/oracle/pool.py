@@ -47,13 +47,18 @@ def private_seed() -> int:
     return secrets.randbits(62)
 
 
-_MAKING_SETS, _MAKING_INPUTS = 3, 4
-"""Making a large set takes as much memory as so many sets and so many inputs beside: 7 to 9 times the inputs, where
-inputs and outputs are alike (counted on a CPU, the float64 twin's own included)."""
+_MAKING_SETS = 3
+"""Making a large set takes the memory of this many further sets, and of `_MAKING_INPUTS` times the inputs.
 
+Together that is 7 to 9 times the inputs, where inputs and outputs are alike (counted on a CPU, the float64 twin's own
+included).
+"""
+
+_MAKING_INPUTS = 4
+"""See `_MAKING_SETS`."""
 
 _AHEAD_BYTES = 2 << 30
-"""Sets of at most so many bytes are made ahead: both arms have not taken their memory yet."""
+"""Maximum bytes of sets that are made ahead: at that time both arms have not taken their memory yet."""
 
 
 class Secrets:
