@@ -8,34 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import pytest
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.device import memory
-from cudal1_env.judge.device.base import Needs, Output, Staging
+from cudal1_env.judge.device.base import Needs, Staging
 from cudal1_env.judge.device.cpu import CpuDevice, CpuMemory
-from cudal1_worker import protocol as wire
+from cudal1_env.judge.measure.arm import Arm
 
 
 class ChainedMemory(CpuMemory):
-    """Brings inputs and overwrites stale elements while the worker runs. Inputs have no masks here."""
+    """Lays the inputs of a call down when it is released, while the worker runs. Inputs have no masks here."""
 
-    _turn = 0
+    def __init__(self, device: CpuDevice, pid: int, input_bytes: int) -> None:
+        super().__init__(device, pid, input_bytes)
+        self._inputs: list[Any] = []
 
-    def stage(self, calls: Sequence[Staging]) -> Sequence[Staging]:
-        return calls
+    def stage(self, calls: Sequence[Staging]) -> Sequence[Sequence[int]]:
+        self._inputs = [one.inputs for one in calls]
+        return [()] * len(calls)
 
-    def release(self, staged: Any, stale: Sequence[Output]) -> tuple[int, ...]:
-        self._turn += 1
-        slot, call = self._turn % wire.SLOTS, staged
-        if stale:
-            addresses = call.stale.sources(np.array([one.address for one in stale], dtype=np.uint64))
-            for address, size in zip(addresses.tolist(), call.stale.sizes.tolist(), strict=True):
-                memory.write(self._pid, address, np.full(size, 0x5B, dtype=np.uint8))
-        self.put(slot, call.inputs)
-        return ()
+    def release(self, slot: int) -> None:
+        """Lay down the inputs of the next call."""
+        self.put(slot, self._inputs.pop(0))
+
+
+def go(arm: Arm, key: Sequence[int]) -> int:
+    """Write the ready word behind the inputs."""
+    cast(ChainedMemory, arm.memory).release(arm.next_slot)
+    return _go(arm, key)
+
+
+_go = Arm.go
 
 
 class ChainedDevice(CpuDevice):
@@ -54,6 +58,7 @@ class ChainedDevice(CpuDevice):
 @contextmanager
 def chained_judge(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Generator[Judge]:
     """A judge whose device is the double."""
+    monkeypatch.setattr(Arm, "go", go)
     monkeypatch.setattr("cudal1_env.judge.judge.choose_device", lambda settings, core: ChainedDevice(core))
     with Judge(JudgeSettings(device="cpu", **settings)) as judge:
         yield judge

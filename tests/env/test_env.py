@@ -187,7 +187,7 @@ def test_every_failure_is_data(status: Status) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("I give up.", "found none in the answer"), ("", "found none"), ("x = 1\n" * 200, "at most 1000 characters")],
+    [("I give up.", "holds no program"), ("", "holds no program"), ("x = 1\n" * 200, "at most 1000 are read")],
 )
 def test_an_answer_without_a_program_costs_no_worker(text: str, message: str) -> None:
     judge = RuleEvaluator()
@@ -290,7 +290,7 @@ def test_impossible_settings_are_refused(options: dict[str, Any], message: str) 
 def test_an_unknown_suite_and_an_unknown_option() -> None:
     with pytest.raises(UnknownSuiteError, match="starter"):
         CudaOptEnv("startr")
-    with pytest.raises(SettingsError, match="'task', got \\['seed'\\]"):
+    with pytest.raises(SettingsError, match="unknown reset options \\['seed'\\]"):
         make().reset(options={"seed": 1})
 
 

@@ -58,7 +58,7 @@ def generator(name: str) -> np.random.Generator:
 
 
 def follow(model: NoiseModel, rng, rule: StopRule, spread: Spread, *, ratio: float = 1.0, budget: int | None = None):
-    """Measure as the judge does; `budget` is in pairs of turns."""
+    """Measure as the judge does; `budget` is in paired samples."""
     trials, pairs = [], 0
     coming = TrialSamples()
     while True:

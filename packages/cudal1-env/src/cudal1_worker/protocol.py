@@ -29,8 +29,8 @@ GO = 0
 """The ready word."""
 OPERATION = 1
 """Kind of the call: `CALL` or `EMPTY`."""
-TOLD = 2
-"""First word of what `ArmMemory.release` returns."""
+KEY = 2
+"""First word of the key of its inputs."""
 # Operations.
 CALL = 1
 EMPTY = 2

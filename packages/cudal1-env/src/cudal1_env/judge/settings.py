@@ -69,8 +69,8 @@ class JudgeSettings(BaseModel):
     """The same on a GPU, for which others wait."""
     sample_ms: float = Field(default=8.0, gt=0)
     """On a CPU a pair repeats samples of one call until an arm's last about this long together."""
-    chain_ms: float = Field(default=1.0, gt=0)
-    """On a GPU a sample is a chain of calls that takes the reference about this long, the overhead left out, ..."""
+    chain_ms: float = Field(default=2.0, gt=0)
+    """On a GPU a sample is a chain of calls that takes the reference about this long at most, ..."""
     chain_training: int = Field(default=16, ge=1)
     """... of no more calls than this at `training` precision: each needs inputs and answers of its own;"""
     chain_report: int = Field(default=24, ge=1)

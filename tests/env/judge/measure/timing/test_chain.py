@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 import pytest
 from cudal1_data import Task
 from cudal1_env.judge import Judge
-from cudal1_env.judge.device.base import Output
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.timing import chain
 from cudal1_env.records import Status
 from cudal1_env.reward import reward_of
+from doubles import chained
 from doubles.chained import ChainedMemory, chained_judge
 
 HEADER = "import sys\nimport threading\nimport time\nimport torch\nimport torch.nn as nn\n"
@@ -61,16 +61,17 @@ def test_an_honest_program_is_correct_and_about_as_fast(judge: Judge) -> None:
 def test_inputs_arrive_only_when_the_call_before_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The order of everything that the judge does on the clock."""
     log: list[str] = []
-    release, go, read = ChainedMemory.release, Arm.go, Arm.read
+    release, go, read = ChainedMemory.release, chained.go, Arm.read
     clocked = chain._clocked
 
-    def noting_release(self: ChainedMemory, staged: object, stale: Sequence[Output]) -> tuple[int, ...]:
+    def noting_release(self: ChainedMemory, slot: int) -> None:
         log.append("inputs")
-        return release(self, staged, stale)
+        release(self, slot)
 
-    def noting_go(self: Arm, told: Sequence[int]) -> int:
+    def noting_go(self: Arm, key: Sequence[int]) -> int:
+        turn = go(self, key)
         log.append("go")
-        return go(self, told)
+        return turn
 
     def noting_read(self: Arm, *arguments: object) -> object:
         result = read(self, *arguments)  # type: ignore[arg-type]
@@ -82,7 +83,7 @@ def test_inputs_arrive_only_when_the_call_before_was_read(monkeypatch: pytest.Mo
         return clocked(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ChainedMemory, "release", noting_release)
-    monkeypatch.setattr(Arm, "go", noting_go)
+    monkeypatch.setattr(chained, "go", noting_go)
     monkeypatch.setattr(Arm, "read", noting_read)
     monkeypatch.setattr(chain, "_clocked", noting_clocked)
     with chained_judge(monkeypatch, chain_ms=50.0) as judge:
@@ -91,7 +92,7 @@ def test_inputs_arrive_only_when_the_call_before_was_read(monkeypatch: pytest.Mo
     assert len(calls) > 100
     assert calls == ["inputs", "go", "read"] * (len(calls) // 3)
     lengths = [len(part.split()) // 3 for part in " ".join(log).split("clock")[1:]]
-    assert set(lengths[::2]) == {1}, "each sample begins with a call that is not timed"
+    assert len(set(lengths[::2])) == 1, "each sample begins with as many calls that are not timed"
     assert len(set(lengths[1::2])) > 1, "the length of a sample is no constant"
 
 
@@ -158,8 +159,8 @@ def test_work_that_was_not_done_is_not_paid(judge: Judge, source: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_part_of_an_output_that_is_written_once_is_found(judge: Judge) -> None:
-    """The constant part is right from the call before, unless the judge overwrites it."""
+def test_an_output_with_a_constant_part_is_not_paid(judge: Judge) -> None:
+    """The constant part is right from the call before, so a task in which it costs something pays nothing above 1."""
     task = Task(
         id="file/embed",
         name="embed",
@@ -177,5 +178,9 @@ def test_a_part_of_an_output_that_is_written_once_is_found(judge: Judge) -> None
         "        torch.tanh(x, out=torch.diagonal(self.kept, dim1=1, dim2=2))\n        return self.kept\n"
     )
     anew = once.replace("        torch.tanh(x, out", "        self.kept.zero_()\n        torch.tanh(x, out")
-    assert judge.evaluate(task, anew).status is Status.CORRECT
-    assert judge.evaluate(task, once).status is Status.WRONG_OUTPUT
+    assert judge.evaluate(task, once).status is Status.WRONG_OUTPUT, (
+        "what the last call of a sample returned is overwritten"
+    )
+    one = judge.evaluate(task, anew)
+    assert one.status is Status.CORRECT, one.message
+    assert reward_of(one) <= 1.0

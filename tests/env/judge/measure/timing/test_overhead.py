@@ -33,6 +33,13 @@ def test_the_rewarded_end_is_no_higher_than_the_interval(low: float, reference_m
         assert paid <= 1.0
 
 
+@given(st.floats(0.01, 100.0), MS, st.floats(0.02, 1.0, exclude_min=True))
+def test_outputs_whose_constant_part_costs_something_pay_nothing_above_1(
+    low: float, reference_ms: float, part: float
+) -> None:
+    assert rewarded_low(low, reference_ms, 0.0, constant_ms=1.001 * part * reference_ms) <= 1.0
+
+
 def test_goals_of_short_calls() -> None:
     """What h must be for a candidate of half the time to be paid 1.5 at 50 us, and 1.2 at 20 us."""
     assert rewarded_low(2.0, 50e-3, 8.3e-3) == pytest.approx(1.5, rel=2e-3)

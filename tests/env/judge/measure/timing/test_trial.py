@@ -67,8 +67,8 @@ class Script:
         reference_ms: Callable[[], float] = lambda: 1.0,
         candidate_ms: Callable[[], float] = lambda: 1.0,
         empty_ms: Callable[[], float] = lambda: OVERHEAD_MS,
-        first_call_s: float = 0.0,
-        reference_first_s: float = 0.0,
+        untimed_s: float = 0.0,
+        reference_untimed_s: float = 0.0,
         chained: bool = False,
         sizes: Sizes = ONE_CALL,
         seed: int = 0,
@@ -78,14 +78,15 @@ class Script:
         self.candidate = ScriptedArm("C", candidate_ms, chained=chained)
         self.sets, self.tally = Numbered(), Tally()
 
-        def sample(arm: ScriptedArm, sets: list[InputSet], warm: InputSet, *, empty: bool = False) -> Sample:
+        def sample(arm: ScriptedArm, sets: list[InputSet], untimed: list[InputSet], *, empty: bool = False) -> Sample:
             assert arm.limits_s, "expected a time limit before the first call"
             assert not arm.closed
+            assert len(untimed) == sizes.untimed
             if not empty:
                 self.log.append((arm.who, [one.index for one in sets]))
-            first_s = first_call_s if arm.who == "C" else reference_first_s
+            before_s = untimed_s if arm.who == "C" else reference_untimed_s
             call_ms = empty_ms() + (0.0 if empty else arm.call_ms())
-            return Sample(call_ms, () if empty else ((),) * len(sets), 0, 0.0 if chained else 0.02, first_s)
+            return Sample(call_ms, () if empty else ((),) * len(sets), 0, 0.0 if chained else 0.02, before_s)
 
         monkeypatch.setattr(module, "timed_sample", sample)
         self.trial = Trial(
@@ -121,7 +122,7 @@ def test_each_arm_comes_first_equally_often_and_unforeseeably(monkeypatch: pytes
 def test_no_set_of_a_pair_is_used_again_but_for_the_other_arm(
     monkeypatch: pytest.MonkeyPatch, *, chained: bool
 ) -> None:
-    script = Script(monkeypatch, chained=chained, sizes=Sizes(20, 12, 1) if chained else Sizes(20, 1, 3))
+    script = Script(monkeypatch, chained=chained, sizes=Sizes(20, 12, 1, 4) if chained else Sizes(20, 1, 3))
     script.run()
     first = next(k for who, sets in script.log for k in sets if who == "C" and k >= 0)
     met = {who: [k for one, sets in script.log for k in sets if one == who and k >= first] for who in "RC"}
@@ -131,7 +132,7 @@ def test_no_set_of_a_pair_is_used_again_but_for_the_other_arm(
 
 
 def test_lengths_of_chains_differ_and_both_arms_have_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Script(monkeypatch, chained=True, sizes=Sizes(20, 12, 1))
+    script = Script(monkeypatch, chained=True, sizes=Sizes(20, 12, 1, 4))
     script.run()
     lengths = [len(sets) for _, sets in timed(script.log)]
     assert lengths[::2] == lengths[1::2]
@@ -191,15 +192,15 @@ def test_a_reference_that_is_slowed_counts_as_it_is_alone(
 
 def test_calls_before_the_clock_have_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Fault) as found:
-        Script(monkeypatch, chained=True, first_call_s=0.3).run()
+        Script(monkeypatch, chained=True, untimed_s=0.3).run()
     assert found.value.status is Status.TIMEOUT
-    Script(monkeypatch, chained=True, first_call_s=0.05).run()
+    Script(monkeypatch, chained=True, untimed_s=0.05).run()
 
 
 def test_empty_samples_of_the_reference_do_not_raise_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three times the reference's own calls: 24 samples before the last pair's, 20 of the candidate."""
     with pytest.raises(Fault) as found:
-        Script(monkeypatch, chained=True, first_call_s=2.0, reference_first_s=0.4).run()
+        Script(monkeypatch, chained=True, untimed_s=2.0, reference_untimed_s=0.4).run()
     assert found.value.status is Status.TIMEOUT
 
 

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -114,21 +114,13 @@ class ArmMemory(Protocol):
     def settle(self) -> None:
         """Bring the caches into the state in which each timed sample begins. The arm stands still."""
 
-    def stage(self, calls: Sequence[Staging]) -> Sequence[object]:
-        """Prepare the calls of a chain before the clock runs; return the argument of `release` for each."""
-        return [None] * len(calls)
-
-    def release(self, staged: Any, stale: Sequence[Output]) -> Sequence[int]:
-        """Release the next call of a chain while the clock runs.
-
-        Args:
-            staged: What `stage` returned for it.
-            stale: Outputs of the call before, which were read; a part of them is overwritten.
+    def stage(self, calls: Sequence[Staging]) -> Sequence[Sequence[int]]:
+        """Prepare the calls of a chain before the clock runs.
 
         Returns:
-            Words that the worker gets before the ready word; without them it has nothing of the inputs.
+            For each call the words that the worker gets before its ready word: the key of its inputs.
         """
-        return ()
+        return [()] * len(calls)
 
     def intact(self, slot: int, inputs: Array, address: int) -> bool:
         """Whether the inputs of an untimed call, mapped in the worker at `address`, are as they were."""
@@ -170,10 +162,6 @@ class Staging:
     inputs: Array
     plan: Plan
     """What is read of its outputs before the clock stops."""
-    stale: Plan
-    """Elements of the outputs of the call before that are overwritten with its release."""
-    forms: Sequence[Output]
-    """What the outputs of the call before will be like but for their addresses."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +212,7 @@ class Device(Protocol):
     """Version of the driver."""
 
     def chain_limit(self, input_bytes: int) -> int:
-        """Return the maximum length of a chain for inputs of this size."""
+        """Return the maximum length of a chain for inputs of this size, untimed calls included."""
         return 1
 
     def out_of_room(self, error: Exception) -> bool:

@@ -54,6 +54,6 @@ def check_returned(beyond_bytes: int, foreign_processes: int) -> None:
     """
     if beyond_bytes and not foreign_processes:
         raise MachineError(
-            f"{beyond_bytes / 2**20:.0f} MiB of GPU memory are still held {_BACK_WITHIN_S:g} s after a candidate; "
-            "look at nvidia-smi, and judge on another GPU"
+            f"{beyond_bytes / 2**20:.0f} MiB of GPU memory are still held "
+            f"{_BACK_WITHIN_S:g} s after a candidate died; look at nvidia-smi, and judge on another GPU"
         )

@@ -288,9 +288,9 @@ class Arm:
         """Set the kind of the next calls: `wire.CALL` or `wire.EMPTY`."""
         self._control.words[wire.OPERATION] = operation
 
-    def go(self, told: Sequence[int]) -> int:
-        """Write the arguments of the next call (see `ArmMemory.release`), then its ready word; return its number."""
-        for place, word in enumerate(told, wire.TOLD):
+    def go(self, key: Sequence[int]) -> int:
+        """Release the next call: write the key of its inputs (`ArmMemory.stage`), then its ready word, its number."""
+        for place, word in enumerate(key, wire.KEY):
             self._control.words[place] = word
         self._turn += 1
         self._control.words[wire.GO] = self._turn
@@ -304,18 +304,21 @@ class Arm:
         """
         words, spins = self._reply.words, 0
         limit_ns = time.perf_counter_ns() + int(self._deadline_s * 1e9)
-        with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
-            while words[wire.FLAG] != turn:
-                spins += 1
-                if not spins & _SPINS:
-                    self.worker.drain()
-                    if time.perf_counter_ns() > limit_ns:
-                        raise Late("no answer in time")
-                    if not self.worker.alive:
-                        raise Dead(self.worker.end())
+        while words[wire.FLAG] != turn:
+            spins += 1
+            if not spins & _SPINS:
+                self._check_waiting(limit_ns)
         if words[wire.OUTCOME] != wire.RETURNED:
             self._raise_outcome(words[wire.OUTCOME])
         return self._page()
+
+    def _check_waiting(self, limit_ns: int) -> None:
+        with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
+            self.worker.drain()
+            if time.perf_counter_ns() > limit_ns:
+                raise Late("no answer in time")
+            if not self.worker.alive:
+                raise Dead(self.worker.end())
 
     def outputs(self, page: bytes) -> list[Output]:
         """Return where a call's outputs lie, as the worker reports and the contract allows.

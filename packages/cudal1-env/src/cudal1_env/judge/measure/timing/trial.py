@@ -51,6 +51,8 @@ class Sizes:
     """Maximum calls of a sample; 1 on a CPU."""
     repeats: int
     """Samples of each arm that a pair averages over; 1 on a GPU."""
+    untimed: int = 0
+    """Calls of a sample before its timed ones; 0 on a CPU."""
 
     @property
     def sets(self) -> int:
@@ -215,8 +217,12 @@ class Trial:
                 pairs.reference.append(self._reference(sets, calls))
 
     def _calls(self) -> int:
-        """Length of the next samples: secret, so that any call may be the last one, which is compared whole."""
-        return int(self.random.integers(1, self.sizes.calls + 1))
+        """Length of the next samples: secret, so that any call may be the last one, which is compared whole.
+
+        Half of the samples are as long as may be, since long ones are less noisy.
+        """
+        longest = self.sizes.calls
+        return longest if self.random.random() < 0.5 else int(self.random.integers(1, longest + 1))
 
     def _candidate_ms(self, sets: Sequence[InputSet], calls: int) -> float:
         """Return the mean latency of a candidate's call, with the overhead, over samples of `calls` calls each."""
@@ -229,9 +235,13 @@ class Trial:
         empty = self._of_reference([self.sets.warm] * calls, empty=True)
         return Timed(statistics.fmean(one.call_ms for one in samples), empty.call_ms, empty.reading_ms)
 
+    @property
+    def _untimed(self) -> list[InputSet]:
+        return [self.sets.warm] * self.sizes.untimed
+
     def _of_candidate(self, sets: Sequence[InputSet]) -> Sample:
-        sample = timed_sample(self.candidate, sets, self.sets.warm)
-        self._add_untimed(sample.first_call_s, is_candidate=True)
+        sample = timed_sample(self.candidate, sets, self._untimed)
+        self._add_untimed(sample.untimed_s, is_candidate=True)
         for one, comparisons in zip(sets, sample.comparisons, strict=True):
             self.tally.check(one, comparisons)
         self.tally.full_checks += sample.full_checks
@@ -239,14 +249,14 @@ class Trial:
 
     def _of_reference(self, sets: Sequence[InputSet], *, empty: bool = False) -> Sample:
         try:
-            sample = timed_sample(self.reference, sets, self.sets.warm, empty=empty)
+            sample = timed_sample(self.reference, sets, self._untimed, empty=empty)
         except Fault as fault:
             raise TaskError(f"the reference failed in a timed call with {fault.status}: {fault.message}") from fault
         if not all(comparison.right for one in sample.comparisons for comparison in one):
             errors = [comparison.error for one in sample.comparisons for comparison in one]
             raise TaskError(f"the reference disagrees with its own float64 answer; errors over scale: {errors}")
         if not empty:  # the candidate has no empty samples: those would raise its budget
-            self._add_untimed(sample.first_call_s, is_candidate=False)
+            self._add_untimed(sample.untimed_s, is_candidate=False)
         return sample
 
     def _add_untimed(self, seconds: float, *, is_candidate: bool) -> None:

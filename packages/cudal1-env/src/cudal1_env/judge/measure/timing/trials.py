@@ -30,6 +30,10 @@ _WARM_REPEATS = 3
 _RECHECKED_ABOVE = 3.0
 """Speedups of which this much is certain must be found in two trials (docs/decisions/006-surprising-speedups.md)."""
 _MOST_TRIALS_TO_AGREE = 3
+_MAX_UNTIMED = 4
+"""Untimed calls at the beginning of a chain at most: the next one takes no longer than later ones (docs/log.md) ..."""
+_UNTIMED_S = 0.5e-3
+"""... and no more than take the reference about this long; one at least."""
 
 
 class Trials:
@@ -226,17 +230,19 @@ class Trials:
         """Return how much a trial measures, from the latency of the reference."""
         rule, settings = RULES[precision], self._settings
         training = precision == "training"
+        untimed = 0
         if self._device.chained:
+            limit = self._device.chain_limit(pool.io_spec.input_bytes)
+            untimed = max(1, min(_MAX_UNTIMED, limit - 1, round(_UNTIMED_S / reference_s)))
             most = settings.chain_training if training else settings.chain_report
-            most = min(most, self._device.chain_limit(pool.io_spec.input_bytes))
-            most = max(1, min(most, pool.room // (2 * rule.min_pairs)))
+            most = max(1, min(most, limit - untimed, pool.room // (2 * rule.min_pairs)))
             calls, repeats = max(1, min(most, math.ceil(settings.chain_ms * 1e-3 / reference_s))), 1
         else:
             most = settings.sets_training if training else settings.sets_report
             wanted = round(settings.sample_ms * 1e-3 / max(reference_s, 1e-6))
             calls, repeats = 1, max(1, min(wanted, most // rule.pairs_in_trial))
-        affordable = int(self._budget_s(precision) / (2 * reference_s * (calls + self._device.chained) * repeats))
-        return Sizes(max(2 * rule.min_pairs, min(rule.pairs_in_trial, affordable)), calls, repeats)
+        affordable = int(self._budget_s(precision) / (2 * reference_s * (calls + untimed) * repeats))
+        return Sizes(max(2 * rule.min_pairs, min(rule.pairs_in_trial, affordable)), calls, repeats, untimed)
 
     def _budget_s(self, precision: Precision) -> float:
         settings = self._settings
