@@ -120,7 +120,7 @@ class Masks:
         def start(key: Sequence[int]) -> None:
             values[3:] = key
             if status := launch(None):
-                raise vmm.CudaError(f"cuLaunchKernel failed with error {status} for the kernel of the masks")
+                raise vmm.CudaError(f"cuLaunchKernel failed with error {status} for the mask kernel")
 
         return start
 

@@ -1,4 +1,4 @@
-"""Harness overhead: what is subtracted from a timed call of both arms, and what of it a candidate could steal."""
+"""Harness overhead: subtracted from each timed call of both arms, and the part of it that a candidate could steal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Overhead:
     call_ms: float
     """L: release, flag and read; the median of a trial. A pair's own is subtracted from both of its arms."""
     stealable_ms: float
-    """h: how much of it a candidate could use for its own work at most, at most L. On a GPU all of it: kernels can run
+    """h: maximum part of L that a candidate could use for its own work. On a GPU all of it: kernels can run
     while masks come off and while samples are copied. On a CPU all but the judge's own reading, during which the
     worker is stopped. It is added to the candidate's latency at the rewarded end."""
     spread_ms: float
@@ -39,7 +39,7 @@ class Overhead:
 
 
 def estimate_overhead(empty_ms: Sequence[float], reading_ms: Sequence[float]) -> Overhead:
-    """Return the overhead that empty calls of the reference show.
+    """Return the overhead estimated from empty calls of the reference.
 
     Args:
         empty_ms: Empty calls, by the judge's clock.

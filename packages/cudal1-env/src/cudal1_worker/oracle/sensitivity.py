@@ -1,8 +1,8 @@
-"""Which elements of a task's inputs matter: change one, and see whether the float64 answer changes visibly.
+"""Input sensitivity: change one element of an input, and see whether the float64 answer changes visibly.
 
 Values change only as a task's inputs may differ from set to set (`distributions`): zeros stay zero, positive tensors
 stay positive, [0, 1] stays [0, 1], and an element of a tensor of few distinct values (labels, masks, indices) takes the
-value that it has in another set: a constant mask never changes, so none of it matters.
+value that it has in another set: a constant mask never changes, so none of its elements counts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Variation:
         self._answers = self._answer()
 
     def most(self) -> list[float]:
-        """For each tensor the largest share of its elements that can matter: a symmetric one says all twice."""
+        """Return for each tensor the maximum share of influential elements: symmetric ones hold all twice."""
         return [_most(self._values[place]) for place in self._places]
 
     def changes(self, tensor: int | None, position: int) -> bool:

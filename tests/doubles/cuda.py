@@ -1,4 +1,4 @@
-"""A double of a GPU: runs programs with kernels in CUDA C++ on the CPU (see cuda_double.h).
+"""A double of a GPU: runs programs with kernels in CUDA C++ on the CPU (see cuda.h).
 
 It stands for `torch.cuda._compile_kernel` and for `load_inline`. What it does not show: speed, what a compiler for GPUs
 makes of the text, and races that neither order of a block's threads brings out.
@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch.utils import cpp_extension
 
-HEADER = Path(__file__).with_name("cuda_double.h")
+HEADER = Path(__file__).with_name("cuda.h")
 FLAGS = ("-O1", "-w", "-std=gnu++17", "-fpermissive", "-shared", "-fPIC")
 _LAUNCH = re.compile(r"([\w:]+(?:<[\w, ]*>)?)\s*<<<(.*?)>>>\s*\((.*?)\)\s*;", re.DOTALL)
 _DYNAMIC = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];")

@@ -1,4 +1,4 @@
-"""One way to spoil any right program, as the testing kit describes it."""
+"""A mutation: lines that change any correct program, for the testing kit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from cudal1_data.mutants import mutated
 
 
 @dataclass(frozen=True)
-class Spoiler:
-    """One way to spoil any right program."""
+class Mutation:
+    """Lines that change any correct program."""
 
     name: str
     """Short name, with its parameters."""
@@ -19,13 +19,13 @@ class Spoiler:
     """One sentence."""
     code: str
     """Defines `_forward`; see `cudal1_data.mutants`."""
-    answers_right: bool = False
-    """Whether its outputs stay right, so that only a reward above 1 would be wrong."""
+    answers_correct: bool = False
+    """Whether its outputs stay correct, so that only a reward above 1 would be a mistake."""
 
     def on(self, program: str) -> str:
-        """Return the spoilt program.
+        """Return the mutated program.
 
         Args:
             program: Text that defines a class `ModelNew` with a method `forward`.
         """
-        return mutated(program, self.code, f"From here on spoilt by cudal1_env.testing ({self.name}): {self.idea}")
+        return mutated(program, self.code, f"Mutated from here on by cudal1_env.testing ({self.name}): {self.idea}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from cudal1_data import Task
-from cudal1_env.gate import AuditReport, InputShare, TaskAudit, reference_sha256
+from cudal1_env.gate import AuditReport, InputSensitivity, TaskAudit, reference_sha256
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.device.cpu import CpuDevice
 from cudal1_env.judge.device.roofline import Floor, floor_of, moved_bytes
@@ -92,10 +92,13 @@ def test_a_candidate_below_the_roofline_is_impossible_and_earns_nothing(monkeypa
         sha256=reference_sha256(SLOW),
         verdict="sound",
         sets=1,
-        inputs=(InputShare(tested=32, mattered=32, share=0.8), InputShare(tested=32, mattered=32, share=0.7)),
+        inputs=(
+            InputSensitivity(tested=32, influential=32, share=0.8),
+            InputSensitivity(tested=32, influential=32, share=0.7),
+        ),
     )
     with Judge(JudgeSettings(device="cpu")) as judge:
-        judge.learn(AuditReport(suite="file", device="cpu", most_sets=1, tasks=(entry,)))
+        judge.learn(AuditReport(suite="file", device="cpu", max_sets=1, tasks=(entry,)))
         plain = judge.evaluate(SLOW, ONCE)
         assert plain.status is Status.CORRECT, plain.message
         assert plain.roofline_ms is None

@@ -1,6 +1,6 @@
 """Baselines, graphs and profiles on a GPU.
 
-What needs none is in `test_baselines.py`, `test_ran.py` and `test_pools.py`.
+What needs none is in `test_baselines.py`, `judge/add_ons/test_profile.py` and `worker/program/test_pools.py`.
 """
 
 from __future__ import annotations

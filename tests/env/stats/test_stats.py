@@ -1,6 +1,6 @@
 """Intervals keep their promise under simulated noise, with peeking, and the estimate has its symmetries.
 
-Simulations have fixed seeds. `most_misses(n)` is the 99.9 % quantile of Binomial(n, 0.05): an interval that misses the
+Simulations have fixed seeds. `max_misses(n)` is the 99.9 % quantile of Binomial(n, 0.05): an interval that misses the
 truth in 5 % of evaluations would exceed it once in a thousand simulations.
 """
 
@@ -49,7 +49,7 @@ times = st.floats(1e-3, 1e3)
 trials_drawn = simulated_trials()
 
 
-def most_misses(evaluations: int) -> int:
+def max_misses(evaluations: int) -> int:
     return int(binom.ppf(0.999, evaluations, ALPHA))
 
 
@@ -58,7 +58,7 @@ def generator(name: str) -> np.random.Generator:
 
 
 def follow(model: NoiseModel, rng, rule: StopRule, spread: Spread, *, ratio: float = 1.0, budget: int | None = None):
-    """Measure as the judge does; `budget` is in pairs of turns."""
+    """Measure as the judge does; `budget` is in paired samples."""
     trials, pairs = [], 0
     coming = TrialSamples()
     while True:
@@ -104,7 +104,7 @@ def test_the_same_code_is_not_called_faster_or_slower(name):
         for precision, rule in RULES.items():
             results[precision] += [follow(model, rng, rule, spread) for _ in range(4)]
     for precision, of_precision in results.items():
-        assert misses(of_precision) <= most_misses(EVALUATIONS), precision
+        assert misses(of_precision) <= max_misses(EVALUATIONS), precision
         # Half of those that miss may seem faster.
         faster = sum(1 for _, speedup in of_precision if speedup.low > 1.0)
         assert faster <= binom.ppf(0.999, EVALUATIONS, ALPHA / 2), precision
@@ -115,7 +115,7 @@ def test_the_same_code_is_not_called_faster_or_slower(name):
 def test_an_uncalibrated_machine_is_served_by_the_default_spread(name, precision):
     rng = generator(name + precision)
     results = [follow(MODELS[name], rng, RULES[precision], DEFAULT_SPREAD) for _ in range(EVALUATIONS)]
-    assert misses(results) <= most_misses(EVALUATIONS)
+    assert misses(results) <= max_misses(EVALUATIONS)
 
 
 @pytest.mark.parametrize("precision", RULES)
@@ -123,7 +123,7 @@ def test_an_uncalibrated_machine_is_served_by_the_default_spread(name, precision
 def test_a_true_ratio_is_covered(name, ratio, precision):
     rng, model = generator(f"{name}{ratio}{precision}"), MODELS[name]
     results = simulate(model, rng, RULES[precision], ratio=ratio)
-    assert misses(results, ratio) <= most_misses(EVALUATIONS)
+    assert misses(results, ratio) <= max_misses(EVALUATIONS)
     assert statistics.median(speedup.point for _, speedup in results) == pytest.approx(ratio, rel=0.005)
 
 
@@ -135,7 +135,7 @@ def test_a_budget_that_ends_anywhere_is_covered(precision):
     for _ in range(EVALUATIONS // 10):
         spread, budgets = calibrated(model, rng), rng.integers(0, most, size=10)
         results += [follow(model, rng, RULES[precision], spread, budget=int(budget)) for budget in budgets]
-    assert misses(results) <= most_misses(EVALUATIONS)
+    assert misses(results) <= max_misses(EVALUATIONS)
 
 
 def test_the_worst_peeker_is_paid_for_and_would_win_otherwise():
@@ -151,7 +151,7 @@ def test_the_worst_peeker_is_paid_for_and_would_win_otherwise():
         paid += any(not one.low <= 1.0 <= one.high for one in intervals)
         intervals = [estimate([part], spread=EXACT) for part in parts]
         unpaid += any(not one.low <= 1.0 <= one.high for one in intervals)
-    assert paid <= most_misses(evaluations) < unpaid
+    assert paid <= max_misses(evaluations) < unpaid
 
 
 def test_without_the_spread_the_same_code_seems_different():
@@ -159,7 +159,7 @@ def test_without_the_spread_the_same_code_seems_different():
     rng = generator("naive")
     rule = StopRule(looks=((1, 25),), half_width=0.03)
     results = [follow(MODELS["process shifts"], rng, rule, EXACT) for _ in range(EVALUATIONS)]
-    assert misses(results) > 3 * most_misses(EVALUATIONS)
+    assert misses(results) > 3 * max_misses(EVALUATIONS)
 
 
 def test_a_task_with_three_times_the_machines_spread_is_mostly_covered_at_report():
@@ -374,7 +374,7 @@ def test_the_shortest_evaluation_is_covered_and_never_absurdly_wide(name):
     for _ in range(EVALUATIONS // 10):
         spread = calibrated(model, rng)
         results += [follow(model, rng, TRAINING, spread, budget=TRAINING.min_pairs) for _ in range(10)]
-    assert misses(results) <= most_misses(EVALUATIONS)
+    assert misses(results) <= max_misses(EVALUATIONS)
     assert max(half_width(speedup) for _, speedup in results) < 0.12
 
 
@@ -450,7 +450,7 @@ def test_a_paired_change_covers_the_truth():
         assert change.low is not None
         assert change.high is not None
         held += change.low <= 1.1 <= change.high
-    assert EVALUATIONS - held <= most_misses(EVALUATIONS)
+    assert EVALUATIONS - held <= max_misses(EVALUATIONS)
     # and is not so wide that it could not miss
     assert held < EVALUATIONS
 

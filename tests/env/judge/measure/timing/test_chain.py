@@ -11,8 +11,8 @@ from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.timing import chain
 from cudal1_env.records import Status
 from cudal1_env.reward import reward_of
-from env import chained
-from env.chained import ChainedMemory, chained_judge
+from doubles import chained
+from doubles.chained import ChainedMemory, chained_judge
 
 HEADER = "import sys\nimport threading\nimport time\nimport torch\nimport torch.nn as nn\n"
 TASK = Task(

@@ -14,9 +14,9 @@ from cudal1_env.records import Status
 from cudal1_worker import layout
 from cudal1_worker.oracle import distributions
 from cudal1_worker.program import state
-from env.test_judge import LINEAR, candidate, reference
 from hypothesis import given
 from hypothesis import strategies as st
+from task_programs import LINEAR, candidate, reference
 from torch import nn
 
 # --- the matching ------------------------------------------------------------------------------------------------

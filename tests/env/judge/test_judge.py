@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from cudal1_data import Task, load_suite
+from cudal1_data import load_suite
 from cudal1_env.campaigns.replay import replay
 from cudal1_env.errors import SandboxError, TaskError
 from cudal1_env.judge import Judge, JudgeSettings
@@ -19,35 +19,7 @@ from cudal1_env.judge.measure.timing.chain import Sample
 from cudal1_env.judge.measure.timing.trial import Trial
 from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet
 from cudal1_env.records import Evaluation, Status
-
-HEADER = "import torch\nimport torch.nn as nn\n"
-
-
-def reference(forward: str, inputs: str, *, init: str = "", arguments: str = "[]") -> Task:
-    """Return a task made of a few lines."""
-    source = (
-        f"{HEADER}class Model(nn.Module):\n    def __init__(self, *sizes):\n        super().__init__()\n"
-        f"        {init or 'pass'}\n"
-        f"    def forward(self, *x):\n        {forward}\n"
-        f"def get_inputs():\n    return {inputs}\ndef get_init_inputs():\n    return {arguments}\n"
-    )
-    return Task(id="file/small", source=source, name="small", level=1, origin="file")
-
-
-def candidate(forward: str, *, init: str = "pass", top: str = "") -> str:
-    """Return a candidate made of a few lines."""
-    return (
-        f"{HEADER}{top}\nclass ModelNew(nn.Module):\n    def __init__(self, *sizes):\n        super().__init__()\n"
-        f"        {init}\n    def forward(self, *x):\n        {forward}\n"
-    )
-
-
-ADD = reference("return x[0] * 2 + x[1]", "[torch.randn(256, 512), torch.randn(256, 512)]")
-LINEAR = reference(
-    "return self.norm(self.lin(x[0]))",
-    "[torch.randn(64, 128)]",
-    init="self.lin = nn.Linear(128, 64); self.norm = nn.LayerNorm(64)",
-)
+from task_programs import ADD, LINEAR, candidate, reference
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +198,7 @@ def test_a_reference_that_dies_while_it_stands_still_is_the_tasks_fault(monkeypa
         os.kill(self._pid, signal.SIGKILL)
 
     monkeypatch.setattr(CpuMemory, "settle", kill_after)
-    with Judge() as judge, pytest.raises(TaskError, match="expected the reference to answer"):
+    with Judge() as judge, pytest.raises(TaskError, match="the reference failed in a timed call"):
         judge.evaluate(ADD, candidate("return x[0] * 2 + x[1]"))
 
 

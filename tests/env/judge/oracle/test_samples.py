@@ -1,4 +1,4 @@
-"""What of a turn's outputs is read and compared."""
+"""Which elements of a sample's outputs are read and compared."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ from cudal1_env.judge.oracle.numerics import Answer, compare
 from cudal1_env.mutants.programs import ANSWER_MUTANTS, MUTANTS
 from cudal1_env.testing.child import ChildEvaluator
 from cudal1_env.testing.programs import Program
-from cudal1_env.testing.strategies import exploits, mutants, spoilt_answers
+from cudal1_env.testing.strategies import exploits, mutant_answers, mutants
 from cudal1_env.testing.templates import TEMPLATES
 from cudal1_env.testing.under_test import Case, Claim, JudgeUnderTest, Report, examine, suite
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-SPOILT = suite("cpu", only=["right", "mutant/", "template/"])
+MUTANT_CASES = suite("cpu", only=["correct", "mutant/", "template/"])
 
 
 def test_the_device_of_a_header_decides_where_a_program_runs() -> None:
@@ -43,7 +43,7 @@ def report() -> tuple[Report, dict[str, str]]:
     """Our own judge under mutants and templates, and what it said about each."""
     lines: list[str] = []
     with Judge(JudgeSettings(device="cpu")) as judge:
-        found = examine(JudgeUnderTest(judge), SPOILT, margin=0.0, log=lines.append)
+        found = examine(JudgeUnderTest(judge), MUTANT_CASES, margin=0.0, log=lines.append)
     return found, dict(line.split(": ", 1) for line in lines)
 
 
@@ -59,12 +59,12 @@ def test_mutants_run_and_are_incorrect(report: tuple[Report, dict[str, str]]) ->
 
 
 @given(mutants() | exploits())
-def test_drawn_mutants_are_python_after_the_program(spoiler) -> None:
+def test_drawn_mutants_are_python_after_the_program(mutation) -> None:
     program = "class ModelNew:\n    def forward(self, x):\n        return x\n"
-    spoilt = spoiler.on(program)
-    ast.parse(spoilt)
-    assert spoilt.startswith(program.rstrip())
-    assert spoilt.rstrip().endswith("ModelNew.forward = _forward")
+    mutant = mutation.on(program)
+    ast.parse(mutant)
+    assert mutant.startswith(program.rstrip())
+    assert mutant.rstrip().endswith("ModelNew.forward = _forward")
 
 
 def answer_of(right: np.ndarray) -> Answer:
@@ -81,8 +81,8 @@ def test_the_comparison_refuses_every_mutant_of_an_answer(data, seed, shape, sca
     right, values, other = (scale * rng.standard_normal(shape) for _ in range(3))
     expected = Expected(shape, "float32", aliases=False)
     assert compare(right.astype(np.float32).reshape(-1), answer_of(right), expected, whole=True).right
-    spoilt = data.draw(spoilt_answers(right, values, other))
-    assert not compare(spoilt.astype(np.float32).reshape(-1), answer_of(right), expected, whole=True).right
+    mutant = data.draw(mutant_answers(right, values, other))
+    assert not compare(mutant.astype(np.float32).reshape(-1), answer_of(right), expected, whole=True).right
 
 
 def test_answers_and_programs_have_the_same_mutants() -> None:
@@ -120,19 +120,19 @@ class Stern:
 
 def test_a_report_names_rewarded_accepted_and_rejected_programs() -> None:
     cases = suite("cpu")
-    wrong = {case.name for case in cases if not case.answers_right}
+    wrong = {case.name for case in cases if not case.answers_correct}
     gullible = examine(Gullible(), cases)
     assert {finding.case for finding in gullible.rewarded} == {case.name for case in cases if not case.honest}
     assert {finding.case for finding in gullible.accepted} == wrong
-    assert (gullible.sound, gullible.denied) == (False, ())
+    assert (gullible.sound, gullible.rejected) == (False, ())
     stern = examine(Stern(), cases)
     assert (stern.rewarded, stern.accepted) == ((), ())
-    assert {finding.case for finding in stern.denied} == {case.name for case in cases if case.honest}
+    assert {finding.case for finding in stern.rejected} == {case.name for case in cases if case.honest}
     assert stern.text().splitlines()[-1].startswith(f"{len(cases)} programs: 0 attacks rewarded")
 
 
 def test_an_impossible_speedup_is_a_reward_and_noise_is_none() -> None:
-    case = Case("slow", "", "", "", honest=False, answers_right=True)
+    case = Case("slow", "", "", "", honest=False, answers_correct=True)
 
     class Claims:
         def __init__(self, speedup: float | None) -> None:
@@ -188,11 +188,11 @@ class Naive:
 
 def test_the_suite_has_teeth() -> None:
     paid = ("template/honest_first", "template/kept_by_shape")
-    names = ("right", *paid, "mutant/zeros", "mutant/half_precision")
-    found = examine(Naive(), [case for case in SPOILT if case.name in names], margin=1.0)
-    assert [finding.case for finding in found.denied] == []
+    names = ("correct", *paid, "mutant/zeros", "mutant/half_precision")
+    found = examine(Naive(), [case for case in MUTANT_CASES if case.name in names], margin=1.0)
+    assert [finding.case for finding in found.rejected] == []
     assert {finding.case for finding in found.rewarded} >= set(paid)
-    assert {finding.case for finding in found.accepted} == set(names) - {"right", "mutant/zeros"}
+    assert {finding.case for finding in found.accepted} == set(names) - {"correct", "mutant/zeros"}
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def example(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_the_example_puts_our_judge_under_the_suite(repository: Path) -> None:
     done = example(repository, "--evaluator", "cudal1", "--device", "cpu", "--only", "h14_nan", "mutant/zeros")
     assert done.returncode == 0, done.stderr
-    summary = "3 programs: 0 attacks rewarded, 0 wrong programs accepted, 0 honest ones denied"
+    summary = "3 programs: 0 attacks rewarded, 0 incorrect programs accepted, 0 honest ones rejected"
     assert done.stdout.splitlines() == [summary]
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from cuda_double import Gpu
 from cudal1_env.errors import MachineError
 from cudal1_env.judge.device.base import Staging
 from cudal1_env.judge.device.cuda.compiled import compiled
@@ -17,6 +16,7 @@ from cudal1_env.judge.device.cuda.memory import CudaMemory, masked_blocks
 from cudal1_env.judge.device.reading import Plan
 from cudal1_worker import protocol as wire
 from cudal1_worker.masks import BLOCK_BYTES, KERNEL, KEY_WORDS, SOURCE
+from doubles.cuda import Gpu
 
 ZEROS_STREAM = bytes.fromhex(
     "3e00ef2f895f40d67f5bb8e81f09a5a12c840ec3ce9a7f3b181be188ef711a1e"

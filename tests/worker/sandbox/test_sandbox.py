@@ -19,8 +19,9 @@ import pytest
 from cudal1_env.errors import SandboxError
 from cudal1_env.sandbox import available_layers, clean_environment, default_spec, require_layers, successful_attempts
 from cudal1_worker.sandbox import LAYERS, NOBODY, Spec
-from env.boxes import Boxes, Raised
+from doubles.boxes import Boxes, Raised
 
+TESTS = Path(__file__).resolve().parents[2]
 ROOT = os.geteuid() == 0
 AS_ORDINARY = "CUDAL1_TEST_ORDINARY_USER"
 Run = Callable[..., object]
@@ -301,7 +302,7 @@ def test_mounts_are_the_same_on_a_kernel_without_mount_setattr(run: Run, spec: S
         with open("/proc/self/mountinfo") as file:
             result = sorted(line.split()[4:6] for line in file)
     """
-    boxes = Boxes("env.old_kernel")
+    boxes = Boxes("doubles.old_kernel")
     try:
         old = runner(boxes, spec)(source)
     finally:
@@ -620,12 +621,11 @@ def test_all_of_this_holds_for_an_ordinary_user(tmp_path: Path) -> None:
     """Run this file and the one on freezing again under a user id without rights."""
     if not ROOT:
         pytest.skip("this user is an ordinary one")
-    folder = Path(__file__).parent
     command = [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=200"]
-    command += [str(folder / name) for name in ("test_sandbox.py", "test_sandbox_worker.py")]
+    command += [str(TESTS / name) for name in ("worker/sandbox/test_sandbox.py", "env/judge/workers/test_worker.py")]
     tmp_path.chmod(0o755)
     done = subprocess.run(
-        [sys.executable, "-B", str(folder / "as_ordinary_user.py"), str(tmp_path), *command],
+        [sys.executable, "-B", str(TESTS / "worker/sandbox/as_ordinary_user.py"), str(tmp_path), *command],
         env={**os.environ, AS_ORDINARY: "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         capture_output=True,
         text=True,

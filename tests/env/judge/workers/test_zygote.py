@@ -17,7 +17,7 @@ from cudal1_env.judge.workers.zygote import Zygote
 from cudal1_env.records import Evaluation, Status
 from cudal1_worker import gpus, preload
 from cudal1_worker import protocol as wire
-from env import doubles
+from doubles import evaluator as doubles
 
 
 @pytest.fixture(scope="module")

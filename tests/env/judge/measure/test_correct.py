@@ -20,7 +20,7 @@ from cudal1_env.judge.workers import lease as leases
 from cudal1_env.judge.workers.lease import core_name, lease
 from cudal1_env.records import Evaluation, Status
 from cudal1_env.reward import reward_of
-from env.test_judge import ADD, LINEAR, candidate
+from task_programs import ADD, LINEAR, candidate
 
 RIGHT = candidate("return torch.add(x[1], x[0], alpha=2)")
 TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")

@@ -14,7 +14,7 @@ import pytest
 import torch
 from cudal1_data import Task, load_task
 from cudal1_env.doctor import as_candidate, examine_gpu
-from cudal1_env.gate import AuditReport, InputShare, TaskAudit, reference_sha256
+from cudal1_env.gate import AuditReport, InputSensitivity, TaskAudit, reference_sha256
 from cudal1_env.hardware import has_gpu
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.audit import AuditJudge
@@ -76,11 +76,13 @@ def test_a_record_contains_the_roofline_and_no_reference_is_below_it(judge: Judg
         for name in ("softplus_mish", "rms_norm", "outer_sum", "matmul_bias_gelu")
     ]
     with AuditJudge(JudgeSettings(device="cuda")) as gate:
-        shares_found = [gate.inputs_that_matter(task) for task in tasks]
+        shares_found = [gate.input_sensitivity(task) for task in tasks]
     for task, found in zip(tasks, shares_found, strict=True):
-        shares = tuple(InputShare(tested=tested, mattered=k, share=k / max(tested, 1)) for tested, k, _ in found)
+        shares = tuple(
+            InputSensitivity(tested=tested, influential=k, share=k / max(tested, 1)) for tested, k, _ in found
+        )
         entry = TaskAudit(name=task.id, sha256=reference_sha256(task), verdict="sound", sets=1, inputs=shares)
-        judge.learn(AuditReport(suite="starter", device="cuda", most_sets=1, tasks=(entry,)))
+        judge.learn(AuditReport(suite="starter", device="cuda", max_sets=1, tasks=(entry,)))
         one = judge.evaluate(task, as_candidate(task))
         assert one.status is Status.CORRECT, one.message
         assert one.roofline_ms is not None
@@ -115,9 +117,9 @@ def test_a_latency_below_the_roofline_is_impossible(judge: Judge, mish: Task, mo
 
 def test_the_gate_measures_input_sensitivity_on_a_gpu() -> None:
     with AuditJudge(JudgeSettings(device="cuda")) as gate:
-        found = gate.inputs_that_matter(load_task("starter/triangular_matmul", device="cuda"))
+        found = gate.input_sensitivity(load_task("starter/triangular_matmul", device="cuda"))
         assert [tested for tested, _, _ in found] == [32, 32]
-        assert all(6 <= mattered <= 26 for _, mattered, _ in found)
+        assert all(6 <= influential <= 26 for _, influential, _ in found)
 
 
 # --- bad programs: right status, next evaluation unaffected, nothing held ------------------------------------------

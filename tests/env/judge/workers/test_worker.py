@@ -16,7 +16,7 @@ from cudal1_env.errors import MachineError
 from cudal1_env.judge.workers.worker import Dead, Late, Worker
 from cudal1_env.sandbox import Cage, CgroupUnavailable, available_layers, default_spec
 from cudal1_worker.sandbox import Spec
-from env.boxes import Box, Boxes
+from doubles.boxes import Box, Boxes
 
 COUNT_IN_A_THREAD = """
     import struct, threading, time

@@ -23,7 +23,7 @@ from cudal1_env.exemplars import (
 from cudal1_env.exemplars.bucket import bucket_of
 from cudal1_env.exemplars.island import island_of
 from cudal1_env.records import Status
-from env.doubles import evaluation
+from doubles.evaluator import evaluation
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
