@@ -48,6 +48,11 @@ class Seen:
         return summarize_latency([ms for trial in self.trials for ms in trial.samples.reference_ms])
 
     @property
+    def counted_ms(self) -> float:
+        """Latency of the reference that counts: without what the candidate slowed it by (`interference`)."""
+        return statistics.median(ms for trial in self.trials for ms in trial.counted.reference_ms)
+
+    @property
     def candidate(self) -> Latency:
         """Latency of the candidate, over all trials."""
         return summarize_latency([ms for trial in self.trials for ms in trial.samples.candidate_ms])
@@ -71,7 +76,7 @@ def failed(case: Case, seen: Seen, fault: Fault, *, note: str = "") -> Evaluatio
 def measured(case: Case, seen: Seen, speedup: Speedup) -> Evaluation:
     """Return the record of a candidate that was correct and was measured."""
     stealable_ms = statistics.median(trial.overhead.stealable_ms for trial in seen.trials)
-    reference_ms = seen.reference.median_ms
+    reference_ms = seen.counted_ms  # one that was slowed must not make the overhead look small
     too_short = is_too_short(reference_ms, stealable_ms)
     verb = "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "not told apart"
     text = f"correct; {speedup.point:.3g} x the reference's speed ({speedup.low:.3g} to {speedup.high:.3g}): {verb}"
