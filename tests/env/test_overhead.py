@@ -69,7 +69,7 @@ def _record(slowed: float) -> Evaluation:
 
 
 def test_slowing_the_reference_hides_no_overhead() -> None:
-    """A reference as long as the overhead is too short, also beside a candidate that makes it take ten times as long."""
+    """A reference as long as the overhead is too short, also beside a candidate that slows it ten times."""
     plain, slowed = _record(1.0), _record(10.0)
     assert plain.too_short
     assert slowed.too_short

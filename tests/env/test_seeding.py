@@ -49,17 +49,16 @@ def test_seeding_in_the_input_code_has_no_effect(kind: str) -> None:
             return module.get_inputs()
 
     one, other, again = drawn(1), drawn(2), drawn(1)
-    assert inputs.agreeing(one, other) == []
-    assert inputs.vary(one, other)
+    assert inputs.constant(one, [other]) == []
     assert torch.equal(one[0], again[0])
     assert before[:2] == (torch.manual_seed, torch.Generator), "outside everything is as it was"
 
 
-def pool_of(get_inputs: str) -> tuple[int, ...]:
+def pool_of(get_inputs: str) -> None:
     source = f"{HEADER}def get_inputs():\n    {get_inputs}\n"
     with Judge(JudgeSettings(device="cpu")) as judge:
         task = Task(id="file/own", source=source, name="own", level=1, origin="file")
-        return judge._pool(Case(task, "", "training"), b"\5" * 16).io_spec.agreeing_inputs
+        judge._pool(Case(task, "", "training"), b"\5" * 16)
 
 
 @pytest.mark.slow
@@ -70,6 +69,8 @@ def pool_of(get_inputs: str) -> tuple[int, ...]:
         "return [torch.full((9,), 0.5)]",
         "return [torch.randn(50, generator=torch.default_generator.manual_seed(0))]",
         "return [torch.arange(9)]",
+        "return [torch.randn(50), torch.full((50,), 1e-5)]",
+        "return [torch.randn(50), torch.ones(3, dtype=torch.bool)]",
     ],
 )
 def test_a_task_whose_draws_agree_is_refused(get_inputs: str) -> None:
@@ -83,7 +84,9 @@ def test_unseeded_draws_are_refused() -> None:
 
 
 @pytest.mark.slow
-def test_constant_inputs_among_others_are_reported() -> None:
-    assert pool_of("return [torch.randn(50), torch.full((50,), 1e-5), torch.ones(3, dtype=torch.bool), 3]") == (1,)
-    assert pool_of("return [torch.randn(50), torch.randn(())]") == ()
-    assert pool_of("return [torch.randint(1000, (50,))]") == ()
+@pytest.mark.parametrize(
+    "get_inputs",
+    ["return [torch.randn(50), torch.randn(()), 3]", "return [torch.randn(9), torch.randint(2, ()), torch.ones(0)]"],
+)
+def test_a_task_whose_tensors_differ_is_not_refused_for_the_few_values_of_one(get_inputs: str) -> None:
+    pool_of(get_inputs)

@@ -121,7 +121,7 @@ class Evaluation(BaseModel):
     stealable_ms: NonNegative | None = None
     """h: how much of it a candidate could use for its own work at most; added to its latency in `rewarded_low`."""
     constant_ms: NonNegative | None = None
-    """How long writing takes what is the same in each call's outputs; added as well, since a program may keep a stock
+    """How long moving takes what comes again in outputs; added as well, since a program may keep a stock
     of outputs in which it stands already."""
     calls: int = Field(default=0, ge=0)
     """Timed calls of the candidate, each checked on a secret sample; at `correct` precision its compared calls,

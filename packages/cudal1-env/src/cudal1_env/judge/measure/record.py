@@ -33,7 +33,7 @@ class Seen:
     floor: Floor | None = None
     """The task's bound by memory bandwidth, where one is known."""
     constant_ms: float = 0.0
-    """How long writing takes what is the same in each call's outputs."""
+    """How long moving takes what comes again in outputs."""
     weights: Literal["loaded"] | None = None
     mapping: Mapping | None = None
     """Where the reference's state is in the candidate."""

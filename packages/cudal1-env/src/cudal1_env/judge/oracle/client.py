@@ -39,9 +39,6 @@ class IoSpec:
     """What each output must look like."""
     work_bytes: int = 0
     """Memory of a GPU that a call of the reference takes at most, its outputs among it."""
-    agreeing_inputs: tuple[int, ...] = ()
-    """Places of the floating-point tensors among the inputs that are the same in two draws under different seeds: their
-    values are no secret."""
 
     @property
     def tensor_bytes(self) -> list[int]:
@@ -122,10 +119,11 @@ class OracleClient:
                     f"{task.id}: expected get_inputs() to draw from generators that the judge seeds, two calls under "
                     "one seed differ; draw by torch, random or numpy.random"
                 )
-            if not answer["vary"]:
+            if answer["constant"]:
                 raise TaskError(
-                    f"{task.id}: expected inputs that differ from call to call, all floating-point tensors of "
-                    "get_inputs() are the same under different seeds: answers could be kept; draw them at random"
+                    f"{task.id}: expected inputs that differ from call to call, input {answer['constant'][0]} is the "
+                    "same under different seeds: what follows from it could be kept; draw it at random, or make it in "
+                    "Model's constructor"
                 )
             if answer["random"]:
                 raise TaskError(
@@ -148,7 +146,6 @@ class OracleClient:
                 answer["bytes"],
                 outputs,
                 answer["work_bytes"],
-                tuple(answer["agreeing"]),
             )
             self.rest()
         except BaseException:
@@ -191,10 +188,10 @@ class OracleClient:
             limits: Factor, floor and least tolerance of each output; see `cudal1_worker.oracle.tolerance.Limits`.
 
         Returns:
-            Which share of each output's elements does not depend on the inputs.
+            What of each output comes again: bytes to move, over those of the output.
         """
         told = self._ask("probe", seeds=list(seeds), limits=[*map(list, limits)], answer_bytes=self._answer_bytes)
-        return [float(share) for share in told["constant"]]
+        return [float(share) for share in told["repeated"]]
 
     def make(self, sets: Sequence[Request]) -> list[RawSet]:
         """Make input sets with their answers and what elements may err; `most_at_once` may be asked for."""
