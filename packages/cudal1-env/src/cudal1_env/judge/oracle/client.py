@@ -123,8 +123,8 @@ class OracleClient:
                 )
             if answer["known"]:
                 raise TaskError(
-                    f"{task.id}: inputs must differ from call to call; all (floating-point) tensors of get_inputs() are "
-                    "the same under different seeds, so answers could be kept; draw them at random"
+                    f"{task.id}: inputs must differ from call to call; all floating-point (or all) tensors of "
+                    "get_inputs() are the same under different seeds, so answers could be kept; draw them at random"
                 )
             if answer["random"]:
                 raise TaskError(
