@@ -151,9 +151,7 @@ def second_values(
     return found
 
 
-def moved_by(value: torch.Tensor, places: float, generator: torch.Generator, *, wide: bool) -> torch.Tensor:
-    """A floating-point tensor, each element changed by up to so many units in its last place; as float64 if `wide`."""
+def moved_by(value: torch.Tensor, places: float, generator: torch.Generator) -> torch.Tensor:
+    """A floating-point tensor as float64, each element changed by up to so many units in its last place."""
     noise = torch.rand(value.shape, generator=generator, device=value.device).mul_(2.0).sub_(1.0)
-    share = noise.double().mul_(places * torch.finfo(value.dtype).eps).add_(1.0)
-    found = share.mul_(value)
-    return found if wide else found.to(value.dtype)
+    return noise.double().mul_(places * torch.finfo(value.dtype).eps).add_(1.0).mul_(value)
