@@ -54,6 +54,8 @@ class Oracle:
         self.module: types.ModuleType | None = None
         self.models = Models(None, None, None)
         """The reference and its twins; from `state` on with the judge's weights."""
+        self.widened: Widened | None = Widened()
+        """None once it is known that the reference does not ask for float32: each operator takes longer with it."""
         self.profiles: list[Profile | None] = []
         """Of each floating-point output."""
         self.double = False
@@ -150,6 +152,9 @@ class Oracle:
         work = self.most_allocated() - before
         self.double = any(out.dtype == torch.float64 for out in first)
         self.models = self.trio([plain, *(self.fresh_model(seed) for _ in range(1 + self.double))])
+        self.exact(self.models.wide, copied(again))
+        if self.widened is not None and not self.widened.asked:
+            self.widened = None
         torch.manual_seed(seed + 1)  # another state of the generator: dropout and its like show
         second = self.run(plain, again)
         same = all(inputs.alike(a, b) for a, b in zip(first, second, strict=True))
@@ -486,7 +491,7 @@ class Oracle:
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
-            with Widened():
+            with self.widened or contextlib.nullcontext():
                 outputs = self.run(wide, upcast)
         finally:
             torch.set_default_dtype(before)
