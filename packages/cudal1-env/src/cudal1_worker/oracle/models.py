@@ -24,12 +24,18 @@ class Models:
 class Widened(TorchDispatchMode):
     """Within, what asks for float32 by name gets float64: a float64 twin with `x.float()` in it would not be one."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = False
+        """Whether something did."""
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Carry out one operator call."""
         kwargs = kwargs or {}
         if kwargs.get("dtype") is torch.float32:
+            self.asked = True
             kwargs = kwargs | {"dtype": torch.float64}
         return func(*args, **kwargs)
 

@@ -43,7 +43,7 @@ from cudal1_worker.program.arm import Failure, describe_error, execute
 
 REFERENCE = "Model"
 _AGAIN = 3
-"""Runs of the reference on moved inputs: four errors that are all a thirtieth of the usual are one in a million."""
+"""Answers to moved inputs: three changes that are all a thirtieth of the usual are one in fifty thousand."""
 
 
 class Oracle:
@@ -54,6 +54,8 @@ class Oracle:
         self.module: types.ModuleType | None = None
         self.models = Models(None, None, None)
         """The reference and its twins; from `state` on with the judge's weights."""
+        self.widened: Widened | None = Widened()
+        """None once it is known that the reference does not ask for float32: each operator takes longer with it."""
         self.profiles: list[Profile | None] = []
         """Of each floating-point output."""
         self.double = False
@@ -152,6 +154,9 @@ class Oracle:
         work = self.peak_allocated() - before
         self.double = any(out.dtype == torch.float64 for out in first)
         self.models = self.trio([plain, *(self.fresh_model(seed) for _ in range(1 + self.double))])
+        self.exact(self.models.wide, copied(again))
+        if self.widened is not None and not self.widened.asked:
+            self.widened = None
         torch.manual_seed(seed + 1)  # another state of the generator: dropout and its like show
         second = self.run(plain, again)
         same = all(inputs.alike(a, b) for a, b in zip(first, second, strict=True))
@@ -252,26 +257,23 @@ class Oracle:
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return the outputs of the reference and its error by element, flat.
 
-        With a seed for it, the reference runs `_AGAIN` times more, on inputs that differ in their last place, and the
-        largest error counts. On other inputs than the task's own, one rounding may decide a whole row (a softmax with
-        two large terms), and be small by chance.
+        With a seed for it, the error is also at least what the right answer changes by when inputs are moved within
+        their last place, `_AGAIN` times. On other inputs than the task's own, one rounding may decide a whole row (a
+        softmax with two large terms). It is of a few sizes only, zero among them, so the reference's own says little.
 
         An output in float64 has no better answer to be held against. There the error in float32 tells: to first order
         the same roundings, each larger by a factor of 2 ** 29 (Higham 2002, chapter 2).
         """
         integers = not all(answer.is_floating_point() for answer in answers)
-        worst: list[torch.Tensor] = []
         seeds = [] if again is None or self.double else [again + number for number in range(_AGAIN)]
-        for seed in seeds:  # before the run on the inputs themselves: a reference may write to them
-            run = self.run(models.plain, self.moved(values, seed, 0.5))
-            errors = [error_of(one, answer) for one, answer in zip(run, answers, strict=True)]
-            worst = [torch.maximum(*both) for both in zip(worst, errors, strict=True)] if worst else errors
+        # Before the run on the inputs themselves: a reference may write to them.
+        changes = [self.changes(models.wide, values, answers, seed) for seed in seeds]
         found = self.run(models.plain, copied(values) if self.double or integers else values)
         if not self.double:
             errors = [error_of(one, answer) for one, answer in zip(found, answers, strict=True)]
-            for place, more in enumerate(worst):
-                if answers[place].is_floating_point():
-                    errors[place] = torch.maximum(errors[place], more)
+            for place, answer in enumerate(answers):
+                if answer.is_floating_point():
+                    errors[place] = torch.stack([errors[place], *(one[place] for one in changes)]).amax(0)
             return found, errors
         narrow = [as_dtype(value, torch.float32) for value in copied(values)]
         exact = self.exact(models.wide, narrow)
@@ -289,6 +291,11 @@ class Oracle:
                 )
             result.append(error_of(rough[k], exact[k]).mul_(2.0**-29))
         return found, result
+
+    def changes(self, wide: Any, values: list[Any], answers: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
+        """What answers change by, flat, when inputs are moved within their last place."""
+        moved = self.exact(wide, self.moved(values, seed, 0.5))
+        return [error_of(one, answer) for one, answer in zip(moved, answers, strict=True)]
 
     def check_answers(self, answers: list[torch.Tensor], size: int) -> None:
         """Refuse a task whose outputs have another size on these inputs."""
@@ -392,18 +399,20 @@ class Oracle:
         """Return the answers of integer outputs to inputs moved by a rounding error."""
 
         def moved(sign: float) -> list[torch.Tensor]:
-            answers = self.exact(
-                self.models.wide, self.moved(values, seed, sign * self.limits[integers[0]].factor, wide=True)
-            )
+            places = sign * self.limits[integers[0]].factor
+            answers = self.exact(self.models.wide, self.moved(values, seed, places))
             return [answers[k] for k in integers]
 
         return moved
 
-    def moved(self, values: list[Any], seed: int, places: float, *, wide: bool = False) -> list[Any]:
-        """Inputs of which each element is changed by up to so many units in its last place, where they may change."""
+    def moved(self, values: list[Any], seed: int, places: float) -> list[Any]:
+        """Inputs of which each element is changed by up to so many units in its last place, where they may change.
+
+        Those are float64.
+        """
         generator = torch.Generator(self.device).manual_seed(seed)
         return [
-            moved_by(value, places, generator, wide=wide)
+            moved_by(value, places, generator)
             if nature.movable
             else value.clone()
             if isinstance(value, torch.Tensor)
@@ -492,7 +501,7 @@ class Oracle:
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
-            with Widened():
+            with self.widened or contextlib.nullcontext():
                 outputs = self.run(wide, upcast)
         finally:
             torch.set_default_dtype(before)

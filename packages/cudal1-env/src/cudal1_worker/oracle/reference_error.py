@@ -151,9 +151,7 @@ def second_values(
     return found
 
 
-def moved_by(value: torch.Tensor, places: float, generator: torch.Generator, *, wide: bool) -> torch.Tensor:
-    """Change each element by up to `places` units in its last place; return float64 if `wide`."""
+def moved_by(value: torch.Tensor, places: float, generator: torch.Generator) -> torch.Tensor:
+    """Return a floating-point tensor as float64 with each element changed by up to `places` units in its last place."""
     noise = torch.rand(value.shape, generator=generator, device=value.device).mul_(2.0).sub_(1.0)
-    share = noise.double().mul_(places * torch.finfo(value.dtype).eps).add_(1.0)
-    found = share.mul_(value)
-    return found if wide else found.to(value.dtype)
+    return noise.double().mul_(places * torch.finfo(value.dtype).eps).add_(1.0).mul_(value)
