@@ -77,7 +77,9 @@ def test_a_size_of_nothing_is_refused(spec: str) -> None:
 
 
 def test_the_error_for_an_unknown_constant_lists_the_known_ones() -> None:
-    with pytest.raises(BrokenTaskError, match=r"integer constant for \['FOO'\] of the size; use some of N = \d+, M = \d+$"):
+    with pytest.raises(
+        BrokenTaskError, match=r"integer constant for \['FOO'\] of the size; use some of N = \d+, M = \d+$"
+    ):
         load_task("starter/diag_matmul@FOO=4")
     task = Task(id="t", source="x = 2.5\n", name="t", level=1, origin="file")
     with pytest.raises(BrokenTaskError, match="has none: leave the size out"):
