@@ -99,7 +99,7 @@ def test_variants_and_counts_keep_tasks_and_statuses_apart() -> None:
         }
 
 
-def test_best_is_the_surest_and_not_the_luckiest() -> None:
+def test_best_has_the_highest_lower_end_not_the_highest_point() -> None:
     sure = evaluation(speedup=2.0, spread=0.01)
     lucky = evaluation(speedup=2.5, spread=0.5)
     impossible = evaluation(speedup=9.0).model_copy(update={"status": Status.IMPOSSIBLE})

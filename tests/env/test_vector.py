@@ -180,7 +180,7 @@ def test_render_shows_each() -> None:
     assert envs.render() == ("toy/add (level 1), attempt 0 of 1\n",) * 2
 
 
-def test_wrong_use_is_explained() -> None:
+def test_incorrect_use_is_explained() -> None:
     envs = make(2)
     with pytest.raises(SettingsError, match="num_envs >= 1"):
         make(0)

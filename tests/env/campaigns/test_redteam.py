@@ -56,7 +56,7 @@ class Chance:
 
 
 @pytest.mark.parametrize(("speedups", "counted"), [((1.5, 0.9), 0.9), ((1.5, 1.4, 1.2), 1.2), ((0.8,), 0.8)])
-def test_a_gain_by_chance_is_none_and_one_that_comes_again_is(speedups: tuple[float, ...], counted: float) -> None:
+def test_only_a_repeated_gain_is_a_reward(speedups: tuple[float, ...], counted: float) -> None:
     attack = next(one for one in programs() if not one.honest and one.runs_on("cpu") and "feedback" not in one.header)
     got = judge_program(cast(Evaluator, Chance(*speedups)), attack)
     assert (got.reward, got.reward_at_first) == (counted, speedups[0])

@@ -491,7 +491,7 @@ def test_the_report_shows_the_origin_of_kernels() -> None:
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
-    """Four tiny tasks: a correct program, an incorrect one, one without a build, and a task that the judge refuses."""
+    """Four tiny tasks: a correct program, an incorrect one, one that does not build, and a refused task."""
     rows = [
         row(1, 1, PROGRAM.format(forward="torch.add(x, 1)"), 9.0),
         row(1, 2, PROGRAM.format(forward="x + 1.001"), 1.2),

@@ -62,7 +62,7 @@ def test_a_neighbour_that_takes_all_memory_harms_itself_only(judge: Judge) -> No
 
 
 @pytest.mark.parametrize("top", ["", "torch.zeros(1, device='cuda')", "# triton"], ids=["plain", "import", "compiles"])
-def test_who_wants_the_gpu_alone_waits_for_less_than_ten_seconds(judge: Judge, top: str) -> None:
+def test_an_exclusive_lease_of_a_gpu_waits_for_less_than_ten_seconds(judge: Judge, top: str) -> None:
     task = load_task(TASK, device="cuda")
     judge.evaluate(task, program(), precision="correct")
     found: list[Evaluation] = []

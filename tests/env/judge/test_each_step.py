@@ -106,7 +106,7 @@ def judge() -> Iterator[Judge]:
 @pytest.mark.slow
 @pytest.mark.parametrize("deed", DEEDS)
 @pytest.mark.parametrize("step", STEPS)
-def test_a_deed_ends_in_its_own_status_within_the_budgets(judge: Judge, step: str, deed: str) -> None:
+def test_misuse_of_each_step_ends_in_its_own_status_within_the_budgets(judge: Judge, step: str, deed: str) -> None:
     began = time.monotonic()
     one = judge.evaluate(TASK, program(step, deed))
     # Forks are refused in the timed loop, and Python ignores what a destructor raises.

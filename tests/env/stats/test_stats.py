@@ -10,9 +10,11 @@ import json
 import math
 import statistics
 import zlib
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
+from _pytest.mark.structures import ParameterSet
 from cudal1_env.records import Speedup
 from cudal1_env.stats import (
     ALPHA,
@@ -43,10 +45,15 @@ from scipy.stats import binom
 
 EVALUATIONS = 400
 EXACT = Spread(sigma=1e-6, degrees_of_freedom=1e6)
-"""What a naive interval believes: processes do not differ."""
+"""Spread of a naive interval, which assumes that processes do not differ."""
 
 times = st.floats(1e-3, 1e3)
 trials_drawn = simulated_trials()
+
+
+def mostly_slow(names: Iterable[str], *quick: str) -> list[ParameterSet]:
+    """Models of noise as cases of a test; all but the quick ones are slow."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
 
 
 def max_misses(evaluations: int) -> int:
@@ -94,7 +101,7 @@ def misses(results, ratio: float = 1.0) -> int:
 # Coverage
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", mostly_slow(MODELS, "typical", "everything"))
 def test_the_same_code_is_not_called_faster_or_slower(name):
     """A against A on a calibrated machine, calibrated afresh for every four evaluations."""
     rng, model = generator(name), MODELS[name]
@@ -111,7 +118,7 @@ def test_the_same_code_is_not_called_faster_or_slower(name):
 
 
 @pytest.mark.parametrize("precision", RULES)
-@pytest.mark.parametrize("name", ["typical", "slow memory", "process shifts", "everything"])
+@pytest.mark.parametrize("name", mostly_slow(["typical", "slow memory", "process shifts", "everything"], "everything"))
 def test_an_uncalibrated_machine_is_served_by_the_default_spread(name, precision):
     rng = generator(name + precision)
     results = [follow(MODELS[name], rng, RULES[precision], DEFAULT_SPREAD) for _ in range(EVALUATIONS)]
@@ -155,7 +162,7 @@ def test_the_worst_peeker_is_paid_for_and_would_win_otherwise():
 
 
 def test_without_the_spread_the_same_code_seems_different():
-    """The simulation has teeth: the naive interval fails it as it failed on the real machine."""
+    """A naive interval fails the simulation as it failed on the real machine."""
     rng = generator("naive")
     rule = StopRule(looks=((1, 25),), half_width=0.03)
     results = [follow(MODELS["process shifts"], rng, rule, EXACT) for _ in range(EVALUATIONS)]
@@ -350,13 +357,13 @@ def test_calibration_on_tasks_of_unlike_noise_goes_by_those_that_tell():
     assert statistics.median(one.degrees_of_freedom for one in found) > 5
 
 
-def test_the_centre_shrugs_off_spikes():
+def test_spikes_move_the_centre_little():
     calm = TrialSamples((2.0,) * 20, tuple(1.0 + 0.001 * (i % 5) for i in range(20)))
     spiked = TrialSamples(calm.reference_ms, (50.0, 50.0, *calm.candidate_ms[2:]))
     assert centre(spiked).log_ratio == pytest.approx(centre(calm).log_ratio, abs=0.001)
 
 
-def test_four_pairs_know_their_noise_badly():
+def test_four_pairs_estimate_their_noise_badly():
     rng = np.random.default_rng(0)
 
     def width(pairs: int) -> float:
@@ -379,7 +386,7 @@ def test_the_shortest_evaluation_is_covered_and_never_absurdly_wide(name):
 
 
 @pytest.mark.parametrize("name", ["judge_cpu.jsonl", "judge_cpu_2_cores_order.jsonl", "judge_cuda.jsonl"])
-def test_pairs_that_were_measured_do_not_remember(result_file, name):
+def test_measured_pairs_are_not_autocorrelated(result_file, name):
     """Why little autocorrelation is allowed for: the mean over trials, less its bias of -1 / n for few values."""
     found = []
     for line in result_file(name).read_text().splitlines():

@@ -53,6 +53,7 @@ def test_our_judge_is_sound_under_mutants_and_templates(report: tuple[Report, di
     assert report[0].sound, report[0].text()
 
 
+@pytest.mark.slow
 def test_mutants_run_and_are_incorrect(report: tuple[Report, dict[str, str]]) -> None:
     for name in MUTANTS:
         assert report[1][f"mutant/{name}"].startswith("not correct (WRONG_OUTPUT"), report[1][f"mutant/{name}"]
@@ -186,7 +187,7 @@ class Naive:
         return Claim(correct=correct, speedup=times[0] / times[1])
 
 
-def test_the_suite_has_teeth() -> None:
+def test_the_suite_finds_mistakes_of_a_naive_evaluator() -> None:
     paid = ("template/honest_first", "template/kept_by_shape")
     names = ("correct", *paid, "mutant/zeros", "mutant/half_precision")
     found = examine(Naive(), [case for case in MUTANT_CASES if case.name in names], margin=1.0)

@@ -154,7 +154,9 @@ def test_memory_that_does_not_come_back_is_the_machines_fault() -> None:
 
 
 @pytest.mark.slow
-def test_a_candidate_is_judged_and_then_the_device_is_found_ill(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_faulty_device_is_an_error_after_the_candidate_was_judged(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
 
     def held(self: CpuDevice) -> Held:
@@ -191,7 +193,7 @@ def test_what_the_device_itself_raises_is_the_machines_fault(judge: Judge, monke
 
 
 @given(BYTES, BYTES)
-def test_a_candidate_that_leaves_half_or_four_gibibytes_is_welcome(before: int, left: int) -> None:
+def test_a_candidate_that_leaves_half_or_four_gibibytes_is_accepted(before: int, left: int) -> None:
     text = headroom_missing(before, left)
     assert (text is None) == (left >= min(4 * GIB, before // 2))
 

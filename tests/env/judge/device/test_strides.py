@@ -15,7 +15,7 @@ DIMENSIONS = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 40)), max_size
 
 
 @given(DIMENSIONS)
-def test_what_is_called_apart_never_meets(dimensions: list[tuple[int, int]]) -> None:
+def test_elements_called_apart_share_no_memory(dimensions: list[tuple[int, int]]) -> None:
     places = [sum(p) for p in itertools.product(*([k * s for k in range(n)] for n, s in dimensions))]
     if apart(dimensions):
         assert len(set(places)) == len(places)

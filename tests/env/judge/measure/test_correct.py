@@ -159,7 +159,7 @@ def test_a_program_that_is_too_slow_alone_is_a_timeout() -> None:
         assert time.monotonic() - began > 1.0, "beside others, then alone"
 
 
-def test_it_waits_for_who_has_the_device_alone(judge: Judge) -> None:
+def test_a_shared_verdict_waits_for_an_exclusive_lease(judge: Judge) -> None:
     judge.evaluate(ADD, RIGHT, precision="correct")
     with lease(core_name(judge.core)):
         thread, found = _begun(judge, RIGHT)
@@ -171,7 +171,7 @@ def test_it_waits_for_who_has_the_device_alone(judge: Judge) -> None:
 
 
 @pytest.mark.slow
-def test_it_gives_way_to_who_wants_the_device_alone(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_verdict_gives_way_to_an_exclusive_lease(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "PATIENCE_S", 0.5)
     judge.evaluate(ADD, RIGHT, precision="correct")
     thread, found = _begun(judge, slow(2.0))
@@ -184,7 +184,7 @@ def test_it_gives_way_to_who_wants_the_device_alone(judge: Judge, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_who_wants_the_device_alone_waits_for_less_than_ten_seconds(judge: Judge) -> None:
+def test_an_exclusive_lease_waits_for_less_than_ten_seconds(judge: Judge) -> None:
     judge.evaluate(ADD, RIGHT, precision="correct")
     thread, found = _begun(judge, slow(12.0))
     time.sleep(1.0)

@@ -23,7 +23,7 @@ def drawn(data: st.DataObject, count: int) -> list[float]:
 
 
 @given(st.data(), SHAPES, st.integers(1, 30))
-def test_pieces_change_nothing(data: st.DataObject, shape: Sequence[int], piece: int) -> None:
+def test_comparing_in_pieces_changes_no_result(data: st.DataObject, shape: Sequence[int], piece: int) -> None:
     count = int(np.prod(shape))
     right = np.array(drawn(data, count))
     # Some elements differ, mostly by what is within a tolerance.

@@ -100,7 +100,7 @@ def test_a_lease_that_is_held_for_too_long_is_a_clear_error(folder: Path) -> Non
     }
 
 
-def test_those_who_share_a_device_keep_others_off_and_are_kept_off(folder: Path) -> None:
+def test_shared_and_exclusive_leases_exclude_each_other(folder: Path) -> None:
     refused = pytest.raises(MachineError, match="timed out waiting for gpu")
     with lease("gpu", shared=True), lease("gpu", shared=True), refused, lease("gpu", wait_s=0.0):
         pass

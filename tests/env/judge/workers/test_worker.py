@@ -239,7 +239,7 @@ def test_a_thread_that_waits_for_its_child_in_the_kernel_is_stopped(boxes: Boxes
     assert stands_still(box)
 
 
-def test_killing_takes_everything_along(boxes: Boxes, spec: Spec, held: Held) -> None:
+def test_killing_a_worker_kills_all_its_children(boxes: Boxes, spec: Spec, held: Held) -> None:
     box = counting(boxes, COUNT_IN_A_CHILD, spec)
     worker = held(box)
     others = worker.other_processes()
@@ -312,7 +312,7 @@ def test_deaths_are_ordered_first_and_awaited_later(boxes: Boxes, spec: Spec, he
     assert not any(os.path.exists(f"/proc/{pid}") for pid in others)
 
 
-def test_what_does_not_die_breaks_the_machine_and_not_the_judge(boxes: Boxes, spec: Spec, held: Held) -> None:
+def test_a_worker_that_does_not_die_is_a_machine_error(boxes: Boxes, spec: Spec, held: Held) -> None:
     worker = held(counting(boxes, COUNT_IN_A_THREAD, spec))
     worker._dying = [worker._pidfd]  # as if it had been killed and went on
     with pytest.raises(MachineError, match="did not die within 0.1 s of SIGKILL"):

@@ -96,7 +96,7 @@ def test_what_is_preloaded_asks_for_a_gpu_without_starting_it(
     assert torch.cuda.is_available is starts_cuda
 
 
-def test_a_zygote_preloads_what_there_is() -> None:
+def test_a_zygote_preloads_installed_modules() -> None:
     zygote = Zygote(preload=["no_such_module", "this"])
     try:
         assert zygote.usable()

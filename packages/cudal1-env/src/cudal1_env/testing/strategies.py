@@ -70,7 +70,7 @@ def noises() -> st.SearchStrategy[Noise]:
         st.builds(Lognormal, sigma=small),
         st.builds(HeavyTails, scale=small, degrees_of_freedom=st.floats(2.0, 10.0)),
         st.builds(Spikes, probability=st.floats(0.0, 0.3), size=st.floats(0.0, 1.0)),
-        st.builds(LinearDrift, per_turn=st.floats(-0.01, 0.01)),
+        st.builds(LinearDrift, per_sample=st.floats(-0.01, 0.01)),
         st.builds(RandomWalk, step=st.floats(0.0, 0.02)),
         st.builds(Autoregressive, sigma=small, rho=st.floats(-0.95, 0.95)),
     )
