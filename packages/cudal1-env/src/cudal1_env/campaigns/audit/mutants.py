@@ -15,10 +15,13 @@ import numpy.typing as npt
 from cudal1_env import mutants
 from cudal1_env.judge.audit import KnownSet, Values
 from cudal1_env.judge.device.tensors import EPSILON, Expected
-from cudal1_env.judge.oracle.numerics import Answer, compare
+from cudal1_env.judge.oracle.numerics import HALF, Answer, compare
 
 Make = Callable[[], Values | None]
 """Makes a mutant: flat, in the output's order, float64 (integers as int64); None where it does not apply."""
+
+_NEIGHBOURS = 16
+"""Elements, next to each other, over whose largest magnitude errors are measured."""
 
 _OWN_ROUNDING = 2.0**-40
 """Differences below this share of the scale are float64's own rounding."""
@@ -83,7 +86,13 @@ def left_by_worker(mutant: Values, expected: Expected) -> Values:
 
 
 def is_equivalent(left: Values, subject: Subject) -> bool:
-    """Whether what was left is the right answer up to one rounding of each element."""
+    """Whether what was left is the right answer up to one rounding of each element.
+
+    In half precision the largest of its neighbours measures it: the subnormal numbers of float16 and numbers next to
+    zero are known to no program that rounds what it adds.
+    """
+    if subject.expected.dtype in HALF:
+        return is_one_rounding(left.astype(np.float64), subject)
     if not subject.expected.floating:
         return bool((left.astype(np.int64) == subject.right).all())
     wide, right = left.astype(np.float64), subject.right
@@ -91,6 +100,25 @@ def is_equivalent(left: Values, subject: Subject) -> bool:
         near = EPSILON[subject.expected.dtype] * np.abs(right) + _OWN_ROUNDING * subject.scale
         same = (wide == right) | (np.isnan(wide) & np.isnan(right)) | (np.abs(wide - right) <= near)
     return bool(same.all())
+
+
+def is_one_rounding(values: Values, out: Subject) -> bool:
+    """Whether each float64 output is off by no more than one unit in the last place of its neighbours' largest."""
+    if not out.expected.floating:
+        return bool((values == out.right).all())
+    errors, largest = beside_neighbours(values, out)
+    return bool((errors <= EPSILON[out.expected.dtype] * largest).all())
+
+
+def beside_neighbours(values: Values, out: Subject) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Errors, shape (n, `_NEIGHBOURS`), infinite where one value is not finite; largest magnitudes, shape (n, 1)."""
+    with np.errstate(all="ignore"):
+        same = (values == out.right) | (np.isnan(values) & np.isnan(out.right))
+        errors = np.where(same, 0.0, np.nan_to_num(np.abs(values - out.right), nan=np.inf, posinf=np.inf))
+    size = np.abs(np.where(np.isfinite(out.right), out.right, 0.0))
+    padding = (0, -len(errors) % _NEIGHBOURS)
+    blocks = np.pad(size, padding).reshape(-1, _NEIGHBOURS)
+    return np.pad(errors, padding).reshape(-1, _NEIGHBOURS), blocks.max(axis=1, keepdims=True, initial=0.0)
 
 
 def passes(left: Values, answer: Answer, subject: Subject) -> bool:
