@@ -88,26 +88,20 @@ def left_by_worker(mutant: Values, expected: Expected) -> Values:
 def is_equivalent(left: Values, subject: Subject) -> bool:
     """Whether what was left is the right answer up to one rounding of each element.
 
-    In half precision the largest of its neighbours measures it: the subnormal numbers of float16 and numbers next to
-    zero are known to no program that rounds what it adds.
+    In half precision the largest of its neighbours measures it, as for programs: numbers next to zero, and the
+    subnormal ones of float16, are known to no program that rounds what it adds.
     """
-    if subject.expected.dtype in HALF:
-        return is_one_rounding(left.astype(np.float64), subject)
     if not subject.expected.floating:
         return bool((left.astype(np.int64) == subject.right).all())
+    own, unit = _OWN_ROUNDING * subject.scale, EPSILON[subject.expected.dtype]
+    if subject.expected.dtype in HALF:
+        errors, largest = beside_neighbours(left.astype(np.float64), subject)
+        return bool((errors <= unit * largest + own).all())
     wide, right = left.astype(np.float64), subject.right
     with np.errstate(all="ignore"):
-        near = EPSILON[subject.expected.dtype] * np.abs(right) + _OWN_ROUNDING * subject.scale
+        near = unit * np.abs(right) + own
         same = (wide == right) | (np.isnan(wide) & np.isnan(right)) | (np.abs(wide - right) <= near)
     return bool(same.all())
-
-
-def is_one_rounding(values: Values, out: Subject) -> bool:
-    """Whether each float64 output is off by no more than one unit in the last place of its neighbours' largest."""
-    if not out.expected.floating:
-        return bool((values == out.right).all())
-    errors, largest = beside_neighbours(values, out)
-    return bool((errors <= EPSILON[out.expected.dtype] * largest).all())
 
 
 def beside_neighbours(values: Values, out: Subject) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from cudal1_data import Task
 
-from cudal1_env.campaigns.audit.mutants import Subject, beside_neighbours, is_one_rounding, left_by_worker, passes
+from cudal1_env.campaigns.audit.mutants import Subject, beside_neighbours, left_by_worker, passes
 from cudal1_env.judge.audit import AuditJudge, KnownSet, Values
+from cudal1_env.judge.device.tensors import EPSILON
 
 MAX_STEPS = 8
 """Steps to which faults are done, spread over the forward pass; the first and the last of each kind and shape count."""
@@ -220,6 +221,14 @@ def passes_in_any_order(judge: AuditJudge, task: Task, one: KnownSet, outputs: S
         if not all_pass(lefts, one, outputs):
             return False
     return True
+
+
+def is_one_rounding(values: Values, out: Subject) -> bool:
+    """Whether each float64 output is off by no more than one unit in the last place of its neighbours' largest."""
+    if not out.expected.floating:
+        return bool((values == out.right).all())
+    errors, largest = beside_neighbours(values, out)
+    return bool((errors <= EPSILON[out.expected.dtype] * largest).all())
 
 
 def errors_of(values: Values, out: Subject) -> npt.NDArray[np.float64]:

@@ -1,9 +1,13 @@
-"""Attention of language models: shared heads of keys and values, for a whole prompt and for one new token."""
+"""Attention of language models: shared heads of keys and values, for a whole prompt and for one new token.
+
+Scores have a spread of one: the rounding of larger ones, in half precision, would hide how values are added up.
+"""
 
 from __future__ import annotations
 
 from cudal1_data.generator.families.llm.block import Block, node
 from cudal1_data.generator.structure import Node
+from cudal1_data.generator.values import Dims
 
 _PREFILL = ((1024, 128), (2048, 32), (2048, 48), (4096, 8), (4096, 12))
 """Tokens, and heads of all sequences: 130 to 200 million scores."""
@@ -13,8 +17,8 @@ _GROUPS = ((8, 1), (8, 2), (16, 2), (16, 4), (32, 8), (16, 8), (32, 4))
 
 def _scores_changed(block: Block, root: Node) -> Node:
     """Cap scores in some."""
-    if block.draw.chance(0.25):
-        cap = block.draw.one((8.0, 10.0, 15.0))
+    if block.draw.chance(0.3):
+        cap = block.draw.one((3.0, 4.0, 5.0))
         block.line(f"scores = {cap} * torch.tanh(scores / {cap})")
         root = node("scale", node("tanh", node("scale", root)))
     return root
@@ -22,7 +26,7 @@ def _scores_changed(block: Block, root: Node) -> Node:
 
 def _weights(block: Block, root: Node, length: str) -> Node:
     """Write the softmax; in some, with a score of each head that takes weight and gives nothing (a sink)."""
-    if block.draw.chance(0.2):
+    if block.draw.chance(0.25):
         sink = block.weight("sink", "HEADS", text="1 + torch.randn(HEADS)")
         rows = "1" if length == "1" else "TOKENS"
         block.line(f"sink = {block.wide('self.sink')}.view(1, HEADS, 1, 1).expand(BATCH, HEADS, {rows}, 1)")
@@ -33,12 +37,21 @@ def _weights(block: Block, root: Node, length: str) -> Node:
     return node("softmax", root, detail="rows")
 
 
+def _gated(block: Block, text: str, dims: Dims, root: Node) -> tuple[str, Node]:
+    """Multiply the result by a gate of its own size in some."""
+    if not block.draw.chance(0.25):
+        return text, root
+    gate = block.input("gate", *dims)
+    block.line(f"out = {text}")
+    return "out * torch.sigmoid(gate)", node("mul", root, node("sigmoid", gate))
+
+
 def prefill_attention(block: Block) -> None:
     """Causal attention of a whole prompt; in some with a window, packed documents, a cap, sinks."""
     draw = block.draw
-    window, packed, slopes = draw.chance(0.3), draw.chance(0.2), draw.chance(0.15)
+    window, packed, slopes = draw.chance(0.35), draw.chance(0.25), draw.chance(0.2)
     layout = "transposed" if draw.chance(0.5) else "contiguous"
-    q = block.input("q", "BATCH", "HEADS", "TOKENS", "HEAD_DIM", text=_sharp(block, "TOKENS"), layout=layout)
+    q = block.input("q", "BATCH", "HEADS", "TOKENS", "HEAD_DIM", layout=layout)
     k, v = (block.input(name, "BATCH", "KV_HEADS", "TOKENS", "HEAD_DIM", layout=layout) for name in ("k", "v"))
     root = _scores(block, q, k)
     root = _scores_changed(block, root)
@@ -61,7 +74,8 @@ def prefill_attention(block: Block) -> None:
     block.line('scores = scores.masked_fill(~seen, float("-inf"))')
     root = node("where", root, *masks, detail=detail)
     out = node("matmul", _weights(block, root, "TOKENS"), v, detail="values")
-    text, dims = f"{block.narrow('weights', 'v')} @ values", ("BATCH", "HEADS", "TOKENS", "HEAD_DIM")
+    dims = ("BATCH", "HEADS", "TOKENS", "HEAD_DIM")
+    text, out = _gated(block, f"{block.narrow('weights', 'v')} @ values", dims, out)
     if draw.chance(0.5):
         text = f"({text}).transpose(1, 2).flatten(2)"
         dims = ("BATCH", "TOKENS", "HEADS * HEAD_DIM")
@@ -81,10 +95,6 @@ def prefill_attention(block: Block) -> None:
         block.size("DOCUMENTS", 3, 8)
 
 
-def _sharp(block: Block, *rows: str) -> str:
-    return f"2 * torch.randn({', '.join(('BATCH', 'HEADS', *rows, 'HEAD_DIM'))})"
-
-
 def _scores(block: Block, q: Node, k: Node, query: str = "q", key: str = "k", value: str = "v") -> Node:
     """Write a head of keys and values for each head of queries, and the scores, in the wide dtype."""
     block.line(f"keys = {key}.repeat_interleave(HEADS // KV_HEADS, dim=1)")
@@ -97,7 +107,7 @@ def decode_attention(block: Block) -> None:
     """Attention of one new token of each sequence to a long cache, of which each sequence has filled some."""
     draw = block.draw
     paged, window = draw.chance(0.35), draw.chance(0.25)
-    q = block.input("q", "BATCH", "HEADS", "HEAD_DIM", text=_sharp(block))
+    q = block.input("q", "BATCH", "HEADS", "HEAD_DIM")
     length = "PAGES * PAGE" if paged else "LENGTH"
     if paged:
         dims = ("BATCH * PAGES", "PAGE", "KV_HEADS", "HEAD_DIM")
@@ -121,7 +131,9 @@ def decode_attention(block: Block) -> None:
     block.line('scores = scores.masked_fill(~seen[:, None, None], float("-inf"))')
     root = node("where", root, lengths, detail="window" if window else "lengths")
     out = node("matmul", _weights(block, root, "1"), v, detail="values")
-    block.returns((f"({block.narrow('weights', 'v')} @ values)[:, :, 0]", ("BATCH", "HEADS", "HEAD_DIM"), out))
+    dims = ("BATCH", "HEADS", "HEAD_DIM")
+    text, out = _gated(block, f"({block.narrow('weights', 'v')} @ values)[:, :, 0]", dims, out)
+    block.returns((text, dims, out))
     _decode_sizes(block, paged=paged, window=window)
 
 

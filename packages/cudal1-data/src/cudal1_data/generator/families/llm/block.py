@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from cudal1_data.generator import grid
@@ -31,7 +32,9 @@ _PASSES = frozenset(
     | {"index_put"}
 )
 """Operators that need a pass of their own over memory."""
-_MOVED_GB = (0.6, 0.8, 1.1, 1.5)
+_SMALL, _LARGE = 32, 131072
+"""The range of usual numbers."""
+_MOVED_GB = (0.5, 0.7, 0.9, 1.2)
 """Gigabytes that a fused kernel moves on a GPU, for blocks that memory bounds."""
 
 
@@ -127,11 +130,19 @@ class Block:
         self.size(name, *(self._usual(wanted, least) for wanted in (cpu, cuda)))
 
     def _usual(self, wanted: float, least: int) -> int:
-        return near(self.draw, wanted, odd=0.0) if wanted >= 32 else max(least, round(wanted))
+        if wanted < _SMALL:
+            return max(least, round(wanted))
+        above = max(0, round(math.log2(wanted / _LARGE)))  # the table of sizes ends there
+        return near(self.draw, wanted / 2**above, odd=0.0) << above
 
-    def moved_elements(self) -> float:
-        """Return how many elements all tensors of a block that memory bounds have on a GPU."""
-        return self.draw.one(_MOVED_GB) * 1e9 / self.item_bytes
+    def moved_elements(self, *, half: float = 1.0, single: float = 1.0) -> float:
+        """Return how many elements all tensors of a block that memory bounds have on a GPU.
+
+        Args:
+            half: Share of the usual amount in half precision: small for references that move much more in between.
+            single: The same in single precision.
+        """
+        return self.draw.one(_MOVED_GB) * (half if self.half else single) * 1e9 / self.item_bytes
 
 
 def _leaves(root: Node) -> Iterator[Node]:

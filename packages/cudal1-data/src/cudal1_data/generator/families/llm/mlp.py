@@ -42,7 +42,7 @@ _ACTIVATIONS = (
 def gated_mlp(block: Block) -> None:
     """Multiply what one layer makes by an activation of what another makes; most with a layer behind."""
     draw = block.draw
-    if chosen(draw, ("layers", "activation"), (3, 1)) == "activation":
+    if chosen(draw, ("layers", "activation"), (7, 1)) == "activation":
         _activation_only(block)
         return
     act = draw.one(_ACTIVATIONS)
@@ -81,7 +81,7 @@ def gated_mlp(block: Block) -> None:
     products = 2 + down
     block.size("HIDDEN", cpu_hidden, hidden)
     block.size("INNER", cpu_inner, inner)
-    flops = _FLOPS[block.program.dtype] * draw.one((1.0, 1.5, 2.5)) * (1.5 if block.half else 4.0)
+    flops = _FLOPS[block.program.dtype] * draw.one((1.0, 1.5, 2.5)) * (1.5 if block.half else 2.5)
     cpu = (2.4e7 if block.half else 2.4e8) / (2 * products * cpu_hidden * cpu_inner)
     block.rows("TOKENS", cpu, flops / (2 * products * hidden * inner), least=4)
 

@@ -95,7 +95,7 @@ def residual_norm(block: Block) -> None:
     out = norm.apply(h, total, "out", "weight", "self.weight")
     block.returns(("out", dims, out), ("residual", dims, total))
     hidden = block.size("HIDDEN", draw.one(_HIDDEN))
-    block.rows("TOKENS", _CPU_ELEMENTS / hidden, block.moved_elements() / streams / hidden, least=8)
+    block.rows("TOKENS", _CPU_ELEMENTS / hidden, block.moved_elements(half=0.6) / streams / hidden, least=8)
 
 
 def modulated_norm(block: Block) -> None:
@@ -134,5 +134,5 @@ def modulated_norm(block: Block) -> None:
     cpu_hidden = hidden // 8 if from_layer else hidden // 2
     block.size("HIDDEN", cpu_hidden, hidden)
     block.size("BATCH", 4, draw.one((4, 8, 16)))
-    elements = block.moved_elements() / (4 if gated else 2)
+    elements = block.moved_elements(half=0.5, single=0.8) / (4 if gated else 2)
     block.rows("TOKENS", _CPU_ELEMENTS / cpu_hidden / 4, elements / hidden / block.program.sizes["BATCH"][1], least=8)

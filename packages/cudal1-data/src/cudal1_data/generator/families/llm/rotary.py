@@ -91,7 +91,7 @@ def _head_sizes(block: Block) -> None:
     block.size("HEAD_DIM", width)
     batch = draw.one((2, 4, 8))
     block.size("BATCH", 2, batch)
-    tokens = block.moved_elements() / (2 * batch * (heads + kv_heads) * width)
+    tokens = block.moved_elements(half=0.35, single=0.7) / (2 * batch * (heads + kv_heads) * width)
     block.rows("TOKENS", 4.5e5 / (6 * width), tokens, least=8)
 
 

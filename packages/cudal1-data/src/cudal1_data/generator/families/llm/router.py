@@ -1,6 +1,6 @@
 """Routers of a mixture of experts: the weights of the best experts, alone or with what the experts made.
 
-The logits of a token are a random order of experts with gaps, so that no rounding exchanges two of them.
+The logits of a token have gaps of 0.1 at least, in random order, so that no rounding exchanges two of them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ def router(block: Block) -> None:
     combined, sigmoid, grouped = draw.chance(0.5), draw.chance(0.35), draw.chance(0.3)
     made = (
         "order = torch.rand(TOKENS, EXPERTS).argsort(dim=-1)",
-        "logits = 24 * (order + 0.5 * torch.rand(TOKENS, EXPERTS)) / EXPERTS - 12",
+        "ranked = (0.1 + 0.6 * torch.rand(TOKENS, EXPERTS)).cumsum(dim=-1)",
+        f"ranked = ranked - ranked[:, -1:] + {2 if sigmoid else 10} * torch.rand(TOKENS, 1)",
+        "logits = ranked.gather(1, order)",
     )
-    if sigmoid:
-        made = (made[0], made[1].replace("24", "8").replace("12", "4"))
     root = block.raw("logits", ("TOKENS", "EXPERTS"), *made)
     if grouped:
         root = _of_best_groups(block, root)
@@ -35,7 +35,7 @@ def router(block: Block) -> None:
         _combined(block, root, name, late=late)
     else:
         _dense(block, root, name, late=late)
-    experts, count = draw.one([one for one in _EXPERTS if one[0] >= 64] if grouped else _EXPERTS)
+    experts, count = draw.one([one for one in _EXPERTS if one[0] >= (8 if combined and not grouped else 64)])
     experts = block.size("EXPERTS", min(experts, 64), experts)
     block.size("TOP_K", min(count, 6), count)
     if grouped:
@@ -44,9 +44,9 @@ def router(block: Block) -> None:
     if combined:
         hidden = block.size("HIDDEN", 256, draw.one((2048, 4096, 5120, 7168)))
         cpu = 2.0e6 / (256 * block.program.sizes["TOP_K"][0])
-        block.rows("TOKENS", cpu, block.moved_elements() / (hidden * (count + 1)), least=8)
+        block.rows("TOKENS", cpu, block.moved_elements(half=0.4, single=0.8) / (hidden * (count + 1)), least=8)
     else:
-        block.rows("TOKENS", 1.2e5 / block.program.sizes["EXPERTS"][0], draw.one((0.3e9, 0.5e9)) / (4 * experts))
+        block.rows("TOKENS", 1.2e5 / block.program.sizes["EXPERTS"][0], draw.one((0.25e9, 0.4e9)) / (4 * experts))
 
 
 def _of_best_groups(block: Block, root: Node) -> Node:

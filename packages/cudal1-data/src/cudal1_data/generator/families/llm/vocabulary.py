@@ -15,7 +15,7 @@ def cross_entropy(block: Block) -> None:
     draw = block.draw
     dims = ("TOKENS", "VOCAB")
     # The rounding of logits in half precision would hide all other steps.
-    layer = not block.half and draw.chance(0.3)
+    layer = not block.half and draw.chance(0.6)
     if layer:
         x = block.input("x", "TOKENS", "HIDDEN")
         head = block.weight("head", "VOCAB", "HIDDEN", text="3 * torch.randn(VOCAB, HIDDEN) / HIDDEN**0.5")
@@ -73,12 +73,12 @@ def _loss_sizes(block: Block, *, layer: bool) -> None:
         hidden, vocab = draw.one(((2048, 32000), (2048, 50304), (4096, 32000)))
         block.size("HIDDEN", 256, hidden)
         block.size("VOCAB", 4096, vocab)
-        block.rows("TOKENS", 48, draw.one((1.0, 2.0)) * 1.6e11 / (2 * hidden * vocab), least=8)
+        block.rows("TOKENS", 48, draw.one((1.0, 2.0)) * 1.0e11 / (2 * hidden * vocab), least=8)
         return
     small = draw.one((16000, 32000))
     vocab = block.size("VOCAB", small, draw.one(VOCABULARIES))
     cpu = (4.0e5 if block.half else 1.0e6) / small
-    block.rows("TOKENS", cpu, block.moved_elements() / vocab, least=16)
+    block.rows("TOKENS", cpu, block.moved_elements(half=0.5, single=0.6) / vocab, least=16)
 
 
 def capped_logits(block: Block) -> None:
@@ -107,5 +107,5 @@ def capped_logits(block: Block) -> None:
     block.size("HIDDEN", 128 if block.half else 512, hidden)
     block.size("VOCAB", 2048, vocab)
     cpu = (2e7 if block.half else 1e8) / (2 * block.program.sizes["HIDDEN"][0] * 2048)
-    flops = _FLOPS[block.program.dtype] * draw.one((1.0, 1.5)) * (0.8 if block.half else 3.0)
+    flops = _FLOPS[block.program.dtype] * draw.one((1.0, 1.5)) * (0.8 if block.half else 2.0)
     block.rows("TOKENS", cpu, flops / (2 * hidden * vocab), least=4)
