@@ -80,7 +80,9 @@ FAST = {
         ("WINDOW", "DOCUMENTS", "slope", "tanh", "sink", "gate"),
         (),
         """
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        length, width = q.shape[2], k.shape[2]
+        seen = torch.ones(length, width, dtype=torch.bool, device=q.device).tril(width - length)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
         return {out}
         """,
     ),

@@ -1,6 +1,7 @@
 """Attention of language models: shared heads of keys and values, for a whole prompt and for one new token.
 
-Scores have a spread of one: the rounding of larger ones, in half precision, would hide how values are added up.
+Scores have a spread of one, in bfloat16 of 1.5. The rounding of larger ones would hide how values are added up; beside
+that of smaller ones in bfloat16, the rounding of the weights alone can exceed what a program may err.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ _PREFILL = ((1024, 128), (2048, 32), (2048, 48), (4096, 8), (4096, 12))
 """Tokens, and heads of all sequences: 130 to 200 million scores."""
 _GROUPS = ((8, 1), (8, 2), (16, 2), (16, 4), (32, 8), (16, 8), (32, 4))
 """Heads of queries, and of keys and values."""
+
+
+def _queries(block: Block, *rows: str) -> str:
+    spread = "1.5 * " if block.program.dtype == "bfloat16" else ""
+    return f"{spread}torch.randn({', '.join(('BATCH', 'HEADS', *rows, 'HEAD_DIM'))})"
 
 
 def _scores_changed(block: Block, root: Node) -> Node:
@@ -47,31 +53,30 @@ def _gated(block: Block, text: str, dims: Dims, root: Node) -> tuple[str, Node]:
 
 
 def prefill_attention(block: Block) -> None:
-    """Causal attention of a whole prompt; in some with a window, packed documents, a cap, sinks."""
+    """Causal attention of a prompt, or of its next part; in some with a window, packed documents, a cap, sinks."""
     draw = block.draw
-    window, packed, slopes = draw.chance(0.35), draw.chance(0.25), draw.chance(0.2)
+    # A prompt's first tokens see few others: two or three rounded weights err too unevenly for bfloat16's tolerance.
+    later = block.program.dtype == "bfloat16" or draw.chance(0.3)
+    window, packed, slopes = draw.chance(0.35), not later and draw.chance(0.35), draw.chance(0.2)
     layout = "transposed" if draw.chance(0.5) else "contiguous"
-    q = block.input("q", "BATCH", "HEADS", "TOKENS", "HEAD_DIM", layout=layout)
-    k, v = (block.input(name, "BATCH", "KV_HEADS", "TOKENS", "HEAD_DIM", layout=layout) for name in ("k", "v"))
-    root = _scores(block, q, k)
-    root = _scores_changed(block, root)
+    length = "PREFIX + TOKENS" if later else "TOKENS"
+    q = block.input("q", "BATCH", "HEADS", "TOKENS", "HEAD_DIM", text=_queries(block, "TOKENS"), layout=layout)
+    k, v = (block.input(name, "BATCH", "KV_HEADS", length, "HEAD_DIM", layout=layout) for name in ("k", "v"))
+    root = _scores_changed(block, _scores(block, q, k))
+    block.line(f"place = torch.arange({length}, device=q.device)")
+    block.line(f"back = {'place[PREFIX:]' if later else 'place'}[:, None] - place")
     if slopes:  # a slope for each head, times the distance (ALiBi)
         block.line("slope = 2.0 ** (-8 * torch.arange(1, HEADS + 1, device=q.device) / HEADS)")
-    block.line("place = torch.arange(TOKENS, device=q.device)")
-    if slopes:
-        block.line("scores = scores - slope[:, None, None] * (place[:, None] - place)")
+        block.line("scores = scores - slope[:, None, None] * back")
         root = node("sub", root, node("distance"))
-    block.line("seen = place[:, None] >= place")
-    detail = "causal"
-    if window:
-        block.line("seen = seen & (place[:, None] - place < WINDOW)")
-        detail = "window"
+    block.line("seen = (back >= 0) & (back < WINDOW)" if window else "seen = back >= 0")
     masks: list[Node] = []
     if packed:
         made = "documents = torch.randint(DOCUMENTS, (BATCH, TOKENS)).sort(dim=-1).values"
         masks = [block.raw("documents", ("BATCH", "TOKENS"), made, kind="i")]
         block.line("seen = seen & (documents[:, None, :, None] == documents[:, None, None, :])")
     block.line('scores = scores.masked_fill(~seen, float("-inf"))')
+    detail = " ".join(["later"] * later + ["window" if window else "causal"])
     root = node("where", root, *masks, detail=detail)
     out = node("matmul", _weights(block, root, "TOKENS"), v, detail="values")
     dims = ("BATCH", "HEADS", "TOKENS", "HEAD_DIM")
@@ -80,17 +85,25 @@ def prefill_attention(block: Block) -> None:
         text = f"({text}).transpose(1, 2).flatten(2)"
         dims = ("BATCH", "TOKENS", "HEADS * HEAD_DIM")
     block.returns((text, dims, out))
+    _prefill_sizes(block, later=later, window=window, packed=packed)
+
+
+def _prefill_sizes(block: Block, *, later: bool, window: bool, packed: bool) -> None:
+    draw = block.draw
     heads, kv_heads = draw.one(_GROUPS)
     tokens, rows = draw.one(_PREFILL)
-    cpu_tokens = 64 if block.half else 256
     heads = min(heads, rows)
+    cpu_tokens = 64 if block.half else 256
     block.size("BATCH", 1, max(1, rows // heads))
     block.size("HEADS", 4, heads)
     block.size("KV_HEADS", 1 if kv_heads == 1 else 2, min(kv_heads, heads // 2))
-    block.size("TOKENS", cpu_tokens, tokens)
     block.size("HEAD_DIM", draw.one((64, 128)))
+    if later:
+        tokens = tokens * 3 // 4
+        block.size("PREFIX", cpu_tokens, tokens)
+    block.size("TOKENS", cpu_tokens, tokens)
     if window:
-        block.size("WINDOW", cpu_tokens // 4, tokens // draw.one((2, 4, 8)))
+        block.size("WINDOW", cpu_tokens * 3 // 4, tokens // draw.one((2, 4)))
     if packed:
         block.size("DOCUMENTS", 3, 8)
 
@@ -107,7 +120,7 @@ def decode_attention(block: Block) -> None:
     """Attention of one new token of each sequence to a long cache, of which each sequence has filled some."""
     draw = block.draw
     paged, window = draw.chance(0.35), draw.chance(0.25)
-    q = block.input("q", "BATCH", "HEADS", "HEAD_DIM")
+    q = block.input("q", "BATCH", "HEADS", "HEAD_DIM", text=_queries(block))
     length = "PAGES * PAGE" if paged else "LENGTH"
     if paged:
         dims = ("BATCH * PAGES", "PAGE", "KV_HEADS", "HEAD_DIM")
@@ -146,8 +159,8 @@ def _decode_sizes(block: Block, *, paged: bool, window: bool) -> None:
     """Of keys, when both caches are read, and written and read again for each head of queries."""
     length = draw.one((4096, 8192, 16384))
     batch = max(1, round(elements / (kv_heads * width * length)))
-    cpu = 768 if block.half else 512
-    block.size("BATCH", 4, batch)
+    cpu = 1536
+    block.size("BATCH", 2, batch)
     block.size("HEADS", 8 if kv_heads > 1 else 4, heads)
     block.size("KV_HEADS", 2 if kv_heads > 1 else 1, kv_heads)
     if paged:
@@ -157,4 +170,4 @@ def _decode_sizes(block: Block, *, paged: bool, window: bool) -> None:
     else:
         block.size("LENGTH", cpu, length)
     if window:
-        block.size("WINDOW", cpu // 2, length // draw.one((2, 4)))
+        block.size("WINDOW", 3 * cpu // 4, length // draw.one((2, 4)))

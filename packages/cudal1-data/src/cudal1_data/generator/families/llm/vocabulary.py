@@ -77,8 +77,7 @@ def _loss_sizes(block: Block, *, layer: bool) -> None:
         return
     small = draw.one((16000, 32000))
     vocab = block.size("VOCAB", small, draw.one(VOCABULARIES))
-    cpu = (4.0e5 if block.half else 1.0e6) / small
-    block.rows("TOKENS", cpu, block.moved_elements(half=0.5, single=0.6) / vocab, least=16)
+    block.rows("TOKENS", 8.0e5 / small, block.moved_elements(half=0.5, single=0.6) / vocab, least=16)
 
 
 def capped_logits(block: Block) -> None:
