@@ -97,6 +97,20 @@ def test_every_mutant_differs_from_an_ordinary_answer() -> None:
     assert sorted(found["swapped rows"]()) == sorted(right)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rounding_in_half_precision_is_harmless_next_to_zero_too(dtype: str) -> None:
+    """Subnormal numbers of float16 err by more than a unit in the last place of their own."""
+    random = np.random.default_rng(0)
+    right = random.normal(size=64)
+    right[::8] *= 1e-7
+    subject = Subject(right, Expected((64,), dtype, aliases=False), float(abs(right).max()), (), right, random)
+    found = makers(subject)
+    for name in ("rounded to float16", "scaled by 1.01", "zeros", "one element wrong"):
+        mutant = found[name]()
+        assert mutant is not None
+        assert is_equivalent(left_by_worker(mutant, subject.expected), subject) == (name == "rounded to float16"), name
+
+
 def test_mutants_of_integers_and_of_single_numbers() -> None:
     random = np.random.default_rng(0)
     right = np.array([0, 1, 1, 0, 1])

@@ -15,10 +15,13 @@ import numpy.typing as npt
 from cudal1_env import mutants
 from cudal1_env.judge.audit import KnownSet, Values
 from cudal1_env.judge.device.tensors import EPSILON, Expected
-from cudal1_env.judge.oracle.numerics import Answer, compare
+from cudal1_env.judge.oracle.numerics import HALF, Answer, compare
 
 Make = Callable[[], Values | None]
 """Makes a mutant: flat, in the output's order, float64 (integers as int64); None where it does not apply."""
+
+_NEIGHBOURS = 16
+"""Elements, next to each other, over whose largest magnitude errors are measured."""
 
 _OWN_ROUNDING = 2.0**-40
 """Differences below this share of the scale are float64's own rounding."""
@@ -83,14 +86,33 @@ def left_by_worker(mutant: Values, expected: Expected) -> Values:
 
 
 def is_equivalent(left: Values, subject: Subject) -> bool:
-    """Whether the mutant is the correct answer up to one rounding of each element."""
+    """Whether the mutant is the correct answer up to one rounding of each element.
+
+    In half precision the largest of its neighbours measures it, as for programs: numbers next to zero, and the
+    subnormal ones of float16, are known to no program that rounds what it adds.
+    """
     if not subject.expected.floating:
         return bool((left.astype(np.int64) == subject.correct).all())
-    wide, correct = left.astype(np.float64), subject.correct
+    own, unit = _OWN_ROUNDING * subject.scale, EPSILON[subject.expected.dtype]
+    if subject.expected.dtype in HALF:
+        errors, largest = beside_neighbours(left.astype(np.float64), subject)
+        return bool((errors <= unit * largest + own).all())
+    wide, right = left.astype(np.float64), subject.correct
     with np.errstate(all="ignore"):
-        near = EPSILON[subject.expected.dtype] * np.abs(correct) + _OWN_ROUNDING * subject.scale
-        same = (wide == correct) | (np.isnan(wide) & np.isnan(correct)) | (np.abs(wide - correct) <= near)
+        near = unit * np.abs(right) + own
+        same = (wide == right) | (np.isnan(wide) & np.isnan(right)) | (np.abs(wide - right) <= near)
     return bool(same.all())
+
+
+def beside_neighbours(values: Values, out: Subject) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Errors, shape (n, `_NEIGHBOURS`), infinite where one value is not finite; largest magnitudes, shape (n, 1)."""
+    with np.errstate(all="ignore"):
+        same = (values == out.correct) | (np.isnan(values) & np.isnan(out.correct))
+        errors = np.where(same, 0.0, np.nan_to_num(np.abs(values - out.correct), nan=np.inf, posinf=np.inf))
+    size = np.abs(np.where(np.isfinite(out.correct), out.correct, 0.0))
+    padding = (0, -len(errors) % _NEIGHBOURS)
+    blocks = np.pad(size, padding).reshape(-1, _NEIGHBOURS)
+    return np.pad(errors, padding).reshape(-1, _NEIGHBOURS), blocks.max(axis=1, keepdims=True, initial=0.0)
 
 
 def passes(left: Values, answer: Answer, subject: Subject) -> bool:

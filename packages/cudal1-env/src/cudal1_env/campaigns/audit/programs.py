@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from cudal1_data import Task
 
-from cudal1_env.campaigns.audit.mutants import Subject, left_by_worker, passes
+from cudal1_env.campaigns.audit.mutants import Subject, beside_neighbours, left_by_worker, passes
 from cudal1_env.judge.audit import AuditJudge, KnownSet, Values
 from cudal1_env.judge.device.tensors import EPSILON
 
@@ -30,9 +30,6 @@ HONEST = ("16 partial sums", "reversed terms", "sequential sums")
 """Orders of summation that the tolerance must allow, in each step at once (`cudal1_worker.oracle.steps.HONEST`)."""
 
 _OWN_ERRORS = 2.0
-_NEIGHBOURS = 16
-"""Elements, next to each other, over whose largest magnitude errors are measured."""
-
 _TINY = float(np.finfo(np.float32).tiny)
 _FADED = 1e-6
 """What is below this share of the output's largest magnitude has faded."""
@@ -230,7 +227,7 @@ def is_one_rounding(values: Values, out: Subject) -> bool:
     """Whether each float64 output is off by no more than one unit in the last place of its neighbours' largest."""
     if not out.expected.floating:
         return bool((values == out.correct).all())
-    errors, largest = _beside_neighbours(values, out)
+    errors, largest = beside_neighbours(values, out)
     return bool((errors <= EPSILON[out.expected.dtype] * largest).all())
 
 
@@ -240,21 +237,10 @@ def errors_of(values: Values, out: Subject) -> npt.NDArray[np.float64]:
     The largest absolute error, and the root mean square of errors over the largest magnitude among their neighbours:
     the second sees what faded elements lose.
     """
-    errors, largest = _beside_neighbours(values, out)
+    errors, largest = beside_neighbours(values, out)
     with np.errstate(all="ignore"):
         mean_square = float(np.square(errors / np.maximum(largest, _TINY)).sum()) / max(errors.size, 1)
     return np.array([float(errors.max(initial=0.0)), mean_square**0.5])
-
-
-def _beside_neighbours(values: Values, out: Subject) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Errors, shape (n, `_NEIGHBOURS`), infinite where one value is not finite; largest magnitudes, shape (n, 1)."""
-    with np.errstate(all="ignore"):
-        same = (values == out.correct) | (np.isnan(values) & np.isnan(out.correct))
-        errors = np.where(same, 0.0, np.nan_to_num(np.abs(values - out.correct), nan=np.inf, posinf=np.inf))
-    size = np.abs(np.where(np.isfinite(out.correct), out.correct, 0.0))
-    padding = (0, -len(errors) % _NEIGHBOURS)
-    blocks = np.pad(size, padding).reshape(-1, _NEIGHBOURS)
-    return np.pad(errors, padding).reshape(-1, _NEIGHBOURS), blocks.max(axis=1, keepdims=True, initial=0.0)
 
 
 def _dropped(program: Program, own: Sequence[Values], outputs: Sequence[Subject]) -> list[Values]:
