@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from cudal1_data import load_task
 from cudal1_data.corpus.build import build
 from cudal1_data.corpus.model import LABEL_STATUS
 from cudal1_data.kernelgen.make import variants
@@ -14,6 +13,7 @@ from cudal1_env.campaigns.verify import PooledJudge
 from cudal1_env.hardware import has_gpu
 from cudal1_env.judge import JudgeSettings
 from cudal1_env.records import Status
+from first_stream import stored_task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu(), reason="needs an NVIDIA GPU")]
 
@@ -37,7 +37,7 @@ def judge() -> Iterator[PooledJudge]:
 @pytest.mark.parametrize("backend", ["triton", "cuda-nvrtc"])
 @pytest.mark.parametrize("task_id", IDS)
 def test_kernels_are_correct(judge: PooledJudge, task_id: str, backend: Backend) -> None:
-    task = load_task(task_id, device="cuda")
+    task = stored_task(task_id, device="cuda")
     made = variants(task, (backend,))
     chosen = made[:: max(1, len(made) // 6)]
     found = judge.evaluate_many([(task, one.source) for one in chosen])
@@ -50,14 +50,14 @@ def test_kernels_are_correct(judge: PooledJudge, task_id: str, backend: Backend)
 
 
 def test_extensions_are_correct(judge: PooledJudge) -> None:
-    task = load_task("generated/norm-3-1", device="cuda")
+    task = stored_task("generated/norm-3-1", device="cuda")
     (*_, made) = variants(task, ("cuda-load-inline",))
     record = judge.evaluate(task, made.source)
     assert record.status is Status.CORRECT, f"{record.message}\n{record.stderr[-2000:]}"
 
 
 def test_failures_fail_as_labelled(judge: PooledJudge) -> None:
-    task = load_task("generated/elementwise-3-1", device="cuda")
+    task = stored_task("generated/elementwise-3-1", device="cuda")
     pairs = [
         pair
         for pair in build([task], per_task=4, failures=9, backends=("cuda-nvrtc", "triton"))
