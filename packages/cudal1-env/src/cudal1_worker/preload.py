@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -16,9 +17,11 @@ from cudal1_worker import gpus
 def preload(names: Iterable[str]) -> None:
     """Import modules, as far as they are there; those that ask for a GPU at their import get an answer from /dev."""
     with _asked_without_the_driver():
+        logging.disable(logging.WARNING)  # torch's about a machine without a GPU
         for name in names:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
+        logging.disable(logging.NOTSET)
 
 
 @contextlib.contextmanager

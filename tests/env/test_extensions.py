@@ -1,0 +1,294 @@
+"""Programs with an extension: compiled once, before any lease, and never with another program's files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cudal1_data import Task
+from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.workers.build_folders import BuildFolders
+from cudal1_env.judge.workers.worker import Worker
+from cudal1_env.records import Status
+from cudal1_worker import compilers
+from cudal1_worker.compilers import compile as compiling
+
+REFERENCE = """import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+def get_inputs():
+    return [torch.randn(4096)]
+
+
+def get_init_inputs():
+    return []
+"""
+TASK = Task(id="file/twice", source=REFERENCE, name="twice", level=1, origin="file")
+PROGRAM = '''# Extensions without torch's headers, which compile in no time: one fails, one has a folder of its own.
+import ctypes
+import os
+
+import torch
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+
+TEXT = """extern "C" void twice(const float* x, float* y, long n) {
+    for (long i = 0; i < n; ++i) y[i] = FACTOR * x[i];
+}"""
+
+
+def made(name, text, **more):
+    more |= {"no_implicit_headers": True, "is_python_module": False, "extra_cflags": ["-DFACTOR=2"]}
+    return load_inline(name, text, **more)
+
+
+try:
+    made("bad", "unknown text;")
+    raise SystemExit("it compiles")
+except RuntimeError as error:
+    assert "unknown" in str(error), error
+os.makedirs("here", exist_ok=True)
+path = made("own", TEXT, build_directory="here")
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.twice = ctypes.CDLL(made("one", TEXT)).twice
+
+    def forward(self, x):
+        y = torch.empty_like(x)
+        self.twice(ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(y.data_ptr()), ctypes.c_long(x.numel()))
+        return y
+'''
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def judge(cache: Path) -> Iterator[Judge]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        one = Judge(JudgeSettings(device="cpu"))
+    with one:
+        if one._builder.key(one._case(TASK, PROGRAM, "training")) is None:
+            pytest.skip("no mount namespaces here, so builds are not kept")
+        yield one
+
+
+@pytest.fixture
+def entries(cache: Path) -> Callable[[], list[Path]]:
+    """What the store holds; it begins empty."""
+    folder = cache / "cudal1" / "builds"
+    shutil.rmtree(folder, ignore_errors=True)
+    return lambda: sorted(folder.iterdir())
+
+
+def test_a_second_verdict_begins_with_the_build_of_the_first(
+    judge: Judge, entries: Callable[[], list[Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    ask, keep = Worker.ask, BuildFolders.keep
+
+    def noted_ask(worker: Worker, message: dict[str, object], *rest: object, **more: object) -> object:
+        if worker.control is not None:  # an arm's, not the oracle's
+            asked.append(str(message["op"]))
+        return ask(worker, message, *rest, **more)  # type: ignore[arg-type]
+
+    def noted_keep(folders: BuildFolders, folder: Path | None, pid: int) -> Path:
+        asked.append("snapshot")
+        return keep(folders, folder, pid)
+
+    monkeypatch.setattr(Worker, "ask", noted_ask)
+    monkeypatch.setattr(BuildFolders, "keep", noted_keep)
+    first = judge.evaluate(TASK, PROGRAM)
+    assert first.status is Status.CORRECT, first.message
+    # No seed, weight or input of the verdict has been told: only the text, and made-up inputs.
+    assert asked[:3] == ["build", "ahead", "snapshot"]
+    assert len(entries()) == 1
+    asked.clear()
+    second = judge.evaluate(TASK, PROGRAM)
+    assert second.status is Status.CORRECT, second.message
+    assert "ahead" not in asked
+    assert second.seconds.build_s < first.seconds.build_s
+    other = judge.evaluate(TASK, PROGRAM.replace("FACTOR=2", "FACTOR=3"))
+    assert other.status is Status.WRONG_OUTPUT, other.message
+    assert len(entries()) == 2
+
+
+@pytest.mark.slow
+def test_no_worker_after_the_first_runs_a_compiler(judge: Judge, entries: Callable[[], list[Path]]) -> None:
+    """Each worker of a program finds objects and failures that its first one made."""
+    case = judge._case(TASK, PROGRAM, "training")
+    pool = judge._pool(case, None)
+    judge._builder.drop(judge._builder.build(case, pool))
+    kept = next(iter(entries())) / "files" / compilers.COMPILED
+    made = sorted(path.name for path in kept.iterdir())
+    assert len(made) == 2, "one text that fails, and one that two extensions share"
+    assert sorted(path.name for path in kept.rglob("object")) == ["object"]
+    again = judge._builder.build(case, pool)
+    try:
+        assert again.arm is not None
+        again.arm.thaw()
+        again.arm.construct(1)
+        folder = Path(f"/proc/{again.arm.worker.pid}/root/tmp/build") / compilers.COMPILED
+        assert sorted(path.name for path in folder.iterdir()) == made
+    finally:
+        judge._builder.drop(again)
+
+
+@pytest.mark.slow
+def test_a_damaged_build_is_made_again(judge: Judge, entries: Callable[[], list[Path]]) -> None:
+    assert judge.evaluate(TASK, PROGRAM).status is Status.CORRECT
+    (entry,) = entries()
+    for library in entry.rglob("*.so"):
+        library.write_bytes(b"damaged")
+    one = judge.evaluate(TASK, PROGRAM)
+    assert one.status is Status.CORRECT, one.message
+    assert entries() == [entry]
+    assert all(library.read_bytes() != b"damaged" for library in entry.rglob("*.so"))
+
+
+PLANTER = """# triton
+import os
+
+import torch
+import torch.nn as nn
+
+FOLDER = os.environ["TRITON_CACHE_DIR"]
+FOUND = sorted(os.listdir(FOLDER)) if os.path.isdir(FOLDER) else []
+
+
+class ModelNew(nn.Module):
+    calls = 0
+
+    def forward(self, x):
+        os.makedirs(FOLDER, exist_ok=True)
+        self.calls += 1
+        torch.save((x, x * 2), f"{FOLDER}/{os.getpid()}-{self.calls}")
+        assert len(FOUND) <= 1, FOUND
+        return x * 2
+"""
+
+
+def test_nothing_of_a_verdict_gets_into_the_store(judge: Judge, entries: Callable[[], list[Path]]) -> None:
+    for _ in range(2):
+        one = judge.evaluate(TASK, PLANTER)
+        assert one.status is Status.CORRECT, one.message
+        (entry,) = entries()
+        assert len(list((entry / "files" / "triton").iterdir())) == 1, "what its call on made-up inputs left"
+
+
+# --- one compilation --------------------------------------------------------------------------------------------------
+
+
+def compile_with(
+    name: str, folder: Path, source: Path, *flags: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Call a script of `compilers` as torch's ninja file does."""
+    output = folder / f"{source.stem}.o"
+    command = [f"{compilers.FOLDER}/{name}", "-MMD", "-MF", f"{output}.d", "-DTORCH_EXTENSION_NAME=one", *flags]
+    given = {**os.environ, **compilers.settings(os.environ, str(folder)), **environment}
+    return subprocess.run([*command, "-c", str(source), "-o", str(output)], env=given, capture_output=True, text=True)
+
+
+@pytest.fixture
+def counting(tmp_path: Path) -> tuple[str, Path]:
+    """A compiler that counts its calls."""
+    real, script, calls = shutil.which("c++"), tmp_path / "counting", tmp_path / "calls"
+    assert real is not None
+    script.write_text(f'#!/bin/sh\necho "$@" >> {calls}\nexec {real} "$@"\n')
+    script.chmod(0o755)
+    return str(script), calls
+
+
+def test_a_text_is_compiled_once_whatever_it_is_called(tmp_path: Path, counting: tuple[str, Path]) -> None:
+    compiler, calls = counting
+    for number, name in enumerate(("a.cpp", "b.cpp")):
+        (tmp_path / name).write_text("int one() { return 1; }\n")
+        done = compile_with("g++", tmp_path, tmp_path / name, f"-DTORCH_EXTENSION_NAME=n{number}", CUDAL1_CXX=compiler)
+        assert done.returncode == 0, done.stdout
+    assert len(calls.read_text().splitlines()) == 1
+    assert (tmp_path / "a.o").read_bytes() == (tmp_path / "b.o").read_bytes()
+    assert (tmp_path / "b.o.d").read_text().startswith(str(tmp_path / "b.o"))
+    done = compile_with("g++", tmp_path, tmp_path / "b.cpp", "-O2", CUDAL1_CXX=compiler)
+    assert done.returncode == 0
+    assert len(calls.read_text().splitlines()) == 2
+
+
+def test_a_failure_is_told_with_torchs_headers_and_then_remembered(tmp_path: Path, counting: tuple[str, Path]) -> None:
+    compiler, calls = counting
+    (tmp_path / "a.cpp").write_text("int one() { return unknown; }\n")
+    told = [compile_with("g++", tmp_path, tmp_path / "a.cpp", CUDAL1_CXX=compiler) for _ in range(2)]
+    assert [one.returncode for one in told] == [1, 1]
+    assert "unknown" in told[0].stdout
+    assert told[0].stdout == told[1].stdout
+    light, full = calls.read_text().splitlines()
+    assert "/light" in light
+    assert "/light" not in full
+
+
+@pytest.mark.parametrize(
+    "text", ['#include "own.h"\n', "#define A <own.h>\n#include A\n", "const char* when = __DATE__;\n"]
+)
+def test_a_text_that_depends_on_more_is_compiled_each_time(
+    tmp_path: Path, counting: tuple[str, Path], text: str
+) -> None:
+    compiler, calls = counting
+    (tmp_path / "own.h").write_text("")
+    (tmp_path / "a.cpp").write_text(text)
+    for _ in range(2):
+        compile_with("g++", tmp_path, tmp_path / "a.cpp", "-isystem", str(tmp_path), CUDAL1_CXX=compiler)
+    assert len(calls.read_text().splitlines()) == 2
+
+
+def test_a_compiler_that_is_killed_is_called_again_and_its_build_not_kept(tmp_path: Path) -> None:
+    script = tmp_path / "killed"
+    script.write_text("#!/bin/sh\necho 'c++: fatal error: Killed signal terminated program cc1plus'\nexit 1\n")
+    script.chmod(0o755)
+    (tmp_path / "a.cpp").write_text("int one() { return 1; }\n")
+    assert compile_with("g++", tmp_path, tmp_path / "a.cpp", CUDAL1_CXX=str(script)).returncode == 1
+    assert (tmp_path / compilers.COMPILED / compilers.UNSETTLED).exists()
+    assert compile_with("g++", tmp_path, tmp_path / "a.cpp").returncode == 0
+
+
+def test_other_calls_of_the_compiler_are_passed_on() -> None:
+    environment = {**os.environ, "CUDAL1_PYTHON": sys.executable}
+    said = subprocess.run([f"{compilers.FOLDER}/g++", "-dumpversion"], env=environment, capture_output=True, text=True)
+    assert said.stdout == subprocess.run(["c++", "-dumpversion"], capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "light"),
+    [
+        ("torch::Tensor f(torch::Tensor x) { return torch::exp(x); }", True),
+        ("auto y = at::var(x, 1);", False),
+        ("using namespace torch;", False),
+        ("torch::nn::Linear layer(1, 1);", False),
+        ("TORCH_LIBRARY(a, m) {}", False),
+    ],
+)
+def test_texts_that_mean_something_else_with_light_headers_get_torchs(tmp_path: Path, text: str, light: bool) -> None:
+    (tmp_path / "ATen" / "ops").mkdir(parents=True)
+    (tmp_path / "ATen" / "ops" / "exp.h").write_text("")
+    (tmp_path / "a.cpp").write_text(text)
+    arguments = ["-DTORCH_EXTENSION_NAME=a", "-isystem", str(tmp_path), "-c", str(tmp_path / "a.cpp"), "-o", "a.o"]
+    call = compiling.parse(["c++"], arguments)
+    assert call is not None
+    flags = compiling.light_flags(call)
+    assert (flags is not None) == light
+    assert flags is None or flags[-2:] == ["-include", "ATen/ops/exp.h"]
