@@ -1,7 +1,7 @@
 """Compiles one source of an extension: from a text compiled before, with light headers, or as torch would.
 
-`python compile.py g++|nvcc ARGUMENTS...`, called by the scripts beside it, in the worker of the program whose text it
-is. A call that is not a compilation of torch's `load_inline` or `load` is passed on as it is.
+`python -m cudal1_worker.compilers.compile g++|nvcc ARGUMENTS...`, called by the scripts beside it, in the worker of the
+program whose text it is. A call that is not a compilation of torch's `load_inline` or `load` is passed on as it is.
 
 Light headers (`light/`) declare the operators that a text names instead of all 2,000. Where a text does not compile
 with them it is compiled with torch's, whose messages are told. A text that names something that has another meaning
@@ -24,6 +24,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+from cudal1_worker.compilers import side_by_side
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -107,10 +109,29 @@ def compiled(call: Call) -> subprocess.CompletedProcess[bytes]:
     """Compile, with light headers first."""
     light = light_flags(call)
     if light is not None:
-        done = _run([*call.compiler, *light, *call.arguments])
+        done = _once(call, light)
         if done.returncode == 0:
             return done
-    return _run([*call.compiler, *call.arguments])
+    return _once(call, [])
+
+
+def _once(call: Call, flags: list[str]) -> subprocess.CompletedProcess[bytes]:
+    """Compile with more flags; nvcc's parts for host and device at the same time where that is possible."""
+    if call.key is not None and "-MD" in call.arguments:  # torch's way to call nvcc
+        skipped = {"-MD", "-MF", call.depfile}
+        plain = [*call.compiler, *flags, *(one for one in call.arguments if one not in skipped)]
+        done = side_by_side.compiled(plain, f"_{call.key[:32]}")
+        if done is not None:
+            _write_depfile(call)
+            return done
+    return _run([*call.compiler, *flags, *call.arguments])
+
+
+def _write_depfile(call: Call) -> None:
+    """Say that an object depends on its source; on the toolchain's headers all objects of a worker do."""
+    if call.depfile is not None:
+        with open(call.depfile, "w") as file:
+            file.write(f"{call.output}: {call.source}\n")
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
@@ -148,9 +169,7 @@ def _from(kept: str, call: Call) -> int | None:
         _tell(said)
         return 1
     shutil.copyfile(f"{kept}/object", call.output)
-    if call.depfile is not None:
-        with open(call.depfile, "w") as file:
-            file.write(f"{call.output}: {call.source}\n")
+    _write_depfile(call)
     _tell(said)
     return 0
 
