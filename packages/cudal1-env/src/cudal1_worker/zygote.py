@@ -22,11 +22,11 @@ from typing import NoReturn
 
 import torch
 
+from cudal1_worker import compilers, sandbox
 from cudal1_worker import protocol as wire
-from cudal1_worker import sandbox
 from cudal1_worker.gpus import touched_gpu
 from cudal1_worker.oracle.oracle import Oracle
-from cudal1_worker.preload import preload
+from cudal1_worker.preload import preload, pretend_gpu
 from cudal1_worker.program.arm import Arm
 
 
@@ -105,7 +105,9 @@ def live(role: str, spec: sandbox.Spec, report: sandbox.Report, gate: sandbox.Ga
     try:
         entered = sandbox.enter(spec, report, gate)
         sandbox.keep_only([0, 1, 2, channel_fd, *pages])
-        _point_caches(entered)
+        _point_compilers(entered)
+        if spec.blind:
+            pretend_gpu()
         # An arm is timed on one core; the oracle is not timed and may use what there is.
         torch.set_num_threads(1 if role == "arm" else len(os.sched_getaffinity(0)))
         wire.send(channel, {"ready": True, "layers": list(entered.active), "missing": entered.missing})
@@ -121,12 +123,13 @@ def live(role: str, spec: sandbox.Spec, report: sandbox.Report, gate: sandbox.Ga
     os._exit(code)
 
 
-def _point_caches(entered: sandbox.Report) -> None:
+def _point_compilers(entered: sandbox.Report) -> None:
     """Let compilers keep their products in the build folder, of which the judge may keep a copy."""
     if entered.build is not None:
         os.environ["TORCH_EXTENSIONS_DIR"] = os.path.join(entered.build, "torch_extensions")
         os.environ["TRITON_CACHE_DIR"] = os.path.join(entered.build, "triton")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(entered.build, "inductor")
+        os.environ.update(compilers.settings(os.environ, entered.build))
 
 
 if __name__ == "__main__":

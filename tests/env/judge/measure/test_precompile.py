@@ -62,7 +62,7 @@ BODY = """class ModelNew(nn.Module):
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
-    with Judge(JudgeSettings(device="cpu", warmup_timeout_s=0.9, build_timeout_s=20.0)) as one:
+    with Judge(JudgeSettings(device="cpu", warmup_timeout_s=0.9, build_timeout_s=20.0, build_store_bytes=0)) as one:
         yield one
 
 

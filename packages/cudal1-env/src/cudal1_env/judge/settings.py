@@ -47,6 +47,9 @@ class JudgeSettings(BaseModel):
     """Size of a worker's private temporary folder."""
     max_processes: int = Field(default=256, gt=0)
     """Processes and threads of one worker (compilers run in it)."""
+    build_store_bytes: int = Field(default=8 << 30, ge=0)
+    """Disk space for what programs compiled, kept between runs in the user's cache folder; 0 keeps nothing. A CUDA
+    extension takes about 7 MB."""
     pool_bytes: int = Field(default=2 << 30, gt=0)
     """Memory for input sets and answers, over all tasks; the oldest task's are dropped first."""
     max_pools: int = Field(default=12, ge=1)

@@ -65,6 +65,11 @@ class Spec:
     max_processes: int = 256
     """Tasks (threads and processes) of the worker."""
 
+    @property
+    def blind(self) -> bool:
+        """Whether it is the sandbox of a CUDA worker that finds no GPU."""
+        return self.device == "cuda" and self.gpus == ()
+
     def nvidia_nodes(self, folder: str = "/dev") -> list[str]:
         """Return the names in /dev of the NVIDIA nodes, and folders of nodes, that a worker may use."""
         found = sorted(name for name in os.listdir(folder) if name.startswith("nvidia"))
