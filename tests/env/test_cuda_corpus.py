@@ -10,9 +10,9 @@ from cudal1_data.corpus.build import build
 from cudal1_data.corpus.model import LABEL_STATUS
 from cudal1_data.kernelgen.make import variants
 from cudal1_data.techniques import Backend
-from cudal1_env.campaigns.verify import PooledJudge
 from cudal1_env.hardware import has_gpu
 from cudal1_env.judge import JudgeSettings
+from cudal1_env.judge.batch import PooledJudge
 from cudal1_env.records import Status
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu(), reason="needs an NVIDIA GPU")]

@@ -54,9 +54,10 @@ class Verify(Parts):
         from cudal1_env.baselines import resolve
         from cudal1_env.campaigns.parts import part_of
         from cudal1_env.campaigns.sweep import SweepFile, sweep
-        from cudal1_env.campaigns.verify import PooledJudge, choose, program_of
+        from cudal1_env.campaigns.verify import choose, program_of
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import JudgeSettings
+        from cudal1_env.judge.batch import PooledJudge
 
         if self.limit is not None and self.limit < 1:
             raise SettingsError(f"expected a limit of at least one pair, got --limit {self.limit}")
