@@ -31,6 +31,7 @@ class PreparedJudge(RuleEvaluator):
         self.facts = JudgeFacts("cpu", model)
         self.gate = gate
         self.seeds: dict[str, str] = {}
+        self.commitment: str | None = None
 
     def evaluate_each(
         self,
@@ -50,7 +51,7 @@ class PreparedJudge(RuleEvaluator):
             one = self._judge(task, source)
             if precision == "correct":
                 one = one.model_copy(update={"speedup": None, "reference": None, "candidate": None})
-            done(index, one.model_copy(update={"precision": precision}))
+            done(index, one.model_copy(update={"precision": precision, "seed_commitment": self.commitment}))
 
     def take_disclosed(self) -> dict[str, str]:
         seeds, self.seeds = self.seeds, {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import http.client
 import json
 import socket
@@ -15,6 +17,8 @@ from typing import Any
 
 import pytest
 from cudal1_data.hashes import digest
+from cudal1_env import Archive, CudaOptEnv, CudaOptVectorEnv
+from cudal1_env.cli import main
 from cudal1_env.errors import MachineError, SettingsError, TaskError
 from cudal1_env.records import Status
 from cudal1_env.remote import RemoteEvaluator
@@ -23,7 +27,7 @@ from cudal1_env.service.dispatch import Dispatcher
 from cudal1_env.service.metrics import Metrics
 from cudal1_env.service.slot import Slot
 from cudal1_env.service.store import Store
-from env.doubles import program, suite, task
+from env.doubles import evaluation, program, suite, task
 from env.services import MODEL, FailingJudge, PreparedJudge, Running, broken_judge, serving
 
 ADD = suite()[0]
@@ -435,3 +439,60 @@ def test_64_clients_lose_nothing() -> None:
             found = Counter(source for sources in clients.map(client, range(64)) for source in sources)
         assert len(found) == 256
         assert sum(len(judge.jobs) for judge in service.judges) == 256
+
+
+# --- who takes a URL -----------------------------------------------------------------------------------------------
+
+
+def test_environments_take_a_url(service: Running) -> None:
+    with contextlib.closing(CudaOptEnv(suite(), evaluator=service.url)) as env:
+        env.reset(seed=0)
+        _, reward, _, _, info = env.step(program(2.0))
+        assert reward > 1.5
+        assert info["evaluation"].ordinal == 1
+        assert env.device == "cpu"
+    with contextlib.closing(CudaOptVectorEnv(3, suite(), evaluator=service.url)) as env:
+        env.reset(seed=0)
+        assert (env.step([program(2.0, "vector")] * 3)[1] > 1.5).all()
+    with pytest.raises(SettingsError, match="judges on cpu"):
+        CudaOptEnv(suite(), evaluator=service.url, device="cuda")
+
+
+def test_a_program_and_its_seed_reach_the_archive(service: Running, tmp_path: Path) -> None:
+    seed = "cd" * 16
+    commitment = hashlib.sha256(bytes.fromhex(seed)).hexdigest()
+    service.judges[0].commitment = commitment
+    env = CudaOptEnv(suite(), evaluator=service.url, archive=tmp_path / "archive.sqlite")
+    env.reset(seed=0)
+    env.step(program(2.0, "archived"))
+    service.judges[0].seeds = {commitment: seed}
+    with RemoteEvaluator(service.url) as remote:
+        remote.evaluate(ADD, program(2.0, "another batch, after which the pool has retired"))
+    wait_until(lambda: service.dispatcher.store.seeds([commitment]))
+    env.close()
+    with Archive(tmp_path / "archive.sqlite") as archive:
+        assert archive.evaluations()[0].seed == seed
+
+
+def test_campaigns_take_a_url(
+    service: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "records.jsonl"
+    sources = [program(2.0, "of a sweep"), "# status CRASH\nclass ModelNew: pass"]
+    file.write_text("\n".join(evaluation(ADD.id, source).model_dump_json() for source in sources))
+    with serving(allow_tasks=True) as open_service:
+        command = ["cudal1-env", "sweep", str(file), "--url", open_service.url, "--out", str(tmp_path / "out.jsonl")]
+        monkeypatch.setattr("sys.argv", command)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0
+        assert "CRASH" in capsys.readouterr().err
+        monkeypatch.setattr("sys.argv", [*command, "--baselines", "compile"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        assert "--url exclude each other" in capsys.readouterr().err
+        monkeypatch.setattr("sys.argv", ["cudal1-env", "redteam", "--url", open_service.url, "--only", "h16", "--json"])
+        with pytest.raises(SystemExit):
+            main()
+        assert json.loads(capsys.readouterr().out)["summary"]["attacks"] == 1
