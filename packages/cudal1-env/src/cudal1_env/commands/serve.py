@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from cudal1_data import Task
 
     from cudal1_env.gate import AuditReport
+    from cudal1_env.judge import JudgeSettings
     from cudal1_env.records import Device
+    from cudal1_env.service.slot import Slot
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,12 @@ class Serve:
     """Judge tasks that clients send, too: their references run in the sandbox."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where programs run."""
+    ray: str = ""
+    """Judge on this Ray cluster instead of this host: its address, or `auto` (extra `ray`)."""
+    ray_judges: int = 1
+    """With --ray: how many judges, each with a GPU of its own."""
+    ray_accelerator: str = ""
+    """With --ray: GPU model as Ray names it (H100, H200); all judges then have it."""
     baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
     """Other ways to run the references against which correct programs are measured, as for `evaluate`."""
     policy: Literal["strict", "kernelbench"] = "strict"
@@ -66,7 +74,6 @@ class Serve:
         from cudal1_env.service.app import AppOptions
         from cudal1_env.service.dispatch import Dispatcher
         from cudal1_env.service.metrics import Metrics
-        from cudal1_env.service.process import host_slots
         from cudal1_env.service.server import Server, listen
         from cudal1_env.service.store import Store
 
@@ -93,7 +100,7 @@ class Serve:
             max_body_bytes=self.max_body_bytes,
         )
         dispatcher = Dispatcher(
-            host_slots(device, settings, audits, self.deadline_s),
+            self._slots(device, settings, audits),
             Store(self.store),
             Metrics(),
             max_queued=self.max_queue,
@@ -106,6 +113,17 @@ class Serve:
         dispatcher.store.close()
         log("stopped; what judges had taken is finished")
         return 0
+
+    def _slots(self, device: Device, settings: JudgeSettings, audits: Sequence[AuditReport]) -> list[Slot]:
+        if not self.ray:
+            from cudal1_env.service.process import host_slots
+
+            return host_slots(device, settings, audits, self.deadline_s)
+        from cudal1_env.service.ray_judges import RayJudges
+
+        accelerator = self.ray_accelerator or None
+        count = self.ray_judges
+        return RayJudges(settings, judges=count, address=self.ray, accelerator=accelerator, audits=audits).slots()
 
 
 def _loaded(suites: Sequence[str], device: Device) -> tuple[list[Task], list[AuditReport]]:
