@@ -84,9 +84,10 @@ def serving(
     store: Path | None = None,
     max_queued: int = 4096,
     retry_s: float = 300.0,
+    port: int = 0,
     **options: object,
 ) -> Iterator[Running]:
-    """Serve the toy suite on a free port of loopback, by prepared judges or by what `begins` makes in each slot."""
+    """Serve the toy suite on loopback, by prepared judges or by what `begins` makes in each slot."""
     gate = threading.Event()
     begun: list[PreparedJudge] = []
 
@@ -103,7 +104,7 @@ def serving(
     dispatcher = Dispatcher(slots, Store(store), Metrics(), max_queued=max_queued, retry_s=retry_s)
     given = {"tasks": {task.id: task for task in suite()}} | options
     server = Server(dispatcher, AppOptions(**given))  # type: ignore[arg-type]  # the options of a test
-    address = listen("127.0.0.1", 0)
+    address = listen("127.0.0.1", port)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [address]})
     thread.start()
     try:
@@ -118,6 +119,14 @@ def serving(
         server.handle_exit(15, None)
         thread.join(30)
         dispatcher.store.close()
+
+
+class SlowJudge(PreparedJudge):
+    """Takes 50 ms for each program."""
+
+    def _judge(self, task: Task, source: str) -> Evaluation:
+        time.sleep(0.05)
+        return super()._judge(task, source)
 
 
 class FailingJudge(PreparedJudge):

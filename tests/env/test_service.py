@@ -6,7 +6,11 @@ import contextlib
 import hashlib
 import http.client
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -16,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cudal1_data import load_suite
 from cudal1_data.hashes import digest
 from cudal1_env import Archive, CudaOptEnv, CudaOptVectorEnv
 from cudal1_env.cli import main
@@ -496,3 +501,87 @@ def test_campaigns_take_a_url(
         with pytest.raises(SystemExit):
             main()
         assert json.loads(capsys.readouterr().out)["summary"]["attacks"] == 1
+
+
+# --- processes -----------------------------------------------------------------------------------------------------
+
+SERVE_SLOWLY = """
+import sys, time
+from pathlib import Path
+from env.services import SlowJudge, serving
+
+with serving(begins=[SlowJudge], store=Path(sys.argv[1]), port=int(sys.argv[2])) as running:
+    print(running.url, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_service_that_is_killed_in_the_middle_loses_nothing(repository: Path, tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(repository / "tests")}
+
+    def start(port: int) -> tuple[subprocess.Popen[str], str]:
+        command = [sys.executable, "-c", SERVE_SLOWLY, str(tmp_path / "store"), str(port)]
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        return process, process.stdout.readline().strip()
+
+    first, url = start(0)
+    sources = [program(2.0, str(number)) for number in range(60)]
+    with ThreadPoolExecutor(1) as client, RemoteEvaluator(url, salt="same") as remote:
+        told = client.submit(remote.evaluate_many, [(ADD, source) for source in sources])
+        time.sleep(1.0)
+        first.kill()
+        first.communicate()
+        second, _ = start(int(url.rsplit(":", 1)[1]))
+        try:
+            records = told.result(120)
+            assert [record.source for record in records] == sources
+            assert {record.ordinal for record in records} == {1}
+            again = RemoteEvaluator(url, salt="same")
+            assert [one.id for one in again.evaluate_many([(ADD, source) for source in sources])] == [
+                record.id for record in records
+            ]
+            again.close()
+        finally:
+            second.kill()
+            second.communicate()
+
+
+@pytest.mark.slow
+def test_the_command_serves_real_verdicts_and_ends_clean(tmp_path: Path) -> None:
+    suite = load_suite("starter", device="cpu")
+    command = [
+        sys.executable,
+        "-c",
+        "from cudal1_env.cli import main; main()",
+        "serve",
+        "--device",
+        "cpu",
+        "--port",
+        "0",
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert "serving" in line, line
+        url = next(part for part in line.split() if part.startswith("http://"))
+        task = suite["matvec_chain"]
+        with RemoteEvaluator(url) as remote:
+            right, wrong = remote.evaluate_many(
+                [(task, f"{task.source}\n\nModelNew = Model\n"), (task, "ModelNew = None")], precision="correct"
+            )
+        assert (right.status, right.machine and right.machine.name) == (Status.CORRECT, remote.about.model)
+        assert not wrong.correct
+        assert right.seed is None
+        assert right.seed_commitment is not None
+        (judge,) = [
+            int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        ] or [0]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "finished" in errors
+    assert not Path(f"/proc/{judge}").exists() or judge == 0

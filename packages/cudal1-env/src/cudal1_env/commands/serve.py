@@ -70,6 +70,7 @@ class Serve:
         from cudal1_env.baselines import resolve
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import JudgeSettings
+        from cudal1_env.sandbox import available_layers, require_layers
         from cudal1_env.service.access import read_tokens
         from cudal1_env.service.app import AppOptions
         from cudal1_env.service.dispatch import Dispatcher
@@ -84,6 +85,7 @@ class Serve:
             )
         tokens = read_tokens(self.token_file, self.host)
         device = resolve_device(self.device)
+        require_layers(self.require_sandbox, available_layers(device))
         tasks, audits = _loaded(self.suite, device)
         settings = JudgeSettings(
             device=device,
