@@ -9,9 +9,9 @@ from cudal1_data.corpus.build import build
 from cudal1_data.corpus.model import LABEL_STATUS
 from cudal1_data.kernelgen.make import variants
 from cudal1_data.techniques import Backend
-from cudal1_env.campaigns.verify import PooledJudge
 from cudal1_env.hardware import has_gpu
 from cudal1_env.judge import JudgeSettings
+from cudal1_env.judge.batch import PooledJudge
 from cudal1_env.records import Status
 from first_stream import stored_task
 

@@ -13,10 +13,11 @@ from cudal1_data.corpus import Corpus, Figures, Pair, load_corpus
 from cudal1_data.corpus.build import build
 from cudal1_data.corpus.merge import merge
 from cudal1_env.campaigns.sweep import Program
-from cudal1_env.campaigns.verify import PooledJudge, choose
+from cudal1_env.campaigns.verify import choose
 from cudal1_env.cli import main
 from cudal1_env.errors import TaskError
 from cudal1_env.judge import JudgeSettings
+from cudal1_env.judge.batch import PooledJudge
 
 
 @pytest.fixture(scope="module")

@@ -343,7 +343,7 @@ def test_the_command_names_arguments_that_it_cannot_use(tmp_path: Path) -> None:
         assert words in errors
 
 
-@pytest.mark.parametrize("name", ["audit", "doctor", "redteam", "sweep", "verify"])
+@pytest.mark.parametrize("name", ["audit", "doctor", "redteam", "serve", "sweep", "verify"])
 def test_commands_refuse_to_work_without_the_layers_that_are_demanded(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -355,6 +355,7 @@ def test_commands_refuse_to_work_without_the_layers_that_are_demanded(
         "audit": ("toy.py", "--device", "cpu"),
         "doctor": (),
         "redteam": ("--device", "cpu", "--only", "h02"),
+        "serve": ("--device", "cpu", "--port", "0"),
         "sweep": ("toy.jsonl", "--device", "cpu"),
         "verify": ("corpus.jsonl", "--device", "cpu", "--out", "out.jsonl"),
     }

@@ -31,6 +31,8 @@ class Train:
     """Train on test data all the same (KernelBench is test data); what the run writes is marked."""
     device: Literal["auto", "cpu", "cuda"] | None = None
     """Where programs run and the policy is trained (default: auto)."""
+    judge_url: str | None = None
+    """Service that judges (`cudal1-env serve`), such as http://127.0.0.1:8011 (default: this machine)."""
     stages: str | None = None
     """Some of sft,self_train,contrast (default: all)."""
     corpus: Path | None = None
@@ -54,6 +56,7 @@ class Train:
             "test_suite": self.test_suite,
             "train_on_test": self.train_on_test or None,
             "device": self.device,
+            "judge_url": self.judge_url,
             "stages": None if self.stages is None else tuple(self.stages.split(",")),
             "sft": None if self.corpus is None else {"corpus": self.corpus},
             "seed": self.seed,
@@ -80,6 +83,8 @@ class Evaluate:
     """Suite of tasks (default: the run's, or starter)."""
     device: Literal["auto", "cpu", "cuda"] | None = None
     """Where programs run and the policy answers."""
+    judge_url: str | None = None
+    """Service that judges (`cudal1-env serve`) (default: this machine)."""
     samples: int | None = None
     """Answers for each task; the fastest correct one counts. More than 1 needs a temperature."""
     temperature: float | None = None
@@ -95,6 +100,7 @@ class Evaluate:
         flags: dict[str, Any] = {
             "suite": self.suite,
             "device": self.device,
+            "judge_url": self.judge_url,
             "evaluation": {name: value for name, value in evaluation.items() if value is not None},
         }
         found = evaluate_model(self.target, settings_for(self.target, flags))

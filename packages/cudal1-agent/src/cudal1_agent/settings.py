@@ -232,6 +232,9 @@ class Settings(Frozen):
     """The stage table."""
     judge: Table = Field(default_factory=dict)
     """Settings of `cudal1_env.judge.JudgeSettings`."""
+    judge_url: str = ""
+    """Service that judges (`cudal1-env serve`) instead of this machine; CUDAL1_TOKEN in the environment has its token.
+    The table `judge` is then the service's to set."""
 
     @field_validator("stages")
     @classmethod

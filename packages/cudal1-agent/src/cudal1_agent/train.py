@@ -8,7 +8,6 @@ from pathlib import Path
 
 from cudal1_data import Device, Suite
 from cudal1_env import Evaluator
-from cudal1_env.hardware import resolve_device
 
 from cudal1_agent.data.selection import CorpusSelection, corpus_sha256, select_pairs
 from cudal1_agent.data.tasks import TaskSets, tasks_of
@@ -17,7 +16,7 @@ from cudal1_agent.progress import Progress, quiet_libraries
 from cudal1_agent.run.checkpoints import Checkpoint
 from cudal1_agent.run.files import write_aside
 from cudal1_agent.run.folder import CORPUS, REPORT, RunFolder, read_corpus_note, stage_model
-from cudal1_agent.run.judge import close_judge, make_judge, stays_on_cpu
+from cudal1_agent.run.judge import close_judge, make_judge, program_device, stays_on_cpu
 from cudal1_agent.run.phases import Phase, run_phases
 from cudal1_agent.run.session import Session
 from cudal1_agent.run.verdicts import Verdicts
@@ -59,7 +58,7 @@ def train(
     with folder:
         settings = folder.settings
         progress.line(f"{'resuming' if resume else 'beginning'} the run in {run_dir}")
-        device = resolve_device(settings.device)
+        device = program_device(settings)
         tasks = tasks_of(settings, device, suite=suite, notify=progress.line)
         for reason in tasks.broken:
             progress.line(f"left out: {reason}")

@@ -15,6 +15,7 @@ from cudal1_data.errors import DataError
 from cudal1_env.commands.audit import Audit
 from cudal1_env.commands.output import describe, details, log
 from cudal1_env.commands.redteam import Redteam
+from cudal1_env.commands.serve import Serve
 from cudal1_env.commands.sweep import Sweep
 from cudal1_env.commands.verify import Verify
 from cudal1_env.errors import EnvError
@@ -133,6 +134,7 @@ def main() -> None:
             "audit": Audit,
             "redteam": Redteam,
             "replay": Replay,
+            "serve": Serve,
             "doctor": Doctor,
         },
         prog="cudal1-env",

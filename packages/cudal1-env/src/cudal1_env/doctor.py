@@ -20,7 +20,7 @@ from cudal1_env.judge.device.cuda.gpu import GpuFacts, gpu_facts
 from cudal1_env.judge.measure.builder import Builder
 from cudal1_env.judge.workers.lease import choose_core, lease
 from cudal1_env.records import Device, Machine
-from cudal1_env.sandbox import available_layers, successful_attempts
+from cudal1_env.sandbox import advice, available_layers, successful_attempts
 from cudal1_env.stats import DEFAULT_SPREAD, Spread, TrialSamples, calibrate_spread
 
 _CALIBRATION_TASKS = 6
@@ -86,6 +86,7 @@ class Findings(BaseModel):
         lines.append(f"arms      {core if self.machine.core is None else f'held to core {self.machine.core}'}")
         for name, reason in self.layers.items():
             lines.append(f"sandbox   {name:18s} {'active' if reason is None else 'MISSING: ' + reason}")
+        lines += [f"sandbox   to bring back {line}" for line in advice(self.missing_layers)]
         for name, meaning in self.attempts.items():
             lines.append(f"sandbox   HOLE: {name}: {meaning}")
         for name, path in self.tools.items():

@@ -20,7 +20,8 @@ from cudal1_env.exemplars import Exemplar, ExemplarRule, exemplars_by_name, scor
 from cudal1_env.gate import MAX_REWARD_OF_MARKED, find_audit
 from cudal1_env.hardware import resolve_device
 from cudal1_env.local import LocalEvaluator
-from cudal1_env.records import Evaluation, Precision
+from cudal1_env.records import Device, Evaluation, Precision
+from cudal1_env.remote import RemoteEvaluator
 from cudal1_env.reward import Rule, reward_of
 from cudal1_env.spaces import SourceText
 
@@ -134,7 +135,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         reward: Rule = "speedup",
         precision: Precision = "training",
         archive: str | Path | Archive | None = None,
-        evaluator: Evaluator | None = None,
+        evaluator: Evaluator | str | None = None,
         audit: str | Path | None = "auto",
         max_source_chars: int = MAX_SOURCE_CHARS,
         render_mode: str | None = None,
@@ -143,7 +144,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
 
         Args:
             suite: Suite of tasks, or what `load_suite` takes for one.
-            device: Where programs run, and whose task sizes are used.
+            device: Where programs run, and whose task sizes are used; `auto` is a service's, or else this machine's.
             split: Which tasks are played; None plays all of them.
             attempts: Attempts in an episode. One is the paper's setting: one answer to each prompt.
             exemplars: How many earlier programs an observation shows at most.
@@ -151,7 +152,8 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             reward: What a verdict is worth; see `cudal1_env.reward`.
             precision: How narrow intervals must be; `correct` times nothing, and pays `cudal1_env.reward.UNTIMED`.
             archive: Where evaluations are kept and exemplars come from; None keeps them in memory until `close`.
-            evaluator: Who judges; None is this machine, from the first step on. One that is given is not closed.
+            evaluator: Who judges; None is this machine, from the first step on, and a text the URL of a service
+                (`cudal1-env serve`). An `Evaluator` that is given is not closed.
             audit: What `cudal1-env audit --out` wrote: the tasks that it marked pay nothing above 1. `auto` is the
                 suite's own file, where there is one; None pays for every task.
             max_source_chars: Longest text of an answer, a reference or an exemplar, in characters.
@@ -168,7 +170,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         if attempts < 1 or exemplars < 0:
             raise SettingsError(f"expected attempts >= 1 and exemplars >= 0, got {attempts} and {exemplars}")
         self.render_mode = render_mode
-        self.device = resolve_device(device)
+        self.evaluator, self._own, self.device = choose_evaluator(evaluator, device)
         self.suite = suite if isinstance(suite, Suite) else load_suite(suite, device=self.device)
         self.split: Split | None = split
         self.tasks = self.suite if split is None else self.suite.where(lambda task: task.split == split)
@@ -183,11 +185,8 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
 
         self._owns_archive = not isinstance(archive, Archive)
         self.archive = archive if isinstance(archive, Archive) else Archive(archive)
-        local = LocalEvaluator(self.device)
-        if self.audit is not None:
-            local.learn(self.audit)
-        self._local = local if evaluator is None else None
-        self.evaluator: Evaluator = local if evaluator is None else evaluator
+        if self.audit is not None and isinstance(self._own, LocalEvaluator):
+            self._own.learn(self.audit)
 
         self.action_space = SourceText(max_source_chars)
         self.observation_space = observation_space(
@@ -294,7 +293,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
 
     def close(self) -> None:
         """Close the judge and the archive that this environment made; the judge's seeds go into the archive first."""
-        close_owned(self._local, self.archive if self._owns_archive else None, disclose_to=self.archive)
+        close_owned(self._own, self.archive if self._owns_archive else None, disclose_to=self.archive)
 
     def _observation(self) -> Observation:
         variants = scored(self.archive.variants(self.task.id), task_source=self.task.source)
@@ -343,15 +342,44 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
                 )
 
 
-def close_owned(local: LocalEvaluator | None, archive: Archive | None, *, disclose_to: Archive) -> None:
+Own = LocalEvaluator | RemoteEvaluator
+"""An evaluator that an environment made, and closes."""
+
+
+def choose_evaluator(
+    given: Evaluator | str | None, device: Literal["auto", "cpu", "cuda"]
+) -> tuple[Evaluator, Own | None, Device]:
+    """Return who judges; the same where it was made here, to be closed; and the kind of device on which it judges.
+
+    Args:
+        given: An evaluator, the URL of a service, or None for this machine's judge.
+        device: Where programs are to run.
+
+    Raises:
+        SettingsError: The service judges on another kind of device.
+        MachineError: The service cannot be reached.
+    """
+    if isinstance(given, str):
+        remote = RemoteEvaluator(given)
+        if device not in ("auto", remote.device):
+            remote.close()
+            raise SettingsError(f"{given} judges on {remote.device}, and device={device!r}; leave the device out")
+        return remote, remote, remote.device
+    if given is not None:
+        return given, None, resolve_device(device)
+    local = LocalEvaluator(resolve_device(device))
+    return local, local, local.device
+
+
+def close_owned(own: Own | None, archive: Archive | None, *, disclose_to: Archive) -> None:
     """Close what an environment made; seeds that will never be used again go into its archive first."""
     try:
-        if local is not None:
-            for commitment, seed in local.retire().items():
+        if own is not None:
+            for commitment, seed in own.retire().items():
                 disclose_to.disclose(commitment, seed)
     finally:
-        if local is not None:
-            local.close()
+        if own is not None:
+            own.close()
         if archive is not None:
             archive.close()
 

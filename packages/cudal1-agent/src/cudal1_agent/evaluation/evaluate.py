@@ -10,7 +10,6 @@ from typing import Any
 from cudal1_data import Task
 from cudal1_data.dedup.duplicates import near_duplicates
 from cudal1_env import Archive, Evaluator
-from cudal1_env.hardware import resolve_device
 from cudal1_env.stats import SpeedupSummary, paired_change
 
 from cudal1_agent.data.tasks import GROUPS, HELD_OUT_TASKS, TRAIN, tasks_of
@@ -31,7 +30,7 @@ from cudal1_agent.run.folder import (
     read_settings,
     stage_model,
 )
-from cudal1_agent.run.judge import close_judge, make_judge, stays_on_cpu
+from cudal1_agent.run.judge import close_judge, make_judge, program_device, stays_on_cpu
 from cudal1_agent.run.metrics import Record, read_metrics
 from cudal1_agent.run.session import Session
 from cudal1_agent.run.verdicts import Verdicts
@@ -188,7 +187,7 @@ def evaluate_model(
         PolicyError: There is no such model.
     """
     progress = Progress()
-    device = resolve_device(settings.device)
+    device = program_device(settings)
     tasks = tasks_of(settings, device, training=False, notify=progress.line)
     model: str | Path = target
     seen: dict[str, str] = {}

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 
 from cudal1_data import Task
 from cudal1_data.corpus import Pair
 from cudal1_data.corpus.build import alternated, kind
 
 from cudal1_env.campaigns.sweep import Program
-from cudal1_env.errors import TaskError
-from cudal1_env.judge.batch import BatchJudge
-from cudal1_env.judge.judge import Outcome
-from cudal1_env.records import Device, Precision
+from cudal1_env.records import Device
 
 _FIRST_EVERY = {
     "cuda-nvrtc": (0, 1),
@@ -27,8 +24,6 @@ baseline too. Other backends are treated like the quick ones."""
 _FAILURES = (6, 4)
 """The same for failures: a call that never ends holds the device until its time is over, and training uses
 correct programs."""
-_TOGETHER = 8
-"""Programs of a task that are built side by side and reported together."""
 
 
 def choose(pairs: Iterable[Pair], limit: int | None, *, device: Device, again: bool = False) -> list[Pair]:
@@ -80,53 +75,3 @@ def program_of(pair: Pair) -> Program:
     """Return a pair as a sweep takes it."""
     task = Task(id=pair.task, source=pair.reference, name=pair.task, level=pair.level, origin="corpus")
     return Program(task, pair.source, pair.level, {})
-
-
-class PooledJudge(BatchJudge):
-    """A judge for many programs of few tasks: they share their task's oracle and seed.
-
-    The records hold a commitment to the seed and no seed, because the pool stays in use.
-    """
-
-    def evaluate_each(
-        self,
-        jobs: Sequence[tuple[Task, str]],
-        done: Callable[[int, Outcome], None],
-        *,
-        precision: Precision = "training",
-    ) -> None:
-        """Judge programs in parts of one task each, what several parts compile side by side before them.
-
-        See `BatchJudge.evaluate_each`.
-        """
-        for window in _windows(_parts(jobs), self.settings.max_pools):
-            self.precompile([jobs[index] for part in window for index in part], precision=precision)
-            for part in window:
-                try:
-                    found: Sequence[Outcome] = self.evaluate_many([jobs[index] for index in part], precision=precision)
-                except TaskError:  # perhaps the fault of one of them only
-                    found = [self._alone(*jobs[index], precision) for index in part]
-                for index, outcome in zip(part, found, strict=True):
-                    done(index, outcome)
-
-    def _alone(self, task: Task, source: str, precision: Precision) -> Outcome:
-        try:
-            return self.evaluate(task, source, precision=precision)
-        except TaskError as error:
-            return error
-
-
-def _parts(jobs: Sequence[tuple[Task, str]]) -> list[list[int]]:
-    parts: list[list[int]] = []
-    for index, (task, _) in enumerate(jobs):
-        last = parts[-1] if parts else []
-        if last and len(last) < _TOGETHER and jobs[last[0]][0].source == task.source:
-            last.append(index)
-        else:
-            parts.append([index])
-    return parts
-
-
-def _windows(parts: Sequence[list[int]], size: int) -> list[list[list[int]]]:
-    """Group parts by `size`, the number of tasks whose pools are kept."""
-    return [list(parts[start : start + size]) for start in range(0, len(parts), size)]

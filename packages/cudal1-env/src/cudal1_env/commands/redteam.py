@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from cudal1_env.commands.campaign import Parts
+from cudal1_env.commands.campaign import JudgedParts
 from cudal1_env.commands.output import log, plain
 from cudal1_env.errors import MachineError, SettingsError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Redteam(Parts):
+class Redteam(JudgedParts):
     """Judge the exploit suite. Exit 1 if an attack is rewarded, a look-alike rejected or the machine broken."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -45,7 +45,8 @@ class Redteam(Parts):
         from cudal1_env.records import PROTOCOL_VERSION
         from cudal1_env.testing.programs import programs
 
-        device = resolve_device(self.device)
+        remote = self.service(self.device, require_sandbox=self.require_sandbox)
+        device = resolve_device(self.device) if remote is None else remote.device
         named = programs(self.only)
         chosen = [program for program in named if program.runs_on(device)]
         skipped = tuple(program.name for program in named if not program.runs_on(device))
@@ -63,7 +64,7 @@ class Redteam(Parts):
         count = sum(len(group) for _, group in groups)
         done = sum((repeat, program.name) in known for repeat, group in groups for program in group)
         try:
-            for repeat, outcome in judge_missing(lambda: Judge(settings), groups, device, known):
+            for repeat, outcome in judge_missing(lambda: remote or Judge(settings), groups, device, known):
                 fields = outcome.model_dump(exclude=set(type(outcome).model_computed_fields))
                 file.add(OutcomeLine(protocol=PROTOCOL_VERSION, device=device, repeat=repeat, **fields))
                 done += 1

@@ -151,7 +151,12 @@ class Evaluation(BaseModel):
     seed: str | None = None
     """The seed (hex), once it will never be used again; see `Judge.retire`."""
     first_set: int = Field(default=2, ge=2)
-    """Number of the first input set under the seed that its trials were timed on; earlier ones went to other trials."""
+    """Number of the first input set under the seed that its trials were timed on: other trials had the earlier ones."""
+    salt: str | None = None
+    """What the client of a service drew this verdict with; None where no service was asked."""
+    ordinal: int | None = Field(default=None, ge=1)
+    """Number of this verdict among those that the service made for the same client, task, program and precision:
+    above 1 it was drawn again. None where no service was asked."""
     marks: tuple[str, ...] = ()
     """Provenance of the program; `trained_on_test`: its policy was trained on test data."""
     stderr: str = ""
