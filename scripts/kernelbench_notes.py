@@ -51,7 +51,7 @@ def main(suite: tyro.conf.Positional[str], out: Path = FILE) -> None:
             notes[place] = note(task, found)
             if found.error is not None:
                 print(f"{task.id}: {found.error}", file=sys.stderr)
-        file = Notes(torch=tracer.torch, references="the 250 references of CUDA-L1's release (H100)", tasks=notes)
+        file = Notes(torch=tracer.version(), references="the 250 references of CUDA-L1's release (H100)", tasks=notes)
     out.write_text(file.model_dump_json(indent=1, exclude_defaults=True) + "\n", encoding="utf-8")
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
-from cudal1_data import Task, load_task
+from cudal1_data import Task
 from cudal1_data.kernelgen.codegen.cuda import pointwise_kernel, row_kernel
 from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import Kernel, plan
+from first_stream import stored_task
 
 SMALL = {
     "ROWS": 12,
@@ -88,7 +89,7 @@ static float row_scan(float x, float& carry) { carry += x; return carry; }
 
 def small_task(task_id: str) -> Task:
     """Return a task with few rows; its row lengths stay."""
-    task = load_task(task_id, device="cpu")
+    task = stored_task(task_id)
     if "cpu" not in task.sizes:
         return task  # a file with a reference alone
     sizes = task.sizes["cpu"].default

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from cudal1_agent.settings import EvaluationSettings
 from cudal1_agent.train import overlap_text
 from cudal1_data import Suite, Task, load_suite
 from cudal1_data.dedup import duplicates as found_by
-from cudal1_data.dedup.duplicates import bundled, near_duplicates
+from cudal1_data.dedup.duplicates import near_duplicates
 from cudal1_data.hashes import program_hash
 from cudal1_data.sources import kernelbench as known
 from cudal1_data.sources.kernelbench import Same, Why, overlapping, same_tasks
@@ -147,52 +147,44 @@ def test_tasks_with_the_graph_of_a_test_task_are_left_out_and_counted() -> None:
 class Told:
     """Stands for the process that traces."""
 
-    def __init__(self, graphs: Callable[[Task], str | None], torch: str) -> None:
-        self.graphs, self.torch = graphs, torch
+    def __init__(
+        self, graphs: Callable[[Task], str | None], does: Mapping[str, tuple[float, ...]] | None = None
+    ) -> None:
+        self.graphs, self.does = graphs, does or {}
         self.asked: list[str] = []
 
     def put(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def trace(_: Tracer, task: Task) -> TaskGraph:
             self.asked.append(task.id)
             graph = self.graphs(task)
-            return TaskGraph(id=task.id, fingerprint=graph, error=None if graph else "no graph")
+            told = self.does.get(task.id, ())
+            return TaskGraph(id=task.id, fingerprint=graph, behaviour=told, error=None if graph else "no graph")
 
         monkeypatch.setattr(Tracer, "trace", trace)
-        monkeypatch.setattr(Tracer, "version", lambda _: self.torch)
 
 
-@pytest.mark.parametrize(("torch", "asked"), [(known.load_notes().torch, 0), ("1.0.0", 1)])
-def test_graphs_in_the_notes_are_not_traced_again(torch: str, asked: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless they were made with another torch."""
-    graph = known.notes()["level1/12"].graph
-    monkeypatch.setattr(found_by, "places_by_text", lambda _: {program_hash(GATED): ("level1/12",)})
-    double = Told(lambda task: graph if task.source == RENAMED or task.id == "bench/gate" else "another", torch)
-    double.put(monkeypatch)
+def test_a_rewrite_is_found_by_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    does = {"mine/renamed": (4.0, 1.0, 0.5), "mine/unrelated": (4.0, 1.0, 0.6), "bench/gate": (4.0, 1.0, 0.5)}
+    Told(lambda task: task.id, does).put(monkeypatch)
     tasks = [mine("renamed", RENAMED), mine("unrelated", UNRELATED)]
-    assert near_duplicates(tasks, held_out()) == {"mine/renamed": Same("bench/gate", Why.GRAPH)}
-    assert double.asked == ["mine/renamed", "mine/unrelated", *(["bench/gate"] * asked)]
+    assert near_duplicates(tasks, held_out()) == {"mine/renamed": Same("bench/gate", Why.BEHAVIOUR)}
 
 
 def test_two_untraceable_tasks_are_not_near_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
-    Told(lambda _: None, "1.0.0").put(monkeypatch)
+    Told(lambda _: None).put(monkeypatch)
     said: list[str] = []
     assert near_duplicates([mine("other", UNRELATED)], held_out(), told=said.append) == {}
     assert [line.partition(" ")[0] for line in said if "cannot" in line] == ["mine/other", "bench/gate"]
 
 
-def test_bundled_tasks_are_recognised_by_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    double = Told(lambda _: "graph", "1.0.0")
+def test_bundled_tasks_are_traced_against_a_test_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    double = Told(lambda task: "gate" if task.id in ("bench/gate", "starter/rms_norm") else task.id)
     double.put(monkeypatch)
     bundles = [*load_suite("starter").train, *load_suite("generated?n=4")]
-    assert near_duplicates(bundles, held_out()) == {}
-    assert near_duplicates([mine("copy", RENAMED)], []) == {}
+    assert near_duplicates(bundles, []) == {}
     assert double.asked == []
-    for task in (bundles[0], bundles[-1]):
-        assert bundled(task)
-        assert not bundled(task.model_copy(update={"source": RENAMED}))
-    assert not bundled(bundles[-1].model_copy(update={"id": "generated/none-of-these"}))
-    declared = next(task for task in bundles if task.overlaps is not None)
-    assert not bundled(declared.model_copy(update={"overlaps": None}))
+    assert near_duplicates(bundles, held_out()) == {"starter/rms_norm": Same("bench/gate", Why.GRAPH)}
+    assert set(double.asked) == {*(task.id for task in bundles), "bench/gate"}
 
 
 @pytest.mark.slow

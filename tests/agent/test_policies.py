@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.doubles import suite
 from cudal1_agent.data.prompts import build_prompt
 from cudal1_agent.errors import PolicyError
 from cudal1_agent.policies.embedded import END, is_embedded, make_embedded, make_tokenizer, tokenizer_texts
@@ -20,6 +19,7 @@ from cudal1_agent.policies.openai import OpenAIPolicy
 from cudal1_agent.policies.transformers import TransformersPolicy, as_chat, load_tokenizer
 from cudal1_agent.policies.vllm import VllmPolicy
 from cudal1_agent.settings import EmbeddedModel
+from doubles.training import suite
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from agent.doubles import BreakingEvaluator, HashEvaluator, suite
 from cudal1_agent.data.prompts import build_answer
 from cudal1_agent.run.verdicts import CHUNK, Verdicts
 from cudal1_env import Archive, MachineError, Status
+from doubles.training import BreakingEvaluator, HashEvaluator, suite
 
 TASKS = tuple(suite().train)
 PROGRAMS = [f"{variant.source}# {copy}\n" for copy in range(3) for one in TASKS for variant in one.variants]

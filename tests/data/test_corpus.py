@@ -23,6 +23,7 @@ from cudal1_data.corpus.stats import stats
 from cudal1_data.errors import DataError
 from cudal1_data.hashes import digest
 from cudal1_data.kernelgen.codegen.rewrites import plain_program
+from first_stream import stored_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ from hypothesis import strategies as st
 def pairs() -> list[Pair]:
     tasks = [
         load_task("starter/layer_norm_manual", device="cuda"),
-        load_task("generated/elementwise-3-1", device="cuda"),
+        stored_task("generated/elementwise-3-1", device="cuda"),
     ]
     return list(build(tasks, per_task=12, failures=len(FAILURES) + 3))
 
@@ -100,7 +101,7 @@ def test_outputs_a_hundredth_too_large_keep_their_dtype() -> None:
 def test_a_corpus_with_old_names_is_read(tmp_path: Path, ending: str) -> None:
     """Corpora were published with `writing`, and with `right`, `turned` and `spoilt` as values."""
     made = build(
-        [load_task("generated/softmax-0-9", device="cuda")], failures=len(FAILURES), backends=("pytorch", "triton")
+        [stored_task("generated/softmax-0-9", device="cuda")], failures=len(FAILURES), backends=("pytorch", "triton")
     )
     today = [pair for pair in made if pair.label != "correct" or "transposed" in (pair.template, *pair.parameters)]
     assert {pair.template for pair in today} >= {"transposed", "mutant: zeros", "triton-rows"}

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 from cudal1_data import Task, UnknownSuiteError, UnknownTaskError, load_suite, load_task
 from cudal1_data.cli import main
-from cudal1_data.generator import FAMILIES, curriculum, grid, make_task, parse_request, structure, tag_of
+from cudal1_data.generator import FAMILIES, bounds, curriculum, grid, make_task, parse_request, structure, tag_of
+from cudal1_data.generator.bounds import ANY, Interval
 from cudal1_data.generator.draw import Draw
+from cudal1_data.generator.errors import UnsuitableError
 from cudal1_data.generator.families import FORWARD_ONLY
 from cudal1_data.generator.families.loss import ELEMENTS
 from cudal1_data.generator.program import Program
+from cudal1_data.generator.reductions import reduced
 from cudal1_data.generator.structure import Node
-from cudal1_data.generator.values import pointwise
-from cudal1_data.generator.vocabulary import BINARY, MASKED, SCALARS, UNARY
+from cudal1_data.generator.values import Value, pointwise
+from cudal1_data.generator.vocabulary import BINARY, MASKED, SCALARS, UNARY, Operator
 from cudal1_data.task import check_reference
+from cudal1_env.campaigns.scan import Scan
+from cudal1_worker.scan import measured
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -345,8 +350,8 @@ def test_the_numbers_of_an_operator_are_those_of_its_text(operator) -> None:
 def test_rounding_is_not_magnified_where_millions_of_values_are_drawn() -> None:
     tasks = load_suite("generated:softmax+scan?n=376&seed=0")
     structures = [tag_of(task, "structure") for task in tasks]
-    assert sum(bool(re.search(r"softm(ax|in)\[columns\]", text)) for text in structures) > 5
-    assert sum("cumprod[" in text for text in structures) > 5
+    assert sum(bool(re.search(r"softm(ax|in)\[columns\]", text)) for text in structures) > 1
+    assert sum("cumprod[" in text for text in structures) > 1
     for text in structures:
         assert not re.search(r"(softmax|softmin)\[columns\]\(where\(", text)
         assert not re.search(r"(sin|cos)\((softmax|softmin|cumprod)\[", text)
@@ -366,40 +371,163 @@ def test_structures_that_fail_only_at_large_sizes_are_not_made(task_id: str, uns
     assert unstable not in tag_of(load_task(task_id), "structure")
 
 
-@pytest.fixture(scope="module")
-def check_generated(repository: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("check_generated", repository / "scripts" / "check_generated.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_check_at_a_gpu_s_size_looks_at_outputs(check_generated: ModuleType) -> None:
-    line = check_generated.checked(load_task("generated/softmax-0-22", device="cuda"), "cuda")
-    assert line["faults"] == []
-    assert 0 < line["error"] < check_generated.MOST_ERROR
-    task = load_task("generated/softmax-0-22")
-    source = re.sub(r"return (.*)", r"return 3 + 0 * (\1)", task.source, count=1)
-    constant = task.model_copy(update={"source": source})
-    assert "nearly constant" in check_generated.checked(constant, "cuda")["faults"][0]
-
-
 @pytest.mark.parametrize(
     ("family", "backward"),
     [
         (family, backward)
         for family in FAMILIES
         for backward in (False, True)
-        if not (backward and family in FORWARD_ONLY)
+        if not backward or family not in FORWARD_ONLY
     ],
 )
-def test_a_generated_task_passes_all_checks(family: str, backward: bool, check_generated: ModuleType) -> None:
+def test_a_generated_task_passes_the_scan(family: str, backward: bool, one_thread: None) -> None:
+    task = make_task(family, 5, 0, backward=backward)
+    assert Scan(task=task.id, sha256="", **measured(task.source, task.id)).faults == []
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    try:
-        line = check_generated.checked(make_task(family, 5, 0, backward=backward))
-    finally:
-        torch.set_num_threads(threads)
-    assert [fault for fault in line["faults"] if not fault.startswith("takes")] == []
+    yield
+    torch.set_num_threads(threads)
+
+
+# Operators that do nothing
+
+
+def value(name: str, bounds: Interval = ANY) -> Value:
+    return Value(name, Node("x"), ("ROWS", "COLS"), leaf(name=name), bounds=bounds)
+
+
+BY_NAME = {one.name: one for one in (*UNARY, *SCALARS, *BINARY, *MASKED)}
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("square", "abs"),
+        ("square", "relu"),
+        ("bump", "abs"),
+        ("bump", "log1p_abs"),
+        ("sigmoid", "decay"),
+        ("softplus", "elu"),
+        ("tanh", "hardswish"),
+        ("root", "leaky_relu"),
+        ("abs", "square"),
+        ("abs", "cos"),
+        ("log1p_abs", "sigmoid"),
+        ("softplus", "bump"),
+        ("root", "square"),
+        ("relu", "relu"),
+    ],
+)
+def test_an_operator_that_another_makes_useless_is_not_drawn(first: str, then: str) -> None:
+    inner = pointwise(BY_NAME[first], value("x"))
+    assert inner is not None
+    assert pointwise(BY_NAME[then], inner) is None
+
+
+def test_a_clamp_beyond_its_operand_and_a_maximum_of_values_that_never_meet_do_nothing() -> None:
+    bounded = pointwise(BY_NAME["tanh"], value("x"))
+    positive = pointwise(BY_NAME["root"], value("y"))
+    assert bounded is not None
+    assert positive is not None
+    assert pointwise(BY_NAME["clamp"], bounded, constant=1.5) is None
+    assert pointwise(BY_NAME["maximum"], bounded, positive) is None
+    assert pointwise(BY_NAME["damp"], bounded, positive) is None
+
+
+def test_an_absolute_value_that_is_never_needed_in_practice_is_not_drawn() -> None:
+    shifted = Value("x", Node("x"), ("N",), grid.Grid([3.0 + one for one in leaf().values], {}))
+    assert shifted.bounds == ANY
+    assert pointwise(BY_NAME["abs"], shifted) is None
+
+
+@pytest.mark.parametrize("operator", [*UNARY, *SCALARS, *BINARY, *MASKED, *ELEMENTS], ids=lambda one: one.name)
+@given(data=st.data())
+def test_results_lie_within_an_operator_s_bounds(operator: Operator, data: st.DataObject) -> None:
+    masked = operator in MASKED
+    lows = [0.0 if masked and place else data.draw(st.sampled_from([-3.0, -0.5, 0.0, 1.0])) for place in range(2)]
+    highs = [
+        1.0 if masked and place else low + data.draw(st.sampled_from([0.5, 2.0])) for place, low in enumerate(lows)
+    ]
+    operands = [Interval(low, high) for low, high in zip(lows, highs, strict=True)]
+    count = 1 if operator in (*UNARY, *SCALARS) else 2
+    constants = operator.constants[:1]
+    lies, _ = bounds.applied(operator.expression, *operands[:count], *(Interval(one, one) for one in constants))
+    given_values = [
+        data.draw(st.sampled_from([one.low, one.high]) if masked and place else st.floats(one.low, one.high))
+        for place, one in enumerate(operands[:count])
+    ]
+    result = operator.function(*given_values, *constants)
+    assert lies.low - 1e-9 <= result <= lies.high + 1e-9
+
+
+def test_extremes_are_not_taken_where_a_smooth_function_ends() -> None:
+    """A cosine's largest value over thousands is one, whatever the inputs."""
+    program = Program(Draw("extremes"))
+    top = pointwise(BY_NAME["cos"], program.input("x", ("ROWS", "COLS")))
+    assert top is not None
+    with pytest.raises(UnsuitableError):
+        reduced(program, Draw("extreme"), top, "rows", names=("amax",))
+
+
+# Dtypes and sizes
+
+
+def test_a_third_of_the_tasks_is_in_each_dtype() -> None:
+    counts = Counter(tag_of(task, "dtype") for task in [*ALL, *BACKWARD])
+    assert counts.keys() == {"float32", "bfloat16", "float16"}
+    assert all(0.26 < count / counts.total() < 0.41 for count in counts.values())
+
+
+def test_inputs_weights_and_outputs_are_in_the_task_s_dtype() -> None:
+    for name in ("matmul_epilogue-5-2", "norm-5-1", "scan-5-0", "loss-5-1", "pooling-5-1"):
+        task = load_task(f"generated/{name}")
+        names: dict[str, Any] = {}
+        exec(compile(task.source, name, "exec"), names)
+        model, inputs = names["Model"](*names["get_init_inputs"]()), names["get_inputs"]()
+        tensors = [*inputs, *model.parameters(), model(*inputs)]
+        found = {one.dtype for one in tensors if one.is_floating_point()}
+        assert found == {getattr(torch, tag_of(task, "dtype"))}, name
+
+
+def test_no_exponential_of_unbounded_values_is_taken_in_float16() -> None:
+    for task in ALL:
+        if tag_of(task, "dtype") == "float16":
+            assert "cumprod" not in task.source
+            assert "- torch.square(wanted) * " not in task.source
+
+
+def test_sizes_on_a_gpu_are_those_of_current_models() -> None:
+    wide = [task.sizes["cuda"].default for task in ALL if "COLS" in task.sizes["cuda"].default]
+    assert sum(size["COLS"] >= 4096 for size in wide) > 0.7 * len(wide)
+    for task in load_suite("generated:attention?n=8&seed=11", device="cuda"):
+        assert task.sizes["cuda"].default["WIDTH"] in (64, 128)
+
+
+# Splits by what is heavy, and held-out families
+
+
+def test_no_set_of_heavy_operators_stands_in_two_splits() -> None:
+    suite = load_suite("generated?n=320&seed=11&split_by=operators")
+    splits: dict[str, set[str]] = {}
+    for task in suite:
+        splits.setdefault(tag_of(task, "heavy"), set()).add(task.split)
+    assert all(len(found) == 1 for found in splits.values())
+    assert {split for found in splits.values() for split in found} == {"train", "validation", "test"}
+    assert [task.source for task in suite] == [task.source for task in ALL]
+
+
+def test_held_out_families_are_the_test() -> None:
+    suite = load_suite("generated?n=160&seed=11&held_out=scan+norm")
+    assert {tag_of(task, "family") for task in suite.test} == {"scan", "norm"}
+    assert not {"scan", "norm"} & {tag_of(task, "family") for task in [*suite.train, *suite.validation]}
+    usual = load_suite("generated?n=160&seed=11")
+    assert {task.id for task in suite.train} <= {task.id for task in usual.train}
+
+
+def test_unknown_held_out_families_are_named() -> None:
+    with pytest.raises(UnknownSuiteError, match="got 'scn'; did you mean scan"):
+        load_suite("generated?held_out=scn")

@@ -23,6 +23,7 @@ from cudal1_data.kernelgen.ir import broadcast
 from cudal1_data.kernelgen.make import BACKENDS, variants
 from cudal1_data.operators import EXPRESSIONS, Language, device_text, numeric
 from cudal1_data.techniques import Backend, classify
+from first_stream import stored_task, stored_tasks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from template_programs import PRODUCTS, error_of, error_on_one_thread, errors_in_interpreter, imported, small_task
@@ -73,7 +74,7 @@ def test_operators_one_by_one_agree_with_the_reference(task_id: str, tmp_path: P
 
 def test_shapes_and_types_are_known_without_running(tmp_path: Path) -> None:
     read_tasks = 0
-    for task in [*load_suite("starter", device="cpu"), *load_suite("generated?n=64&seed=0", device="cpu")]:
+    for task in [*load_suite("starter", device="cpu"), *stored_tasks(0, 4)]:
         try:
             reference = read(task.source)
         except UnsuitableError:
@@ -100,9 +101,9 @@ def test_triton_programs_agree_with_the_reference_in_the_interpreter() -> None:
 def test_triton_builds_kernels_for_sm_90(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="needs Triton")
     paths: list[Path] = []
-    tasks = list(load_suite("generated:elementwise+norm+softmax+scan+matmul_epilogue+loss?n=12&seed=8", device="cuda"))
-    tasks.append(load_task("generated/recurrent-3-5", device="cuda"))
-    tasks.append(load_task("generated/attention-0-1", device="cuda").at({"TOKENS": 128}, tag=False))
+    tasks = stored_tasks(8, 2, "elementwise", "norm", "softmax", "scan", "matmul_epilogue", "loss", device="cuda")
+    tasks.append(stored_task("generated/recurrent-3-5", device="cuda"))
+    tasks.append(stored_task("generated/attention-0-1", device="cuda").at({"TOKENS": 128}, tag=False))
     for task in tasks:
         found = variants(task, ("triton",))
         on_tensor_cores = [one for one in found if ("precision", "tf32x3") in one.parameters]
@@ -146,7 +147,7 @@ def kernels_of(program: str) -> list[str]:
 def test_nvrtc_builds_every_kernel(choice: Choice) -> None:
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="needs NVRTC")
     built = 0
-    for task in load_suite("generated?n=32&seed=8", device="cuda"):
+    for task in stored_tasks(8, 2, device="cuda"):
         try:
             reference = read(task.source)
             program = nvrtc_program(reference, plan(reference.roots), choice)
@@ -287,7 +288,7 @@ def test_state_names_are_the_reference_s() -> None:
 
 def test_every_family_has_variants_with_four_backends() -> None:
     backends: tuple[Backend, ...] = tuple(one for one in BACKENDS if one != "torch-compile")
-    for task in load_suite("generated?n=16&seed=0", device="cuda"):
+    for task in stored_tasks(0, 1, device="cuda"):
         found = variants(task, backends)
         assert {one.backend for one in found} == set(backends), task.id
         assert len(found) >= 6, task.id
@@ -297,7 +298,7 @@ def test_every_family_has_variants_with_four_backends() -> None:
     "task_id", ["starter/layer_norm_manual", "generated/elementwise-3-1", "generated/conv" + "olution-3-1"]
 )
 def test_variants_are_programs_of_every_backend(task_id: str) -> None:
-    found = variants(load_task(task_id, device="cuda"))
+    found = variants(stored_task(task_id, device="cuda"))
     assert {one.backend for one in found} == set(BACKENDS)
     assert len({one.source for one in found}) == len(found) > 40
     for one in found:

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cudal1_data import Task, load_suite, load_task
+from cudal1_data import Task, load_task
 from cudal1_data.corpus.build import build
 from cudal1_data.kernelgen.codegen.attention import Rows, attention_program
 from cudal1_data.kernelgen.codegen.programs import Choice, torch_program, triton_program
@@ -16,6 +16,7 @@ from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import Kernel, plan
 from cudal1_data.kernelgen.ir import Node
 from cudal1_data.kernelgen.make import variants
+from first_stream import stored_task, stored_tasks
 from template_programs import CHAINS, error_of, error_on_one_thread, errors_in_interpreter, small_task
 
 ROWS = """\
@@ -118,7 +119,7 @@ def test_operators_one_by_one_agree_with_the_reference(task_id: str, tmp_path: P
 
 def test_scores_never_lie_in_memory() -> None:
     chained = 0
-    for task in load_suite("generated:attention?n=24&seed=0", device="cuda"):
+    for task in stored_tasks(0, 24, "attention", device="cuda"):
         reference = read(task.source)
         steps = plan(reference.roots)
         try:
@@ -151,7 +152,7 @@ def test_scores_that_something_else_needs_stay_in_memory(tmp_path: Path) -> None
 
 
 def test_a_small_corpus_has_each_template() -> None:
-    task = load_task("generated/attention-0-1", device="cuda")
+    task = stored_task("generated/attention-0-1", device="cuda")
     templates = {pair.template for pair in build([task], per_task=16)}
     assert templates == {one.template for one in variants(task)}
     assert {"triton-attention", "triton-rows", "captured"} <= templates

@@ -24,7 +24,7 @@ def pairs() -> list[Pair]:
     return list(build(load_suite("generated:norm+elementwise?n=4&seed=3", device="cuda"), failures=2))
 
 
-def test_ways_that_build_quickly_are_chosen_more_often(pairs: list[Pair]) -> None:
+def test_backends_that_build_quickly_are_chosen_more_often(pairs: list[Pair]) -> None:
     chosen = choose(pairs, 80, device="cuda")
     ways = Counter(pair.backend for pair in chosen if pair.label == "correct")
     assert ways["cuda-nvrtc"] > 4 * ways["cuda-load-inline"] > 0
@@ -35,7 +35,7 @@ def test_ways_that_build_quickly_are_chosen_more_often(pairs: list[Pair]) -> Non
     assert [pair.task for pair in chosen] == sorted(pair.task for pair in chosen)
 
 
-def test_programs_by_hand_come_before_those_of_templates() -> None:
+def test_handwritten_programs_come_before_those_of_templates() -> None:
     tasks = [task for task in load_suite("starter", device="cuda") if task.id == "starter/cumsum_matmul"]
     made = [pair for pair in build(tasks, failures=0) if pair.backend == "pytorch"]
     written = {pair.key for pair in made if pair.template.startswith("starter:")}
@@ -52,7 +52,7 @@ def test_templates_alternate() -> None:
     assert {(pair.task, pair.template) for pair in chosen} == {(task.id, one) for task in tasks for one in templates}
 
 
-def test_a_cpu_is_not_asked_about_programs_for_a_gpu(pairs: list[Pair]) -> None:
+def test_programs_for_a_gpu_are_not_chosen_on_a_cpu(pairs: list[Pair]) -> None:
     chosen = choose(pairs, None, device="cpu")
     assert {pair.backend for pair in chosen if pair.label == "correct"} == {"pytorch", "torch-compile"}
     assert not any("CUDAGraph" in pair.source for pair in chosen)
@@ -114,7 +114,7 @@ def test_a_larger_limit_leaves_each_task_in_its_part(
 
 
 def test_one_refusal_concerns_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that is refused beside one program is asked about for each of the others alone."""
+    """A task refused together with one program is tried again with each of the others alone."""
     tasks = load_suite("starter", device="cpu")
     jobs = [(tasks["starter/swish_chain"], f"# {name}\n") for name in ("a", "flake", "c")]
     alone: list[str] = []

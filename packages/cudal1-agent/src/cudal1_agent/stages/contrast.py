@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from cudal1_data import Task
 from cudal1_env.exemplars import exemplars_by_name
-from cudal1_env.gate import MOST_OF_MARKED, find_audit
+from cudal1_env.gate import MAX_REWARD_OF_MARKED, find_audit
 from cudal1_env.reward import RewardSmoother, reward_of
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -85,7 +85,7 @@ class Scorer:
         evaluations = self.session.verdicts.judge(jobs)
         rule = self.session.settings.contrast.reward
         rewards = [
-            reward_of(evaluation, rule, most=MOST_OF_MARKED if name in self.unsound else math.inf)
+            reward_of(evaluation, rule, most=MAX_REWARD_OF_MARKED if name in self.unsound else math.inf)
             for name, evaluation in zip(task, evaluations, strict=True)
         ]
         self.smoother = self.smoother.updated(rewards)

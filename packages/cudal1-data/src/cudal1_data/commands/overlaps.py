@@ -48,9 +48,10 @@ class Overlaps(BaseModel):
             graphs = _traced(tracer, self.spec, self.device)
             if self.with_ == NOTES:
                 name, others = "kernelbench", known_graphs()
-                if release(tracer.torch) != release(load_notes().torch):
+                mine = tracer.version()
+                if release(mine) != release(load_notes().torch):
                     print(
-                        f"KernelBench's graphs were traced with torch {load_notes().torch}, these with {tracer.torch}: "
+                        f"KernelBench's graphs were traced with torch {load_notes().torch}, these with {mine}: "
                         "what the two decompose otherwise is not found; --with SUITE traces both with one",
                         file=sys.stderr,
                     )

@@ -1,6 +1,7 @@
 """Near-duplicates: which tasks ask for the same computation at another shape.
 
-`overlaps.py` compares the graphs of two suites; `duplicates.py` finds the training tasks that overlap a test.
+`overlaps.py` compares two suites; `duplicates.py` finds the training tasks that overlap a test; `behaviours.py` finds
+those that do the same to small inputs.
 """
 
 from cudal1_data.dedup.duplicates import near_duplicates

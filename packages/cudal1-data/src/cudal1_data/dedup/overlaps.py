@@ -1,11 +1,13 @@
-"""Near-duplicates between two suites: tasks with the same operator graph, at any shape."""
+"""Near-duplicates between two suites: tasks with the same operator graph or behaviour, at any shape."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from cudal1_data.dedup.behaviours import Behaviours
 from cudal1_data.tracing.tasks import TaskGraph
 
 
@@ -19,7 +21,9 @@ class Overlap(BaseModel):
     same: tuple[str, ...]
     """Ids in the second suite."""
     operators: tuple[str, ...]
-    """What they all compute, operator by operator."""
+    """What the first computes, operator by operator."""
+    by: Literal["graph", "behaviour"] = "graph"
+    """What shows it: the same operators, or the same answers to small inputs."""
 
 
 class OverlapReport(BaseModel):
@@ -43,13 +47,17 @@ class OverlapReport(BaseModel):
     def text(self) -> str:
         """Return the report for people."""
         width = max((len(one.task) for one in self.overlaps), default=0)
-        lines = [f"{one.task:{width}}  {', '.join(one.same)}" for one in self.overlaps]
+        lines = [f"{one.task:{width}}  {', '.join(one.same)}{_shown(one)}" for one in self.overlaps]
         lines += [f"cannot be traced: {name}: {reason}" for name, reason in self.failed.items()]
         lines.append(
-            f"{len(self.overlaps)} of {self.tasks} tasks of {self.suite} have the operator graph of one of "
-            f"{self.others} tasks of {self.other}"
+            f"{len(self.overlaps)} of {self.tasks} tasks of {self.suite} have the operator graph or behaviour "
+            f"of one of {self.others} tasks of {self.other}"
         )
         return "\n".join(lines)
+
+
+def _shown(one: Overlap) -> str:
+    return "  (by behaviour)" if one.by == "behaviour" else ""
 
 
 def find_overlaps(suite: tuple[str, Sequence[TaskGraph]], other: tuple[str, Sequence[TaskGraph]]) -> OverlapReport:
@@ -63,11 +71,14 @@ def find_overlaps(suite: tuple[str, Sequence[TaskGraph]], other: tuple[str, Sequ
     for task in other[1]:
         if task.fingerprint is not None:
             by_graph.setdefault(task.fingerprint, []).append(task.id)
+    behaviours = Behaviours([(task.id, task.behaviour) for task in other[1]])
     overlaps: list[Overlap] = []
     for task in suite[1]:
         same = [name for name in by_graph.get(task.fingerprint or "", []) if name != task.id]
-        if same:
-            overlaps.append(Overlap(task=task.id, same=tuple(same), operators=task.operators))
+        alike = [name for name in behaviours.find(task.behaviour) if name != task.id]
+        if same or alike:
+            by = "graph" if same else "behaviour"
+            overlaps.append(Overlap(task=task.id, same=tuple(same or alike), operators=task.operators, by=by))
     failed = {task.id: task.error for task in (*suite[1], *other[1]) if task.error is not None}
     return OverlapReport(
         suite=suite[0],

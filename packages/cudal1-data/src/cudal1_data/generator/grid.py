@@ -30,12 +30,15 @@ to 1.5."""
 
 _LARGEST = 40.0
 """Values beyond make float16 coarse and exponentials run over."""
-_LEAST_SPREAD = 0.08
+_LEAST_SPREAD = 0.12
 """Standard deviation over the largest magnitude: below, an answer is nearly constant."""
 _MOST_EQUAL = 0.7
 """Share of samples with one value: above, an answer is mostly saturated."""
 _LEAST_EFFECT = 0.12
 """Change, over the standard deviation, when one leaf is drawn anew: below, the answer hardly depends on it."""
+
+OF_EXTREMES = 0.3
+"""The same of extremes: in longer lines than the sample's, operands that are the same for a line decide less."""
 
 Samples = list[float]
 Function = Callable[[float], float] | Callable[[float, float], float] | Callable[[float, float, float], float]
@@ -141,8 +144,13 @@ def leaves(*grids: Grid) -> list[str]:
     return list(dict.fromkeys(name for grid in grids for name in grid.redrawn))
 
 
-def informative(grid: Grid | None) -> bool:
-    """Whether values are finite, of ordinary size, spread out, and depend on every leaf."""
+def informative(grid: Grid | None, least_effect: float = _LEAST_EFFECT) -> bool:
+    """Whether values are finite, of ordinary size, spread out, and depend on every leaf.
+
+    Args:
+        grid: The values.
+        least_effect: Change, over the standard deviation, when one leaf is drawn anew.
+    """
     if grid is None or not all(map(math.isfinite, grid.values)):
         return False
     spread, largest = deviation(grid.values), max(map(abs, grid.values))
@@ -151,7 +159,7 @@ def informative(grid: Grid | None) -> bool:
     rounded = [round(value / largest, 4) for value in grid.values]
     if max(map(rounded.count, set(rounded))) > _MOST_EQUAL * len(rounded):
         return False
-    return all(_change(grid.values, values) >= _LEAST_EFFECT * spread for values in grid.redrawn.values())
+    return all(_change(grid.values, values) >= least_effect * spread for values in grid.redrawn.values())
 
 
 def stands_out(values: Samples, lines: list[list[int]]) -> bool:
@@ -165,6 +173,18 @@ def even(grid: Grid, lines: list[list[int]]) -> bool:
     """Whether no line is nearly constant: dividing by its spread would magnify rounding."""
     spreads = [deviation([grid.values[place] for place in line]) for line in lines]
     return min(spreads) >= 0.2 * deviation(grid.values)
+
+
+def middle(values: Samples) -> tuple[float, float]:
+    """Between what all values lie but one in twenty at each end, and one at least where that leaves some."""
+    ordered = sorted(set(values))
+    cut = max(1, len(ordered) // 20) if len(ordered) > 2 else 0
+    return ordered[cut], ordered[-1 - cut]
+
+
+def repeats(grid: Grid, lines: list[list[int]]) -> bool:
+    """Whether values come up twice in a line: of another line they may be all, as of one that a clamp cuts off."""
+    return any(len({grid.values[place] for place in line}) < len(line) for line in lines)
 
 
 def bounded(values: Samples, *, above: bool) -> bool:
@@ -189,6 +209,11 @@ def deviation(values: Sequence[float]) -> float:
     """Standard deviation."""
     mean = math.fsum(values) / len(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+
+
+def change(grid: Grid, name: str) -> float:
+    """Root mean square of what changes when a leaf is drawn anew."""
+    return _change(grid.values, grid.redrawn[name])
 
 
 def _change(before: Samples, after: Samples) -> float:

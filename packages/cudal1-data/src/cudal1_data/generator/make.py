@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from cudal1_data.generator import grid, structure
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.errors import UnsuitableError
@@ -13,11 +15,16 @@ _ATTEMPTS = 200
 """Draws of a whole task before the family is at fault: none of 12,400 tasks needed them all."""
 _FAR_OUT = frozenset({"softmax", "softmin", "cumprod"})
 """Operators with results some of which are hundreds of times the usual one."""
-_EXTREMES = frozenset({"amax[columns]", "amin[columns]"})
-"""Extremes of lines that are eight times as long on a GPU; of rows a CPU sees as many."""
-_BOUNDED = frozenset({"tanh", "sigmoid", "atan", "erf", "softsign", "exp", "clamp", "sin", "cos", "rsqrt", "log1p"})
+_EXTREMES = frozenset({"amax[columns]", "amin[columns]", "amax[rows]", "amin[rows]", "cummax[rows]", "cummin[rows]"})
+"""Extremes of lines that are a hundred times as long as those of the sample."""
+_LEAST_OF_INPUTS = 0.2
+"""What all inputs together must change of an output, over its root mean square: else its weights alone decide."""
+_BOUNDED = frozenset(
+    {"tanh", "sigmoid", "atan", "erf", "softsign", "exp", "clamp", "sin", "cos", "rsqrt", "log1p", "logsigmoid"}
+)
 """Operators whose results are bounded."""
-_DTYPES: tuple[Dtype, ...] = ("float32", "float32", "float32", "bfloat16", "float16")
+_DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16", "float16")
+"""Of inputs, weights, arithmetic and outputs; a third of the tasks each."""
 
 
 def make_task(family: str, seed: int, number: int, *, backward: bool = False) -> Task:
@@ -34,9 +41,10 @@ def make_task(family: str, seed: int, number: int, *, backward: bool = False) ->
     """
     if backward and family in FORWARD_ONLY:
         raise ValueError(f"the family {family} has no tasks with gradients; leave `backward` out")
+    dtype = Draw(family, seed, number, "dtype").one(_DTYPES)
     for attempt in range(_ATTEMPTS):
         draw = Draw(family, seed, number, *(["backward"] if backward else []), attempt)
-        program = Program(draw.child("samples"), backward=backward, dtype=draw.child("dtype").one(_DTYPES))
+        program = Program(draw.child("samples"), backward=backward, dtype=dtype)
         try:
             FAMILIES[family](program, draw)
             _check(program)
@@ -60,6 +68,10 @@ def _check(program: Program) -> None:
         raise UnsuitableError(f"nothing depends on {program.unused()}")
     if not all(grid.informative(value.grid) for value in program.outputs):
         raise UnsuitableError("an output tells too little")
+    for value in program.outputs:
+        changes = [grid.change(value.grid, name) for name in program.inputs if name in value.grid.redrawn]
+        if math.hypot(*changes) < _LEAST_OF_INPUTS * grid.size(value.grid.values):
+            raise UnsuitableError("an output depends on weights for the most part")
     for node in structure.nodes(*program.roots):
         if node.operator in ("sin", "cos") and _reaches(node.operands[0], _FAR_OUT):
             raise UnsuitableError("a rotation by a large value magnifies its rounding")
@@ -87,6 +99,7 @@ def _task(program: Program, family: str, name: str) -> Task:
     tags = (
         f"family:{family}",
         f"structure:{text}",
+        f"heavy:{structure.heavy_of(*roots)}",
         f"dtype:{program.dtype}",
         f"layout:{'+'.join(sorted(program.layouts)) or 'contiguous'}",
         f"operators:{operators}",

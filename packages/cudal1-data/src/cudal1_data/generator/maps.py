@@ -8,11 +8,14 @@ from cudal1_data.generator import grid
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.errors import UnsuitableError
 from cudal1_data.generator.program import Program
-from cudal1_data.generator.shapes import target_ns
+from cudal1_data.generator.shapes import gpu_elements, gpu_flops, target_ns
 from cudal1_data.generator.values import Dims, Value, combine
 
 _AXES = {1: ("LENGTH",), 2: ("HEIGHT", "WIDTH"), 3: ("DEPTH", "HEIGHT", "WIDTH")}
 _EDGES = {1: (256, 300, 512, 700, 1024), 2: (24, 28, 32, 40, 48), 3: (8, 10, 12, 14)}
+_GPU_EDGES = {1: (1024, 4096, 6000, 8192), 2: (56, 64, 112, 128), 3: (16, 24, 32)}
+_FLOPS_PER_NS = 45.0
+"""Floating-point operations of a convolution in a nanosecond on one core, in float32."""
 _LAYERS = ("conv", "conv2", "conv3", "conv4", "conv5")
 
 
@@ -97,7 +100,13 @@ def convolved(program: Program, draw: Draw, value: Value, form: Form, out: str =
 
 
 def set_sizes(
-    program: Program, draw: Draw, dims: Dims, costs_ns: float, *, widths: dict[str, float] | None = None
+    program: Program,
+    draw: Draw,
+    dims: Dims,
+    costs_ns: float,
+    *,
+    widths: dict[str, float] | None = None,
+    growth: float = 1.0,
 ) -> None:
     """Set batch, channels and edges of the maps.
 
@@ -108,26 +117,33 @@ def set_sizes(
         costs_ns: What convolutions and pooling take for each element and channel (those over all channels), in
             nanoseconds; pointwise work was counted by the program.
         widths: Further constants for channels, as multiples of the input's.
+        growth: Elements of the largest tensor over those of the input.
     """
     rank = len(dims) - 2
     channels = draw.one((8, 12, 16) if rank == 3 else (16, 24, 32, 48))
     edge = draw.one(_EDGES[rank])
-    cost = program.cost_ns + costs_ns * channels
+    slower = 1.0 if program.dtype == "float32" else 20.0
+    cost = program.cost_ns + costs_ns * slower * channels
     maps = target_ns(draw, program) / max(cost, 1.5) / (channels * edge**rank)
     while maps < 1.5 and edge > 10:
         edge = max(10, edge * 3 // 4) // 2 * 2
         maps = target_ns(draw, program) / max(cost, 1.5) / (channels * edge**rank)
     batch = max(1, min(64, round(maps)))
-    program.size("BATCH", batch, max(8, batch * 8))
-    program.size(dims[1], channels, channels * 2)
+    wide = draw.one((32, 64) if rank == 3 else (64, 128, 192, 256))
+    long = draw.one(_GPU_EDGES[rank])
+    whole = gpu_elements(draw, program, dims) / growth
+    if costs_ns:  # convolutions may take longer than what moves
+        whole = min(whole, gpu_flops(draw, program) / (_FLOPS_PER_NS * costs_ns * wide))
+    program.size("BATCH", batch, max(4, round(whole / (wide * long**rank))))
+    program.size(dims[1], channels, wide)
     for name, width in (widths or {}).items():
-        program.size(name, int(channels * width), int(channels * 2 * width))
+        program.size(name, int(channels * width), int(wide * width))
     for name in dims[2:]:
-        program.size(name, edge, edge * 2 if rank == 1 else edge)
+        program.size(name, edge, long)
 
 
 def dense_ns(form: Form, rank: int, *, widening: float = 1.0) -> float:
     """Return what a convolution over all channels takes for each element that comes in, over the number of channels."""
     if form.depthwise:
         return 0.0
-    return 2.0 * form.kernel**rank * widening / form.groups / form.stride**rank / 45.0
+    return 2.0 * form.kernel**rank * widening / form.groups / form.stride**rank / _FLOPS_PER_NS

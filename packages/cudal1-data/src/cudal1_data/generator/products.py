@@ -6,11 +6,8 @@ from cudal1_data.generator import grid
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.errors import UnsuitableError
 from cudal1_data.generator.program import Program
-from cudal1_data.generator.shapes import near, target_ns
+from cudal1_data.generator.shapes import gpu_rows, hidden, near, target_ns
 from cudal1_data.generator.values import Dims, Value, combine
-
-FLOPS_PER_NS = 60.0
-"""Floating-point operations in a nanosecond on one core."""
 
 
 def linear(program: Program, draw: Draw, value: Value, width: str, out: str, *, bias: bool | None = None) -> Value:
@@ -72,18 +69,23 @@ def matmul(
     return combine("matmul", written, dims, sample, left, right, detail=detail, bends=True, infix=True)
 
 
-def sides_of(draw: Draw, program: Program, products: float = 1.0) -> tuple[int, int, int]:
-    """Return rows, terms and columns of a product that takes as long as a call should.
+def sides_of(program: Program, draw: Draw, names: tuple[str, str, str], products: float = 1.0) -> None:
+    """Set rows, terms and columns of a product that takes as long as a call should.
 
     Args:
+        program: The task, its pointwise work counted already, with its outputs.
         draw: Choices.
-        program: The task, its pointwise work counted already.
+        names: Constants for rows, terms and columns.
         products: How many products of these sizes the program makes.
     """
-    work = target_ns(draw, program) * FLOPS_PER_NS / (2.0 * products)
+    work = target_ns(draw, program) * program.flops_per_ns / (2.0 * products)
     edge = work ** (1 / 3)
     terms = near(draw, edge * (0.5 + draw.real()))
     columns = near(draw, edge * (0.5 + draw.real()))
     # A result element costs its terms, and the pointwise work behind it.
-    share = terms / (terms + program.cost_ns * FLOPS_PER_NS / (2.0 * products))
-    return near(draw, max(32.0, work * share / (terms * columns))), terms, columns
+    share = terms / (terms + program.cost_ns * program.flops_per_ns / (2.0 * products))
+    wide, out = hidden(draw, 8192), hidden(draw, 14336)
+    rows = gpu_rows(draw, program, 2.0 * products * wide * out, max(wide, out))
+    program.size(names[0], near(draw, max(32.0, work * share / (terms * columns))), rows)
+    program.size(names[1], terms, wide)
+    program.size(names[2], columns, out)

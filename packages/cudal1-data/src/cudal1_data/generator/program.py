@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cudal1_data.generator import grid, structure
+from cudal1_data.generator.bounds import ANY, POSITIVE, UNIT, Interval
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.grid import Grid, Kind
 from cudal1_data.generator.structure import Node
@@ -19,10 +20,10 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 Layout = Literal["contiguous", "transposed", "channels_last"]
 
 _CAST = {"bfloat16": ".bfloat16()", "float16": ".half()"}
+_BOUNDS: dict[str, Interval] = {"mask": UNIT, "positive": POSITIVE}
+"""What elements of an input of that kind lie between; of others anything."""
 _ACROSS_NS = 6.0
 """What it takes to combine an element of a transposed tensor with one that is not."""
-_WIDEN_NS = 1.2
-"""What it takes to widen an element of half precision."""
 _NAMES = ("h", "u", "v", "s", "p", "r", "e", "d", "f", "o", "n", "l")
 _CONSTANT = re.compile(r"\b[A-Z][A-Z0-9_]*\b")
 
@@ -39,8 +40,6 @@ class Program:
     draw: Draw
     backward: bool = False
     dtype: Dtype = "float32"
-    native: bool = False
-    """Whether `forward` gets inputs in `dtype` and computes in it; otherwise they are widened first."""
     title: str = ""
     """What the task's name begins with, if not the family."""
     layouts: set[Layout] = field(default_factory=set[Layout])
@@ -55,7 +54,24 @@ class Program:
     _leaves: list[str] = field(default_factory=list[str])
     _floats: dict[str, Value] = field(default_factory=dict[str, Value])
     _lines: list[str] = field(default_factory=list[str])
-    _taken: set[str] = field(default_factory=lambda: {"F", "torch", "self", "grad", "wide", "out"})
+    _taken: set[str] = field(default_factory=lambda: {"F", "torch", "self", "grad", "out"})
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an element."""
+        return 4 if self.dtype == "float32" else 2
+
+    @property
+    def flops_per_ns(self) -> float:
+        """Floating-point operations of a product in a nanosecond on one core.
+
+        Half precision is the rate of cores without instructions for it; with them it is fifty times that.
+        """
+        return 60.0 if self.dtype == "float32" else 2.0
+
+    def moved(self, dims: Dims) -> int:
+        """How many floating-point inputs and outputs have a shape: what a fused kernel must move of that size."""
+        return sum(one.dims == dims for one in (*self._floats.values(), *self.outputs))
 
     def size(self, name: str, cpu: int, cuda: int) -> str:
         """Set a constant at the top of the file."""
@@ -88,8 +104,8 @@ class Program:
         """
         *before, expression = [text] if text else _made(name, dims, kind)
         operator = "mask" if kind == "mask" else "x"
-        if operator == "x" and self.dtype in _CAST:
-            expression = (f"({expression})" if _is_infix(expression) else expression) + _CAST[self.dtype]
+        if operator == "x":
+            expression = self._stored(expression)
         lines = [*before, f"{name} = {expression}"]
         if layout == "channels_last":
             lines.append(f"{name} = {name}.contiguous(memory_format=torch.channels_last)")
@@ -100,9 +116,7 @@ class Program:
             self.layouts.add(layout)
         if layout == "transposed":
             self.cost_ns += _ACROSS_NS
-        if operator == "x" and self.dtype in _CAST and "1" not in dims and len(dims) > 1:
-            self.cost_ns += _WIDEN_NS
-        value = Value(name, Node(operator), dims, self._leaf(name, kind))
+        value = Value(name, Node(operator), dims, self._leaf(name, kind), bounds=_BOUNDS.get(kind, ANY))
         self._inputs[name] = lines
         if operator == "x":
             self._floats[name] = value
@@ -138,7 +152,12 @@ class Program:
         shape = ", ".join(dims)
         sample = self._leaf(name, kind)
         self.member(name, f"nn.Parameter({text or f'torch.randn({shape})'})")
-        return Value(f"self.{name}", Node("w"), dims, sample)
+        return Value(f"self.{name}", Node("w"), dims, sample, bounds=_BOUNDS.get(kind, ANY))
+
+    def _stored(self, expression: str) -> str:
+        """Return a new tensor's text with what brings it to the task's dtype."""
+        cast = _CAST.get(self.dtype, "")
+        return (f"({expression})" if cast and _is_infix(expression) else expression) + cast
 
     def _leaf(self, name: str, kind: Kind) -> Grid:
         assert name not in self._taken, f"expected a new name, got {name} twice"
@@ -154,8 +173,17 @@ class Program:
         self.cost_ns = before
 
     def member(self, name: str, text: str) -> str:
-        """Set an attribute of the model in its constructor; returns how `forward` writes it."""
+        """Set an attribute of the model in its constructor, in the task's dtype; returns how `forward` writes it.
+
+        Args:
+            name: The attribute.
+            text: `nn.Parameter(...)`, or a layer of `torch.nn` that takes a dtype.
+        """
         self._taken.add(name)
+        if self.dtype in _CAST and text.startswith("nn.Parameter("):
+            text = f"nn.Parameter({self._stored(text.removeprefix('nn.Parameter(').removesuffix(')'))})"
+        elif self.dtype in _CAST:
+            text = f"{text.removesuffix(')')}, dtype=torch.{self.dtype})"
         self._members.append((name, text))
         return f"self.{name}"
 
@@ -175,6 +203,11 @@ class Program:
     def returns(self, *values: Value) -> None:
         """Set what `forward` returns."""
         self.outputs = list(values)
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the inputs."""
+        return list(self._inputs)
 
     @property
     def roots(self) -> list[Node]:
@@ -228,7 +261,7 @@ class Program:
     def _forward(self) -> str:
         if self.backward:
             return self._gradients()
-        return _function("forward", ["self", *self._inputs], [*self._widened(), *self._body()])
+        return _function("forward", ["self", *self._inputs], self._body())
 
     def _body(self) -> list[str]:
         """The lines that compute; a variable that is only returned is none."""
@@ -243,21 +276,12 @@ class Program:
         compute = _function("compute", ["self", *self._inputs], self._body())
         names = ", ".join(wanted)
         body = [
-            *self._widened(extra=["grad"]),
             "with torch.enable_grad():",
             *(f"    {name} = {name}.detach().requires_grad_()" for name in wanted),
             f"    out = self.compute({', '.join(self._inputs)})",
             f"return torch.autograd.grad(out, [{names}], grad)" + ("" if len(wanted) > 1 else "[0]"),
         ]
         return compute + "\n" + _function("forward", ["self", *self._inputs, "grad"], body)
-
-    def _widened(self, extra: list[str] | None = None) -> list[str]:
-        """Lines that bring half-precision inputs to the precision of the arithmetic."""
-        names = [*self._floats, *(extra or [])]
-        if self.dtype == "float32" or self.native or not names:
-            return []
-        lines = [f"wide = torch.get_default_dtype()  # {self.dtype} is how inputs are stored"]
-        return [*lines, *(f"{name} = {name}.to(wide)" for name in names)]
 
     def _get_inputs(self) -> str:
         lines = [line for group in self._inputs.values() for line in group]
@@ -287,4 +311,7 @@ def _made(name: str, dims: Dims, kind: Kind) -> list[str]:
 
 
 def _is_infix(text: str) -> bool:
+    """Whether an operator stands outside of all parentheses."""
+    while (outer := re.sub(r"\([^()]*\)", "", text)) != text:
+        text = outer
     return bool(re.search(r" [-+*/<] ", text))

@@ -8,16 +8,19 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cudal1_data.generator import grid
+from cudal1_data.generator.bounds import POSITIVE, Interval
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.errors import UnsuitableError
 from cudal1_data.generator.grid import Samples
 from cudal1_data.generator.program import Program
 from cudal1_data.generator.structure import Node
-from cudal1_data.generator.values import Value, combine
+from cudal1_data.generator.values import Value, combine, invariant, undoes, usual
 
 Axis = Literal["rows", "columns"]
 """`rows`: over the last dimension; `columns`: over the one before it."""
 
+LARGEST_EXPONENT = 10.0
+"""The exponential of 11.1 and more is infinite in float16."""
 _ATTEMPTS = 8
 """Draws of one reduction before the attempt at a task ends: the values suit none."""
 
@@ -42,6 +45,10 @@ class Reduction:
     """Whether the chance of single elements averages out: lines must then differ by themselves."""
     slow_if_few: bool = False
     """Whether it takes far longer on short lines."""
+    bounds: Interval | None = POSITIVE
+    """What its results lie between; None where that is what the values lie between."""
+    takes_back: tuple[str, ...] = ()
+    """Last operators of the values that make no difference to it."""
     inner: tuple[str, ...] = ()
     """Simpler operators around the reduction, from the inside; `|` stands for the reduction itself."""
 
@@ -63,17 +70,19 @@ def log_mean_exp(line: Samples) -> float:
 
 
 REDUCTIONS: tuple[Reduction, ...] = (
-    Reduction("mean", "torch.mean({h}, {axis})", mean, 0.3, linear=True),
+    Reduction("mean", "torch.mean({h}, {axis})", mean, 0.3, linear=True, bounds=None),
     Reduction("rms", "torch.sqrt(torch.mean(torch.square({h}), {axis}))", lambda line: math.sqrt(
-        mean([value * value for value in line])), 1.0, inner=("square", "|mean", "sqrt")),
+        mean([value * value for value in line])), 1.0, takes_back=("abs", "neg"),
+              inner=("square", "|mean", "sqrt")),
     Reduction("mean_abs", "torch.mean(torch.abs({h}), {axis})", lambda line: mean([abs(value) for value in line]), 1.0,
-              smooth=False, inner=("abs", "|mean")),
-    Reduction("std", "torch.std({h}, {axis})", lambda line: math.sqrt(variance(line)), 7.5, slow_if_few=True),
-    Reduction("var", "torch.var({h}, {axis}, unbiased=False)", variance, 7.5, slow_if_few=True),
-    Reduction("amax", "torch.amax({h}, {axis})", max, 0.3, smooth=False, averages=False),
-    Reduction("amin", "torch.amin({h}, {axis})", min, 0.3, smooth=False, averages=False),
+              smooth=False, takes_back=("abs", "neg"), inner=("abs", "|mean")),
+    Reduction("std", "torch.std({h}, {axis})", lambda line: math.sqrt(variance(line)), 7.5, slow_if_few=True,
+              takes_back=("shift",)),
+    Reduction("var", "torch.var({h}, {axis}, unbiased=False)", variance, 7.5, slow_if_few=True, takes_back=("shift",)),
+    Reduction("amax", "torch.amax({h}, {axis})", max, 0.3, smooth=False, averages=False, bounds=None),
+    Reduction("amin", "torch.amin({h}, {axis})", min, 0.3, smooth=False, averages=False, bounds=None),
     Reduction("log_mean_exp", "torch.log(torch.mean(torch.exp({h}), {axis}))", log_mean_exp, 1.8,
-              inner=("exp", "|mean", "log")),
+              bounds=None, inner=("exp", "|mean", "log")),
 )  # fmt: skip
 """What the families reduce with. A sum is a mean of another scale; only means keep values of ordinary size."""
 
@@ -119,16 +128,19 @@ def reduced(
 def _reduced(program: Program, reduction: Reduction, value: Value, axis: Axis, *, keepdim: bool, few: bool) -> Value:
     lines = grid.ROWS if axis == "rows" else grid.COLUMNS
     over = grid.rows if axis == "rows" else grid.columns
+    if invariant(value, reduction.takes_back) or (reduction.name == "mean_abs" and usual(value).low >= 0.0):
+        raise UnsuitableError(f"{reduction.name} takes the last operator back")
+    if reduction.inner and undoes(Node(reduction.inner[0], (value.node,)), [value.node]):
+        raise UnsuitableError(f"{reduction.name} undoes the last operator")
     sample = over(reduction.function, value.grid)
-    if sample is None or not grid.informative(sample):
+    if program.dtype == "float16" and reduction.name == "log_mean_exp" and value.bounds.high > LARGEST_EXPONENT:
+        raise UnsuitableError("exponentials overflow float16")
+    extreme = reduction.name in ("amax", "amin") and not few
+    if sample is None or not (grid.informative(sample, grid.OF_EXTREMES) if extreme else grid.informative(sample)):
         raise UnsuitableError(f"{reduction.name} tells too little")
     if reduction.averages and not few and not _differ(value, reduction, lines):
         raise UnsuitableError(f"{reduction.name} averages out")
-    if (
-        reduction.name in ("amax", "amin")
-        and not few
-        and grid.bounded(value.grid.values, above=reduction.name == "amax")
-    ):
+    if extreme and ends(value, above=reduction.name == "amax"):
         raise UnsuitableError(f"{reduction.name} meets a bound")
     if program.backward and reduction.name == "std" and not grid.even(value.grid, lines):
         raise UnsuitableError("the gradient divides by a spread that may be near zero")
@@ -144,9 +156,19 @@ def _reduced(program: Program, reduction: Reduction, value: Value, axis: Axis, *
         value,
         detail=axis,
         bends=not reduction.linear,
+        bounds=value.bounds if reduction.bounds is None else reduction.bounds,
     )
     program.cost_ns += reduction.cost_ns * (4 if few else 1)
     return result if not reduction.inner else _expanded(result, reduction, value, axis)
+
+
+def ends(value: Value, *, above: bool) -> bool:
+    """Whether values have a largest (or smallest) one that they come near to: of a thousand it would stand for all.
+
+    At the top of a smooth function, as of a cosine, the extreme of a line hardly depends on the inputs.
+    """
+    last = value.bounds.high if above else value.bounds.low
+    return math.isfinite(last) or grid.bounded(value.grid.values, above=above)
 
 
 def _expanded(result: Value, reduction: Reduction, value: Value, axis: Axis) -> Value:
@@ -154,7 +176,7 @@ def _expanded(result: Value, reduction: Reduction, value: Value, axis: Axis) -> 
     node = value.node
     for name in reduction.inner:
         node = Node(name[1:], (node,), axis, heavy=True) if name.startswith("|") else Node(name, (node,))
-    return Value(result.text, node, result.dims, result.grid, result.curved, nested=result.nested)
+    return replace(result, node=node)
 
 
 _TERMS: dict[str, Callable[[float, float], float]] = {

@@ -6,6 +6,8 @@
 | `seed` | which tasks (0); task k of a family and seed does not depend on the other options |
 | `backward` | 1: gradients of the inputs instead of the output (0); families without gradients are left out |
 | `order` | `family` (the default) or `curriculum`: from easy to hard |
+| `split_by` | `structure` (the default), or `operators`: no set of heavy operators stands in two splits |
+| `held_out` | families whose tasks are all `test`, joined by `+`; of the others none is |
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cudal1_data.errors import UnknownSuiteError, UnknownTaskError
+from cudal1_data.generator import structure
 from cudal1_data.generator.families import FAMILIES, FORWARD_ONLY
 from cudal1_data.generator.make import make_task
 from cudal1_data.progress import paced
@@ -25,6 +28,7 @@ from cudal1_data.suite import nearest
 from cudal1_data.task import Task
 
 Order = Literal["family", "curriculum"]
+SplitBy = Literal["structure", "operators"]
 
 _NAME = re.compile(r"(?P<family>[a-z_]+)-(?P<seed>\d{1,18})-(?P<number>\d{1,9})(?P<backward>-backward)?")
 
@@ -44,6 +48,12 @@ class Request(BaseModel):
     """Gradients of the inputs instead of the output."""
     order: Order = "family"
     """`family`: family by family; `curriculum`: from easy to hard."""
+    split_by: SplitBy = "structure"
+    """What no two splits share: `structure`, all operators and how they hang together; `operators`, the set of those
+    that need a pass of their own (products, reductions, scans, ...)."""
+    held_out: tuple[str, ...] = ()
+    """Families whose tasks are all `test`. What would be `test` in other families is `validation` then, so that it is
+    not trained on and the test is of these families alone."""
 
     @model_validator(mode="after")
     def _check_gradients(self) -> Request:
@@ -57,12 +67,23 @@ class Request(BaseModel):
         families = self.families or tuple(one for one in FAMILIES if not (self.backward and one in FORWARD_ONLY))
         each, more = divmod(self.n, len(families))
         made = (
-            make_task(family, self.seed, number, backward=self.backward)
+            self._split(make_task(family, self.seed, number, backward=self.backward), family)
             for place, family in enumerate(families)
             for number in range(each + (place < more))
         )
         told = paced(made, self.n, "tasks generated")
         yield from curriculum(told) if self.order == "curriculum" else told
+
+    def _split(self, task: Task, family: str) -> Task:
+        """Put a task into the split that is asked for."""
+        split = task.split
+        if self.split_by == "operators":
+            split = structure.split_by(f"operators/{tag_of(task, 'heavy')}")
+        if family in self.held_out:
+            split = "test"
+        elif self.held_out and split == "test":
+            split = "validation"
+        return task if split == task.split else task.model_copy(update={"split": split})
 
 
 def parse_request(text: str) -> Request:
@@ -83,7 +104,7 @@ def parse_request(text: str) -> Request:
             raise UnknownSuiteError(f"generated: expected the options {_options()}, got {name!r}")
         if name in values:
             raise UnknownSuiteError(f"generated: expected {name} once, got {values[name]} and {value}; leave one out")
-        values[name] = value
+        values[name] = tuple(dict.fromkeys(map(_family, re.split("[+ ]", value)))) if name == "held_out" else value
     try:
         return Request.model_validate(values)
     except ValidationError as error:
@@ -120,7 +141,9 @@ def curriculum(tasks: Iterable[Task]) -> list[Task]:
 
 
 def tag_of(task: Task, name: str) -> str:
-    """Return what a generated task's tag of that name says (`family`, `structure`, `dtype`, `layout`, `difficulty`).
+    """Return what a generated task's tag of that name says.
+
+    The names are `family`, `structure`, `heavy`, `dtype`, `layout` and `difficulty`.
 
     Raises:
         KeyError: The task has no such tag: it was not generated.
@@ -144,4 +167,7 @@ def _family(name: str) -> str:
 
 
 def _options() -> str:
-    return f"n=1..1000000, seed=0.., backward=0|1, order={'|'.join(get_args(Order))}"
+    return (
+        f"n=1..1000000, seed=0.., backward=0|1, order={'|'.join(get_args(Order))}, "
+        f"split_by={'|'.join(get_args(SplitBy))}, held_out=FAMILY+FAMILY"
+    )

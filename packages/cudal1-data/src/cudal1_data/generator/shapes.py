@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+from cudal1_data.generator import structure
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.program import Program
+from cudal1_data.generator.values import Dims
 
 ROUND = tuple(
     base << power
-    for power in range(3, 16)
+    for power in range(3, 21)
     for base in (4, 5, 6, 7)
 )  # fmt: skip
 """32, 40, 48, 56, 64, ...: multiples of 8."""
@@ -17,8 +19,17 @@ ODD = (36, 50, 60, 75, 90, 100, 120, 150, 180, 200, 250, 300, 375, 450, 500, 600
        2000, 2500, 3000, 3600, 5000, 6000, 7500, 10000, 15000, 25000, 50000, 75000)  # fmt: skip
 """Sizes that no tile fits."""
 
-CUDA_GROWTH = 8
-"""A GPU gets this many times the elements of a CPU, which is memory traffic of some tens of microseconds."""
+HIDDEN = (4096, 5120, 6144, 8192, 10240, 12288, 14336, 16384)
+"""Widths of layers in current models; the last dimension of most tasks on a GPU."""
+_ODD_HIDDEN = (4100, 5000, 6000, 7500, 10000, 15000)
+_FUSED_BYTES = (7e8, 1.5e9)
+"""What a kernel that does it all at once moves on a GPU: 0.15 to 0.3 ms of an H200's memory."""
+_MOST_EAGER_BYTES = 5e9
+"""What the reference moves on a GPU, operator by operator, at most."""
+_PASSES = 2.6
+"""Tensors of the main size that an operator reads and writes, on average."""
+_FLOPS = {"float32": (1.2e11, 3e11), "bfloat16": (3e11, 1e12), "float16": (3e11, 1e12)}
+"""Floating-point operations of a task's products on a GPU: 1 to 6 ms."""
 
 _BACKWARD = 3.2
 """A forward call and its gradients take about this many times the forward call."""
@@ -32,7 +43,7 @@ def near(draw: Draw, wanted: float, *, odd: float = 0.3) -> int:
         wanted: About how much.
         odd: Share of sizes that are no multiples of 8.
     """
-    table = ODD if draw.chance(odd) else ROUND
+    table = ODD if draw.chance(odd) and wanted < 1.2 * ODD[-1] else ROUND
     return min(table, key=lambda size: abs(math.log(size / max(wanted, 1.0))))
 
 
@@ -50,23 +61,68 @@ def elements(draw: Draw, program: Program, *, min_ns: float = 1.5) -> float:
     return min(target_ns(draw, program) / max(program.cost_ns, min_ns), 8e5 if program.backward else 3.5e6)
 
 
-def plane(program: Program, draw: Draw, names: tuple[str, ...], *, columns: tuple[int, ...] = ()) -> None:
+def plane(program: Program, draw: Draw, names: tuple[str, ...]) -> None:
     """Set the sizes of the main tensor.
 
     Args:
-        program: The task.
+        program: The task, with its outputs.
         draw: Choices.
-        names: Constants, the first of them the one that grows on a GPU.
-        columns: Choices for the last; by default any that fits.
+        names: Its shape as constants, the first of them the one that takes up what is left.
     """
     total = elements(draw, program)
     sizes: dict[str, int] = {}
     for name in names[1:-1]:
         sizes[name] = draw.one((2, 3, 4, 6, 8))
     rest = total / math.prod(sizes.values())
-    last = draw.one(columns) if columns else near(draw, rest ** (0.35 + 0.3 * draw.real()))
+    last = near(draw, rest ** (0.35 + 0.3 * draw.real()))
     first = near(draw, rest / last)
-    program.size(names[0], first, first * CUDA_GROWTH)
+    wide = hidden(draw)
+    middle = draw.one((256, 512, 600, 1024))
+    left = gpu_elements(draw, program, names) / wide / middle ** len(sizes)
+    program.size(names[0], first, max(8, near(draw, left)) if not sizes else max(2, round(left)))
     for name, value in sizes.items():
-        program.size(name, value, value)
-    program.size(names[-1], last, last)
+        program.size(name, value, middle)
+    program.size(names[-1], last, wide)
+
+
+def hidden(draw: Draw, most: int = HIDDEN[-1]) -> int:
+    """Return a last dimension for a GPU: a width of layers, or one in seven that no tile fits."""
+    table = _ODD_HIDDEN if draw.chance(0.15) else HIDDEN
+    return draw.one([one for one in table if one <= most])
+
+
+def gpu_elements(draw: Draw, program: Program, dims: Dims) -> float:
+    """Return how many elements the main tensor should have on a GPU, so that the task is bound by memory.
+
+    Inputs and outputs of that shape come to 0.7 to 1.5 GB, unless the reference's own steps would move more than
+    5 GB then. What it keeps of them is less than half of that.
+
+    Args:
+        draw: Choices.
+        program: The task, with its outputs.
+        dims: The main tensor's shape.
+    """
+    low, high = _FUSED_BYTES
+    fused = low * (high / low) ** draw.real() / max(1, program.moved(dims))
+    steps = len(structure.nodes(*program.roots)) * (3 if program.backward else 1)
+    return min(fused, _MOST_EAGER_BYTES / (_PASSES * max(1, steps))) / program.item_bytes
+
+
+def gpu_flops(draw: Draw, program: Program) -> float:
+    """Return how many floating-point operations a task's products should take on a GPU, its gradients included."""
+    low, high = _FLOPS[program.dtype]
+    return low * (high / low) ** draw.real() / (3 if program.backward else 1)
+
+
+def gpu_rows(draw: Draw, program: Program, flops_per_row: float, widest: int) -> int:
+    """Return how many rows products over rows of these have on a GPU.
+
+    Args:
+        draw: Choices.
+        program: The task, with its outputs.
+        flops_per_row: Floating-point operations of all products for a row.
+        widest: Elements of a row of the largest tensor.
+    """
+    steps = len(structure.nodes(*program.roots)) * (3 if program.backward else 1)
+    most = _MOST_EAGER_BYTES / (_PASSES * max(1, steps)) / program.item_bytes / widest
+    return near(draw, max(256.0, min(gpu_flops(draw, program) / flops_per_row, most)), odd=0.15)

@@ -110,7 +110,22 @@ def marked_key(roots: Sequence[Node], marked: Node) -> str:
 
 def split_of(*roots: Node) -> Split:
     """Return the split of a structure: a hash of its key, so that no structure stands in two splits."""
-    text = "split/" + "/".join(sorted(root.key for root in roots))
+    return split_by("/".join(sorted(root.key for root in roots)))
+
+
+def heavy_of(*roots: Node) -> str:
+    """Return the set of a structure's operators that need a pass of their own, in order; `none` where there is none.
+
+    >>> x = Node("x")
+    >>> heavy_of(Node("relu", (Node("linear", (Node("sum", (x,), heavy=True), Node("w")), heavy=True),)))
+    'linear+sum'
+    """
+    return "+".join(sorted({node.operator for node in nodes(*roots) if node.heavy})) or "none"
+
+
+def split_by(name: str) -> Split:
+    """Return the split of all that goes by a name: a hash of it."""
+    text = f"split/{name}"
     place = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") % 100
     for name, share in _SHARES:
         if place < share:

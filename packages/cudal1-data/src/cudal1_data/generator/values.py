@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cudal1_data.generator import grid
+from cudal1_data.generator import bounds, grid
+from cudal1_data.generator.bounds import ANY, Interval
 from cudal1_data.generator.grid import Grid
 from cudal1_data.generator.structure import Node
 from cudal1_data.generator.vocabulary import Operator
@@ -38,6 +39,8 @@ class Value:
     """Whether the text must stand in parentheses within another."""
     nested: int = 0
     """Operators in the text."""
+    bounds: Interval = ANY
+    """What its elements lie between, whatever the inputs."""
 
     @property
     def atom(self) -> str:
@@ -51,8 +54,13 @@ class Value:
 
 
 def pointwise(operator: Operator, *operands: Value, constant: float | None = None) -> Value | None:
-    """Apply a pointwise operator; None where it is not defined on the sample values."""
+    """Apply a pointwise operator; None where it is not defined on the sample values, or a part of it does nothing."""
     extra = () if constant is None else (constant,)
+    fixed = tuple(Interval(one, one) for one in extra)
+    lies, _ = bounds.applied(operator.expression, *(one.bounds for one in operands), *fixed)
+    idle = bounds.chooses(operator.expression) and bounds.applied(operator.expression, *map(usual, operands), *fixed)[1]
+    if idle or any(is_even(operands[place].node) for place in operator.even_in):
+        return None
 
     def applied(*each: float) -> float:
         return operator.function(*each, *extra)
@@ -60,18 +68,79 @@ def pointwise(operator: Operator, *operands: Value, constant: float | None = Non
     result = grid.apply(applied, *(one.grid for one in operands))
     if result is None:
         return None
+    node = _build(_graph(operator.graph or _plain(operator.name, len(operands))), [one.node for one in operands])
+    if undoes(node, [one.node for one in operands]):
+        return None
     bent = set[str]().union(*(one.curved for one in operands))
     if not operator.linear:
         bent |= _bent(operands, operator.linear_in)
     return Value(
         text=filled(operator.text, *operands, constant=constant),
-        node=_build(_graph(operator.graph or _plain(operator.name, len(operands))), [one.node for one in operands]),
+        node=node,
         dims=broadcast(*(one.dims for one in operands)),
         grid=result,
         curved=frozenset(bent),
         infix=operator.infix,
         nested=1 + sum(one.nested for one in operands),
+        bounds=lies,
     )
+
+
+def usual(value: Value) -> Interval:
+    """What nine in ten of a value's elements lie between, as far as its samples tell."""
+    return value.bounds & Interval(*grid.middle(value.grid.values))
+
+
+_EXPONENTIAL = frozenset(
+    {"exp", "sigmoid", "softplus", "softmax", "softmin", "log_softmax", "logaddexp", "logsigmoid", "silu", "mish"}
+)
+"""Operators that begin with an exponential of their operand."""
+_LOGARITHMIC = frozenset({"log", "log1p", "logsigmoid", "softplus", "log_softmax", "logaddexp"})
+"""Operators that end with a logarithm."""
+_WITHIN = frozenset({"neg", "scale", "shift"})
+"""Operators between an operator and its inverse that do not keep them from cancelling, in part at least."""
+_INVERSES = (
+    (_EXPONENTIAL, _LOGARITHMIC),
+    (frozenset({"log", "log1p"}), frozenset({"exp"})),
+    (frozenset({"square"}), frozenset({"sqrt", "rsqrt"})),
+    (frozenset({"sqrt", "rsqrt"}), frozenset({"square"})),
+)
+"""Operators, and those that they undo."""
+
+
+def undoes(outer: Node, operands: Sequence[Node]) -> bool:
+    """Whether an operator undoes one of its operands, like the exponential of a logarithm.
+
+    Args:
+        outer: The result's structure; of a compound operator its parts down to the operands are looked at.
+        operands: The operands' structures.
+    """
+    ends = {id(one) for one in operands}
+    if id(outer) in ends:
+        return False
+    below = [(one, id(one) in ends) for one in outer.operands]
+    for one, reached in below:
+        inner, direct = one, not reached
+        while inner.operator in _WITHIN and inner.operands:
+            direct &= id(inner) not in ends
+            inner = inner.operands[0]
+        own = direct and id(inner) not in ends  # within the compound operator itself, as sqrt(1 + square(0))
+        if not own and any(outer.operator in some and inner.operator in others for some, others in _INVERSES):
+            return True
+    return any(undoes(one, operands) for one, _ in below)
+
+
+def invariant(value: Value, names: Sequence[str]) -> bool:
+    """Whether the value's last operator is one of those that what comes next takes back.
+
+    A normalisation takes a scale back, one that subtracts the mean a shift too.
+    """
+    return value.node.operator in names
+
+
+def is_even(node: Node) -> bool:
+    """Whether an even function of this value is the same without its last operator."""
+    return node.operator in ("abs", "neg")
 
 
 def _bent(operands: Sequence[Value], linear_in: Sequence[int]) -> set[str]:
@@ -109,6 +178,7 @@ def combine(
     bends: bool = False,
     infix: bool = False,
     layer: bool = False,
+    bounds: Interval = ANY,
 ) -> Value:
     """Apply any other operator.
 
@@ -123,6 +193,7 @@ def combine(
         bends: Whether gradients depend on its operands: with one, on all of it; with several, it is linear in each.
         infix: Whether the text must stand in parentheses within another.
         layer: Whether it is a layer of the model, with weights that gradients do not depend on yet.
+        bounds: What its elements lie between, whatever the inputs.
     """
     bent = set[str]().union(*(one.curved for one in operands))
     if bends:
@@ -137,6 +208,7 @@ def combine(
         curved=frozenset(bent),
         infix=infix,
         nested=1 + sum(one.nested for one in operands),
+        bounds=bounds,
     )
 
 

@@ -5,12 +5,14 @@ What an operator does to numbers is an expression of `cudal1_data.operators`, th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 from cudal1_data.operators import EXPRESSIONS, numeric
 
+_PLACE = re.compile(r"\{\w\}")
 _LARGEST_ANGLE = 4.0
 """Sine and cosine of more magnify the rounding of their operand."""
 
@@ -42,6 +44,16 @@ class Operator:
     """Whether it is written with infix operators outermost."""
     graph: str = ""
     """Its structure in simpler operators, `0` and `1` for operands; its own name on all operands when empty."""
+    even_in: tuple[int, ...] = ()
+    """Operands whose sign makes no difference."""
+
+    @cached_property
+    def expression(self) -> str:
+        """What it does to numbers, as an expression of `cudal1_data.operators`."""
+        if self.does:
+            return self.does
+        count = len({"{0}", "{1}", "{c}"} & set(_PLACE.findall(self.text)))
+        return f"{self.name}({', '.join('abc'[:count])})"
 
     @cached_property
     def function(self) -> Callable[..., float]:
@@ -73,20 +85,23 @@ UNARY: tuple[Operator, ...] = (
     Operator("elu", "F.elu({0})", 2.0),
     Operator("selu", "F.selu({0})", 2.0, smooth=False),
     Operator("hardswish", "F.hardswish({0})", 0.5, smooth=False),
-    Operator("abs", "torch.abs({0})", 0.5, smooth=False),
-    Operator("square", "torch.square({0})", 0.5),
+    Operator("abs", "torch.abs({0})", 0.5, smooth=False, even_in=(0,)),
+    Operator("square", "torch.square({0})", 0.5, even_in=(0,)),
     Operator("sin", "torch.sin({0})", 0.8, angle=0),
-    Operator("cos", "torch.cos({0})", 0.8, angle=0),
+    Operator("cos", "torch.cos({0})", 0.8, angle=0, even_in=(0,)),
     Operator("erf", "torch.erf({0})", 1.0),
     Operator("atan", "torch.atan({0})", 0.8),
     Operator("softsign", "F.softsign({0})", 2.0),
-    Operator("log1p_abs", "torch.log1p(torch.abs({0}))", 2.0, "log1p(abs(a))", smooth=False, graph="log1p(abs(0))"),
-    Operator("bump", "torch.exp(-torch.square({0}))", 1.5, "exp(-square(a))", graph="exp(neg(square(0)))"),
-    Operator("decay", "torch.exp(-torch.abs({0}))", 1.5, "exp(-abs(a))", smooth=False, graph="exp(neg(abs(0)))"),
+    Operator("log1p_abs", "torch.log1p(torch.abs({0}))", 2.0, "log1p(abs(a))", smooth=False, graph="log1p(abs(0))",
+             even_in=(0,)),
+    Operator("bump", "torch.exp(-torch.square({0}))", 1.5, "exp(-square(a))", graph="exp(neg(square(0)))",
+             even_in=(0,)),
+    Operator("decay", "torch.exp(-torch.abs({0}))", 1.5, "exp(-abs(a))", smooth=False, graph="exp(neg(abs(0)))",
+             even_in=(0,)),
     Operator("inverse_root", "torch.rsqrt(1 + torch.square({0}))", 1.5, "rsqrt(1.0 + square(a))",
-             graph="rsqrt(shift(square(0)))"),
+             graph="rsqrt(shift(square(0)))", even_in=(0,)),
     Operator("root", "torch.sqrt(1 + torch.square({0}))", 1.5, "sqrt(1.0 + square(a))",
-             graph="sqrt(shift(square(0)))"),
+             graph="sqrt(shift(square(0)))", even_in=(0,)),
     Operator("clamp", "torch.clamp({0}, -{c}, {c})", 0.5, "min(max(a, -b), b)", smooth=False,
              constants=(1.5, 2.0, 2.5)),
     Operator("softshrink", "F.softshrink({0}, {c})", 0.7, "softshrink(a, -b, b)", smooth=False,
@@ -109,16 +124,16 @@ BINARY: tuple[Operator, ...] = (
     Operator("maximum", "torch.maximum({0}, {1})", 0.9, smooth=False),
     Operator("minimum", "torch.minimum({0}, {1})", 0.9, smooth=False),
     Operator("damp", "{0} / (1 + torch.abs({1}))", 2.0, "a / (1.0 + abs(b))", smooth=False, linear_in=(0,), infix=True,
-             graph="div(0,shift(abs(1)))"),
+             graph="div(0,shift(abs(1)))", even_in=(1,)),
     Operator("divide_root", "{0} * torch.rsqrt(1 + torch.square({1}))", 2.2, "a * rsqrt(1.0 + square(b))",
-             linear_in=(0,), infix=True, graph="mul(0,rsqrt(shift(square(1))))"),
+             linear_in=(0,), infix=True, graph="mul(0,rsqrt(shift(square(1))))", even_in=(1,)),
     Operator("logaddexp", "torch.logaddexp({0}, {1})", 2.6),
     Operator("hypot", "torch.sqrt(torch.square({0}) + torch.square({1}) + 0.1)", 2.5,
-             "sqrt(square(a) + square(b) + 0.1)", graph="sqrt(shift(add(square(0),square(1))))"),
+             "sqrt(square(a) + square(b) + 0.1)", graph="sqrt(shift(add(square(0),square(1))))", even_in=(0, 1)),
     Operator("squared_difference", "torch.square({0} - {1})", 1.2, "square(a - b)", graph="square(sub(0,1))"),
     Operator("lerp", "torch.lerp({0}, {1}, {c})", 1.0, linear=True, constants=(0.25, 0.4, 0.6)),
     Operator("phase", "{0} * torch.cos({1})", 1.6, "a * cos(b)", linear_in=(0,), angle=1, infix=True,
-             graph="mul(0,cos(1))"),
+             graph="mul(0,cos(1))", even_in=(1,)),
 )  # fmt: skip
 """Functions of two numbers."""
 

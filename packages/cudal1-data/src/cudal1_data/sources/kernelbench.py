@@ -123,6 +123,8 @@ class Why(StrEnum):
     """Its reference is the program of a task of the test, up to sizes, texts and comments."""
     GRAPH = "graph"
     """Its reference has the operator graph of a task of the test."""
+    BEHAVIOUR = "behaviour"
+    """Its reference does the same to small inputs as a task of the test."""
 
 
 class Same(NamedTuple):

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import warnings
+from contextlib import suppress
 
 from cudal1_data.task import Memory
 from cudal1_data.tracing.canonical.fold import fold
@@ -22,6 +23,7 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     warnings.simplefilter("ignore")
     try:
+        from cudal1_data.tracing.behaviour import behaviour
         from cudal1_data.tracing.tracer import TORCH, trace
     except ImportError as error:
         answers.write(json.dumps({"missing": str(error)}) + "\n")
@@ -45,6 +47,8 @@ def main() -> None:
         except Exception as error:  # noqa: BLE001 - any exception is the fault of the program
             text = str(error).strip()
             answer = TaskGraph(id=asked["id"], error=f"{type(error).__name__}: {text.splitlines()[0] if text else ''}")
+        with suppress(Exception):  # nothing is known of what a program does that does not run
+            answer = answer.model_copy(update={"behaviour": behaviour(asked["source"], asked["id"])})
         answers.write(answer.model_dump_json() + "\n")
         answers.flush()
 

@@ -56,7 +56,7 @@ def trace_tasks(
 
 
 class Tracer:
-    """A child process that traces tasks; a new one takes its place when a task breaks it."""
+    """Traces tasks in a child process; a new one takes its place when a task breaks it."""
 
     def __init__(self, *, timeout_s: float = TIMEOUT_S) -> None:
         """Start nothing yet.
@@ -73,10 +73,7 @@ class Tracer:
                 f"(default: {TIMEOUT_S:g} s)"
             )
         self.timeout_s = timeout_s
-        self.torch = ""
-        """torch's version in the child, once it has started: fingerprints of other versions may differ."""
-        self._child: subprocess.Popen[str] | None = None
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._child = Child("cudal1_data.tracing.child", "trace references with", timeout_s)
 
     def __enter__(self) -> Self:
         """Return the tracer."""
@@ -92,32 +89,69 @@ class Tracer:
         Raises:
             DataError: torch is not installed.
         """
-        child = self._child or self._start()
-        assert child.stdin is not None
-        try:
-            child.stdin.write(json.dumps({"id": task.id, "source": task.source}) + "\n")
-            child.stdin.flush()
-            line = self._lines.get(timeout=self.timeout_s)
-        except queue.Empty:
-            self.close()
-            return TaskGraph(id=task.id, error=f"took more than {self.timeout_s:g} s to trace")
-        except BrokenPipeError:
-            line = ""
-        if line:
-            return TaskGraph.model_validate_json(line)
-        code = child.wait()
-        self.close()
-        return TaskGraph(id=task.id, error=f"ended the process that traced it (exit status {code})")
+        line, reason = self._child.ask({"id": task.id, "source": task.source})
+        return TaskGraph.model_validate_json(line) if line else TaskGraph(id=task.id, error=reason)
 
     def version(self) -> str:
-        """Return torch's version in the child, starting that if need be.
+        """Return torch's version in the child, starting that if need be: fingerprints of other versions may differ.
 
         Raises:
             DataError: torch is not installed.
         """
-        if not self.torch:
+        return self._child.version()
+
+    def close(self) -> None:
+        """End the child, if there is one."""
+        self._child.close()
+
+
+class Child:
+    """A process that imports torch and executes references: one JSON line in for each, one out.
+
+    Args:
+        module: What is run with `python -m`. Its first line says `{"torch": VERSION}`, or `{"missing": REASON}`.
+        purpose: What it needs torch for, for messages: `trace references with`.
+        timeout_s: Longest time for one answer.
+    """
+
+    def __init__(self, module: str, purpose: str, timeout_s: float) -> None:
+        self._module, self._purpose, self._timeout_s = module, purpose, timeout_s
+        self._torch = ""
+        self._child: subprocess.Popen[str] | None = None
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def ask(self, request: dict[str, object]) -> tuple[str, str]:
+        """Return the child's answer; an empty one and the reason where it gave none.
+
+        Raises:
+            DataError: torch is not installed.
+        """
+        child = self._child or self._start()
+        assert child.stdin is not None
+        try:
+            child.stdin.write(json.dumps(request) + "\n")
+            child.stdin.flush()
+            line = self._lines.get(timeout=self._timeout_s)
+        except queue.Empty:
+            self.close()
+            return "", f"took more than {self._timeout_s:g} s"
+        except BrokenPipeError:
+            line = ""
+        if line:
+            return line, ""
+        code = child.wait()
+        self.close()
+        return "", f"ended the process that executed it (exit status {code})"
+
+    def version(self) -> str:
+        """Return torch's version in the child.
+
+        Raises:
+            DataError: torch is not installed.
+        """
+        if not self._torch:
             self._start()
-        return self.torch
+        return self._torch
 
     def close(self) -> None:
         """End the child, if there is one."""
@@ -132,13 +166,13 @@ class Tracer:
 
     def _start(self) -> subprocess.Popen[str]:
         child = subprocess.Popen(
-            [sys.executable, "-m", "cudal1_data.tracing.child"],
+            [sys.executable, "-m", self._module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
             encoding="utf-8",
-            # Nothing is computed, so no GPU is touched.
+            # No GPU is touched.
             env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         self._child, self._lines = child, queue.SimpleQueue()
@@ -151,10 +185,8 @@ class Tracer:
         if not line or "missing" in json.loads(line):
             self.close()
             reason = json.loads(line)["missing"] if line else f"it did not start within {START_TIMEOUT_S:g} s"
-            raise DataError(
-                f"no working torch to trace references with ({reason}); install cudal1-env, which needs it too"
-            )
-        self.torch = str(json.loads(line)["torch"])
+            raise DataError(f"no working torch to {self._purpose} ({reason}); install cudal1-env, which needs it too")
+        self._torch = str(json.loads(line)["torch"])
         return child
 
 

@@ -18,6 +18,8 @@ class TaskGraph(BaseModel):
     """Task id."""
     fingerprint: str | None = None
     """Equal for tasks with the same operator graph; None where the reference cannot be traced."""
+    behaviour: tuple[float, ...] = ()
+    """What it does to small inputs, as `behaviour.py` tells it; empty where that is not known."""
     operators: tuple[str, ...] = ()
     """Operators in order, after folding."""
     random: bool = False

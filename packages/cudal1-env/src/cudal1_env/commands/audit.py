@@ -1,4 +1,4 @@
-"""`cudal1-env audit`: does a task's checker catch wrong answers and faulty programs?"""
+"""`cudal1-env audit`: does a task's checker catch incorrect answers and faulty programs?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Audit(Parts):
-    """Put wrong answers and faulty programs through the checker of every task; exit 1 if one calls any right."""
+    """Put incorrect answers and faulty programs through the checker of every task; exit 1 if one accepts any.
+
+    With `--scan`, measure the references themselves.
+    """
 
     suite: tyro.conf.Positional[str]
     """Suite of tasks, as for `cudal1-data list`."""
@@ -32,10 +35,13 @@ class Audit(Parts):
     """Divide batch sizes by this, for a smaller GPU; an audit says nothing of a task at another size."""
     out: Path | None = None
     """Results file, a line for each task; the environment reads it (`audit=`, or audit.json in the suite's folder).
-    Tasks that it holds already are not audited again, so an audit that was cut off goes on; tasks that are not asked
+    Tasks that it holds already are not audited again, so an audit that was cut off resumes; tasks that are not asked
     for stay in it. A file from another device or version is refused."""
-    matter: bool = True
-    """On a GPU, find out how much of each task's inputs matters, too, for the floor of its programs."""
+    scan: bool = False
+    """Measure references instead, on the CPU, in a process that is no sandbox: does each output vary, does each input
+    influence it, does an operator do nothing? Exit 1 if a task fails."""
+    sensitivity: bool = True
+    """On a GPU, measure the input sensitivity of each task, too, for the roofline of its programs."""
     require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
     """Refuse to work unless these sandbox layers are active."""
     json: bool = False
@@ -52,6 +58,8 @@ class Audit(Parts):
         from cudal1_env.judge import JudgeSettings
         from cudal1_env.judge.audit import AuditJudge
 
+        if self.scan:
+            return self._scanned()
         device = resolve_device(self.device)
         file = audit_file(self.out, device, known=self.known, join=self.join)
         suite = load_suite(self.suite, device=device, scale=self.scale)
@@ -69,9 +77,29 @@ class Audit(Parts):
                 tasks,
                 file,
                 lambda text: log(plain(text)),
-                matter=self.matter,
+                sensitivity=self.sensitivity,
             )
         return self._told(report, tasks)
+
+    def _scanned(self) -> int:
+        from cudal1_data import load_suite
+
+        from cudal1_env.campaigns.parts import part_of
+        from cudal1_env.campaigns.scan import scan_file, scan_tasks, summary
+
+        file = scan_file(self.out, known=self.known, join=self.join)
+        if self.join:
+            scans = file.lines
+        else:
+            suite = load_suite(self.suite, device="cuda" if self.device == "cuda" else "cpu", scale=self.scale)
+            tasks = part_of(suite, self.part, lambda task: task.id)
+            scans = scan_tasks(tasks, file, lambda text: log(plain(text)))
+        if self.json:
+            for one in scans:
+                print(one.model_dump_json())
+        else:
+            print(summary(scans))
+        return 1 if any(one.faults for one in scans) else 0
 
     def _told(self, report: AuditReport, tasks: Sequence[Task]) -> int:
         print(report.model_dump_json() if self.json else _table(report, tasks))

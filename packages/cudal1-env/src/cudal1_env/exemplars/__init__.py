@@ -40,7 +40,7 @@ def exemplars_by_name(name: ExemplarRule) -> Exemplars:
     BucketExemplars(tau=1.0, width=0.25)
     """
     if name not in _RULES:
-        raise ValueError(f"expected the name of an exemplar rule ({', '.join(_RULES)}), got {name!r}")
+        raise ValueError(f"unknown exemplar rule {name!r}; use one of {', '.join(_RULES)}")
     return _RULES[name]()
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cudal1_data.generator import grid
+from cudal1_data.generator.bounds import UNIT
 from cudal1_data.generator.chain import chain, finished
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.errors import UnsuitableError
 from cudal1_data.generator.grid import Grid
-from cudal1_data.generator.products import FLOPS_PER_NS
 from cudal1_data.generator.program import Program
-from cudal1_data.generator.shapes import target_ns
+from cudal1_data.generator.shapes import gpu_elements, target_ns
 from cudal1_data.generator.sides import sides
 from cudal1_data.generator.structure import Node
 from cudal1_data.generator.values import Value, combine
@@ -133,7 +133,9 @@ def _weights(program: Program, draw: Draw, h: Value) -> Value:
     program.cost_ns += 4.0
     form = draw.one(("softmax", "softmax", "quiet", "sigmoid"))
     if form == "softmax":
-        return combine("softmax", f"torch.softmax({h.text}, dim=3)", h.dims, h.grid, h, detail="rows", bends=True)
+        return combine(
+            "softmax", f"torch.softmax({h.text}, dim=3)", h.dims, h.grid, h, detail="rows", bends=True, bounds=UNIT
+        )
     if form == "sigmoid":
         text = f"torch.sigmoid({h.text}) / TOKENS**0.5"
         return combine("sigmoid", text, h.dims, h.grid, h, heavy=False, bends=True, infix=True)
@@ -146,13 +148,17 @@ def _weights(program: Program, draw: Draw, h: Value) -> Value:
 
 def _sizes(program: Program, draw: Draw, scores_ns: float, *, shared: bool) -> None:
     tokens, width = draw.one((96, 128, 160, 192, 256, 300)), draw.one((24, 32, 40, 48, 64))
-    cost = tokens * tokens * (4.0 * width / FLOPS_PER_NS + scores_ns)
+    cost = tokens * tokens * (4.0 * width / program.flops_per_ns + scores_ns)
     heads = max(2.0, target_ns(draw, program) / cost)
     group = 2 if shared else 1
     of_each = group * draw.integer(1, 3)
-    program.size("BATCH", max(1, round(heads / of_each)), 8)
-    program.size("HEADS", of_each, 4 * of_each)
+    long, of_layer = draw.one((1024, 1536, 2048, 3000, 4096)), draw.one((8, 16, 32))
+    many = gpu_elements(draw, program, _SCORES) / (long * long)
+    while of_layer > max(many, 4):
+        of_layer //= 2
+    program.size("BATCH", max(1, round(heads / of_each)), max(1, round(many / of_layer)))
+    program.size("HEADS", of_each, of_layer)
     if shared:
-        program.size("GROUP", group, group)
-    program.size("TOKENS", tokens, tokens * 4)
-    program.size("WIDTH", width, width)
+        program.size("GROUP", group, draw.one((2, 4)))
+    program.size("TOKENS", tokens, long)
+    program.size("WIDTH", width, draw.one((64, 128)))

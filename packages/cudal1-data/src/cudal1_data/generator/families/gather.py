@@ -8,7 +8,7 @@ from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.errors import UnsuitableError
 from cudal1_data.generator.program import Program
 from cudal1_data.generator.reductions import dots
-from cudal1_data.generator.shapes import CUDA_GROWTH, elements, near, plane
+from cudal1_data.generator.shapes import elements, gpu_elements, hidden, near, plane
 from cudal1_data.generator.sides import sides
 from cudal1_data.generator.structure import Node
 from cudal1_data.generator.values import Dims, Value, combine
@@ -38,10 +38,12 @@ def _token_sizes(program: Program, draw: Draw) -> None:
     width, length = draw.one((32, 48, 64, 96, 128, 200)), draw.one((24, 40, 64, 100, 128))
     batch = max(2, round(elements(draw, program) / (width * length)))
     words = near(draw, 1000 + 7000 * draw.real())
-    program.size("BATCH", batch, batch * CUDA_GROWTH)
-    program.size("LENGTH", length, length)
-    program.size("VOCABULARY", words, words * 8)
-    program.size("WIDTH", width, width)
+    wide, long = draw.one((1024, 2048, 4096)), draw.one((512, 1000, 2048))
+    many = gpu_elements(draw, program, ("BATCH", "LENGTH", "WIDTH")) / (wide * long)
+    program.size("BATCH", batch, max(4, round(many)))
+    program.size("LENGTH", length, long)
+    program.size("VOCABULARY", words, draw.one((32000, 50257, 65536)))
+    program.size("WIDTH", width, wide)
 
 
 def _embedding(program: Program, draw: Draw) -> None:
@@ -96,9 +98,15 @@ def _edges(program: Program, draw: Draw) -> None:
         _after(program, draw, joined(program, draw, first, second), ("column", "parameter"))
     width = draw.one((16, 24, 32, 48, 64, 100))
     edges = near(draw, elements(draw, program) / width)
-    program.size("NODES", near(draw, edges / 3), 8 * near(draw, edges / 3, odd=0.0))
-    program.size("EDGES", edges, edges * CUDA_GROWTH)
-    program.size("WIDTH", width, width)
+    _edge_sizes(program, draw, edges, near(draw, edges / 3), width)
+
+
+def _edge_sizes(program: Program, draw: Draw, edges: int, nodes: int, width: int) -> None:
+    wide = draw.one((64, 128, 200, 256))
+    many = near(draw, gpu_elements(draw, program, ("EDGES", "WIDTH")) / wide)
+    program.size("NODES", nodes, max(8, many // draw.integer(2, 5)))
+    program.size("EDGES", edges, many)
+    program.size("WIDTH", width, wide)
 
 
 def _rows_of(program: Program, draw: Draw, x: Value, index: Value, dims: Dims) -> Value:
@@ -126,10 +134,7 @@ def _scattered(program: Program, draw: Draw) -> None:
     _after(program, draw, total)
     width = draw.one((16, 24, 32, 48, 64, 100))
     edges = near(draw, elements(draw, program) / width)
-    nodes = max(8, edges // draw.integer(2, 5))
-    program.size("EDGES", edges, edges * CUDA_GROWTH)
-    program.size("NODES", nodes, nodes * CUDA_GROWTH)
-    program.size("WIDTH", width, width)
+    _edge_sizes(program, draw, edges, max(8, edges // draw.integer(2, 5)), width)
 
 
 def _along(program: Program, draw: Draw) -> None:
@@ -141,7 +146,13 @@ def _along(program: Program, draw: Draw) -> None:
     program.cost_ns += 8.0
     h = program.keep(h)
     chosen = combine(
-        "gather", f"torch.gather({h.text}, 1, {order.text})", dims, grid.mixed(draw, h.grid, order.grid), h, order
+        "gather",
+        f"torch.gather({h.text}, 1, {order.text})",
+        dims,
+        grid.mixed(draw, h.grid, order.grid),
+        h,
+        order,
+        bounds=h.bounds,
     )
     _after(program, draw, chosen)
     plane(program, draw, dims)
@@ -167,8 +178,9 @@ def _rotated(program: Program, draw: Draw) -> None:
     _after(program, draw, rotated_pairs)
     pairs = near(draw, 60 + 300 * draw.real())
     rows = near(draw, elements(draw, program) / (2 * pairs))
-    program.size("ROWS", rows, rows * CUDA_GROWTH)
-    program.size("PAIRS", pairs, pairs)
+    wide = hidden(draw, 8192) // 2
+    program.size("ROWS", rows, near(draw, gpu_elements(draw, program, dims) / (2 * wide)))
+    program.size("PAIRS", pairs, wide)
 
 
 def _neighbours(program: Program, draw: Draw) -> None:
@@ -180,7 +192,8 @@ def _neighbours(program: Program, draw: Draw) -> None:
         dim = draw.integer(0, 1)
         sample = grid.mixed(draw, h.grid, spread=grid.size(h.grid.values))
         program.cost_ns += 2.0
-        rolled = combine("roll", f"torch.roll({h.text}, {shift}, dims={dim})", dims, sample, h, detail=f"dim {dim}")
+        rolled = combine("roll", f"torch.roll({h.text}, {shift}, dims={dim})", dims, sample, h, detail=f"dim {dim}",
+                         bounds=h.bounds)  # fmt: skip
         h = program.keep(joined(program, draw, h, program.keep(rolled)))
     _after(program, draw, h)
     plane(program, draw, dims)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from cudal1_data.generator import grid
+from cudal1_data.generator.bounds import POSITIVE, Interval
 from cudal1_data.generator.chain import chain, finished, joined
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.errors import UnsuitableError
@@ -15,7 +16,7 @@ from cudal1_data.generator.reductions import reduced
 from cudal1_data.generator.shapes import plane
 from cudal1_data.generator.sides import sides
 from cudal1_data.generator.structure import Node
-from cudal1_data.generator.values import Value, combine, pointwise
+from cudal1_data.generator.values import Value, combine, invariant, pointwise, undoes
 from cudal1_data.generator.vocabulary import Operator
 
 _DIMS = ("ROWS", "COLS")
@@ -68,6 +69,8 @@ def _elements(program: Program, draw: Draw) -> Value:
     predicted, wanted = _pair(program, draw)
     count = 1 + draw.chance(0.3)
     table = [one for one in ELEMENTS if one.smooth or not program.backward]
+    if program.dtype == "float16":  # its exponentials overflow
+        table = [one for one in table if one.name != "poisson"]
     parts = [_element(program, one, predicted, wanted) for one in draw.some(table, count)]
     h = parts[0] if count == 1 else joined(program, draw, program.keep(parts[0]), program.keep(parts[1]))
     if draw.chance(0.5):
@@ -87,6 +90,8 @@ def _element(program: Program, operator: Operator, predicted: Value, wanted: Val
 def _divergence(program: Program, draw: Draw) -> Value:
     """How far two distributions are apart: one-sided, or from their middle."""
     predicted, wanted = _pair(program, draw)
+    if invariant(predicted, ("shift",)) or undoes(Node("softmax", (predicted.node,)), [predicted.node]):
+        raise UnsuitableError("a softmax takes the last operator back")
     program.cost_ns += 11.0
     program.line(f"p = torch.softmax({wanted.text}, dim=-1)")
     program.line(f"log_q = torch.log_softmax({predicted.text}, dim=-1)")
@@ -108,7 +113,7 @@ def _divergence(program: Program, draw: Draw) -> Value:
     more = math.log(_COLUMNS / grid.SIDE) if form == "cross entropy" else -1.5
     sample = _rows(lambda one, other: _divergence_of(one, other) + more, predicted.grid, wanted.grid)
     bent = frozenset((*predicted.leaves, *wanted.leaves))
-    return Value(text, node, ("ROWS",), sample, bent, infix=text.startswith("-"), nested=4)
+    return Value(text, node, ("ROWS",), sample, bent, infix=text.startswith("-"), nested=4, bounds=POSITIVE)
 
 
 def _divergence_of(predicted: Samples, wanted: Samples) -> float:
@@ -136,6 +141,8 @@ def _labels(program: Program, draw: Draw) -> Value:
     # What is the same for a whole row cancels in the softmax.
     bias = sides(program, draw, _DIMS, 1, ("parameter",))
     h = program.keep(chain(program, draw, predicted, draw.integer(0, 1), bias))
+    if invariant(h, ("shift",)) or undoes(Node("softmax", (h.node,)), [h.node]):
+        raise UnsuitableError("a softmax takes the last operator back")
     program.cost_ns += 3.0
     program.line(f"logs = torch.log_softmax({h.text}, dim=-1)")
     logs = Node("log_softmax", (h.node,), "rows", heavy=True)
@@ -157,7 +164,7 @@ def _labels(program: Program, draw: Draw) -> Value:
     offset = grid.apply(lambda value: level + value, sample)
     assert offset is not None
     bent = frozenset((*h.leaves, *labels.leaves))
-    return Value(text, node, ("ROWS",), offset, bent, infix=form != "margin", nested=4)
+    return Value(text, node, ("ROWS",), offset, bent, infix=form != "margin", nested=4, bounds=POSITIVE)
 
 
 def _triplet(program: Program, draw: Draw) -> Value:
@@ -192,11 +199,14 @@ def _cosine(program: Program, draw: Draw) -> Value:
     """The angle between two rows."""
     predicted, wanted = _pair(program, draw)
     program.cost_ns += 6.0
+    if invariant(predicted, ("scale",)):
+        raise UnsuitableError("an angle does not depend on a scale")
     sample = _rows(_angle, predicted.grid, wanted.grid)
     if not grid.informative(sample):
         raise UnsuitableError("angles tell too little")
     text = f"F.cosine_similarity({predicted.text}, {wanted.text}, dim=-1)"
-    return combine("cosine_similarity", text, ("ROWS",), sample, predicted, wanted, detail="rows", bends=True)
+    return combine("cosine_similarity", text, ("ROWS",), sample, predicted, wanted, detail="rows", bends=True,
+                   bounds=Interval(-1.0, 1.0))  # fmt: skip
 
 
 def _angle(one: Samples, other: Samples) -> float:

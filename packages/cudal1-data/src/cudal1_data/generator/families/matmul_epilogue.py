@@ -26,10 +26,7 @@ def matmul_epilogue(program: Program, draw: Draw) -> None:
         if draw.chance(0.2):
             result = _per_row(program, draw, dots(program, draw, program.keep(result), _head(program), "OUTER"))
     program.returns(finished(program, draw, result))
-    rows, terms, columns = sides_of(draw, program, 2.0 if gated else 1.0)
-    program.size("ROWS", rows, rows * 8)
-    program.size("INNER", terms, terms * 4)
-    program.size("OUTER", columns, columns * 4)
+    sides_of(program, draw, ("ROWS", "INNER", "OUTER"), 2.0 if gated else 1.0)
 
 
 def _head(program: Program) -> Value:

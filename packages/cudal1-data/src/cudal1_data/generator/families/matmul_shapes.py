@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from cudal1_data.generator.chain import chain, finished
 from cudal1_data.generator.draw import Draw
-from cudal1_data.generator.products import FLOPS_PER_NS, matmul, sides_of
+from cudal1_data.generator.products import matmul, sides_of
 from cudal1_data.generator.program import Program
 from cudal1_data.generator.reductions import dots
-from cudal1_data.generator.shapes import near, target_ns
+from cudal1_data.generator.shapes import gpu_rows, hidden, near, target_ns
 from cudal1_data.generator.sides import sides
 from cudal1_data.generator.values import Dims, Value
 
@@ -45,12 +45,13 @@ def _batched(program: Program, draw: Draw) -> None:
     a = _factor(program, draw, "a", ("BATCH", "ROWS", "INNER"))
     b = _factor(program, draw, "b", right_dims)
     _epilogue(program, draw, matmul(draw, a, b, ("BATCH", "ROWS", "COLS"), "INNER", text=text, detail=detail))
-    batch = draw.one((4, 6, 8, 12, 16))
-    rows, terms, columns = sides_of(draw, program, batch)
-    program.size("BATCH", batch, batch * 4)
-    program.size("ROWS", rows, rows * 4)
-    program.size("INNER", terms, terms * 4)
-    program.size("COLS", columns, columns * 4)
+    batch, edge = draw.one((4, 6, 8, 12, 16)), draw.one((1024, 1536, 2048, 4096))
+    sides_of(program, draw, ("ROWS", "INNER", "COLS"), batch)
+    terms, columns = draw.one((512, 1024, 2048)), draw.one((1024, 2048, 3072))
+    many = gpu_rows(draw, program, 2.0 * terms * columns, max(terms, columns))
+    program.size("BATCH", batch, max(4, round(many / edge)))
+    for name, cuda in (("ROWS", edge), ("INNER", terms), ("COLS", columns)):
+        program.size(name, program.sizes[name][0], cuda)
 
 
 def _skewed(program: Program, draw: Draw) -> None:
@@ -61,21 +62,23 @@ def _skewed(program: Program, draw: Draw) -> None:
     _epilogue(program, draw, matmul(draw, a, b, ("ROWS", "COLS"), "INNER"))
     form = draw.one(("tall", "thin", "deep"))
     small, middle = draw.integer(8, 40), near(draw, 200 + 200 * draw.real())
-    work = target_ns(draw, program) * FLOPS_PER_NS / 2
+    rate = program.flops_per_ns / 2
+    work = target_ns(draw, program) * rate
+    slim = draw.one((16, 32, 48, 64))
     if form == "deep":
         other = draw.integer(48, 128)
-        cost = small * other + (small + other) * before_ns * FLOPS_PER_NS / 2
-        long = near(draw, min(work / cost, 100_000))
-        program.size("ROWS", other, other)
-        program.size("INNER", long, long * 4)
-        program.size("COLS", small, small)
+        cost = small * other + (small + other) * before_ns * rate
+        program.size("ROWS", other, 2 * other)
+        program.size("INNER", near(draw, min(work / cost, 100_000)), near(draw, 5e8 / program.item_bytes / (3 * other)))
+        program.size("COLS", small, slim)
         return
     terms, columns = (middle, small) if form == "tall" else (small, middle)
-    cost = terms * columns + program.cost_ns * columns * FLOPS_PER_NS / 2 + terms * FLOPS_PER_NS
-    long = near(draw, work / cost)
-    program.size("ROWS", long, long * 16)
-    program.size("INNER", terms, terms)
-    program.size("COLS", columns, columns)
+    cost = terms * columns + program.cost_ns * columns * rate + 2 * terms * rate
+    wide = hidden(draw, 8192)
+    many = gpu_rows(draw, program, 2.0 * wide * slim, wide)
+    program.size("ROWS", near(draw, work / cost), many)
+    program.size("INNER", terms, wide if form == "tall" else slim)
+    program.size("COLS", columns, slim if form == "tall" else wide)
 
 
 def _transposed(program: Program, draw: Draw) -> None:
@@ -85,10 +88,7 @@ def _transposed(program: Program, draw: Draw) -> None:
     text = ("{0}" if form == "right" else "{0}.t()") + " @ " + ("{1}" if form == "left" else "{1}.t()")
     a, b = _factor(program, draw, "a", left), _factor(program, draw, "b", right)
     _epilogue(program, draw, matmul(draw, a, b, ("ROWS", "COLS"), "INNER", text=text, detail=f"{form} transposed"))
-    rows, terms, columns = sides_of(draw, program)
-    program.size("ROWS", rows, rows * 8)
-    program.size("INNER", terms, terms * 4)
-    program.size("COLS", columns, columns * 4)
+    sides_of(program, draw, ("ROWS", "INNER", "COLS"))
 
 
 def _chained(program: Program, draw: Draw) -> None:
@@ -100,12 +100,9 @@ def _chained(program: Program, draw: Draw) -> None:
     if draw.chance(0.5):
         h = chain(program, draw, h, 1)
     _epilogue(program, draw, matmul(draw, h, c, ("ROWS", "COLS"), "MIDDLE"))
-    rows, terms, columns = sides_of(draw, program, 2.0)
-    middle = near(draw, terms * (0.5 + draw.real()))
-    program.size("ROWS", rows, rows * 8)
-    program.size("INNER", terms, terms * 4)
-    program.size("MIDDLE", middle, middle * 4)
-    program.size("COLS", columns, columns * 4)
+    sides_of(program, draw, ("ROWS", "INNER", "COLS"), 2.0)
+    middle = near(draw, program.sizes["INNER"][0] * (0.5 + draw.real()))
+    program.size("MIDDLE", middle, draw.one((256, 1024, 4096)))
 
 
 def _bilinear(program: Program, draw: Draw) -> None:
@@ -117,7 +114,4 @@ def _bilinear(program: Program, draw: Draw) -> None:
     if draw.chance(0.5):
         h = chain(program, draw, h, 1)
     _epilogue(program, draw, dots(program, draw, h, y, "RIGHT"), ("row",))
-    rows, terms, columns = sides_of(draw, program)
-    program.size("ROWS", rows, rows * 8)
-    program.size("LEFT", terms, terms * 4)
-    program.size("RIGHT", columns, columns * 4)
+    sides_of(program, draw, ("ROWS", "LEFT", "RIGHT"))

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from cudal1_data.generator import grid
 from cudal1_data.generator.chain import apply_named, chain, finished
 from cudal1_data.generator.draw import Draw
-from cudal1_data.generator.grid import Samples
+from cudal1_data.generator.families.norm import standard
 from cudal1_data.generator.maps import FORMS, convolved, dense_ns, dims_of, feature_input, set_sizes
-from cudal1_data.generator.products import FLOPS_PER_NS
 from cudal1_data.generator.program import Program
-from cudal1_data.generator.reductions import mean, variance
-from cudal1_data.generator.shapes import target_ns
+from cudal1_data.generator.shapes import gpu_rows, target_ns
 from cudal1_data.generator.sides import sides
 from cudal1_data.generator.values import Dims, Value, combine
 
@@ -50,14 +48,9 @@ def _around(program: Program, h: Value, inner: Value) -> Value:
 def _normalised(program: Program, draw: Draw, h: Value) -> Value:
     layer = program.member(program.free(_NORMS), "nn.LayerNorm(WIDTH)")
     program.cost_ns += 1.5
-    sample = grid.rows(_standard, h.grid)
+    sample = grid.rows(standard, h.grid)
     assert sample is not None
     return combine("layer_norm", f"{layer}({h.text})", h.dims, sample, h, detail="rows", bends=True)
-
-
-def _standard(line: Samples) -> Samples:
-    middle, spread = mean(line), variance(line) ** 0.5
-    return [(value - middle) / (spread + 1e-3) for value in line]
 
 
 def _linear(program: Program, draw: Draw, h: Value, name: str, width: str, out: str, *, bias: bool = True) -> Value:
@@ -93,7 +86,7 @@ def _token_mixer(program: Program, draw: Draw, h: Value) -> Value:
 
 def _self_attention(program: Program, draw: Draw, h: Value) -> Value:
     """One head over all tokens."""
-    q = _linear(program, draw, h, "query", "WIDTH", "WIDTH")
+    q = _linear(program, draw, h, "query", "WIDTH", "WIDTH", bias=False)
     # A bias of the keys moves all scores of a query alike, which softmax does not see.
     k = _linear(program, draw, h, "key", "WIDTH", "WIDTH", bias=False)
     v = _linear(program, draw, h, "value", "WIDTH", "WIDTH")
@@ -137,13 +130,19 @@ def _sizes(program: Program, draw: Draw, blocks: list[str]) -> None:
         "attention": 3.0 * width + 2.0 * tokens,
         "neighbours": 0.0,
     }
-    cost = program.cost_ns + 2.0 * sum(terms[block] for block in blocks) / FLOPS_PER_NS
+    cost = program.cost_ns + 2.0 * sum(terms[block] for block in blocks) / program.flops_per_ns
     batch = max(1, min(64, round(target_ns(draw, program) / cost / (width * tokens))))
-    program.size("BATCH", batch, batch * 8)
-    program.size("TOKENS", tokens, tokens * 2)
-    program.size("WIDTH", width, width * 2)
+    wide, long = draw.one((1024, 2048, 4096)), draw.one((256, 512, 1024))
+    inner = int(wide * draw.one((2.0, 2.75, 4.0)))
+    rates = {**terms, "forward": 2.0 * inner, "gated": 3.0 * inner, "tokens": 1.0 * long}
+    rates["attention"] = 3.0 * wide + 2.0 * long
+    per_row = 2.0 * wide * max(1.0, sum(rates[block] for block in blocks))
+    many = gpu_rows(draw, program, per_row, inner if {"forward", "gated"} & set(blocks) else wide)
+    program.size("BATCH", batch, max(2, round(many / long)))
+    program.size("TOKENS", tokens, long)
+    program.size("WIDTH", width, wide)
     if {"forward", "gated"} & set(blocks):
-        program.size("HIDDEN", hidden, hidden * 2)
+        program.size("HIDDEN", hidden, inner)
 
 
 def _over_maps(program: Program, draw: Draw) -> None:
@@ -159,7 +158,9 @@ def _over_maps(program: Program, draw: Draw) -> None:
     small = program.keep(combine(name, f"F.{name}{rank}d({h.text}, 2)", half, h.grid, h, detail="halved"))
     small = program.keep(convolved(program, draw, small, second))
     small = chain(program, draw, small, 1)
-    up = combine("upsample", f"F.interpolate({small.text}, scale_factor=2)", h.dims, small.grid, small)
+    up = combine(
+        "upsample", f"F.interpolate({small.text}, scale_factor=2)", h.dims, small.grid, small, bounds=small.bounds
+    )
     joined = program.keep(_around(program, program.keep(h), program.keep(up)))
     last = program.keep(convolved(program, draw, joined, FORMS[4]))
     after = sides(program, draw, h.dims, draw.integer(0, 1), ("channel",))

@@ -9,10 +9,10 @@ from cudal1_data.generator.errors import UnsuitableError
 from cudal1_data.generator.grid import Grid, Samples
 from cudal1_data.generator.program import Program
 from cudal1_data.generator.reductions import mean, variance
-from cudal1_data.generator.shapes import CUDA_GROWTH, elements, near, plane
+from cudal1_data.generator.shapes import elements, gpu_elements, near, plane
 from cudal1_data.generator.sides import sides
 from cudal1_data.generator.structure import Node
-from cudal1_data.generator.values import Value, combine
+from cudal1_data.generator.values import Value, combine, invariant, usual
 
 
 def norm(program: Program, draw: Draw) -> None:
@@ -26,6 +26,8 @@ def norm(program: Program, draw: Draw) -> None:
     x = program.input("x", ("ROWS", "COLS"), kind=kind, layout=program.layout())
     before = sides(program, draw, x.dims, draw.integer(0, 1), ("full", "parameter", "column"), full=kind)
     h = program.keep(chain(program, draw, x, draw.integer(0, 2), before))
+    if invariant(h, ("scale",) if form in ("rms", "peak", "length") else ("scale", "shift")):
+        raise UnsuitableError("the normalisation takes the last operator back")
     h = _FORMS[form](program, _even(h, grid.COLUMNS if columns else grid.ROWS))
     after = sides(program, draw, x.dims, draw.integer(1, 2), ("full", "parameter", "row"))
     program.returns(finished(program, draw, chain(program, draw, h, draw.integer(1, 3), after)))
@@ -38,7 +40,9 @@ def _maps(program: Program, draw: Draw, form: str) -> None:
     x = program.input("x", dims, kind="uneven", layout=program.layout())
     before = sides(program, draw, dims, draw.integer(0, 1), ("channel", "full"), full="uneven")
     h = chain(program, draw, x, draw.integer(0, 2), before)
-    sample = _checked(grid.rows(_standard, _even(h).grid))
+    if invariant(h, ("scale", "shift")):
+        raise UnsuitableError("the normalisation takes the last operator back")
+    sample = _checked(grid.rows(standard, _even(h).grid))
     if form == "instance":
         h = combine("instance_norm", f"F.instance_norm({h.text})", dims, sample, h, bends=True)
     else:
@@ -50,16 +54,17 @@ def _maps(program: Program, draw: Draw, form: str) -> None:
     groups, width = draw.one((2, 4, 8)), draw.one((3, 4, 5, 8))
     length = near(draw, draw.one((128, 256, 512, 1024)))
     batch = max(2, round(elements(draw, program) / (groups * width * length)))
-    program.size("BATCH", batch, batch * CUDA_GROWTH)
-    program.size("CHANNELS", groups * width, groups * width)
+    many, channels, long = draw.one((16, 32)), draw.one((128, 256, 320, 512)), draw.one((1024, 3136, 4096, 9216))
+    program.size("BATCH", batch, max(2, round(gpu_elements(draw, program, dims) / (channels * long))))
+    program.size("CHANNELS", groups * width, channels)
     if form == "group":
-        program.size("GROUPS", groups, groups)
-    program.size("LENGTH", length, length)
+        program.size("GROUPS", groups, many)
+    program.size("LENGTH", length, long)
 
 
 def _even(h: Value, lines: list[list[int]] = grid.ROWS) -> Value:
-    if not grid.even(h.grid, lines):
-        raise UnsuitableError("a line is nearly constant")
+    if not grid.even(h.grid, lines) or grid.repeats(h.grid, lines):
+        raise UnsuitableError("a line is nearly constant, or may be")
     return h
 
 
@@ -69,30 +74,32 @@ def _checked(sample: Grid | None) -> Grid:
     return sample
 
 
-_LEAST_SPREAD = 0.5
-"""Added to a standard deviation. With 0.001 the rounding of a mean was 0.01 % of the outputs where a line of values is
-constant (all below a bound), so that the task gate found survivors."""
+_LONGER = 2.5
+"""Largest of thousands of normal values, over the largest of eight."""
+EPS = 1e-5
+"""What PyTorch's layers add to a variance, and written ones here to a variance, mean square or spread."""
 
 
-def _standard(line: Samples) -> Samples:
-    middle, spread = mean(line), variance(line) ** 0.5
-    return [(value - middle) / (spread + _LEAST_SPREAD) for value in line]
+def standard(line: Samples) -> Samples:
+    """What a layer or instance normalisation makes of one line."""
+    middle, size = mean(line), (variance(line) + EPS) ** 0.5
+    return [(value - middle) / size for value in line]
 
 
 def _root_mean_square(line: Samples) -> Samples:
-    size = mean([value * value for value in line]) ** 0.5
-    return [value / (size + 1e-3) for value in line]
+    size = (mean([value * value for value in line]) + EPS) ** 0.5
+    return [value / size for value in line]
 
 
 def _peak(line: Samples) -> Samples:
-    largest = max(map(abs, line))
+    largest = _LONGER * max(map(abs, line))
     return [value / (largest + 1e-3) for value in line]
 
 
 def _layer(program: Program, h: Value) -> Value:
     program.cost_ns += 1.5
     layer = program.member("norm", "nn.LayerNorm(COLS)")
-    sample = _checked(grid.rows(_standard, h.grid))
+    sample = _checked(grid.rows(standard, h.grid))
     return combine("layer_norm", f"{layer}({h.text})", h.dims, sample, h, detail="rows", bends=True)
 
 
@@ -114,20 +121,22 @@ def _spread(program: Program, h: Value, dim: int, sample: Grid | None, detail: s
     program.line(f"spread = torch.std({h.text}, dim={dim}, keepdim=True)")
     centred = Node("sub", (h.node, Node("mean", (h.node,), detail, heavy=True)))
     node = Node("div", (centred, Node("shift", (Node("std", (h.node,), detail, heavy=True),))))
-    return _written(program, h, sample, f"({h.text} - mean) / (spread + {_LEAST_SPREAD})", node, 9.0)
+    return _written(program, h, sample, f"({h.text} - mean) / (spread + {EPS})", node, 9.0)
 
 
 def _standardised(program: Program, h: Value) -> Value:
-    return _spread(program, h, -1, grid.rows(_standard, h.grid), "rows")
+    return _spread(program, h, -1, grid.rows(standard, h.grid), "rows")
 
 
 def _columns(program: Program, h: Value) -> Value:
-    return _spread(program, h, -2, grid.columns(_standard, h.grid), "columns")
+    return _spread(program, h, -2, grid.columns(standard, h.grid), "columns")
 
 
 def _peaked(program: Program, h: Value) -> Value:
     if program.backward:
         raise UnsuitableError("the largest value has a derivative with jumps")
+    if usual(h).low >= 0.0 or usual(h).high <= 0.0:
+        raise UnsuitableError("an absolute value does nothing")
     program.line(f"peak = torch.amax(torch.abs({h.text}), dim=-1, keepdim=True)")
     largest = Node("amax", (Node("abs", (h.node,)),), "rows", heavy=True)
     node = Node("div", (h.node, Node("shift", (largest,))))

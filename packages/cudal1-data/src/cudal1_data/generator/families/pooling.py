@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from cudal1_data.generator import grid
+from cudal1_data.generator.bounds import POSITIVE
 from cudal1_data.generator.chain import chain, finished, joined
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.errors import UnsuitableError
@@ -12,7 +14,7 @@ from cudal1_data.generator.grid import Samples
 from cudal1_data.generator.maps import dims_of, feature_input, set_sizes
 from cudal1_data.generator.program import Program
 from cudal1_data.generator.sides import sides
-from cudal1_data.generator.values import Value, combine
+from cudal1_data.generator.values import Value, combine, is_even
 
 
 @dataclass(frozen=True)
@@ -68,13 +70,18 @@ def pooling(program: Program, draw: Draw) -> None:
 
 def _pooled(program: Program, draw: Draw, h: Value, table: tuple[_Window, ...], *, halved: bool) -> Value:
     window = draw.one([one for one in table if one.smooth or not program.backward])
+    if window.name == "max_pool" and math.isfinite(h.bounds.high):
+        raise UnsuitableError("extremes meet a bound")
+    if window.name == "lp_pool" and is_even(h.node):
+        raise UnsuitableError("a square needs no absolute value")
     sample = grid.rows({"max_pool": _highest, "avg_pool": _middle, "lp_pool": _length}[window.name], h.grid)
     if sample is None or not grid.informative(sample):
         raise UnsuitableError("windows tell too little")
     program.cost_ns += window.cost_ns * (0.25 if "channels_last" in program.layouts else 1.0)
     space = tuple(f"{dim} // 2" for dim in h.dims[2:]) if halved else h.dims[2:]
     dims, detail = (*h.dims[:2], *space), "halved" if halved else "kept"
-    return combine(window.name, window.text.format(h.text), dims, sample, h, detail=detail)
+    lies = POSITIVE if window.name == "lp_pool" else h.bounds
+    return combine(window.name, window.text.format(h.text), dims, sample, h, detail=detail, bounds=lies)
 
 
 def _halved(program: Program, draw: Draw, h: Value) -> Value:
@@ -107,7 +114,7 @@ def _squeezed(program: Program, draw: Draw, h: Value) -> Value:
     program.cost_ns += 0.5
     axes = "2" if rank == 1 else "(2, 3)"
     text = f"torch.mean({h.text}, dim={axes}, keepdim=True)"
-    whole = combine("mean", text, (*h.dims[:2], *["1"] * rank), sample, h, detail="maps")
+    whole = combine("mean", text, (*h.dims[:2], *["1"] * rank), sample, h, detail="maps", bounds=h.bounds)
     return joined(program, draw, h, program.keep(chain(program, draw, whole, draw.integer(1, 2))))
 
 
@@ -116,7 +123,9 @@ def _pyramid(program: Program, draw: Draw, h: Value) -> Value:
     table = _HALVING[len(h.dims) - 2]
     small = chain(program, draw, _pooled(program, draw, h, table, halved=True), draw.integer(0, 1))
     program.cost_ns += 4.0
-    up = combine("upsample", f"F.interpolate({small.text}, scale_factor=2)", h.dims, small.grid, small)
+    up = combine(
+        "upsample", f"F.interpolate({small.text}, scale_factor=2)", h.dims, small.grid, small, bounds=small.bounds
+    )
     return joined(program, draw, h, program.keep(up))
 
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from cudal1_data.generator import grid
 from cudal1_data.generator.chain import chain, finished
 from cudal1_data.generator.draw import Draw
-from cudal1_data.generator.products import FLOPS_PER_NS
 from cudal1_data.generator.program import Program
-from cudal1_data.generator.shapes import near, target_ns
+from cudal1_data.generator.shapes import gpu_elements, near, target_ns
 from cudal1_data.generator.sides import sides
 from cudal1_data.generator.structure import Node
 from cudal1_data.generator.values import Value
@@ -66,12 +65,14 @@ def _sizes(program: Program, draw: Draw, *, layers: int) -> None:
     width = draw.one((48, 64, 80, 96, 128)) if layers else near(draw, 500 + 1000 * draw.real())
     # Some ten pointwise operators and the loop's own work, besides the layers.
     step_ns = (100_000.0 if program.backward else 40_000.0) + batch * width * (
-        12.0 + 2.0 * layers * width / FLOPS_PER_NS
+        12.0 + 2.0 * layers * width / program.flops_per_ns
     )
     steps = max(6, min(64, round(target_ns(draw, program) / step_ns / 2) * 2))
-    program.size("BATCH", batch, batch * 8)
-    program.size("STEPS", steps, steps * 2)
-    program.size("WIDTH", width, width * (4 if layers else 2))
+    many, wide = draw.one((16, 24, 32)), draw.one((512, 768, 1024)) if layers else draw.one((4096, 5120, 6144))
+    side = near(draw, gpu_elements(draw, program, ("BATCH", "STEPS", "WIDTH")) / (many * wide))
+    program.size("BATCH", batch, side)
+    program.size("STEPS", steps, many)
+    program.size("WIDTH", width, wide)
 
 
 def _layer(program: Program, name: str, node: Node, *, bias: bool = True) -> tuple[str, Node]:

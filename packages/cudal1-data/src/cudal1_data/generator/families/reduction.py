@@ -6,7 +6,7 @@ from cudal1_data.generator.chain import chain, finished, joined
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.program import Program
 from cudal1_data.generator.reductions import Axis, dots, reduced
-from cudal1_data.generator.shapes import CUDA_GROWTH, elements, near, plane
+from cudal1_data.generator.shapes import elements, gpu_elements, near, plane
 from cudal1_data.generator.sides import sides
 from cudal1_data.generator.values import Value, combine
 
@@ -42,12 +42,13 @@ def _blocks(program: Program, draw: Draw, where: str) -> None:
     x = program.input("x", ("ROWS", "BLOCKS * BLOCK"), layout=program.layout())
     h = program.keep(chain(program, draw, x, draw.integer(1, 3), [program.parameter("weight", ("BLOCKS * BLOCK",))]))
     text = f"{h.text}.reshape(-1, BLOCKS, BLOCK)"
-    cut = combine("blocks", text, ("ROWS", "BLOCKS", "BLOCK"), h.grid, h, heavy=False)
+    cut = combine("blocks", text, ("ROWS", "BLOCKS", "BLOCK"), h.grid, h, heavy=False, bounds=h.bounds)
     _after(program, draw, [reduced(program, draw, cut, "rows", few=True)])
     blocks, block = draw.integer(16, 96), draw.one((4, 6, 8, 10, 16))
     rows = near(draw, elements(draw, program) / (blocks * block))
-    program.size("ROWS", rows, rows * CUDA_GROWTH)
-    program.size("BLOCKS", blocks, blocks)
+    many = draw.one((512, 768, 1024))
+    program.size("ROWS", rows, near(draw, gpu_elements(draw, program, x.dims) / (many * block)))
+    program.size("BLOCKS", blocks, many)
     program.size("BLOCK", block, block)
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 from cudal1_data.generator import grid
+from cudal1_data.generator.bounds import Interval
 from cudal1_data.generator.chain import apply_named, chain, finished
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.errors import UnsuitableError
 from cudal1_data.generator.grid import Grid, Samples
 from cudal1_data.generator.program import Program
-from cudal1_data.generator.reductions import Axis
+from cudal1_data.generator.reductions import Axis, ends
 from cudal1_data.generator.shapes import plane
 from cudal1_data.generator.sides import sides
 from cudal1_data.generator.structure import Node
@@ -39,19 +41,23 @@ def _signed(program: Program, draw: Draw) -> Value:
         mask = program.input("mask", _DIMS, kind="mask")
         chosen = grid.apply(lambda value, seen: value * seen, h.grid, mask.grid)
         assert chosen is not None
-        h = combine("mul", f"{h.atom} * {mask.text}", _DIMS, chosen, h, mask, heavy=False, infix=True)
+        h = combine(
+            "mul", f"{h.atom} * {mask.text}", _DIMS, chosen, h, mask, heavy=False, infix=True,
+            bounds=h.bounds | Interval(0.0, 0.0),
+        )  # fmt: skip
     return program.keep(h)
 
 
-def _summed(h: Value, axis: Axis, divisor: str, sample: Grid | None, *, backwards: bool = False) -> Value:
+def _summed(h: Value, axis: Axis, sample: Grid | None, *, backwards: bool = False) -> Value:
+    """Sums of terms over the root of their number, so that no sum of a long line overflows in float16."""
     if sample is None or not grid.informative(sample):
         raise UnsuitableError("sums tell too little")
-    dim = -1 if axis == "rows" else -2
-    text = f"torch.cumsum({h.text}, dim={dim})"
+    dim, length = (-1, "COLS") if axis == "rows" else (-2, "ROWS")
+    text = f"torch.cumsum({h.text} / {length}**0.5, dim={dim})"
     if backwards:
-        text = f"torch.cumsum({h.text}.flip({dim}), dim={dim}).flip({dim})"
+        text = f"torch.cumsum({h.text}.flip({dim}) / {length}**0.5, dim={dim}).flip({dim})"
     name = "reverse_cumsum" if backwards else "cumsum"
-    return combine(name, f"{text} / {divisor}", _DIMS, sample, h, detail=axis, infix=True)
+    return combine(name, text, _DIMS, sample, h, detail=axis)
 
 
 def _walk(program: Program, draw: Draw) -> Value:
@@ -60,20 +66,20 @@ def _walk(program: Program, draw: Draw) -> Value:
     axis: Axis = draw.one(("rows", "rows", "columns"))
     over = grid.rows if axis == "rows" else grid.columns
     program.cost_ns += 2.5 if axis == "rows" else 5.0
-    divisor = "COLS**0.5" if axis == "rows" else "ROWS**0.5"
     form = draw.one(("forwards", "backwards", "exclusive"))
     sample = over(lambda line: [value / math.sqrt(grid.SIDE) for value in itertools.accumulate(line)], h.grid)
-    result = _summed(h, axis, divisor, sample, backwards=form == "backwards")
+    result = _summed(h, axis, sample, backwards=form == "backwards")
     if form == "exclusive":
-        dim = -1 if axis == "rows" else -2
         node = Node("sub", (Node("cumsum", (h.node,), axis, heavy=True), h.node))
-        text = f"(torch.cumsum({h.text}, dim={dim}) - {h.text}) / {divisor}"
+        text = f"{result.text} - {h.text} / {'COLS' if axis == 'rows' else 'ROWS'}**0.5"
         return Value(text, node, _DIMS, result.grid, result.curved, infix=True, nested=2)
     return result
 
 
 def _growth(program: Program, draw: Draw) -> Value:
     """Products of factors near one."""
+    if program.dtype != "float32":
+        raise UnsuitableError("half precision does not tell factors near one apart")
     h = _signed(program, draw)
     program.cost_ns += 3.0
     sample = grid.rows(
@@ -95,7 +101,9 @@ def _running_mean(program: Program, draw: Draw) -> Value:
         raise UnsuitableError("rows are alike")
     program.cost_ns += 3.0
     program.line(f"steps = torch.arange(1, COLS + 1, device={h.text}.device)")
-    return _summed(h, "rows", "steps", grid.rows(_means, h.grid))
+    sums = _summed(h, "rows", grid.rows(_means, h.grid))
+    text = f"{sums.text} * (COLS**0.5 / steps).to({h.text}.dtype)"
+    return replace(sums, text=text, infix=True, bounds=h.bounds)
 
 
 def _means(line: Samples) -> Samples:
@@ -110,19 +118,19 @@ def _extreme(program: Program, draw: Draw) -> Value:
     others = sides(program, draw, _DIMS, draw.integer(1, 2), ("full", "column"), full="uneven")
     h = program.keep(chain(program, draw, x, draw.integer(0, 1), others))
     name, best = draw.one((("cummax", max), ("cummin", min)))
-    if grid.bounded(h.grid.values, above=name == "cummax"):
+    if ends(h, above=name == "cummax"):
         raise UnsuitableError("extremes meet a bound")
     program.cost_ns += 2.5
     sample = grid.rows(lambda line: list(itertools.accumulate(line, best)), h.grid)
-    if sample is None or not grid.informative(sample):
+    if sample is None or not grid.informative(sample, grid.OF_EXTREMES):
         raise UnsuitableError("extremes tell too little")
-    return combine(name, f"torch.{name}({h.text}, dim=-1).values", _DIMS, sample, h, detail="rows")
+    return combine(name, f"torch.{name}({h.text}, dim=-1).values", _DIMS, sample, h, detail="rows", bounds=h.bounds)
 
 
 def _area(program: Program, draw: Draw) -> Value:
     """Sums over rows and columns: the table with which sums over rectangles are made."""
     h = _signed(program, draw)
     program.cost_ns += 6.0
-    rows = combine("cumsum", f"torch.cumsum({h.text}, dim=-1)", _DIMS, h.grid, h, detail="rows")
-    text = f"torch.cumsum({rows.text}, dim=-2) / (ROWS * COLS)**0.5"
-    return combine("cumsum", text, _DIMS, grid.mixed(draw, h.grid), rows, detail="columns", infix=True)
+    rows = combine("cumsum", f"torch.cumsum({h.text} / COLS**0.5, dim=-1)", _DIMS, h.grid, h, detail="rows")
+    text = f"torch.cumsum({rows.text} / ROWS**0.5, dim=-2)"
+    return combine("cumsum", text, _DIMS, grid.mixed(draw, h.grid), rows, detail="columns")

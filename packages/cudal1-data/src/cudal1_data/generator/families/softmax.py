@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cudal1_data.generator import grid
+from cudal1_data.generator.bounds import POSITIVE, Interval
 from cudal1_data.generator.chain import chain, finished
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.errors import UnsuitableError
@@ -16,7 +17,7 @@ from cudal1_data.generator.reductions import dots
 from cudal1_data.generator.shapes import plane
 from cudal1_data.generator.sides import sides
 from cudal1_data.generator.structure import Node
-from cudal1_data.generator.values import Value, combine
+from cudal1_data.generator.values import Value, combine, invariant, is_even, undoes
 
 
 def _softmax(line: Samples) -> Samples:
@@ -95,7 +96,7 @@ def _masked(program: Program, h: Value) -> Value:
     assert sample is not None
     program.cost_ns += 4.0
     text = f"torch.where({seen.text}, {h.text}, -4.0)"
-    return combine("where", text, h.dims, sample, seen, h, heavy=False)
+    return combine("where", text, h.dims, sample, seen, h, heavy=False, bounds=h.bounds | Interval(-4.0, -4.0))
 
 
 def _shared(program: Program, draw: Draw, h: Value, dim: int) -> Value:
@@ -104,6 +105,11 @@ def _shared(program: Program, draw: Draw, h: Value, dim: int) -> Value:
     largest = _LARGEST_SCORE / 2 if _squared(h.node) else _LARGEST_SCORE
     if form.name.startswith("softm") and max(map(abs, h.grid.values)) > largest:
         raise UnsuitableError("exponentials magnify the rounding of large scores")
+    inner = form.parts[0] if form.parts else "softmax"
+    if undoes(Node(inner, (h.node,)), [h.node]) or (not form.parts and invariant(h, ("shift",))):
+        raise UnsuitableError("the shares take the last operator back")
+    if form.name == "square shares" and is_even(h.node):
+        raise UnsuitableError("a square needs no absolute value")
     over, length = (grid.rows, "COLS") if dim == -1 else (grid.columns, "ROWS")
     if form.name == "log_softmax":
         sample = over(_log_softmax, h.grid)
@@ -119,14 +125,15 @@ def _shared(program: Program, draw: Draw, h: Value, dim: int) -> Value:
     for line in form.lines:
         program.line(line.format(h=h.text))
     text = form.text.format(h=h.text, dim=dim, n=length)
-    result = combine(form.name, text, h.dims, sample, h, detail=_axis(dim), bends=True, infix="*" in text)
+    result = combine(form.name, text, h.dims, sample, h, detail=_axis(dim), bends=True, infix="*" in text,
+                     bounds=Interval(high=0.0) if form.name == "log_softmax" else POSITIVE)  # fmt: skip
     if not form.parts:
         return result
     node = h.node
     for part in form.parts:
         node = Node(part, (node,))
     node = Node("scale", (Node("div", (node, Node("sum", (node,), _axis(dim), heavy=True))),))
-    return Value(text, node, h.dims, sample, result.curved, infix=True, nested=3)
+    return Value(text, node, h.dims, sample, result.curved, infix=True, nested=3, bounds=POSITIVE)
 
 
 def _squared(node: Node) -> bool:

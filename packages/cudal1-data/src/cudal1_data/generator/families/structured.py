@@ -8,9 +8,9 @@ from cudal1_data.generator import grid
 from cudal1_data.generator.chain import chain, finished
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.grid import Kind
-from cudal1_data.generator.products import FLOPS_PER_NS, matmul
+from cudal1_data.generator.products import matmul
 from cudal1_data.generator.program import Program
-from cudal1_data.generator.shapes import near, target_ns
+from cudal1_data.generator.shapes import gpu_flops, hidden, near, target_ns
 from cudal1_data.generator.sides import sides
 from cudal1_data.generator.values import Dims, Value, combine
 
@@ -28,11 +28,14 @@ def structured(program: Program, draw: Draw) -> None:
             h = chain(program, draw, h, 1)
     after = sides(program, draw, x.dims, draw.integer(1, 2), ("full", "row", "parameter"))
     program.returns(finished(program, draw, chain(program, draw, h, draw.integer(1, 2), after)))
-    edge = (target_ns(draw, program) * FLOPS_PER_NS / (2.0 * len(forms))) ** (1 / 3)
+    edge = (target_ns(draw, program) * program.flops_per_ns / (2.0 * len(forms))) ** (1 / 3)
     size = 32 * max(6, round(edge * (0.7 + 0.4 * draw.real()) / 32))
     columns = near(draw, max(32.0, 0.8 * edge**3 / size**2))
-    program.size("SIZE", size, size * 4)
-    program.size("COLS", columns, columns * 4)
+    wide, out = draw.one((4096, 5120, 6144, 8192)), hidden(draw, 8192)
+    while 2.0 * len(forms) * wide**2 * out > 3 * gpu_flops(draw, program) and out > 1024:
+        out //= 2
+    program.size("SIZE", size, wide)
+    program.size("COLS", columns, out)
 
 
 def _matrix(program: Program, name: str, dims: Dims, kind: Kind = "full") -> Value:

@@ -31,7 +31,8 @@ def transposed_convolution(program: Program, draw: Draw) -> None:
     kernel, stride, _ = window
     program.cost_ns *= stride**rank
     dense = 2.0 * kernel**rank / (4 if form == "grouped" else 1) / 30.0
-    set_sizes(program, draw, x.dims, dense + (dense_ns(FORMS[4], rank) if form == "mixed first" else 0.0))
+    dense += dense_ns(FORMS[4], rank) if form == "mixed first" else 0.0
+    set_sizes(program, draw, x.dims, dense, growth=float(stride**rank))
 
 
 def _grown(program: Program, draw: Draw, value: Value, window: tuple[int, int, int], *, groups: int) -> Value:

@@ -60,7 +60,6 @@ class Block:
         self.half = program.dtype != "float32"
         self._values: dict[int, Value] = {}
         self._knows_wide = False
-        program.native = True
 
     @property
     def item_bytes(self) -> int:

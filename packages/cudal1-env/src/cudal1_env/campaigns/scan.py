@@ -1,0 +1,154 @@
+"""A scan of tasks: is there something to compute, and does all that goes in matter?
+
+Each reference runs at its size in a process of its own (`cudal1_worker.scan`), which is no sandbox. A task passes where
+its outputs are finite, differ from element to element and from one set of inputs to the next, depend on each input and
+weight, no operator does nothing, and its own arithmetic is near enough to float64 that a judge can tell answers apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cudal1_data import Task
+from cudal1_data.tracing.process import Child
+from pydantic import BaseModel, ConfigDict
+
+from cudal1_env.records.results import ResultsFile, form_of
+
+LEAST_SPREAD = 0.05
+"""Standard deviation of an output over its root mean square, across elements and across draws of the inputs."""
+LEAST_CHANGED = 0.05
+"""Share of some output's elements that must change when an input is drawn anew."""
+LEAST_EFFECT = 0.05
+"""Change of some output when an input is drawn anew, over its standard deviation."""
+LEAST_WEIGHT_EFFECT = 0.003
+"""The same of a parameter: PyTorch's own layers begin with small biases."""
+MOST_ERROR = 0.02
+"""Median error of an element over itself: the judge refuses a task from 0.023 (float16) and 0.045 (bfloat16) on."""
+TIMEOUT_S = 120.0
+"""Longest time for one task."""
+
+
+class Scan(BaseModel):
+    """What was measured of one task; the fields are those of `cudal1_worker.scan.measured`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    task: str
+    """Task id."""
+    sha256: str
+    """Digest of the reference's text at its size."""
+    family: str = ""
+    """Family of a generated task."""
+    dtype: str = ""
+    """Dtype of a generated task."""
+    finite: bool = True
+    """Whether all outputs are."""
+    spread: float | None = None
+    """Standard deviation over root mean square, of the output where that is least; None where nothing was measured."""
+    draws: float | None = None
+    """The same of each element from one set of inputs to the next."""
+    inputs: dict[str, tuple[float, float]] = {}
+    """By place, the share of an output that changes with an input, and the change over the standard deviation."""
+    weights: dict[str, tuple[float, float]] = {}
+    """The same of parameters, by name."""
+    error: float | None = None
+    """Median error of an element over itself, against float64."""
+    idle: tuple[str, ...] = ()
+    """Operators that change next to nothing."""
+    ms: float | None = None
+    """One call on one core."""
+    fault: str = ""
+    """Why nothing was measured."""
+
+    @property
+    def faults(self) -> list[str]:
+        """What is wrong with the task; none where it passes."""
+        if self.fault:
+            return [self.fault]
+        assert self.spread is not None
+        assert self.draws is not None
+        assert self.error is not None
+        found = [] if self.finite else ["not finite"]
+        if self.spread < LEAST_SPREAD:
+            found.append(f"nearly constant (spread {self.spread:.2g})")
+        if self.draws < LEAST_SPREAD:
+            found.append(f"nearly the same for all inputs (spread {self.draws:.2g})")
+        for kind, least, parts in (
+            ("input", LEAST_EFFECT, self.inputs),
+            ("weight", LEAST_WEIGHT_EFFECT, self.weights),
+        ):
+            for name, (share, effect) in parts.items():
+                if effect < least or (kind == "input" and share < LEAST_CHANGED):
+                    found.append(f"{kind} {name} hardly matters (share {share:.2g}, change {effect:.2g})")
+        if self.error > MOST_ERROR:
+            found.append(f"ill-conditioned (median error {self.error:.2g})")
+        found += [f"{name} does nothing" for name in self.idle]
+        return found
+
+
+_FORM = form_of(Scan, "a scan", head='{"task":', conditions=lambda line: ())
+
+
+def scan_file(out: Path | None, *, known: Sequence[Path] = (), join: Sequence[Path] = ()) -> ResultsFile[Scan]:
+    """Open the results file of a scan."""
+    return ResultsFile(out, _FORM, known=known, join=join)
+
+
+def scan_tasks(tasks: Sequence[Task], file: ResultsFile[Scan], told: Callable[[str], None]) -> list[Scan]:
+    """Measure tasks that the file does not know.
+
+    Args:
+        tasks: At the size that is measured.
+        file: Where results go; a task whose text it holds is not measured again.
+        told: Told how far the work has come.
+
+    Raises:
+        DataError: torch is not installed.
+    """
+    found = {(one.task, one.sha256): one for one in file.known}
+    result: list[Scan] = []
+    child = Child("cudal1_worker.scan", "measure references with", TIMEOUT_S)
+    try:
+        for number, task in enumerate(tasks, start=1):
+            sha256 = hashlib.sha256(task.source.encode()).hexdigest()
+            one = found.get((task.id, sha256))
+            if one is None:
+                one = file.add(_measured(child, task, sha256))
+                if one.faults:
+                    told(f"{task.id}: {'; '.join(one.faults)}")
+            if number % 50 == 0:
+                told(f"{number} of {len(tasks)} tasks scanned")
+            result.append(one)
+    finally:
+        child.close()
+    return result
+
+
+def _measured(child: Child, task: Task, sha256: str) -> Scan:
+    line, reason = child.ask({"id": task.id, "source": task.source})
+    told = dict(tag.split(":", 1) for tag in task.tags if tag.startswith(("family:", "dtype:")))
+    return Scan.model_validate(
+        {"task": task.id, "sha256": sha256, **told, **(json.loads(line) if line else {"fault": reason})}
+    )
+
+
+def summary(scans: Sequence[Scan]) -> str:
+    """Return a table for people: families, dtypes, reasons."""
+    from cudal1_env.stats import aligned
+
+    def row(name: str, some: Sequence[Scan]) -> list[str]:
+        passed = sum(not one.faults for one in some)
+        return [name, str(len(some)), str(passed), f"{100 * passed / max(1, len(some)):.1f}"]
+
+    rows = [["", "tasks", "pass", "%"]]
+    for kind in ("family", "dtype"):
+        for name in sorted({getattr(one, kind) for one in scans if getattr(one, kind)}):
+            rows.append(row(name, [one for one in scans if getattr(one, kind) == name]))
+    rows.append(row("all", scans))
+    reasons = Counter(fault.split(" (")[0].partition(":")[0] for one in scans for fault in one.faults)
+    return "\n".join([aligned(rows), *(f"{count} x {reason}" for reason, count in reasons.most_common(12))])

@@ -1,0 +1,85 @@
+"""Decontamination by behaviour: rewrites of a function are found, look-alikes are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from cudal1_data.dedup import find_overlaps
+from cudal1_data.dedup.behaviours import Behaviours
+from cudal1_data.tracing import Tracer
+from hypothesis import given
+from hypothesis import strategies as st
+from rewrites import LOOK_ALIKES, ONE, OTHER, REWRITES, Body, task
+
+# With the operator graph beside it, what is measured here is what `near_duplicates` goes by.
+
+
+@pytest.fixture(scope="module")
+def tracer() -> Iterator[Tracer]:
+    with Tracer() as started:
+        yield started
+
+
+def found(tracer: Tracer, pair: tuple[Body, Body]) -> str:
+    """Return what shows that a program is another one: `graph`, `behaviour`, or nothing."""
+    one, other = (
+        tracer.trace(task(name, body, sizes)) for name, body, sizes in zip("ab", pair, (ONE, OTHER), strict=True)
+    )
+    (*_, overlap) = [None, *find_overlaps(("mine", [other]), ("test", [one])).overlaps]
+    return overlap.by if overlap else ""
+
+
+FEW = 5
+"""Pairs of each kind in the tests that always run: the rewrites that operator graphs alone missed."""
+
+
+def test_rewrites_are_found(tracer: Tracer) -> None:
+    assert [name for name, pair in list(REWRITES.items())[:FEW] if found(tracer, pair) != "behaviour"] == []
+
+
+def test_look_alikes_are_not(tracer: Tracer) -> None:
+    assert [name for name, pair in list(LOOK_ALIKES.items())[-FEW:] if found(tracer, pair)] == []
+
+
+@pytest.mark.slow
+def test_all_rewrites_are_found_and_no_look_alike(tracer: Tracer) -> None:
+    assert len(REWRITES) == len(LOOK_ALIKES) == 26
+    assert [name for name, pair in REWRITES.items() if not found(tracer, pair)] == []
+    assert [name for name, pair in LOOK_ALIKES.items() if found(tracer, pair)] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        Body("F.dropout(x, 0.5)"),
+        Body("x * 0.0"),
+        Body("torch.log(x)"),
+        Body("torch.nonsense(x)"),
+    ],
+    ids=["random", "zero", "not a number", "does not run"],
+)
+def test_programs_that_tell_nothing_have_no_behaviour(tracer: Tracer, body: Body) -> None:
+    assert tracer.trace(task("alone", body, {"N": 12, "M": 20})).behaviour == ()
+
+
+def test_precision_and_names_make_no_difference(tracer: Tracer) -> None:
+    one = Body("F.softplus(self.scale * x)", members="scale = nn.Parameter(torch.ones(M))")
+    half = Body(
+        "F.softplus(self.s.float() * x.float()).half()",
+        "x = torch.randn(N, M).half()",
+        "s = nn.Parameter(torch.zeros(M, dtype=torch.float16))",
+    )
+    first, second = (tracer.trace(task("one", body, ONE)).behaviour for body in (one, half))
+    assert Behaviours([("one", first)]).find(second) == ("one",)
+
+
+NUMBERS = st.lists(st.floats(-4, 4), min_size=2, max_size=6).map(tuple)
+
+
+@given(NUMBERS, st.integers(0, 5), st.floats(1e-3, 1.0))
+def test_one_number_that_differs_is_enough(told: tuple[float, ...], place: int, by: float) -> None:
+    place %= len(told)
+    other = (*told[:place], told[place] + 4 * by, *told[place + 1 :])
+    assert Behaviours([("a", told)]).find(told) == ("a",)
+    assert Behaviours([("a", told)]).find(other) == ()
