@@ -6,7 +6,7 @@ from cudal1_data.generator.families.llm.block import Block, node
 from cudal1_data.generator.structure import Node
 
 _HIDDEN = (2048, 3072, 4096, 5120, 6144, 8192, 12288, 16384)
-_CPU_ELEMENTS = 7.0e5
+_CPU_ELEMENTS = 8.0e5
 """Elements of a tensor at the size for a CPU."""
 
 
