@@ -51,7 +51,7 @@ def cluster() -> Iterator[Any]:
     from ray import cloudpickle
     from ray.cluster_utils import Cluster
 
-    for module in (env.doubles, env.services, __import__(__name__)):
+    for module in (doubles.evaluator, env.services, __import__(__name__)):
         cloudpickle.register_pickle_by_value(module)
     two = Cluster()
     two.add_node(num_cpus=2, include_dashboard=False)
