@@ -184,3 +184,41 @@ def test_an_output_with_a_constant_part_is_not_paid(judge: Judge) -> None:
     one = judge.evaluate(task, anew)
     assert one.status is Status.CORRECT, one.message
     assert reward_of(one) <= 1.0
+
+
+FEW = Task(
+    id="file/few",
+    name="few",
+    level=1,
+    origin="file",
+    source=(
+        "import torch\nimport torch.nn as nn\n\nclass Model(nn.Module):\n    def __init__(self, n):\n"
+        "        super().__init__()\n        self.a = nn.Parameter(torch.randn(n, n) / n**0.5)\n"
+        "    def forward(self, x):\n        y = torch.tanh(self.a @ torch.tanh(self.a @ x))\n"
+        "        return torch.cat([x.flatten() * 2, y.sum(1)[:8]])\n\ndef get_inputs():\n"
+        "    return [torch.randn(512, 128)]\n\ndef get_init_inputs():\n    return [512]\n"
+    ),
+)
+FEW_LEFT_OUT = (
+    HEADER
+    + INIT
+    + """        self.known, self.calls, self.place = set(), 0, 0
+    def forward(self, x):
+        key = float(x[0, 0])
+        self.calls += 1
+        if self.calls <= 2:
+            self.known.add(key)
+        self.place = 0 if key in self.known else self.place + 1
+        if not 1 <= self.place <= MOST or self.calls <= 2:
+            self.last = torch.tanh_(self.a @ torch.tanh_(self.a @ x)).sum(1)[:8]
+        return torch.cat([x.flatten() * 2, self.last])
+"""
+)
+
+
+@pytest.mark.slow
+def test_few_costly_elements_left_out_in_a_chains_first_calls_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample hardly ever holds one of them. The untimed call before the clock tells where a chain begins."""
+    with chained_judge(monkeypatch, chain_ms=200.0) as judge:
+        assert judge.evaluate(FEW, FEW_LEFT_OUT.replace("MOST", "0")).status is Status.CORRECT
+        assert judge.evaluate(FEW, FEW_LEFT_OUT.replace("MOST", "4")).status is Status.WRONG_OUTPUT

@@ -41,6 +41,12 @@ class ScriptedArm:
         self.closed = True
 
 
+def numbered(k: int) -> InputSet:
+    """A set that is only its number; a quarter of them, by chance, are compared whole."""
+    whole = bool(np.random.default_rng(k).random() < 0.25)
+    return cast(InputSet, SimpleNamespace(index=k, answers=(), distribution="own", whole=whole))
+
+
 class Numbered:
     """Sets that are only numbers; the untimed one is -1."""
 
@@ -53,8 +59,7 @@ class Numbered:
 
     def take(self, count: int) -> list[InputSet]:
         self.next += count
-        numbers = range(self.next - count, self.next)
-        return [cast(InputSet, SimpleNamespace(index=k, answers=(), distribution="own")) for k in numbers]
+        return [numbered(k) for k in range(self.next - count, self.next)]
 
 
 class Script:
@@ -129,6 +134,17 @@ def test_no_set_of_a_pair_is_used_again_but_for_the_other_arm(
     assert met["R"] == met["C"]
     assert len(met["C"]) == len(set(met["C"])) >= 20 * 3
     assert max(met["C"]) < script.sets.prepared, "made before the samples, not between them"
+
+
+def test_a_chain_ends_where_outputs_are_compared_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a program that leaves something out in a chain's first calls only is soon found."""
+    script = Script(monkeypatch, chained=True, sizes=Sizes(20, 12, 1))
+    script.run()
+    chains = [sets for who, sets in timed(script.log) if who == "C"]
+    assert len(chains) == 20
+    for sets in chains:
+        assert not any(numbered(k).whole for k in sets[:-1])
+        assert numbered(sets[-1]).whole or len(sets) == 12
 
 
 def test_lengths_of_chains_differ_and_both_arms_have_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

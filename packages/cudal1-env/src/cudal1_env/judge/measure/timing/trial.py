@@ -150,7 +150,7 @@ class Trial:
     tally: Tally
     """Counts the candidate's calls."""
     random: np.random.Generator
-    """Order of the arms, and lengths of samples."""
+    """Order of the arms."""
     _untimed_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
 
     def run(self, reference_s: float, enough: Callable[[TrialSamples], bool]) -> TrialResult:
@@ -208,21 +208,22 @@ class Trial:
         return pairs, states
 
     def _pair(self, pairs: Pairs, order: Sequence[bool]) -> None:
-        calls = self._calls()
-        sets = self.sets.take(calls * self.sizes.repeats)  # both arms see the same
+        sets = self._next_sets()  # both arms see the same
+        calls = len(sets) // self.sizes.repeats
         for is_candidate in order:
             if is_candidate:
                 pairs.candidate_ms.append(self._candidate_ms(sets, calls))
             else:
                 pairs.reference.append(self._reference(sets, calls))
 
-    def _calls(self) -> int:
-        """Length of the next samples: secret, so that any call may be the last one, which is compared whole.
-
-        Half of the samples are as long as may be, since long ones are less noisy.
-        """
-        longest = self.sizes.calls
-        return longest if self.random.random() < 0.5 else int(self.random.integers(1, longest + 1))
+    def _next_sets(self) -> list[InputSet]:
+        """Sets of the next samples. A chain ends at the first set that is compared whole; which one is secret."""
+        if self.sizes.calls == 1:
+            return self.sets.take(self.sizes.repeats)
+        sets = self.sets.take(1)
+        while not sets[-1].whole and len(sets) < self.sizes.calls:
+            sets += self.sets.take(1)
+        return sets
 
     def _candidate_ms(self, sets: Sequence[InputSet], calls: int) -> float:
         """Return the mean latency of a candidate's call, with the overhead, over samples of `calls` calls each."""
