@@ -12,7 +12,8 @@ from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.oracle.numerics import compare
 from cudal1_env.records import Status
-from cudal1_worker.oracle.models import as_dtype
+from cudal1_worker.oracle.models import Widened, as_dtype
+from cudal1_worker.oracle.reference_error import repeated
 
 HEADER = "import torch\nimport torch.nn as nn\n"
 ONE_HOT = (
@@ -121,3 +122,23 @@ def test_infinite_outputs_are_told_from_finite_ones() -> None:
         }.items():
             program = f"{HEADER}class ModelNew(nn.Module):\n    def forward(self, x):\n        {body}\n"
             assert judge.evaluate(task(source), program).status is status, body
+
+
+def test_what_comes_again_in_outputs_is_told_as_bytes_to_move() -> None:
+    new, table = torch.randn(3, 512, 8), torch.randn(2, 512, 8)
+    assert repeated(new) == 0.0
+    assert repeated(torch.zeros(3, 512, 8)) == 1.0, "a fill is only written"
+    assert repeated(table[[0, 0, 0]]) == 2.0, "a table is read, too"
+    assert repeated(table[[0, 1, 0]]) == pytest.approx(4 / 3), "what was seen once may be new"
+    assert repeated(torch.cat([new, torch.zeros(3, 512, 8)], 1)) == 0.5
+    assert repeated(torch.relu(new)) < 0.01, "single elements that come again are written with their neighbours"
+
+
+def test_a_twin_in_float64_ignores_casts_to_float32() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(x.shape[0], dtype=torch.float32) + x.float().sum(1, dtype=torch.float32)
+        return torch.softmax(x, 1, dtype=torch.float32) * total[:, None].type_as(x)
+
+    x = torch.randn(5, 7, dtype=torch.float64)
+    with Widened():
+        assert torch.equal(forward(x), torch.softmax(x, 1) * x.sum(1, keepdim=True))

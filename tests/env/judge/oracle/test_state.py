@@ -180,7 +180,7 @@ def test_a_module_is_described_by_its_loadable_state() -> None:
     fixed = [
         name
         for name, value in state.tensors(model).items()
-        if distributions.is_fixed(value, parameter=isinstance(value, nn.Parameter))
+        if distributions.is_fixed(value, value, parameter=isinstance(value, nn.Parameter))
     ]
     assert sorted(fixed) == ["mask", "norm.num_batches_tracked"]
     assert state.described(lambda x: x) == []
@@ -192,10 +192,20 @@ def test_state_that_is_not_fixed_gets_another_value() -> None:
         model.get_parameter("0.weight").copy_(torch.eye(8))
     held = model.state_dict()
     parameters = {name for name, _ in model.named_parameters()}
-    values = distributions.non_default_state(held, 3, parameters=parameters)
+    values = distributions.non_default_state(held, 3, parameters=parameters, other=held)
     for name, value in values.items():
         same = torch.equal(value, held[name])
-        assert same is distributions.is_fixed(held[name], parameter=name in parameters), name
+        assert same is distributions.is_fixed(held[name], held[name], parameter=name in parameters), name
+
+
+def test_a_buffer_with_zeros_is_left_alone_only_where_no_seed_changes_it() -> None:
+    filters, drawn, again = (torch.randn(8, 8).fill_diagonal_(0.0) for _ in range(3))
+    kept = distributions.non_default_state(
+        {"filters": filters, "drawn": drawn}, 3, parameters=set(), other={"filters": filters, "drawn": again}
+    )
+    assert torch.equal(kept["filters"], filters)
+    assert (kept["drawn"].diagonal() == 0.0).all()
+    assert int((kept["drawn"] == drawn).sum()) == 8
 
 
 class Holder(nn.Module):

@@ -121,8 +121,8 @@ class Evaluation(BaseModel):
     stealable_ms: NonNegative | None = None
     """h: maximum part of L that a candidate could use for its own work; added to its latency in `rewarded_low`."""
     constant_ms: NonNegative | None = None
-    """Milliseconds for writing the bytes that are the same in each call's outputs; added as well, since a program may
-    keep a stock of outputs that hold them already."""
+    """Milliseconds for moving what of the outputs comes again with other inputs; added as well, since a program may
+    keep a stock of outputs that hold it already."""
     calls: int = Field(default=0, ge=0)
     """Timed calls of the candidate, each checked on a secret sample; at `correct` precision its compared calls,
     none of them timed."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,19 @@ class Models:
     """In float64."""
     narrow: Any
     """In float32; None where no output is in float64."""
+
+
+class Widened(TorchDispatchMode):
+    """Within, what asks for float32 by name gets float64: a float64 twin with `x.float()` in it would not be one."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Carry out one operator call."""
+        kwargs = kwargs or {}
+        if kwargs.get("dtype") is torch.float32:
+            kwargs = kwargs | {"dtype": torch.float64}
+        return func(*args, **kwargs)
 
 
 def copied(values: list[Any]) -> list[Any]:

@@ -7,6 +7,7 @@ candidate and no clock.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 import socket
@@ -21,17 +22,18 @@ from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.oracle import distributions, inputs
 from cudal1_worker.oracle.faults import FaultyRuns
-from cudal1_worker.oracle.models import Models, aliases, as_dtype, copied
+from cudal1_worker.oracle.models import Models, Widened, aliases, as_dtype, copied
 from cudal1_worker.oracle.reference_error import (
     error_of,
     is_finite,
     max_of,
     moved_by,
     read,
+    repeated,
     report_of_any,
     report_of_finite,
     second_values,
-    some_elements,
+    some_groups,
 )
 from cudal1_worker.oracle.seeding import Seeds
 from cudal1_worker.oracle.sensitivity import Variation
@@ -127,19 +129,21 @@ class Oracle:
         assert self.module is not None
         arguments = layout.encode(self.module.get_init_inputs())
         seed = message["seed"]
-        plain = self.fresh_model(seed)
+        plain, reseeded = self.fresh_model(seed), state.tensors(self.fresh_model(seed ^ 1))
         fixed = [
             name
             for name, value in state.tensors(plain).items()
-            if distributions.is_fixed(value, parameter=isinstance(value, torch.nn.Parameter))
+            if distributions.is_fixed(value, reseeded[name], parameter=isinstance(value, torch.nn.Parameter))
         ]
+        del reseeded
         values = self.fresh_inputs(seed, "own")
         self.entries, size = layout.manifest(values)
-        other = self.fresh_inputs(seed ^ 1, "own")
-        agreeing, vary = inputs.agreeing(values, other), inputs.vary(values, other)
+        others = (self.fresh_inputs(seed ^ number, "own") for number in range(1, inputs.DRAWS))
+        other = next(others)
         # What two draws have in common: of a tensor of two elements one tells little.
         natures = ([distributions.nature_of(value) for value in draw] for draw in (values, other))
         self.natures = [a & b for a, b in zip(*natures, strict=False)]
+        constant = inputs.constant(values, itertools.chain([other], others))
         del other
         again = self.fresh_inputs(seed, "own")
         repeat = inputs.repeat(values, again)
@@ -169,8 +173,8 @@ class Oracle:
             ],
             "random": not same,
             "repeat": repeat,
-            "agreeing": agreeing,
-            "vary": vary,
+            "constant": constant,
+            "known": inputs.all_known(values, constant),
         }
 
     def state(self, message: wire.Message, fds: list[int]) -> wire.Message:
@@ -181,7 +185,10 @@ class Oracle:
                 name for name, value in state.tensors(models[0]).items() if isinstance(value, torch.nn.Parameter)
             }
             values = distributions.non_default_state(
-                models[0].state_dict(), message["values_seed"], parameters=parameters
+                models[0].state_dict(),
+                message["values_seed"],
+                parameters=parameters,
+                other=self.fresh_model(message["seed"] ^ 1).state_dict(),
             )
             for model in models:
                 held = model.state_dict()
@@ -217,13 +224,12 @@ class Oracle:
         """Learn the reference's typical errors, by place and magnitude, from several sets of the task's own inputs.
 
         `limits` are factor, floor and least tolerance of each output; see `tolerance.Limits`. As many of the `seeds`
-        are used as the outputs need. The answer tells which share of each output's elements is the same in all sets.
+        are used as the outputs need. The answer tells what of each output comes again.
         """
         models = self.models
         self.limits = [Limits(*one) for one in message["limits"]]
         draws: dict[int, list[Draw]] = {}
-        first: list[torch.Tensor] = []
-        same: list[torch.Tensor] = []
+        some: list[list[torch.Tensor]] = []
         answers: list[torch.Tensor] = []
         for number, seed in enumerate(message["seeds"]):
             if number >= enough([Blocks(tuple(answers[k].shape)).width for k in draws]) and number:
@@ -231,10 +237,7 @@ class Oracle:
             values = self.fresh_inputs(seed, "own")
             answers = self.exact(models.wide, values)
             self.check_answers(answers, message["answer_bytes"])
-            some = [some_elements(answer) for answer in answers]
-            first = first or some
-            equal = [one == other for one, other in zip(some, first, strict=True)]
-            same = [a & b for a, b in zip(same, equal, strict=True)] if same else equal
+            some.append([some_groups(answer) for answer in answers])
             errors = self.errors(models, values, answers)[1]
             for k, (answer, error) in enumerate(zip(answers, errors, strict=True)):
                 if answer.is_floating_point():
@@ -242,7 +245,7 @@ class Oracle:
         self.profiles = [
             Profile(tuple(answer.shape), draws[k]) if k in draws else None for k, answer in enumerate(answers)
         ]
-        return {"constant": [float(one.double().mean()) if one.numel() else 0.0 for one in same]}
+        return {"repeated": [repeated(torch.stack(drawn)) for drawn in zip(*some, strict=True)]}
 
     def errors(
         self, models: Models, values: list[Any], answers: list[torch.Tensor], again: int | None = None
@@ -489,7 +492,8 @@ class Oracle:
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
-            outputs = self.run(wide, upcast)
+            with Widened():
+                outputs = self.run(wide, upcast)
         finally:
             torch.set_default_dtype(before)
         return [out.double() if out.is_floating_point() else out.to(torch.int64) for out in outputs]

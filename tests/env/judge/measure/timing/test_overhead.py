@@ -6,8 +6,14 @@ import statistics
 
 import numpy as np
 import pytest
+from cudal1_data import Task
+from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.record import Seen, measured
 from cudal1_env.judge.measure.timing.interference import reference_share
-from cudal1_env.judge.measure.timing.overhead import estimate_overhead, is_too_short, rewarded_low
+from cudal1_env.judge.measure.timing.overhead import Overhead, estimate_overhead, is_too_short, rewarded_low
+from cudal1_env.judge.measure.timing.trial import TrialResult
+from cudal1_env.records import Evaluation, Speedup
+from cudal1_env.stats import TrialSamples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,6 +65,24 @@ def test_the_smaller_time_of_the_reference_counts() -> None:
     assert reference_share([1.2] * 8, [1.2] * 4, alone * 2, allowed=1.0) == pytest.approx(1 / 1.2, rel=0.015)
     assert reference_share([0.9] * 8, alone, alone, allowed=1.0) == 1.0
     assert reference_share([1.04] * 8, alone, alone, allowed=1.05) == 1.0
+
+
+def _record(slowed: float) -> Evaluation:
+    """The record of a candidate that takes none of its own time, beside a reference that it slowed by a factor."""
+    samples = TrialSamples((0.1 * slowed,) * 8, (0.005,) * 8)
+    trial = TrialResult(samples, Overhead(0.1, 0.1, 0.0), (0.1, 0.1), 1.0 / slowed)
+    task = Task(id="file/one", name="one", level=1, origin="file", source="")
+    return measured(Case(task, "", "training"), Seen(trials=[trial]), Speedup(low=20.0, point=20.0, high=20.0))
+
+
+def test_slowing_the_reference_hides_no_overhead() -> None:
+    """A reference as long as the overhead is too short, also beside a candidate that slows it ten times."""
+    plain, slowed = _record(1.0), _record(10.0)
+    assert plain.too_short
+    assert slowed.too_short
+    assert slowed.rewarded_low == pytest.approx(plain.rewarded_low)
+    assert slowed.rewarded_low is not None
+    assert slowed.rewarded_low <= 1.0
 
 
 def test_noise_takes_little_from_an_honest_program() -> None:

@@ -142,7 +142,6 @@ def audit_task(judge: AuditJudge, task: Task, *, sensitivity: bool = True) -> Ta
         found = _hunt(judge, task)
         factor = _tightened(judge, task, found.survivors) if found.survivors else None
         judge.use_factor(task, factor)
-        known = tuple(f"known values for input {place}" for place in judge.agreeing_inputs(task))
     except TaskError as error:
         judge.use_factor(task, None)
         return TaskAudit(
@@ -161,7 +160,7 @@ def audit_task(judge: AuditJudge, task: Task, *, sensitivity: bool = True) -> Ta
             inputs = judge.input_sensitivity(task)
         except TaskError as error:
             reasons.append(str(error).removeprefix(f"{task.id}: "))
-    survivors = (found.survivors if factor is None else ()) + known
+    survivors = found.survivors if factor is None else ()
     return TaskAudit(
         name=task.id,
         sha256=reference_sha256(task),

@@ -39,9 +39,8 @@ class IoSpec:
     """Form of each output."""
     work_bytes: int = 0
     """Peak GPU memory of a call of the reference, its outputs included."""
-    agreeing_inputs: tuple[int, ...] = ()
-    """Places of the floating-point tensors among the inputs that are the same in two draws under different seeds: their
-    values are no secret."""
+    constant_inputs: tuple[int, ...] = ()
+    """Places of the tensors among the inputs that are the same under different seeds: their values are no secret."""
 
     @property
     def tensor_bytes(self) -> list[int]:
@@ -122,10 +121,10 @@ class OracleClient:
                     f"{task.id}: get_inputs() must draw from generators that the judge seeds; two calls under "
                     "one seed differ; draw by torch, random or numpy.random"
                 )
-            if not answer["vary"]:
+            if answer["known"]:
                 raise TaskError(
-                    f"{task.id}: inputs must differ from call to call; all floating-point tensors of "
-                    "get_inputs() are the same under different seeds: answers could be kept; draw them at random"
+                    f"{task.id}: inputs must differ from call to call; all floating-point (or all) tensors of "
+                    "get_inputs() are the same under different seeds, so answers could be kept; draw them at random"
                 )
             if answer["random"]:
                 raise TaskError(
@@ -148,7 +147,7 @@ class OracleClient:
                 answer["bytes"],
                 outputs,
                 answer["work_bytes"],
-                tuple(answer["agreeing"]),
+                tuple(answer["constant"]),
             )
             self.rest()
         except BaseException:
@@ -191,10 +190,10 @@ class OracleClient:
             limits: Factor, floor and least tolerance of each output; see `cudal1_worker.oracle.tolerance.Limits`.
 
         Returns:
-            Which share of each output's elements does not depend on the inputs.
+            What of each output comes again: bytes to move, over those of the output.
         """
         told = self._ask("probe", seeds=list(seeds), limits=[*map(list, limits)], answer_bytes=self._answer_bytes)
-        return [float(share) for share in told["constant"]]
+        return [float(share) for share in told["repeated"]]
 
     def make(self, sets: Sequence[Request]) -> list[RawSet]:
         """Make input sets with their answers and what elements may err; `max_at_once` may be asked for."""

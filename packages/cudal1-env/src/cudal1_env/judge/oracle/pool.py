@@ -175,7 +175,7 @@ class Pool:
         self.size_bytes = 0
         """Memory that its sets take."""
         self.constant_bytes = 0
-        """Bytes of outputs that are the same for all inputs; known once there are sets."""
+        """Bytes to move for what of the outputs comes again with other inputs; known once there are sets."""
         self._reference_error: dict[str, list[float]] = {}
         """Of the reference on each usable distribution, for each output, over its scale."""
 

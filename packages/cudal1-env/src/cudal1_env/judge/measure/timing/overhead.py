@@ -64,8 +64,8 @@ def rewarded_low(low: float, reference_ms: float, stealable_ms: float, constant_
         low: Lower end of the speedup's interval.
         reference_ms: T_ref - L, the reference's latency.
         stealable_ms: h.
-        constant_ms: w, how long writing takes what is the same in each call's outputs: a program may keep a stock of
-            outputs in which it stands already.
+        constant_ms: w, how long moving takes what comes again in outputs: a program may keep a stock of outputs in
+            which it stands already.
 
     >>> rewarded_low(2.0, 1.0, 0.1), rewarded_low(2.0, 1.0, 0.0), rewarded_low(8.0, 0.2, 0.1)
     (1.6666666666666667, 2.0, 1.0)
