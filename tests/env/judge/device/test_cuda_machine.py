@@ -146,7 +146,7 @@ extern "C" __global__ void forever(volatile float* x) { while (x[0] != 1e30f) { 
         (
             forward(
                 "return x.clone()",
-                init="self.hog = torch.empty(torch.cuda.mem_get_info()[0] - (1 << 30), dtype=torch.uint8, "
+                init="self.hog = torch.empty(max(1, torch.cuda.mem_get_info()[0] - (1 << 30)), dtype=torch.uint8, "
                 "device='cuda')",
             ),
             {Status.OUT_OF_MEMORY},
@@ -155,7 +155,7 @@ extern "C" __global__ void forever(volatile float* x) { while (x[0] != 1e30f) { 
             forward(
                 "return x.clone()",
                 top="from cuda.bindings import driver",
-                init="self.hog = driver.cuMemAlloc(torch.cuda.mem_get_info()[0] - (1 << 30))",
+                init="self.hog = driver.cuMemAlloc(max(1, torch.cuda.mem_get_info()[0] - (1 << 30)))",
             ),
             {Status.OUT_OF_MEMORY},
         ),
