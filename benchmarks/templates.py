@@ -11,7 +11,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from cudal1_data import Task, load_suite
 from cudal1_data.kernelgen.codegen.programs import Choice, nvrtc_program, triton_program
@@ -19,8 +19,23 @@ from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import plan
 from cudal1_data.kernelgen.make import variants
+from cudal1_data.operators import EXPRESSIONS
 
 KERNELS = ("triton", "cuda-nvrtc")
+NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+SMALL = 32
+"""Whole numbers up to this one are no result of a computation: warps, lanes, axes."""
+
+
+def unknown_numbers(source: str, reference: str, parameters: Mapping[str, int | str]) -> set[float]:
+    """Return the numbers of a program that stand nowhere in its reference.
+
+    Template parameters, whole numbers up to 32 and the constants of PyTorch's operators count as known.
+    """
+    known = {float(one) for text in (reference, *EXPRESSIONS.values()) for one in NUMBER.findall(text)}
+    known |= {float(one) for one in parameters.values() if isinstance(one, int)}
+    found = {float(one) for one in NUMBER.findall(source)}
+    return {one for one in found - known if one > SMALL or one != int(one)}
 
 
 def reason(task: Task) -> str:

@@ -458,3 +458,55 @@ def test_no_kernel_counts_beyond_32_bits(name: str) -> None:
     kernels = [{one for one in found if one.startswith(("triton-", "cuda-"))} for found in templates]
     assert kernels[1]
     assert kernels[0] == ({one for one in kernels[1] if "product" not in one} if name == "a product" else set())
+
+
+# --- rows in registers, axes in another order, half precision ----------------------------------------------------
+
+ROWS: dict[str, dict[str, str]] = {
+    "a norm": {
+        "forward": "torch.tanh(self.norm(x)) + x",
+        "init": "self.norm = nn.LayerNorm(8)\nnn.init.normal_(self.norm.bias)",
+    },
+    "a softmax with a value for each row": {
+        "forward": "torch.softmax(x * y, dim=-1) * x.sum(-1, keepdim=True), x.std(-1)",
+        "inputs": "torch.randn(5, 24), torch.randn(5, 1)",
+    },
+    "columns": {"forward": "torch.softmax(x, dim=1) + x.logsumexp((0, 1))", "inputs": WHOLE},
+    "half precision in and out": {
+        "forward": "torch.softmax(x * 2.0 + y, dim=-1), (x * y).float().sum(-1)",
+        "inputs": "torch.randn(6, 16).bfloat16(), torch.randn(16).bfloat16()",
+    },
+    "elements in half precision": {
+        "forward": "torch.tanh(x) * y + 1.0, x.float() * 2.0",
+        "inputs": "torch.randn(6, 16).half(), torch.randn(6, 16).half()",
+    },
+}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize(
+    "choice",
+    [Choice(threads=32, vector=4, per_block=2), Choice(threads=64, vector=2), Choice(threads=32, vector=8)],
+    ids=repr,
+)
+@pytest.mark.parametrize("name", ROWS)
+def test_vectors_of_rows_in_registers_are_computed_rightly(name: str, choice: Choice, tmp_path: Path) -> None:
+    source = source_of(**ROWS[name])
+    reference = read(source)
+    with doubled(Gpu(tmp_path)):
+        program = nvrtc_program(reference, plan(reference.roots), choice)
+        tolerance = 1e-2 if "half" in name else TOLERANCE
+        assert error_of(task_of(source), program, tmp_path) < tolerance
+    if name != "columns":
+        assert f"x{choice.vector}" in program
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if "half" in name])
+def test_half_precision_is_written_as_pytorch_stores_it(name: str, tmp_path: Path) -> None:
+    source = source_of(**ROWS[name])
+    module = imported(source, tmp_path)
+    outputs = module.Model()(*module.get_inputs())
+    assert [getattr(torch, root.dtype) for root in read(source).roots] == [one.dtype for one in outputs]
+    reference = read(source)
+    program = torch_program(reference, plan(reference.roots))
+    assert error_of(task_of(source), program, tmp_path) < 1e-2

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from cudal1_data.kernelgen.codegen.naming import Constants, Names, quotient_text
 from cudal1_data.kernelgen.codegen.programs import Read, Writer
-from cudal1_data.kernelgen.codegen.triton import TileWriter, triton_head
+from cudal1_data.kernelgen.codegen.triton import TileWriter, TritonKernel, triton_head, whole_kernel
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step, flat, uses
 from cudal1_data.kernelgen.ir import Node, Reference
@@ -57,13 +58,17 @@ def product_program(reference: Reference, steps: Sequence[Step], tiles: Tiles) -
         if isinstance(kernel, LoopStep) or id(kernel) not in pairs:
             return None
         _, product = pairs[id(kernel)]
-        definitions.append(_kernel(kernel, product, f"product{number}", tiles))
-        m, n = math.prod(product.dims[:-1]), product.dims[-1]
-        programs = -(-m // tiles.block_m) * -(-n // tiles.block_n)
-        return f"product{number}[({programs},)]({{args}}, num_warps={tiles.warps}, num_stages={tiles.stages})"
+        made = _kernel(kernel, product, f"product{number}", tiles)
+        definitions.append(made.definition)
+        return made.call
 
     body = program.forward(run)
     return program.whole(triton_head(definitions), "\n\n".join(definitions), body)
+
+
+def has_product(reference: Reference, steps: Sequence[Step]) -> bool:
+    """Whether there is a product that a kernel takes over."""
+    return bool(_pairs(reference, steps))
 
 
 def _given(pairs: dict[int, tuple[Kernel, Node]]) -> dict[int, tuple[Read, ...]]:
@@ -102,44 +107,51 @@ def _is_product(node: Node) -> bool:
     return node.text == MATMUL and len(node.operands) == 2 and len(node.operands[1].dims) == 2 <= len(node.dims)
 
 
-def _kernel(kernel: Kernel, product: Node, name: str, tiles: Tiles) -> str:
+def _kernel(kernel: Kernel, product: Node, name: str, tiles: Tiles) -> TritonKernel:
     kernel.check_places(*(one.dims for one in product.operands))
-    n, k = product.dims[-1], product.operands[0].dims[-1]
-    m = math.prod(product.dims[:-1])
+    m, n, k = math.prod(product.dims[:-1]), product.dims[-1], product.operands[0].dims[-1]
+    constants, known = Constants(kernel), Names()
+    writer = _ProductWriter(kernel, product, known, constants)
+    rows, cols, terms = (constants.name(one, size) for one, size in (("M", m), ("N", n), ("K", k)))
+    factors = ["left_ptr", "right_ptr", *(["bias_ptr"] if len(product.operands) == 3 else [])]
+    ins = [one for leaf in kernel.leaves for one in (factors if leaf is product else [known.pointer(leaf)])]
     across = product.text == MATMUL
-    writer = _ProductWriter(kernel, product)
-    ins: list[str] = []
-    for place, leaf in enumerate(kernel.leaves):
-        bias = ["bias"] if len(product.operands) == 3 else []
-        ins += ["left", "right", *bias] if leaf is product else [f"in{place}"]
-    outs = [f"out{place}" for place in range(len(kernel.outputs))]
-    down, over = -(-m // tiles.block_m), -(-n // tiles.block_n)
-    right = f"right + terms[:, None] * {n} + n[None, :]" if across else f"right + n[None, :] * {k} + terms[:, None]"
+    right = f"terms[:, None] * {cols} + n[None, :]" if across else f"n[None, :] * {terms} + terms[:, None]"
     lines = [
-        f"group = tl.program_id(0) // {tiles.group * over}",
-        f"inner = tl.program_id(0) % {tiles.group * over}",
-        f"high = min({down} - group * {tiles.group}, {tiles.group})",
-        f"m = (group * {tiles.group} + inner % high) * {tiles.block_m} + tl.arange(0, {tiles.block_m})",
-        f"n = (inner // high) * {tiles.block_n} + tl.arange(0, {tiles.block_n})",
-        f"acc = tl.zeros(({tiles.block_m}, {tiles.block_n}), dtype=tl.float32)",
-        f"for start in range(0, {k}, {tiles.block_k}):",
-        f"    terms = start + tl.arange(0, {tiles.block_k})",
-        f"    a = tl.load(left + m[:, None] * {k} + terms[None, :], "
-        f"mask=(m[:, None] < {m}) & (terms[None, :] < {k}), other=0.0)",
-        f"    b = tl.load({right}, mask=(n[None, :] < {n}) & (terms[:, None] < {k}), other=0.0)",
-        f'    acc = tl.dot(a, b, acc, input_precision="{tiles.precision}")',
-        *([f"acc += tl.load(bias + n, mask=n < {n}, other=0.0)[None, :]"] if len(product.operands) == 3 else []),
-        f"place = m[:, None] * {n} + n[None, :]",
-        f"inside = (m[:, None] < {m}) & (n[None, :] < {n})",
+        "# Programs go through tiles in groups of rows, so that neighbours share what the L2 cache holds.",
+        f"over = tl.cdiv({cols}, BLOCK_N)",
+        "group = tl.program_id(0) // (GROUP * over)",
+        "inner = tl.program_id(0) % (GROUP * over)",
+        f"high = min(tl.cdiv({rows}, BLOCK_M) - group * GROUP, GROUP)",
+        "m = (group * GROUP + inner % high) * BLOCK_M + tl.arange(0, BLOCK_M)",
+        "n = (inner // high) * BLOCK_N + tl.arange(0, BLOCK_N)",
+        "acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)",
+        f"for start in range(0, {terms}, BLOCK_K):",
+        "    terms = start + tl.arange(0, BLOCK_K)",
+        f"    left = tl.load(left_ptr + m[:, None] * {terms} + terms[None, :], "
+        f"mask=(m[:, None] < {rows}) & (terms[None, :] < {terms}), other=0.0)",
+        f"    right = tl.load(right_ptr + {right}, mask=(n[None, :] < {cols}) & (terms[:, None] < {terms}), other=0.0)",
+        f'    acc = tl.dot(left, right, acc, input_precision="{tiles.precision}")',
+        *([f"acc += tl.load(bias_ptr + n, mask=n < {cols}, other=0.0)[None, :]"] if len(product.operands) == 3 else []),
+        f"offsets = m[:, None] * {cols} + n[None, :]",
+        f"mask = (m[:, None] < {rows}) & (n[None, :] < {cols})",
         *writer.body(),
     ]
-    head = f"@triton.jit\ndef {name}({', '.join([*ins, *outs])}):\n"
-    return head + "".join(f"    {line}\n" for line in lines)
+    sizes = {"BLOCK_M": tiles.block_m, "BLOCK_N": tiles.block_n, "BLOCK_K": tiles.block_k, "GROUP": tiles.group}
+    return whole_kernel(
+        name,
+        [*ins, *known.outputs(len(kernel.outputs))],
+        lines,
+        constants.within("\n".join(lines)) | {one: str(size) for one, size in sizes.items()},
+        programs=f"{quotient_text(m, tiles.block_m)} * {quotient_text(n, tiles.block_n)}",
+        tuned={"num_warps": tiles.warps, "num_stages": tiles.stages},
+        comment="A tiled matrix product whose epilogue is fused: its result is finished before it is written.",
+    )
 
 
 class _ProductWriter(TileWriter):
     """A tile in which one of the leaves is the accumulator."""
 
-    def __init__(self, kernel: Kernel, product: Node) -> None:
-        super().__init__(kernel)
+    def __init__(self, kernel: Kernel, product: Node, known: Names, constants: Constants) -> None:
+        super().__init__(kernel, known, constants)
         self.names[id(product), False] = "acc"

@@ -9,7 +9,7 @@ from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend import dtypes, shapes
 from cudal1_data.kernelgen.frontend.operators import Unfused, fused, lowered, reduction
 from cudal1_data.kernelgen.frontend.values import Symbol, Value, opaque, pointwise, shape, written
-from cudal1_data.kernelgen.ir import Dims, Node, broadcast
+from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, broadcast
 
 _MAKES = ("randn", "rand", "randint", "ones", "zeros", "arange", "eye", "empty")
 _STORED = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "bool": "bool", "long": "int64"}
@@ -33,6 +33,8 @@ _SAME = (
     "group_norm",
     "layer_norm",
 )
+_COUNTED = ("arange", "ones", "tril", "triu")
+"""Calls whose sizes `counts.py` reads as numbers."""
 _ALIASES = {"multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div"}
 """Other names of functions."""
 _PRODUCTS = ("linear", "matmul", "bmm", "mm", "mv", "outer", "kron")
@@ -70,8 +72,9 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
         return result
     nodes = [one for one in args if isinstance(one, Node)]
     operands: list[Node] = []
-    given = [written(one, operands) for one in args]
-    given += [f"{key}={written(one, operands)}" for key, one in named.items()]
+    by_name = name not in _COUNTED
+    given = [written(one, operands, by_name=by_name) for one in args]
+    given += [f"{key}={written(one, operands, by_name=by_name)}" for key, one in named.items()]
     if text.startswith("."):
         whole = f"{given[0]}{text}({', '.join(given[1:])})"
     else:
@@ -92,8 +95,8 @@ def _stored(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Nod
         dtype = "float32" if same else dtypes.asked(args[1])
     else:
         raise UnsuitableError("expected x.to(dtype)")
-    if dtype == "float32" and node.dtype in ("float32", "float16", "bfloat16"):
-        return pointwise("a", node)
+    if dtype in FLOATS and node.dtype in FLOATS:
+        return pointwise("a", node, dtype=dtype)
     target = {"float32": "torch.get_default_dtype()"}.get(dtype, f"torch.{dtype}")
     return opaque(f"{{0}}.to({target})", node.dims, node, dtype=dtype)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cudal1_data.kernelgen.ir import Dims, Node, contiguous, walk
+from cudal1_data.kernelgen.sizes import host_text
 
 _LAYOUT = re.compile(r"\{0\}\.(reshape|contiguous|permute|unsqueeze)\(")
 """Calls that compute nothing, so that two of them on one tensor are one."""
@@ -93,4 +94,4 @@ def _padded(dims: Dims, count: int) -> Dims:
 
 
 def _listed(sizes: Dims) -> str:
-    return ", ".join(map(str, sizes))
+    return ", ".join(map(host_text, sizes))

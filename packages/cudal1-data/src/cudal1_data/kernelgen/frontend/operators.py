@@ -10,7 +10,8 @@ from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend import counts, dtypes, shapes
 from cudal1_data.kernelgen.frontend.layout import moved, reshaped, split
 from cudal1_data.kernelgen.frontend.values import Value, pointwise
-from cudal1_data.kernelgen.ir import How, Node
+from cudal1_data.kernelgen.ir import FLOATS, How, Node
+from cudal1_data.kernelgen.sizes import inverse
 from cudal1_data.operators import BINARY, SPECIAL, UNARY
 
 Arguments = Sequence[Value]
@@ -43,7 +44,7 @@ def fused(name: str, args: Arguments, named: Named) -> Value | Unfused:
     if name == "where":
         return _where(args) if not named else Unfused()
     kinds = {one.dtype for one in args if isinstance(one, Node)}
-    if kinds - {"float32", "bool"}:
+    if kinds - {*FLOATS, "bool"}:
         return Unfused()
     if kinds == {"bool"} and name in ("tril", "triu"):
         return Unfused()
@@ -63,9 +64,9 @@ def fused(name: str, args: Arguments, named: Named) -> Value | Unfused:
 def _where(args: Arguments) -> Value | Unfused:
     if len(args) != 3 or not (isinstance(args[0], Node) and args[0].dtype == "bool"):
         return Unfused()
-    if any(isinstance(one, Node) and one.dtype != "float32" for one in args[1:]) or _whole(args[1:]):
+    if any(isinstance(one, Node) and one.dtype not in FLOATS for one in args[1:]) or _whole(args[1:]):
         return Unfused()
-    return pointwise(SPECIAL["where"], *args)
+    return pointwise(SPECIAL["where"], *args, dtype=dtypes.promoted(*args[1:]))
 
 
 def _whole(values: Arguments) -> bool:
@@ -201,7 +202,7 @@ def _averaged(
         each = loss(args, {**named, "reduction": "none"})
         if isinstance(each, Node) and how in ("mean", "sum", "batchmean"):
             whole = lowered("mean" if how == "mean" else "sum", each, tuple(range(len(each.dims))))
-            return pointwise("a * b", whole, 1.0 / each.dims[0]) if how == "batchmean" else whole
+            return pointwise("a * b", whole, inverse(each.dims[0])) if how == "batchmean" else whole
         return each if how == "none" else Unfused()
 
     return lower
@@ -355,22 +356,24 @@ def lowered(name: str, x: Node, axes: Axes, *, keepdim: bool = False, correction
         case "sum":
             return over("sum", x, axes, keepdim=keepdim)
         case "mean":
-            return pointwise("a * b", over("sum", x, axes, keepdim=keepdim), 1.0 / length)
+            return pointwise("a * b", over("sum", x, axes, keepdim=keepdim), inverse(length))
         case "amax" | "amin":
             return over("max" if name == "amax" else "min", x, axes, keepdim=keepdim)
         case "max" | "min":
             return over("max" if name == "max" else "min", x, axes, keepdim=keepdim), None
         case "var" | "std":
-            middle = pointwise("a * b", over("sum", x, axes), 1.0 / length)
+            middle = pointwise("a * b", over("sum", x, axes), inverse(length))
             total = over("sum", pointwise("(a - b) * (a - b)", x, middle), axes, keepdim=keepdim)
             if length <= correction:
                 raise UnsuitableError(f"expected rows of more than {correction} elements in {name}")
-            spread = pointwise("a * b", total, 1.0 / (length - correction))
+            whole = correction == int(correction)
+            count = inverse(length - int(correction)) if whole else 1.0 / (length - correction)
+            spread = pointwise("a * b", total, count)
             return spread if name == "var" else pointwise("sqrt(a)", spread)
         case "vector_norm":
             return pointwise("sqrt(a)", over("sum", pointwise("a * a", x), axes, keepdim=keepdim))
         case "cumsum":
-            return Node("scan", x.dims, operands=(x,), how="sum", trailing=1)
+            return Node("scan", x.dims, operands=(x,), how="sum", trailing=1, dtype=x.dtype)
         case "softmin":
             return lowered("softmax", pointwise("-a", x), axes, keepdim=keepdim, correction=correction)
         case _:
@@ -402,7 +405,7 @@ def _cosine(args: Arguments, axes: Axes, eps: float) -> Node:
 def normalized(x: Node, k: int, eps: Value, *, centred: bool = True) -> Node:
     """Return the rows of the last `k` axes, scaled to a mean square of 1, after their mean was taken away."""
     axes = tuple(range(len(x.dims) - k, len(x.dims)))
-    scale = 1.0 / math.prod(x.dims[-k:])
+    scale = inverse(math.prod(x.dims[-k:]))
     if centred:
         x = pointwise("a - b", x, pointwise("a * b", over("sum", x, axes), scale))
     spread = pointwise("a * b", over("sum", pointwise("a * a", x), axes), scale)
@@ -431,4 +434,4 @@ def over(how: How, x: Node, axes: Axes, *, keepdim: bool = True) -> Node:
 def _reduce(how: How, x: Node, k: int, *, keepdim: bool) -> Node:
     axes = range(len(x.dims) - k, len(x.dims))
     dims = shapes.reduced(x.dims, axes, keepdim=keepdim)
-    return Node("reduce", dims, operands=(x,), how=how, trailing=k, keepdim=keepdim)
+    return Node("reduce", dims, operands=(x,), how=how, trailing=k, keepdim=keepdim, dtype=x.dtype)

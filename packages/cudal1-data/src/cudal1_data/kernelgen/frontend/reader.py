@@ -13,7 +13,8 @@ from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend import calls, copied, counts, dtypes, layers, loops, shapes
 from cudal1_data.kernelgen.frontend.layout import merged
 from cudal1_data.kernelgen.frontend.values import Layer, Listed, Symbol, Value, opaque, pointwise, shape, written
-from cudal1_data.kernelgen.ir import Node, Reference, walk
+from cudal1_data.kernelgen.ir import FLOATS, Node, Reference, walk
+from cudal1_data.kernelgen.sizes import Size, named
 from cudal1_data.operators import BINARY
 from cudal1_data.task import parse
 
@@ -78,6 +79,7 @@ class _Reader:
         self.leaves: dict[str, Node] = {}
         self.body: loops.Body | None = None
         """The loop that is being followed."""
+        self.sizes: dict[str, str] = {}
         self.loops = 0
         self.steps = 0
 
@@ -85,6 +87,7 @@ class _Reader:
         for statement in self.tree.body:
             if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name | ast.Tuple):
                 self._assign(statement.targets[0], self.value(statement.value, {}), self.constants)
+                self._name_constants(statement.targets[0])
         head = copied.head(self.tree)
         if [ast.unparse(one) for one in self.model.bases] not in (["nn.Module"], ["torch.nn.Module"]):
             raise UnsuitableError("expected a model that is an nn.Module and nothing else")
@@ -107,7 +110,16 @@ class _Reader:
         roots = tuple(root for root in returned if isinstance(root, Node) and not root.leaf)
         if len(roots) != len(returned):
             raise UnsuitableError("expected tensors that forward computes")
-        return Reference(head, text, names, merged(roots), several)
+        return Reference(head, text, names, merged(roots), several, self.sizes)
+
+    def _name_constants(self, target: ast.expr) -> None:
+        """Let whole numbers at the top level be sizes by their names, unless `forward` has arguments of these names."""
+        local = {one.arg for one in ast.walk(self.methods["forward"].args) if isinstance(one, ast.arg)}
+        for one in ast.walk(target):
+            if isinstance(one, ast.Name) and one.id not in local:
+                value = self.constants[one.id]
+                if isinstance(value, int) and not isinstance(value, bool) and value > 1:
+                    self.constants[one.id] = named(value, one.id, self.sizes)
 
     def _bind(self, method: ast.FunctionDef, args: Sequence[Value], named: Mapping[str, Value]) -> dict[str, Value]:
         """Return what each parameter of a method stands for, those given by position first."""
@@ -207,6 +219,8 @@ class _Reader:
         if self.steps > _MAX_STEPS:
             raise UnsuitableError("expected a shorter program")
         match node:
+            case ast.Constant(value=int() as constant) if constant > 1 and not isinstance(constant, bool):
+                return Size(constant, str(constant), str(constant), self.sizes)
             case ast.Constant(value=bool() | int() | float() | str() | None as constant):
                 return constant
             case ast.Name(id=name):
@@ -260,7 +274,7 @@ class _Reader:
         tensors = [one for one in (left, right) if isinstance(one, Node)]
         kind = dtypes.divided(left, right) if sign == "/" else dtypes.promoted(left, right)
         counted = [counts.as_places(one, whole=True) for one in (left, right)]
-        if kind != "float32" or not _masks(counted):
+        if kind not in FLOATS or not _masks(counted):
             operands: list[Node] = []
             text = f"({written(left, operands)} {sign} {written(right, operands)})"
             return opaque(text, shape(*tensors), *operands, dtype=kind)
@@ -271,7 +285,7 @@ class _Reader:
         tensors = [one for one in (left, right) if isinstance(one, Node)]
         if len(node.ops) != 1 or not tensors:
             raise UnsuitableError("expected one comparison of tensors")
-        floats = all(one.dtype == "float32" for one in tensors)
+        floats = all(one.dtype in FLOATS for one in tensors)
         if floats and isinstance(node.ops[0], ast.Lt | ast.Gt):
             expression = "less(a, b)" if isinstance(node.ops[0], ast.Lt) else "less(b, a)"
             return pointwise(expression, counts.as_places(left), counts.as_places(right), dtype="bool")
@@ -368,11 +382,11 @@ def _is_member(node: ast.Attribute) -> bool:
 def _masks(values: list[Value]) -> bool:
     """Whether all tensors are floats, or truth values that a kernel made itself."""
     tensors = [one for one in values if isinstance(one, Node)]
-    return all(one.dtype == "float32" or (one.dtype == "bool" and one.kind == "pointwise") for one in tensors)
+    return all(one.dtype in FLOATS or (one.dtype == "bool" and one.kind == "pointwise") for one in tensors)
 
 
 def _negative(node: Node) -> Node:
-    return pointwise("-a", node) if node.dtype == "float32" else opaque("(-{0})", node.dims, node, dtype=node.dtype)
+    return pointwise("-a", node) if node.dtype in FLOATS else opaque("(-{0})", node.dims, node, dtype=node.dtype)
 
 
 def _laid_out(node: Node) -> bool:

@@ -107,7 +107,13 @@ def windows(dims: Dims, given: Mapping[str, Value]) -> Dims:
     settings = (edge, edge if given.get("stride") is None else given["stride"], given.get("padding", 0))
     kernel, stride, padding, dilation = ((ints(value) * rank)[:rank] for value in (*settings, given.get("dilation", 1)))
     space = zip(dims[2:], kernel, stride, padding, dilation, strict=True)
-    return (*dims[:2], *((size + 2 * pad - wide * (edge - 1) - 1) // step + 1 for size, edge, step, pad, wide in space))
+    return (*dims[:2], *(_windowed(size, edge, step, pad, wide) for size, edge, step, pad, wide in space))
+
+
+def _windowed(size: int, edge: int, step: int, pad: int, wide: int) -> int:
+    """Return how many windows lie in an axis: of `edge` elements, `wide` apart, each `step` behind the one before."""
+    whole = size + 2 * pad - wide * (edge - 1)
+    return whole if step == 1 else (whole - 1) // step + 1
 
 
 def layer_dims(layer: Layer, dims: Dims) -> Dims:
@@ -129,7 +135,7 @@ def layer_dims(layer: Layer, dims: Dims) -> Dims:
             for place, name, default in ((2, "kernel_size", 1), (3, "stride", 1), (4, "padding", 0), (5, "dilation", 1))
         )
         space = tuple(
-            (size + 2 * pad - wide * (edge - 1) - 1) // step + 1
+            _windowed(size, edge, step, pad, wide)
             for size, edge, step, pad, wide in zip(dims[2:], kernel, stride, padding, dilation, strict=True)
         )
         return (dims[0], *ints(layer.argument(1, "out_channels")), *space)
