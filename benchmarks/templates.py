@@ -30,9 +30,10 @@ SMALL = 32
 def unknown_numbers(source: str, reference: str, parameters: Mapping[str, int | str]) -> set[float]:
     """Return the numbers of a program that stand nowhere in its reference.
 
-    Template parameters, whole numbers up to 32 and the constants of PyTorch's operators count as known.
+    Template parameters, whole numbers up to 32 and the constants of PyTorch's operators and norms count as known.
     """
     known = {float(one) for text in (reference, *EXPRESSIONS.values()) for one in NUMBER.findall(text)}
+    known |= {1e-5}  # what PyTorch's norms add where a reference names nothing else
     known |= {float(one) for one in parameters.values() if isinstance(one, int)}
     found = {float(one) for one in NUMBER.findall(source)}
     return {one for one in found - known if one > SMALL or one != int(one)}

@@ -91,7 +91,9 @@ def test_shapes_and_types_are_known_without_running(tmp_path: Path) -> None:
 def test_triton_programs_agree_with_the_reference_in_the_interpreter() -> None:
     pytest.importorskip("triton", reason="needs Triton")
     errors = errors_in_interpreter(*IDS, *PRODUCTS)
-    assert len(errors) == len({*IDS, *PRODUCTS}) + len(PRODUCTS)
+    whole = {name: error for name, error in errors.items() if not name.endswith(", in parts")}
+    assert len(whole) == len({*IDS, *PRODUCTS}) + len(PRODUCTS)
+    assert len(errors) > len(whole)
     assert {name: error for name, error in errors.items() if not error < TOLERANCE} == {}
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from cuda_double import Gpu, doubled
 from cudal1_data import Task, load_task
+from cudal1_data.kernelgen.codegen.products import Tiles, product_program
 from cudal1_data.kernelgen.codegen.programs import Choice, nvrtc_program, torch_program, triton_program
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
@@ -510,3 +511,42 @@ def test_half_precision_is_written_as_pytorch_stores_it(name: str, tmp_path: Pat
     reference = read(source)
     program = torch_program(reference, plan(reference.roots))
     assert error_of(task_of(source), program, tmp_path) < 1e-2
+
+
+PRODUCTS: dict[str, dict[str, str]] = {
+    "a product alone": {"forward": "x @ y", "inputs": "torch.randn(20, 40), torch.randn(40, 24)"},
+    "halves, widened": {
+        "forward": "torch.tanh(x.float() @ y.float().T)",
+        "inputs": "torch.randn(20, 40).half(), torch.randn(24, 40).half()",  # the interpreter cannot multiply bfloat16
+    },
+    "halves as they are": {
+        "forward": "torch.relu(x @ y) * 2.0",
+        "inputs": "torch.randn(20, 40).half(), torch.randn(40, 24).half()",
+    },
+}
+
+
+@pytest.mark.slow
+def test_triton_programs_of_these_forms_are_correct_in_the_interpreter(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="needs Triton")
+    forms = {**ROWS, **PRODUCTS, "long rows": {"forward": "torch.softmax(x, -1)", "inputs": "torch.randn(3, 70)"}}
+    files: list[Path] = []
+    for place, form in enumerate(forms.values()):
+        files.append(tmp_path / f"form{place}.py")
+        files[-1].write_text(source_of(**form))
+    errors = errors_in_interpreter(*map(str, files))
+    names = dict(zip(map(str, files), forms, strict=True))
+    told = {
+        names[name.partition(",")[0]] + name.partition(",")[1] + name.partition(",")[2]: errors[name] for name in errors
+    }
+    assert {f"{name}, product" for name in PRODUCTS} <= set(told)
+    assert "long rows, in parts" in told
+    assert {name: one for name, one in told.items() if not one < (1e-2 if "hal" in name else TOLERANCE)} == {}
+
+
+def test_halves_reach_tensor_cores_as_they_are_stored() -> None:
+    for name, form in PRODUCTS.items():
+        reference = read(source_of(**form))
+        program = product_program(reference, plan(reference.roots), Tiles(32, 32, 16, 4, 2))
+        assert program.count("tl.dot(left, right, acc)") == ("hal" in name)
+        assert ".float()" not in program

@@ -170,6 +170,9 @@ def _written(node: ast.expr, language: Language, arguments: tuple[str, ...]) -> 
             return number_text(value, language)
         case ast.UnaryOp(op=ast.USub(), operand=inner):
             return f"(-{_written(inner, language, arguments)})"
+        case ast.BinOp(left=size, op=ast.Pow(), right=ast.Constant(value=0.5)):
+            inner = _written(size, language, arguments)
+            return f"sqrtf({inner})" if language == "cuda" else f"({inner} ** 0.5)"
         case ast.BinOp(left=left, op=op, right=right):
             sides = (_written(side, language, arguments) for side in (left, right))
             return "(" + f" {_SIGNS[type(op)]} ".join(sides) + ")"

@@ -45,6 +45,8 @@ _TRITON = (
     [Choice(block=block, warps=warps, rows=rows, stages=2, depth=depth)
      for (block, rows), warps, depth in itertools.product(
          ((256, 1), (512, 2), (1024, 4), (2048, 8), (4096, 1)), (1, 2, 4, 8), (0, 1))]
+    + [Choice(block=block, warps=warps, rows=rows, looped=1)
+       for (block, rows), warps in itertools.product(((1024, 1), (2048, 1), (4096, 1), (1024, 4)), (4, 8))]
     + [Choice(block=1024, warps=16, rows=1), Choice(block=1024, warps=4, stages=4), Choice(block=8192, warps=8)]
 )  # fmt: skip
 _CUDA = [
@@ -194,7 +196,7 @@ def _kernels(source: str, backends: Sequence[Backend]) -> Iterator[Option]:
 
 
 def _parameters(choice: Choice, backend: Backend) -> Parameters:
-    triton = ("block", "warps", "stages", "rows", "depth")
+    triton = ("block", "warps", "stages", "rows", "looped", "depth")
     cuda = ("threads", "vector", "per_block", "unroll", "depth")
     names = triton if backend == "triton" else cuda
     values = asdict(choice)

@@ -59,6 +59,11 @@ class Size(int):
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
         return int, (int(self),)
 
+    def __pow__(self, other: float, mod: None = None) -> float:
+        value = int(self) ** other
+        roots = {0.5: f"{self} ** 0.5", -0.5: f"1.0 / {self} ** 0.5"}
+        return Ratio(value, roots[other]) if other in roots else value
+
     def __mul__(self, other: object) -> int:
         return _product(self, other) if isinstance(other, int) else NotImplemented
 
@@ -82,7 +87,7 @@ class Size(int):
 
 
 class Ratio(float):
-    """A number over a size: 1.0 / COLS."""
+    """A number that is made of a size: 1.0 / COLS, WIDTH ** 0.5."""
 
     kernel: str
     """The expression in a kernel."""

@@ -67,6 +67,8 @@ class CudaKernel:
     """Sizes that it names, with how Python writes them."""
     comment: str
     """What it does, in a sentence."""
+    per_text: str
+    """`per_block` as a program writes it."""
 
     @property
     def blocks(self) -> int:
@@ -120,7 +122,9 @@ def pointwise_kernel(kernel: Kernel, name: str, *, threads: int, vector: int) ->
     ]
     comment = "All operators are fused: each element is read once and written once."
     comment += f" A thread moves {vector} elements at once." if vector > 1 else ""
-    return _whole(writer, name, lines, kernel.size, threads * vector, (threads, 1, 1), comment=comment)
+    per_text = f"{threads} * {vector}" if vector > 1 else ""
+    block = (threads, 1, 1)
+    return _whole(writer, name, lines, kernel.size, threads * vector, block, comment=comment, per_text=per_text)
 
 
 def row_kernel(kernel: Kernel, name: str, *, threads: int, per_block: int, unroll: int, vector: int = 1) -> CudaKernel:
@@ -264,6 +268,7 @@ def _whole(
     *,
     comment: str,
     helpers: str = "",
+    per_text: str = "",
 ) -> CudaKernel:
     kernel = writer.kernel
     for leaf in kernel.leaves:
@@ -282,10 +287,13 @@ def _whole(
         f"struct __align__(16) {name} {{ {kind} part[8]; }};\n" for name, kind in eights.items() if f"{name} " in body
     )
     text = f'extern "C" {{\n{packs}{half}{helpers}// {comment}\n'
-    text += f"__global__ void __launch_bounds__({threads}) {name}({parameters}) {{\n"
+    bounds = f"{block[0]} * {block[1]}" if block[1] > 1 else str(threads)
+    text += f"__global__ void __launch_bounds__({bounds}) {name}({parameters}) {{\n"
     text += "".join(f"{line}\n" if line.startswith("#") else f"    {line}\n" for line in lines) + "}\n}\n"
     constants = writer.constants.within(text)
-    return CudaKernel(text, name, count, per_block, block, (*inputs, *outputs), constants, comment)
+    return CudaKernel(
+        text, name, count, per_block, block, (*inputs, *outputs), constants, comment, per_text or str(per_block)
+    )
 
 
 class _Writer:

@@ -28,6 +28,8 @@ class Choice:
     """Triton: stages of loads."""
     rows: int = 1
     """Triton: rows of a program."""
+    looped: int = 0
+    """Triton: with 1 a program goes over its rows in parts of `block` elements, also where they fit into a tile."""
     threads: int = 256
     """CUDA: threads of a block, or of a row."""
     vector: int = 1
@@ -61,7 +63,7 @@ def triton_program(reference: Reference, steps: Sequence[Step], choice: Choice) 
         if isinstance(kernel, LoopStep):
             made = triton_loop(kernel, name, **tuned)
         else:
-            made = triton_kernel(kernel, name, rows=choice.rows, **tuned)
+            made = triton_kernel(kernel, name, rows=choice.rows, looped=choice.looped, **tuned)
         definitions.append(made.definition)
         return made.call
 
@@ -175,7 +177,7 @@ def _with_constants(kernel: CudaKernel) -> str:
 def _blocks(kernel: CudaKernel) -> str:
     """Return the number of blocks, in Python."""
     count = host_text(kernel.count)
-    return count if kernel.per_block == 1 else f"cdiv({count}, {kernel.per_block})"
+    return count if kernel.per_block == 1 else f"cdiv({count}, {kernel.per_text})"
 
 
 def _cuda(kernel: Kernel | LoopStep, number: int, choice: Choice) -> CudaKernel:

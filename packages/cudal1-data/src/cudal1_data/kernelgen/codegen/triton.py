@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from cudal1_data.kernelgen.codegen.naming import Constants, Names, quotient_text, stem
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.fusion import Kernel, LoopStep
-from cudal1_data.kernelgen.ir import Node
+from cudal1_data.kernelgen.ir import Node, walk
 from cudal1_data.kernelgen.sizes import Size, host_text
 from cudal1_data.operators import device_text
 
-_MOST_TILE = 65536
-"""Elements of a tile of rows: above, registers run out."""
+_MOST_TILE = 16384
+"""Elements of a tile of whole rows: above, registers run out, and a program goes over its rows in parts."""
+_JOIN = {"sum": "{0} + {1}", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})"}
 IDENTITY = {"sum": "0.0", "max": '-float("inf")', "min": 'float("inf")'}
 
 
@@ -62,29 +63,37 @@ def whole_kernel(
     return TritonKernel(text, f"{name}[({programs},)]({{args}}, {', '.join(given)})")
 
 
-def triton_kernel(kernel: Kernel, name: str, *, block: int, warps: int, stages: int, rows: int) -> TritonKernel:
+def triton_kernel(
+    kernel: Kernel, name: str, *, block: int, warps: int, stages: int, rows: int, looped: int = 0
+) -> TritonKernel:
     """Write a kernel.
 
     Args:
         kernel: What it computes.
         name: Its name.
-        block: Elements of a program, where there are no rows.
+        block: Elements of a program, or of the parts in which it goes over its rows.
         warps: Warps of a program.
         stages: Stages of loads.
         rows: Rows of a program.
+        looped: With 1 rows are gone over in parts, also those that fit into a tile.
 
     Raises:
-        UnsuitableError: A tile of whole rows would be too large, or a tensor is.
+        UnsuitableError: There is a scan over rows that do not fit into a tile, parts are no smaller than the rows, or a
+            tensor is too large.
     """
     kernel.check_places()
     writer = TileWriter(kernel)
     tile = 1 << max(int(kernel.cols) - 1, 1).bit_length() if kernel.trailing else block
-    if kernel.trailing and rows * tile > _MOST_TILE:
-        raise UnsuitableError(f"expected tiles of up to {_MOST_TILE} elements, got {rows} x {tile}")
+    parted = kernel.trailing and (looped or rows * tile > _MOST_TILE)
+    if parted and (kernel.scans or rows * block > _MOST_TILE or block >= tile):
+        raise UnsuitableError(f"expected tiles of up to {_MOST_TILE} elements, got {rows} x {min(tile, block)}")
     pointers = [*(writer.known.pointer(leaf) for leaf in kernel.leaves), *writer.known.outputs(len(kernel.outputs))]
-    lines = [*writer.begin(), *writer.body()]
+    lines = _in_parts(writer) if parted else [*writer.begin(), *writer.body()]
     constants = writer.constants.within("\n".join(lines))
-    if kernel.trailing:
+    if parted:
+        constants |= {"BLOCK_ROWS": str(rows), "BLOCK": str(block)}
+        comment = "Rows are gone over in parts: once for each reduction that needs the one before, once to store."
+    elif kernel.trailing:
         constants |= {"BLOCK_ROWS": str(rows), "BLOCK": power_text(kernel.cols)}
         comment = "Whole rows lie in a tile: each element is read once, and reductions never leave the chip."
     else:
@@ -93,6 +102,48 @@ def triton_kernel(kernel: Kernel, name: str, *, block: int, warps: int, stages: 
     programs = quotient_text(kernel.rows, rows) if kernel.trailing else quotient_text(kernel.size, block)
     tuned = {"num_warps": warps, "num_stages": stages}
     return whole_kernel(name, pointers, lines, constants, programs=programs, tuned=tuned, comment=comment)
+
+
+def _in_parts(outer: TileWriter) -> list[str]:
+    """Return the lines of a program that goes over its rows in parts."""
+    kernel, known = outer.kernel, outer.known
+    first = outer.begin()
+    head, inner = [first[0], first[2]], first[3:]
+    reductions = [node for node in kernel.members if node.kind == "reduce"]
+    depth: dict[int, int] = {}
+    for node in walk(*kernel.outputs):
+        below = (
+            0 if any(node is leaf for leaf in kernel.leaves) else max((depth[id(o)] for o in node.operands), default=0)
+        )
+        depth[id(node)] = below + (node.kind == "reduce" and below >= 0 and any(node is one for one in reductions))
+    lines = list(head)
+    for stage in range(1, max((depth[id(node)] for node in reductions), default=0) + 1):
+        writer = TileWriter(kernel, known, outer.constants)
+        writer.names |= outer.names
+        mine = [node for node in reductions if depth[id(node)] == stage]
+        joins: list[str] = []
+        ends: list[str] = []
+        for node in mine:
+            part, name = known.fresh(f"{node.how}_of_parts"), known.fresh(stem(node))
+            value = writer.value(node.operands[0], False)
+            lines.append(f"{part} = tl.full((BLOCK_ROWS, BLOCK), {IDENTITY[node.how]}, tl.float32)")
+            joins.append(f"{part} = tl.where(mask, {_JOIN[node.how].format(part, value)}, {part})")
+            ends.append(f"{name} = tl.{node.how}({part}, 1)[:, None]")
+            outer.names[id(node), False] = outer.names[id(node), True] = name
+        lines += [*_parts(outer, [*inner, *writer.lines, *joins]), *ends]
+    each, alone = TileWriter(kernel, known, outer.constants), TileWriter(kernel, known, outer.constants)
+    each.names |= outer.names
+    alone.names |= outer.names
+    for out, node in zip(known.outputs(len(kernel.outputs)), kernel.outputs, strict=True):
+        by_row = kernel.by_row(node, id(node) in kernel.squeezed)
+        (alone if by_row else each).store(out, node)
+    return [*lines, *(_parts(outer, [*inner, *each.lines]) if each.lines else []), *alone.lines]
+
+
+def _parts(writer: TileWriter, lines: Sequence[str]) -> list[str]:
+    cols = writer.constants.name("COLS", writer.kernel.cols)
+    begin = [f"for start in range(0, {cols}, BLOCK):", "    col = start + tl.arange(0, BLOCK)[None, :]"]
+    return [*begin, *(f"    {line}" for line in lines)]
 
 
 def power_text(size: int) -> str:
@@ -199,12 +250,16 @@ class TileWriter:
         """Return the lines that compute and store."""
         outs = self.known.outputs(len(self.kernel.outputs))
         for out, node in zip(outs, self.kernel.outputs, strict=True):
-            lost = id(node) in self.kernel.squeezed
-            value = self.value(node, lost)
-            by_row = self.kernel.by_row(node, lost)
-            where = self._offset(node, lost)
-            self.lines.append(f"tl.store({out} + {where}, {value}, mask={'there' if by_row else 'mask'})")
+            self.store(out, node)
         return self.lines
+
+    def store(self, out: str, node: Node) -> None:
+        """Write the lines that compute and store one output."""
+        lost = id(node) in self.kernel.squeezed
+        value = self.value(node, lost)
+        by_row = self.kernel.by_row(node, lost)
+        where = self._offset(node, lost)
+        self.lines.append(f"tl.store({out} + {where}, {value}, mask={'there' if by_row else 'mask'})")
 
     def value(self, node: Node, aligned: bool) -> str:
         """Return the name of a node's value; its lines are written before."""
