@@ -131,7 +131,8 @@ def measure(
             times = {"eager_ms": time_ms(lambda: model(*inputs), device)}
             times["compile_ms"] = time_ms(lambda: compiled(*inputs), device)
             yield {"kind": "reference", "key": f"{task.id} eager", **head, **times, "ideal_ms": ideal}
-        for pair in islice(render(task, 0, backends=backends), programs):
+        pairs = (pair for pair in render(task, 0, backends=backends) if device == "cuda" or not pair.needs_gpu)
+        for pair in islice(pairs, programs):
             key = f"{task.id} {pair.source_sha256}"
             if key in known:
                 continue

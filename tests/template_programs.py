@@ -80,6 +80,8 @@ static float __uint_as_float(unsigned int x) { float f; __builtin_memcpy(&f, &x,
 static float half_to_float(unsigned short h) { _Float16 f; __builtin_memcpy(&f, &h, 2); return (float)f; }
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
+struct ushort2 { unsigned short x, y; };
+struct ushort4 { unsigned short x, y, z, w; };
 static unsigned short to_float16(float f) {
     _Float16 h = (_Float16)f;
     unsigned short u;

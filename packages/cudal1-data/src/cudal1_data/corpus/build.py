@@ -25,7 +25,12 @@ _DIGITS = re.compile(r"\d+")
 
 
 def render(
-    task: Task, seed: int = 0, *, backends: Sequence[Backend] = BACKENDS, per_skeleton: int = MOST_OF_A_SKELETON
+    task: Task,
+    seed: int = 0,
+    *,
+    backends: Sequence[Backend] = BACKENDS,
+    per_skeleton: int = MOST_OF_A_SKELETON,
+    tagged: bool = False,
 ) -> Iterator[Pair]:
     """Yield a task's pairs one by one, each rendered when it is asked for.
 
@@ -37,6 +42,7 @@ def render(
         seed: Decides the order.
         backends: Backends of the programs.
         per_skeleton: Maximum number of programs that differ in numbers only.
+        tagged: Whether pairs have their techniques, which takes several times as long as rendering them.
 
     >>> from itertools import islice
     >>> from cudal1_data import load_task
@@ -44,7 +50,7 @@ def render(
     >>> [pair.backend for pair in islice(render(task, 7, backends=("triton", "cuda-nvrtc")), 3)]
     ['triton', 'cuda-nvrtc', 'triton']
     """
-    tags = _Tagger(task)
+    tags = _Tagger(task, tagged)
     for made in _rendered(task, seed, backends, per_skeleton):
         yield _pair(tags, made, made.source, made.template, "correct")
 
@@ -71,7 +77,7 @@ def build(
         plain = None
         if failures and "pytorch" in backends:
             plain = Made(plain_program(task.source), "pytorch", "plain", ())
-        tags = _Tagger(task)
+        tags = _Tagger(task, True)
         yield from (_pair(tags, one, one.source, one.template, "correct") for one in made)
         yield from _failures(tags, made, plain, failures)
 
@@ -103,8 +109,9 @@ def _rendered(task: Task, seed: int, backends: Sequence[Backend], per_skeleton: 
 class _Tagger:
     """Tags programs of one task; those of a template that differ in the amount of a parameter only are tagged once."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, tagged: bool) -> None:
         self.task = task
+        self.tagged = tagged
         self._known: dict[object, tuple[str, ...]] = {}
 
     def techniques(self, made: Made, source: str) -> tuple[str, ...]:
@@ -114,6 +121,8 @@ class _Tagger:
             made: What a template made.
             source: That program, or a mutant of it.
         """
+        if not self.tagged:
+            return ()
         given = tuple((name, _shown(name, value)) for name, value in made.parameters)
         key = (made.backend, made.template, given, source if source != made.source else "")
         if key not in self._known:

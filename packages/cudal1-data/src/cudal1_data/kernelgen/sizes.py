@@ -59,7 +59,7 @@ class Size(int):
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
         return int, (int(self),)
 
-    def __pow__(self, other: float, mod: None = None) -> float:
+    def __pow__(self, other: float, mod: None = None) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
         value = int(self) ** other
         roots = {0.5: f"{self} ** 0.5", -0.5: f"1.0 / {self} ** 0.5"}
         return Ratio(value, roots[other]) if other in roots else value
