@@ -41,6 +41,8 @@ struct dim3 {
 static dim3 blockIdx, threadIdx, blockDim, gridDim;
 struct __align__(8) float2 { float x, y; };
 struct __align__(16) float4 { float x, y, z, w; };
+struct __align__(4) ushort2 { unsigned short x, y; };
+struct __align__(8) ushort4 { unsigned short x, y, z, w; };
 struct __align__(8) int2 { int x, y; };
 struct __align__(16) int4 { int x, y, z, w; };
 static float2 make_float2(float x, float y) { return {x, y}; }

@@ -23,6 +23,12 @@ HEADER = Path(__file__).with_name("cuda.h")
 FLAGS = ("-O1", "-w", "-std=gnu++17", "-fpermissive", "-shared", "-fPIC")
 _LAUNCH = re.compile(r"([\w:]+(?:<[\w, ]*>)?)\s*<<<(.*?)>>>\s*\((.*?)\)\s*;", re.DOTALL)
 _DYNAMIC = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];")
+_CONVERSIONS = {
+    "cvt.f32.f16": "{ _Float16 v; __builtin_memcpy(&v, &h, 2); f = (float)v; }",
+    "cvt.rn.f16.f32": "{ _Float16 v = (_Float16)f; __builtin_memcpy(&h, &v, 2); }",
+    "cvt.rn.bf16.f32": "{ unsigned v; __builtin_memcpy(&v, &f, 4); h = (v + 0x7fff + ((v >> 16) & 1)) >> 16; }",
+}
+"""By name of an instruction what stands for it: `h` holds the half, `f` the float."""
 _FENCE = 1 << 15
 """Bytes before and behind a tensor, together twice as many."""
 _WAITS = re.compile(r"__sync|_sync\(")
@@ -123,6 +129,8 @@ class Gpu:
         if text + entry in self._built:
             return self._built[text + entry]
         path = self.folder / f"kernel_{len(self._built)}.cpp"
+        for name, plain in _CONVERSIONS.items():
+            text = re.sub(rf'asm\("{re.escape(name)} [^;]*;" [^;]*;', plain, text)
         kernels = _DYNAMIC.sub(r"\1* \2 = (\1*)dynamic_shared;", text)
         together = "#define TOGETHER\n" if _WAITS.search(text) else ""
         path.write_text(f'{together}#include "{HEADER}"\n#line 1 "kernel.cu"\n{kernels}\n{entry}')
