@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from cudal1_data import Task, load_suite
+from cudal1_env.errors import TaskError
 from cudal1_env.remote import RemoteEvaluator
 from cudal1_env.reward import reward_of
-from cudal1_env.testing.programs import programs
+from cudal1_env.testing.programs import REFUSED, programs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from env.doubles import program, suite
@@ -118,7 +119,10 @@ def real(verdicts: int, clients: int, seconds: float) -> dict[str, Any]:
         task, source, hostile = job
         if time.monotonic() > ends:
             return None
-        record = remote.evaluate(task, source, precision="training")
+        try:
+            record = remote.evaluate(task, source, precision="training")
+        except TaskError:
+            return REFUSED, hostile, 0.0
         return record.status.value, hostile, reward_of(record)
 
     began = time.perf_counter()
