@@ -126,16 +126,17 @@ def real(verdicts: int, clients: int, seconds: float) -> dict[str, Any]:
         return record.status.value, hostile, reward_of(record)
 
     began = time.perf_counter()
-    with RemoteEvaluator(url) as remote, ThreadPoolExecutor(clients) as executor:
-        # Descriptors and memory are compared after the first tenth, when what is made once is there.
-        first = [executor.submit(ask, job) for job in jobs[: verdicts // 10]]
-        told = [one.result() for one in first]
-        early = _of(process.pid)
-        told += [one.result() for one in [executor.submit(ask, job) for job in jobs[verdicts // 10 :]]]
-        late = _of(process.pid)
-    took = time.perf_counter() - began
-    process.send_signal(signal.SIGTERM)
-    code = process.wait(120)
+    try:
+        with RemoteEvaluator(url) as remote, ThreadPoolExecutor(clients) as executor:
+            # Descriptors and memory are compared after the first tenth, when what is made once is there.
+            told = list(executor.map(ask, jobs[: verdicts // 10]))
+            early = _of(process.pid)
+            told += executor.map(ask, jobs[verdicts // 10 :])
+            late = _of(process.pid)
+        took = time.perf_counter() - began
+    finally:
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(120)
     found = [one for one in told if one is not None]
     return {
         "kind": "real",

@@ -55,8 +55,8 @@ def cluster() -> Iterator[Any]:
     ray = pytest.importorskip("ray", reason="needs the extra ray: uv run --extra ray")
     import env.doubles
     import env.services
-    from ray import cloudpickle
-    from ray.cluster_utils import Cluster
+    from ray import cloudpickle  # pyright: ignore[reportMissingImports]
+    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
 
     for module in (env.doubles, env.services, __import__(__name__)):
         cloudpickle.register_pickle_by_value(module)
