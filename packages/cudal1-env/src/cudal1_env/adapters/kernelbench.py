@@ -61,9 +61,7 @@ def eval_kernel_against_ref(
         evaluator: Who judges; None takes the service of `CUDAL1_URL`, or this machine.
 
     Raises:
-        SettingsError: Another precision.
-        MachineError: The machine broke.
-        TaskError: The reference cannot be judged against.
+        SettingsError: Another precision. `MachineError` and `TaskError` are those of an `Evaluator`.
     """
     if precision is not None and str(precision).rpartition(".")[2] not in ("float32", "fp32"):
         raise SettingsError(
@@ -97,7 +95,7 @@ def result_of(record: Evaluation) -> KernelExecResult:
 def write_results(records: Iterable[Evaluation], level_folder: Path, run_folder: Path, baseline: Path) -> None:
     """Write `eval_results.json` and a baseline file from the same records, for `benchmark_eval_analysis.py`.
 
-    The analysis pairs the files by position, so both name every problem, in order; one without a record is not compiled.
+    The analysis pairs the files by position, so both name every problem, in order; without a record it is a failure.
 
     Args:
         records: Verdicts on tasks whose ids end in `levelL/N`.
