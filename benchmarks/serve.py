@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from cudal1_data import Task, load_suite
+from cudal1_env.errors import TaskError
 from cudal1_env.remote import RemoteEvaluator
 from cudal1_env.reward import reward_of
-from cudal1_env.testing.programs import programs
+from cudal1_env.testing.programs import REFUSED, programs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from env.doubles import program, suite
@@ -118,20 +119,24 @@ def real(verdicts: int, clients: int, seconds: float) -> dict[str, Any]:
         task, source, hostile = job
         if time.monotonic() > ends:
             return None
-        record = remote.evaluate(task, source, precision="training")
+        try:
+            record = remote.evaluate(task, source, precision="training")
+        except TaskError:
+            return REFUSED, hostile, 0.0
         return record.status.value, hostile, reward_of(record)
 
     began = time.perf_counter()
-    with RemoteEvaluator(url) as remote, ThreadPoolExecutor(clients) as executor:
-        # Descriptors and memory are compared after the first tenth, when what is made once is there.
-        first = [executor.submit(ask, job) for job in jobs[: verdicts // 10]]
-        told = [one.result() for one in first]
-        early = _of(process.pid)
-        told += [one.result() for one in [executor.submit(ask, job) for job in jobs[verdicts // 10 :]]]
-        late = _of(process.pid)
-    took = time.perf_counter() - began
-    process.send_signal(signal.SIGTERM)
-    code = process.wait(120)
+    try:
+        with RemoteEvaluator(url) as remote, ThreadPoolExecutor(clients) as executor:
+            # Descriptors and memory are compared after the first tenth, when what is made once is there.
+            told = list(executor.map(ask, jobs[: verdicts // 10]))
+            early = _of(process.pid)
+            told += executor.map(ask, jobs[verdicts // 10 :])
+            late = _of(process.pid)
+        took = time.perf_counter() - began
+    finally:
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(120)
     found = [one for one in told if one is not None]
     return {
         "kind": "real",

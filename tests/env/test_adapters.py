@@ -125,11 +125,20 @@ def test_verifiers_validates_the_taskset(repository: Path, tmp_path: Path) -> No
     probe = subprocess.run([*isolated, "python", "-c", "import verifiers.v1"], capture_output=True, text=True)
     if probe.returncode != 0:
         pytest.skip(f"{VERIFIERS} cannot be installed here: {probe.stderr[-200:]}")
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "add.py").write_text(REFERENCE)
+    (tmp_path / "tasks" / "level1").mkdir(parents=True)
+    (tmp_path / "tasks" / "level1" / "1_Add.py").write_text(REFERENCE)
     with serving(allow_tasks=True) as service:
         taskset = ["--taskset.url", service.url, "--taskset.suite", str(tmp_path / "tasks"), "--taskset.split", ""]
-        command = [*isolated, "vf-validate", "cudal1_taskset", *taskset, "-o", str(tmp_path / "out")]
+        command = [
+            *isolated,
+            "vf-validate",
+            "cudal1_taskset",
+            *taskset,
+            "-o",
+            str(tmp_path / "out"),
+            "--runtime.type",
+            "subprocess",
+        ]
         environment = os.environ | {"PYTHONPATH": str(repository / "examples")}
         done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=280)
         judged = [source for judge in service.judges for _, source in judge.jobs]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -44,18 +45,25 @@ class Mixed(Prepared):
         return JudgeFacts("cpu", f"model of {os.getpid()}")
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     ray = pytest.importorskip("ray", reason="needs the extra ray: uv run --extra ray")
     import env.services
-    from ray import cloudpickle
-    from ray.cluster_utils import Cluster
+    from ray import cloudpickle  # pyright: ignore[reportMissingImports]
+    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
 
     for module in (doubles.evaluator, env.services, __import__(__name__)):
         cloudpickle.register_pickle_by_value(module)
     two = Cluster()
-    two.add_node(num_cpus=2, include_dashboard=False)
-    two.add_node(num_cpus=2)
+    for more in ({"include_dashboard": False}, {}):
+        # With ports of ours a node need not wait until its agents have chosen theirs, which a busy machine delays.
+        ports = ("metrics_agent", "metrics_export", "runtime_env_agent", "dashboard_agent_listen")
+        two.add_node(num_cpus=2, **{f"{name}_port": free_port() for name in ports}, **more)
     ray.init(address=two.address, log_to_driver=False)
     yield ray
     ray.shutdown()

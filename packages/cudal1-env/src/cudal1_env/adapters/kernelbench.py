@@ -2,7 +2,7 @@
 
     from cudal1_env.adapters.kernelbench import eval_kernel_against_ref   # instead of kernelbench.eval's
 
-Latencies are in milliseconds, as in KernelBench's own timing files. Nothing here imports KernelBench.
+Latencies are in milliseconds. Nothing here imports KernelBench.
 """
 
 from __future__ import annotations
@@ -61,9 +61,7 @@ def eval_kernel_against_ref(
         evaluator: Who judges; None takes the service of `CUDAL1_URL`, or this machine.
 
     Raises:
-        SettingsError: Another precision.
-        MachineError: The machine broke.
-        TaskError: The reference cannot be judged against.
+        SettingsError: Another precision. `MachineError` and `TaskError` are those of an `Evaluator`.
     """
     if precision is not None and str(precision).rpartition(".")[2] not in ("float32", "fp32"):
         raise SettingsError(
@@ -77,8 +75,11 @@ def eval_kernel_against_ref(
 
 def result_of(record: Evaluation) -> KernelExecResult:
     """Return a record in KernelBench's form; its metadata name status, message, hardware and the rewarded end."""
-    hardware = record.machine.name if record.machine is not None else ""
-    metadata = {"hardware": hardware, "status": record.status.value, "message": record.message}
+    metadata = {
+        "hardware": record.machine.name if record.machine else "",
+        "status": record.status.value,
+        "message": record.message,
+    }
     candidate, reference = (record.candidate, record.reference) if record.correct else (None, None)
     return KernelExecResult(
         compiled=record.status not in _NOT_BUILT,
@@ -94,8 +95,7 @@ def result_of(record: Evaluation) -> KernelExecResult:
 def write_results(records: Iterable[Evaluation], level_folder: Path, run_folder: Path, baseline: Path) -> None:
     """Write `eval_results.json` and a baseline file from the same records, for `benchmark_eval_analysis.py`.
 
-    The analysis pairs the files by position, so both name every problem of the level, in order. A problem without a
-    record counts as not compiled. The last record of a problem counts.
+    The analysis pairs the files by position, so both name every problem, in order; without a record it is a failure.
 
     Args:
         records: Verdicts on tasks whose ids end in `levelL/N`.
@@ -103,11 +103,9 @@ def write_results(records: Iterable[Evaluation], level_folder: Path, run_folder:
         run_folder: `runs/NAME` of the checkout.
         baseline: `results/timing/HARDWARE/NAME.json` of the checkout.
     """
-    level = int(level_folder.name.removeprefix("level"))
-    found: dict[int, Evaluation] = {}
-    for record in records:
-        if (match := _PROBLEM.fullmatch(record.task)) and int(match[1]) == level:
-            found[int(match[2])] = record
+    level = level_folder.name.removeprefix("level")
+    matches = [(_PROBLEM.fullmatch(record.task), record) for record in records]
+    found = {int(match[2]): record for match, record in matches if match and match[1] == level}
     problems = sorted((int(path.name.partition("_")[0]), path.name) for path in level_folder.glob("[0-9]*_*.py"))
     results = {number: result_of(found[number]) if number in found else KernelExecResult() for number, _ in problems}
     entries = {

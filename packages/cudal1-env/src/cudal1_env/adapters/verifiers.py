@@ -2,7 +2,8 @@
 
 verifiers finds a taskset by the name of a top-level module; `examples/cudal1_taskset.py` is one:
 
-    PYTHONPATH=examples vf-validate cudal1_taskset --taskset.url http://127.0.0.1:8011
+    PYTHONPATH=examples vf-validate cudal1_taskset --taskset.url http://127.0.0.1:8011 \
+        --runtime.type subprocess
 """
 
 # pyright: basic
