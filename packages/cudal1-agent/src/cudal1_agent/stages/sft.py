@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cudal1_env.doctor import available_needs
+from cudal1_env.hardware import available_needs
 
 from cudal1_agent.data.examples import Pair, Program, by_length, example, pairs_from, training_pairs
 from cudal1_agent.data.selection import CorpusSelection, listed
