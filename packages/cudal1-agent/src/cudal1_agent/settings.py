@@ -56,9 +56,7 @@ class PromptSettings(Frozen):
     style: Literal["auto", "compact", "full"] = "auto"
     """`auto`: `compact` for the embedded model, `full` for any other."""
     exemplars: int = Field(default=2, ge=0)
-    """Previous implementations in a prompt of stage 3."""
-    scheme: Literal["bucket", "island", "random", "none"] = "bucket"
-    """How they are chosen from the archive."""
+    """Previous implementations in a prompt of stage 3, and of an evaluation that shows any."""
     max_tokens: int = Field(default=640, ge=32)
     """Longest prompt; exemplars that would make it longer are left out, the slowest first."""
 
@@ -137,19 +135,38 @@ class SelfTrainSettings(Frozen):
     """Settings of TRL's SFTConfig; `max_steps` counts for each iteration."""
 
 
+Arm = Literal["bucket", "random", "island", "none", "evolution", "vanilla"]
+"""What stage 3 may be compared with: runs that differ in this one setting."""
+
+
 class ContrastSettings(Frozen):
     """Stage 3: GRPO on prompts that show earlier programs with their scores."""
 
+    arm: Arm = "bucket"
+    """`bucket`, `island`, `random`: how exemplars are drawn from the archive. `none`: the same without exemplars.
+    `evolution`: exemplars by buckets, but the weights stay as they are. `vanilla`: GRPO as TRL has it, without
+    exemplars and with each group's rewards divided by their deviation in place of the smoothing."""
+    tau: float = Field(default=1.0, gt=0)
+    """Temperature of the draw of buckets, as a speedup."""
+    width: float = Field(default=0.25, ge=0.001)
+    """Width of a score bucket, as a speedup."""
+    seed_programs: int = Field(default=6, ge=0)
+    """Correct programs that the archive has of each training task before the stage, where so many are known: the
+    task's variants and what templates write are measured. 0 measures none."""
+    seed_buckets: int = Field(default=3, ge=1)
+    """Score buckets that they fill, where the known programs do."""
     reward: Literal["speedup", "log", "milestone"] = "log"
     """What a verdict is worth; see `cudal1_env.reward`."""
     clip: float = Field(default=1.5, gt=0)
-    """k of the reward smoothing: rewards are clipped to k running standard deviations."""
-    contexts: tuple[int, ...] = Field(default=(0, 2), min_length=1)
-    """Numbers of exemplars that prompts show; each prompt draws one of them. With a share of 0, what is learnt from
-    contrast also reaches prompts without exemplars, which the stage tables ask with."""
+    """k of the reward smoothing: rewards are clipped to k rolling standard deviations."""
+    window: int = Field(default=256, ge=2)
+    """Rewards over which mean and deviation of the smoothing are taken, the latest."""
+    plain_share: float = Field(default=0.5, ge=0, le=1)
+    """Share of prompts without exemplars. With some, what is learnt from contrast also reaches such prompts, which
+    the stage tables ask with; the paper has none."""
     trl: Table = Field(
         default={
-            "max_steps": 40,
+            "max_steps": 32,
             "per_device_train_batch_size": 32,
             "num_generations": 8,
             "max_completion_length": 320,
@@ -163,7 +180,8 @@ class ContrastSettings(Frozen):
             "top_k": 0,
             "temperature": 0.7,
             "logging_steps": 1,
-            "save_steps": 10,
+            "mask_truncated_completions": True,
+            "save_steps": 8,
         }
     )
     """Settings of TRL's GRPOConfig. A generation batch holds `generation_batch_size / num_generations` tasks."""
@@ -189,7 +207,8 @@ class EvaluationSettings(Frozen):
     held_out_tasks: int | None = Field(default=None, ge=0)
     """How many held-out tasks (b); None is all of them."""
     reuse: bool = True
-    """Look up a program that this run has already judged on the same task instead of measuring it again."""
+    """Look up a program that this run has already judged on the same task and machine instead of measuring it again.
+    Stage tables never do: what a policy was selected on is no result."""
 
     @model_validator(mode="after")
     def _greedy_is_one(self) -> Self:
@@ -267,7 +286,7 @@ PRETRAINED: Table = {
         },
     },
     "contrast": {
-        "contexts": [2],
+        "plain_share": 0.0,
         "trl": {
             "max_steps": 200,
             "per_device_train_batch_size": 8,
@@ -276,9 +295,10 @@ PRETRAINED: Table = {
             "learning_rate": 1e-6,
             "adam_beta2": 0.999,
             "beta": 0.01,
+            "temperature": 1.0,
         },
     },
-    "evaluation": {"max_new_tokens": 2048, "batch": 8},
+    "evaluation": {"exemplars": True, "max_new_tokens": 2048, "batch": 8},
 }
 """What differs from the defaults for a pretrained language model (`--model`); configs/pretrained.toml spells it out."""
 

@@ -18,6 +18,7 @@ from cudal1_agent.run.checkpoints import Checkpoint
 from cudal1_agent.run.files import write_aside
 from cudal1_agent.run.folder import CORPUS, REPORT, RunFolder, read_corpus_note, stage_model
 from cudal1_agent.run.judge import close_judge, make_judge, stays_on_cpu
+from cudal1_agent.run.machine import machine_key, verdicts_floor
 from cudal1_agent.run.phases import Phase, run_phases
 from cudal1_agent.run.session import Session
 from cudal1_agent.run.verdicts import Verdicts
@@ -78,7 +79,12 @@ def train(
                 device=device,
                 use_cpu=stays_on_cpu(settings),
                 tasks=tasks,
-                verdicts=Verdicts(evaluator, folder.archive, reuse=settings.evaluation.reuse),
+                verdicts=Verdicts(
+                    evaluator,
+                    folder.archive,
+                    reuse=settings.evaluation.reuse,
+                    floor=verdicts_floor(run_dir, machine_key(device), folder.archive.position()),
+                ),
                 progress=progress,
                 selection=selection,
             )
@@ -136,6 +142,7 @@ def select_corpus(folder: RunFolder, tasks: TaskSets, device: Device) -> tuple[C
 def phases(session: Session) -> list[Phase]:
     """Return the phases of a run, in order."""
     from cudal1_agent.evaluation.evaluate import tabulate
+    from cudal1_agent.stages.seeds import seed
 
     settings, path = session.settings, session.folder.path
     todo: list[Phase] = []
@@ -143,10 +150,15 @@ def phases(session: Session) -> list[Phase]:
     if settings.model is None:
         todo.append(Phase("model", make_model))
     before: StageName | None = None
+    seeds = Phase("seeds", seed)
     for stage in settings.stages:
+        # Tables that show exemplars need them from the first one on.
+        if seeds not in todo and (stage == "contrast" or settings.evaluation.exemplars):
+            todo.append(seeds)
         todo += _training(stage, model, path / "stages" / stage, settings)
         model = stage_model(path, stage, settings)
-        todo.append(Phase(f"{stage}.table", partial(tabulate, stage=stage, model=model, before=before)))
+        table = partial(tabulate, stage=stage, model=model, before=before)
+        todo.append(Phase(f"{stage}.table", table, reads_archive=settings.evaluation.exemplars))
         before = stage
     return [*todo, Phase("report", write_report)]
 

@@ -160,10 +160,11 @@ class Archive:
         )
         return found[0] if found else None
 
-    def find(self, task: str, source_sha256: str) -> Evaluation | None:
-        """Return the latest evaluation of a program for a task."""
-        found = self._read("WHERE task = ? AND source_sha256 = ? ORDER BY position DESC LIMIT 1", task, source_sha256)
-        return found[0] if found else None
+    def program(self, task: str, source_sha256: str, *, after: int = 0) -> list[Evaluation]:
+        """Return the evaluations of a program for a task behind a position, in order of arrival."""
+        return self._read(
+            "WHERE task = ? AND source_sha256 = ? AND position > ? ORDER BY position", task, source_sha256, after
+        )
 
     def evaluations(self, *, after: int = 0) -> list[Evaluation]:
         """Return all evaluations behind a position, in order of arrival."""

@@ -161,6 +161,7 @@ def _changes(records: Sequence[Record]) -> list[str]:
             record["stage"],
             GROUPS[record["group"]],
             PairedChange.model_validate({name: record[name] for name in PairedChange.model_fields}),
+            PairedChange.model_validate(record["with_failures"]) if "with_failures" in record else None,
         )
         for record in of_event(records, "change")
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from cudal1_agent.data.selection import CorpusSelection
 from cudal1_agent.data.tasks import TaskSets
 from cudal1_agent.policies.prompting import PromptBuilder, prompt_builder
 from cudal1_agent.progress import Progress
-from cudal1_agent.run.folder import TRAINED_ON_TEST, RunFolder
+from cudal1_agent.run.folder import BEGINNING, TRAINED_ON_TEST, Mark, RunFolder
+from cudal1_agent.run.meter import Meter
 from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import Settings
 
@@ -31,12 +33,21 @@ class Session:
     progress: Progress
     selection: CorpusSelection | None = None
     """The corpus that stage 1 learns from; None if it learns the suite's variants or is finished."""
+    began: Mark = BEGINNING
+    """Where metrics and archive stood when the phase under way began."""
+    renew_inputs: Callable[[], None] = lambda: None
+    """Lets the judge draw new inputs for every task: none that chose a program judges it after this."""
 
     def __post_init__(self) -> None:
         """Mark what the run writes from now on, where it trains on test data."""
         marked = self.tasks.trained_on_test
         self.folder.metrics.marks = {"trained_on_test": True} if marked else {}
         self.folder.archive.marks = TRAINED_ON_TEST if marked else ()
+
+    @property
+    def meter(self) -> Meter:
+        """The meter of the run."""
+        return self.verdicts.meter
 
     def prompts(self, model: str | Path) -> PromptBuilder:
         """Return what makes the prompts for a model of this run."""

@@ -43,13 +43,14 @@ def collect(session: Session, _: Checkpoint | None, *, model: str | Path, folder
         policy = TransformersPolicy(
             model, use_cpu=session.use_cpu, batch=session.settings.evaluation.batch, progress=tick
         )
-        answers = policy.sample(
-            texts,
-            settings.samples,
-            temperature=settings.temperature,
-            max_new_tokens=session.settings.evaluation.max_new_tokens,
-            seed=session.settings.seed + iteration,
-        )
+        with session.meter.part("generating"):
+            answers = policy.sample(
+                texts,
+                settings.samples,
+                temperature=settings.temperature,
+                max_new_tokens=session.settings.evaluation.max_new_tokens,
+                seed=session.settings.seed + iteration,
+            )
         policy.close()
     pairs = [
         Pair(task.id, text, answer) for task, text, given in zip(tasks, texts, answers, strict=True) for answer in given

@@ -154,6 +154,6 @@ def supervise(
             args=config,
             train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
-            callbacks=[Keeper(session.folder, stage, tick)],
+            callbacks=[Keeper(session, stage, tick)],
         )
-        finish(trainer, checkpoint, folder / "model")
+        finish(session, trainer, checkpoint, folder / "model")

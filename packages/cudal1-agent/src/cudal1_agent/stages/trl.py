@@ -15,8 +15,9 @@ from cudal1_agent.errors import ConfigError
 from cudal1_agent.progress import Tick
 from cudal1_agent.run.checkpoints import STATE, Checkpoint
 from cudal1_agent.run.files import replace_folder, write_aside
-from cudal1_agent.run.folder import RunFolder
+from cudal1_agent.run.meter import since
 from cudal1_agent.run.metrics import Record
+from cudal1_agent.run.session import Session
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -94,22 +95,27 @@ def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, s
 class Keeper(TrainerCallback):
     """Trainer callback: writes TRL's log into the metrics, and the position of metrics and archive into checkpoints."""
 
-    def __init__(self, folder: RunFolder, stage: str, tick: Tick, extra: Callable[[], Record] = dict) -> None:
+    def __init__(self, session: Session, stage: str, tick: Tick, extra: Callable[[], Record] = dict) -> None:
         """Keep the log and the checkpoints of a stage.
 
         Args:
-            folder: The run.
+            session: The run.
             stage: What the lines are called.
             tick: Receives the step.
             extra: State of the stage that a resume from a checkpoint needs.
         """
-        self._folder = folder
+        self._folder = session.folder
+        self._meter = session.meter
+        self._reading = self._meter.reading()
+        self._tokens = 0.0
         self._stage = stage
         self._tick = tick
         self._extra = extra
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Move the bar."""
+        """Count, and move the bar."""
+        self._meter.count("updates", 1)
+        self._meter.count("examples", args.per_device_train_batch_size * args.gradient_accumulation_steps)
         self._tick(state.global_step, state.max_steps)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -122,7 +128,15 @@ class Keeper(TrainerCallback):
             for name, value in logs.items()
             if isinstance(value, int | float) and not _UNSTABLE.search(name)
         }
-        self._folder.metrics.append({"event": "step", "stage": self._stage, "step": state.global_step, **values})
+        place = {"stage": self._stage, "step": state.global_step}
+        self._folder.metrics.append({"event": "step", **place, **values})
+        # TRL counts tokens from the beginning of the stage, or of what was resumed.
+        tokens = float(logs.get("num_tokens", self._tokens))
+        self._meter.count("trained_tokens", round(max(tokens - self._tokens, 0.0)))
+        self._tokens = tokens
+        reading = self._meter.reading()
+        self._folder.metrics.append({"event": "time", **place, **since(self._reading, reading)})
+        self._reading = reading
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Complete a checkpoint."""
@@ -131,17 +145,19 @@ class Keeper(TrainerCallback):
         write_aside(checkpoint / STATE, self._folder.position_now(self._extra()).model_dump_json())
 
 
-def finish(trainer: Trainer, checkpoint: Checkpoint | None, model: Path) -> None:
+def finish(session: Session, trainer: Trainer, checkpoint: Checkpoint | None, model: Path) -> None:
     """Train to the end, from a checkpoint where there is one, and put the model in its place.
 
     Args:
+        session: The run.
         trainer: The trainer.
         checkpoint: Where to resume.
         model: Folder for the trained model.
     """
     # It prints what it logs to standard output, which is for results.
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint is not None else None)
+    with session.meter.part("learning"):
+        trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint is not None else None)
     aside = model.with_name(model.name + ".aside")
     if aside.exists():
         shutil.rmtree(aside)
