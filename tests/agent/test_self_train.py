@@ -18,7 +18,6 @@ from cudal1_agent.run.folder import METRICS
 from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.run.session import Session
 from cudal1_agent.settings import Settings, merged
-from cudal1_agent.stages import self_train
 from cudal1_agent.stages.self_train import KEPT, collect, learn, repeated
 
 TRL = {"max_steps": 2, "per_device_train_batch_size": 2, "logging_steps": 1, "save_steps": 1, "max_length": 256}
@@ -60,7 +59,7 @@ def scripted(run: Session, monkeypatch: pytest.MonkeyPatch) -> ScriptedPolicy:
     """Let each task's first two variants be the policy's answers."""
     answers = [[build_answer("a", "b", one.source) for one in task.variants[:2]] for task in run.tasks.train]
     policy = ScriptedPolicy(answers)
-    monkeypatch.setattr(self_train, "TransformersPolicy", lambda *_, **__: policy)
+    monkeypatch.setattr(type(run), "policy", lambda *_: policy)
     return policy
 
 

@@ -50,6 +50,45 @@ class EmbeddedModel(Frozen):
     """Longest sequence in tokens, prompt and answer together."""
 
 
+SHAPES: dict[str, EmbeddedModel] = {
+    "3m": EmbeddedModel(layers=3, context=2048),
+    "60m": EmbeddedModel(
+        vocabulary=16384, hidden=640, layers=10, heads=10, intermediate=1792, deviation=0.02, context=4096
+    ),
+}
+"""Shapes of models made from scratch, by name: `embedded = "60m"`. Of 3 and 61 million parameters."""
+
+
+class PolicySettings(Frozen):
+    """How the policy's answers are made, in every stage and in `evaluate`."""
+
+    backend: Literal["transformers", "vllm", "openai"] = "transformers"
+    """`transformers`: in this process. `vllm`: vLLM's engine in this process (extra `vllm`, a GPU), or a vLLM server at
+    `url` that serves the model. `openai`: any endpoint at `url` that speaks OpenAI's chat protocol; it can be
+    evaluated, not trained."""
+    url: str | None = None
+    """Address up to and with the version, as in `http://localhost:8000/v1`."""
+    name: str | None = None
+    """Name of the model at `url`; None is the model's own."""
+    batch: int = Field(default=32, ge=1)
+    """Answers that `transformers` writes at a time; requests under way at an endpoint."""
+    batching: Literal["static", "continuous"] = "static"
+    """`static`: batches sorted by length, each as long as its longest answer. `continuous`: transformers' own
+    continuous batching, in which an answer that ends makes room for another; on GPUs only."""
+    chat: Table = Field(default_factory=dict)
+    """Further arguments of the model's chat template, such as `enable_thinking`."""
+    engine: Table = Field(default_factory=dict)
+    """Further arguments of `vllm.LLM`."""
+
+    @model_validator(mode="after")
+    def _has_its_address(self) -> Self:
+        if self.backend == "openai" and (self.url is None or self.name is None):
+            raise ValueError("backend 'openai' needs url and name in [policy]")
+        if self.backend == "transformers" and self.url is not None:
+            raise ValueError("backend 'transformers' has no url; set backend to 'openai' or 'vllm' in [policy]")
+        return self
+
+
 class PromptSettings(Frozen):
     """What the policy is shown."""
 
@@ -198,8 +237,9 @@ class EvaluationSettings(Frozen):
     """Show exemplars from the archive, as stage 3 does. Without them every stage is asked the same question."""
     max_new_tokens: int = Field(default=320, ge=16)
     """Longest answer."""
-    batch: int = Field(default=32, ge=1)
-    """Prompts that are answered at a time."""
+    champions: int = Field(default=3, ge=0)
+    """How many of a run's fastest programs are confirmed at its end: measured again at `report` precision, on inputs
+    that chose nothing. The report shows no others as best."""
     train_tasks: int | None = Field(default=None, ge=0)
     """How many training tasks are evaluated, from the first on; None is all of them."""
     held_out_sizes: int | None = Field(default=16, ge=0)
@@ -238,7 +278,12 @@ class Settings(Frozen):
     model: str | None = None
     """Folder or hub name of a causal language model; None makes the embedded one."""
     embedded: EmbeddedModel = EmbeddedModel()
-    """Shape of the embedded model."""
+    """Shape of the embedded model: a table, or one of the names `3m` and `60m`."""
+    policy: PolicySettings = PolicySettings()
+    """How answers are made."""
+    peft: Table = Field(default_factory=dict)
+    """Settings of peft's LoraConfig, such as `r = 16`; then adapters are trained, and merged when a stage ends. Empty:
+    all weights are."""
     prompt: PromptSettings = PromptSettings()
     """What the policy is shown."""
     sft: SftSettings = SftSettings()
@@ -251,6 +296,15 @@ class Settings(Frozen):
     """The stage table."""
     judge: Table = Field(default_factory=dict)
     """Settings of `cudal1_env.judge.JudgeSettings`."""
+
+    @field_validator("embedded", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            if value not in SHAPES:
+                raise ValueError(f"unknown shape {value!r}; it is a table or one of {', '.join(SHAPES)}")
+            return SHAPES[value]
+        return value
 
     @field_validator("stages")
     @classmethod
@@ -298,7 +352,8 @@ PRETRAINED: Table = {
             "temperature": 1.0,
         },
     },
-    "evaluation": {"exemplars": True, "max_new_tokens": 2048, "batch": 8},
+    "evaluation": {"exemplars": True, "max_new_tokens": 2048},
+    "policy": {"batch": 64},
 }
 """What differs from the defaults for a pretrained language model (`--model`); configs/pretrained.toml spells it out."""
 

@@ -148,15 +148,22 @@ class Archive:
             return self._read("WHERE task = ? AND status = ? ORDER BY position", task, Status.CORRECT.value)
         return self._read("WHERE task = ? ORDER BY position", task)
 
-    def best(self, task: str) -> Evaluation | None:
+    def best(self, task: str, *, until: int | None = None) -> Evaluation | None:
         """Return the correct evaluation whose interval has the highest lower end (the first of equals).
 
-        The lower end and not the point: among many noisy measurements the highest point is the luckiest.
+        The lower end and not the point: among many noisy measurements the highest point is the luckiest. The end is
+        overestimated all the same, by the luck of being the highest: to report it, measure it again.
+
+        Args:
+            task: Task id.
+            until: Position after which evaluations do not count; None counts all.
         """
         found = self._read(
-            "WHERE task = ? AND status = ? AND speedup_low IS NOT NULL ORDER BY speedup_low DESC, position LIMIT 1",
+            "WHERE task = ? AND status = ? AND position <= ? AND speedup_low IS NOT NULL "
+            "ORDER BY speedup_low DESC, position LIMIT 1",
             task,
             Status.CORRECT.value,
+            self.position() if until is None else until,
         )
         return found[0] if found else None
 

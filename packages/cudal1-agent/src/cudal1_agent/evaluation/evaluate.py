@@ -19,8 +19,8 @@ from cudal1_agent.errors import RunError
 from cudal1_agent.evaluation.assessment import Assessed, assess, prompts_for, summarize
 from cudal1_agent.evaluation.tables import change_text, contamination_notes, stage_table, with_failures
 from cudal1_agent.policies.embedded import is_embedded
+from cudal1_agent.policies.make import make_policy
 from cudal1_agent.policies.prompting import prompt_builder
-from cudal1_agent.policies.transformers import TransformersPolicy
 from cudal1_agent.progress import Progress, quiet_libraries
 from cudal1_agent.run.checkpoints import Checkpoint
 from cudal1_agent.run.folder import (
@@ -99,7 +99,7 @@ def tabulate(
     settings = session.settings
     earlier = answers_of(read_metrics(session.folder.metrics.path), before) if before is not None else {}
     with session.progress.bar(f"{stage}.table: answers") as tick:
-        policy = TransformersPolicy(model, use_cpu=session.use_cpu, batch=settings.evaluation.batch, progress=tick)
+        policy = session.policy(model, tick)
         results = assess(
             policy,
             session.tasks.groups,
@@ -218,9 +218,7 @@ def evaluate_model(
         with progress.bar("answers") as tick, ExitStack() as opened:
             run_archive = Path(target) / ARCHIVE
             shown = opened.enter_context(Archive(run_archive)) if run_archive.is_file() else kept
-            policy = TransformersPolicy(
-                model, use_cpu=stays_on_cpu(settings), batch=settings.evaluation.batch, progress=tick
-            )
+            policy = make_policy(model, settings.policy, use_cpu=stays_on_cpu(settings), progress=tick)
             groups = assess(
                 policy,
                 tasks.groups,

@@ -38,6 +38,7 @@ def run_phases(session: Session, todo: list[Phase]) -> None:
         if finished is not None:
             reached = finished
             continue
+        session.deadline.safe_point(progress=False)
         checkpoint = newest(phase.trainer) if phase.trainer is not None else None
         folder.rewind(checkpoint.mark if checkpoint is not None else reached, archive=phase.reads_archive)
         if checkpoint is not None:
@@ -61,4 +62,5 @@ def run_phases(session: Session, todo: list[Phase]) -> None:
         reached = folder.position_now()
         if phase.trainer is not None:
             shutil.rmtree(phase.trainer, ignore_errors=True)
+        session.deadline.safe_point()
     folder.mark("finished")

@@ -7,6 +7,7 @@ group's advantages.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,14 +22,14 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from cudal1_agent.errors import ConfigError
 from cudal1_agent.evaluation.assessment import rule_of, shown_exemplars
-from cudal1_agent.policies.transformers import as_messages, load_tokenizer
+from cudal1_agent.policies.transformers import as_messages, load_model, load_tokenizer
 from cudal1_agent.run.checkpoints import Checkpoint
 from cudal1_agent.run.meter import Meter
 from cudal1_agent.run.metrics import Record
 from cudal1_agent.run.session import Session
 from cudal1_agent.settings import Settings
 from cudal1_agent.stages.scoring import Drawn, Scorer
-from cudal1_agent.stages.trl import Keeper, arguments, finish
+from cudal1_agent.stages.trl import Keeper, arguments, finish, lora_of
 
 Prompt = str | list[dict[str, str]]
 
@@ -97,12 +98,13 @@ def run_contrast(session: Session, checkpoint: Checkpoint | None, *, model: str 
         trainer = ContrastTrainer(
             write_prompt=prompt_writer(session, model, scorer.drawn, chat=tokenizer.chat_template is not None),
             meter=session.meter,
-            model=str(model),
+            model=load_model(model, tokenizer, use_cpu=session.use_cpu),
             reward_funcs=[scorer],
             args=config,
             train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
-            callbacks=[Keeper(session, "contrast", tick, extra)],
+            peft_config=lora_of(settings.peft),
+            callbacks=[Keeper(session, "contrast", tick, extra, every=steps_between(config))],
         )
         if config.mask_truncated_completions:
             scorer.ends = frozenset(trainer.eos_token_ids)
@@ -129,7 +131,17 @@ def contrast_config(settings: Settings, folder: Path, *, use_cpu: bool) -> GRPOC
         raise ConfigError(
             "remove scale_rewards from [contrast.trl]: the arm decides it ('group' for vanilla, 'none' for the others)"
         )
-    table = {"scale_rewards": "group" if contrast.arm == "vanilla" else "none", **contrast.trl}
+    policy = settings.policy
+    table = {
+        "scale_rewards": "group" if contrast.arm == "vanilla" else "none",
+        "chat_template_kwargs": policy.chat or None,
+        "use_transformers_continuous_batching": policy.backend == "transformers" and policy.batching == "continuous",
+        **contrast.trl,
+    }
+    if policy.backend == "vllm":
+        where = {"vllm_mode": "colocate"} if policy.url is None else {"vllm_mode": "server"}
+        address = {} if policy.url is None else {"vllm_server_base_url": policy.url.removesuffix("/v1")}
+        table |= {"use_vllm": True, **where, **address}
     if contrast.arm == "evolution":
         table |= {"learning_rate": 0.0}
     config = arguments(GRPOConfig, table, folder=folder, seed=settings.seed, use_cpu=use_cpu)
@@ -191,9 +203,7 @@ def check_steps(config: GRPOConfig) -> None:
     Raises:
         ConfigError: One would not: a checkpoint holds no generated answers, so it could not be resumed exactly.
     """
-    assert config.steps_per_generation is not None
-    generation = config.steps_per_generation * config.num_iterations
-    if (config.save_steps * config.gradient_accumulation_steps) % generation:
+    if config.save_steps % steps_between(config):
         raise ConfigError(
             f"save_steps x gradient_accumulation_steps ({config.save_steps} x {config.gradient_accumulation_steps}) "
             f"must be a multiple of steps_per_generation x num_iterations ({config.steps_per_generation} x "
@@ -203,3 +213,10 @@ def check_steps(config: GRPOConfig) -> None:
         raise ConfigError(
             f"stage contrast runs in one process, got world_size = {config.world_size}; start a single process"
         )
+
+
+def steps_between(config: GRPOConfig) -> int:
+    """Return after how many steps the answers of a generation batch are used up; a checkpoint holds none."""
+    assert config.steps_per_generation is not None
+    generation = config.steps_per_generation * config.num_iterations
+    return generation // math.gcd(generation, config.gradient_accumulation_steps)

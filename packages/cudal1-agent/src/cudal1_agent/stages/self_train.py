@@ -13,7 +13,6 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from cudal1_agent.data.examples import Pair
-from cudal1_agent.policies.transformers import TransformersPolicy
 from cudal1_agent.run.checkpoints import Checkpoint
 from cudal1_agent.run.files import write_aside
 from cudal1_agent.run.session import Session
@@ -40,9 +39,7 @@ def collect(session: Session, _: Checkpoint | None, *, model: str | Path, folder
     prompts = session.prompts(model)
     texts = [prompts(task) for task in tasks]
     with session.progress.bar(f"self_train {iteration}: answers") as tick:
-        policy = TransformersPolicy(
-            model, use_cpu=session.use_cpu, batch=session.settings.evaluation.batch, progress=tick
-        )
+        policy = session.policy(model, tick)
         with session.meter.part("generating"):
             answers = policy.sample(
                 texts,

@@ -12,10 +12,10 @@ from cudal1_env.hardware import available_needs
 
 from cudal1_agent.data.examples import Pair, Program, by_length, example, pairs_from, training_pairs
 from cudal1_agent.data.selection import CorpusSelection, listed
-from cudal1_agent.policies.transformers import as_messages, load_tokenizer, tokens_of
+from cudal1_agent.policies.transformers import as_messages, load_model, load_tokenizer, tokens_of
 from cudal1_agent.run.checkpoints import Checkpoint
 from cudal1_agent.run.session import Session
-from cudal1_agent.stages.trl import Keeper, arguments, finish
+from cudal1_agent.stages.trl import Keeper, arguments, finish, lora_of
 
 
 def run_sft(session: Session, checkpoint: Checkpoint | None, *, model: str | Path, folder: Path) -> None:
@@ -64,7 +64,7 @@ def corpus_pairs(session: Session, selection: CorpusSelection, model: str | Path
     longest = settings.sft.trl.get("max_length", 1024)  # TRL's default; None cuts nothing
 
     def short(prompt: str, answer: str) -> bool:
-        return longest is None or tokens_of(tokenizer, prompt, answer) <= longest
+        return longest is None or tokens_of(tokenizer, prompt, answer, settings.policy.chat) <= longest
 
     def short_alone(program: Program) -> bool:
         alone = example(program, [], prompts)
@@ -134,8 +134,9 @@ def supervise(
     tokenizer = load_tokenizer(model)
     chat = tokenizer.chat_template is not None
     ordered = by_length(pairs, batch=batch_of(table), seed=session.settings.seed)
+    more = {"chat_template_kwargs": session.settings.policy.chat} if session.settings.policy.chat else {}
     rows = [
-        {"prompt": as_messages(pair.prompt), "completion": [{"role": "assistant", "content": pair.answer}]}
+        {"prompt": as_messages(pair.prompt), "completion": [{"role": "assistant", "content": pair.answer}], **more}
         if chat
         else {"prompt": pair.prompt, "completion": pair.answer}
         for pair in ordered
@@ -150,10 +151,11 @@ def supervise(
     config.train_sampling_strategy = "sequential"
     with session.progress.bar(stage) as tick:
         trainer = SFTTrainer(
-            model=str(model),
+            model=load_model(model, tokenizer, use_cpu=session.use_cpu),
             args=config,
             train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
+            peft_config=lora_of(session.settings.peft),
             callbacks=[Keeper(session, stage, tick)],
         )
         finish(session, trainer, checkpoint, folder / "model")
