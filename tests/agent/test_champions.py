@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.doubles import SMALL_MODEL, HashEvaluator, evaluation, session
 from cudal1_agent.evaluation.champions import confirm
 from cudal1_agent.evaluation.report import report
 from cudal1_agent.run.folder import METRICS
@@ -15,6 +14,7 @@ from cudal1_agent.settings import Settings, with_flags
 from cudal1_data import Task
 from cudal1_env import Evaluation
 from cudal1_env.records import Precision
+from doubles.training import SMALL_MODEL, HashEvaluator, evaluation, session
 
 SETTINGS = with_flags(
     Settings(), {"device": "cpu", "embedded": SMALL_MODEL.model_dump(), "evaluation": {"champions": 2}}

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from agent.doubles import SMALL_MODEL, HashEvaluator, evaluation, session, suite
 from cudal1_agent.data.prompts import build_answer
 from cudal1_agent.errors import ConfigError
 from cudal1_agent.evaluation.assessment import rule_of
@@ -24,6 +23,7 @@ from cudal1_agent.stages.seeds import seed
 from cudal1_env.exemplars import BucketExemplars, NoExemplars
 from cudal1_env.reward import LOG_FLOOR, RewardSmoother, reward_of
 from datasets import Dataset
+from doubles.training import SMALL_MODEL, HashEvaluator, evaluation, session, suite
 from transformers import AutoTokenizer
 
 TRL: dict[str, Any] = {

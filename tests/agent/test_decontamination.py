@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from agent.doubles import HashEvaluator, ScriptedPolicy, suite, task
 from cudal1_agent.data.tasks import GROUPS, HELD_OUT_TASKS, TRAIN, choose_tasks, tasks_of
 from cudal1_agent.errors import CorpusError
 from cudal1_agent.evaluation.tables import contamination_notes
@@ -16,6 +15,7 @@ from cudal1_agent.settings import EvaluationSettings, Settings
 from cudal1_data import Suite, Task, load_suite
 from cudal1_data.sources.kernelbench import notes, overlapping
 from cudal1_env import Archive
+from doubles.training import HashEvaluator, ScriptedPolicy, suite, task
 
 EVERYTHING = EvaluationSettings(held_out_sizes=None)
 

@@ -6,11 +6,11 @@ import re
 from collections import Counter
 
 import pytest
-from agent.doubles import suite, task, variant
 from cudal1_agent.data.examples import Pair, by_length, describe, training_pairs
 from cudal1_agent.data.prompts import build_prompt, parse_answer
 from cudal1_agent.errors import CorpusError
 from cudal1_env import Exemplar, extract_source
+from doubles.training import suite, task, variant
 
 TASKS = tuple(suite().train)
 COUNT = 90

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from agent.doubles import suite
 from cudal1_agent.data.prompts import build_prompt
 from cudal1_agent.errors import PolicyError
 from cudal1_agent.policies.embedded import END, is_embedded, make_embedded, make_tokenizer, tokenizer_texts
@@ -30,6 +29,7 @@ from cudal1_agent.policies.transformers import (
 )
 from cudal1_agent.policies.vllm import VllmPolicy
 from cudal1_agent.settings import SHAPES, EmbeddedModel, PolicySettings
+from doubles.training import suite
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.doubles import SMALL_MODEL, HashEvaluator, suite
 from cudal1_agent.data.tasks import choose_tasks
 from cudal1_agent.errors import AgentError, ConfigError, RunError, TimeIsUpError
 from cudal1_agent.policies.embedded import MARK, make_embedded
@@ -19,6 +18,7 @@ from cudal1_agent.run.deadline import Deadline, seconds_of
 from cudal1_agent.run.metrics import Metrics
 from cudal1_agent.settings import SHAPES, Settings, with_flags
 from cudal1_agent.train import check_time, train
+from doubles.training import SMALL_MODEL, HashEvaluator, suite
 
 CPU = with_flags(Settings(), {"device": "cpu"})
 

@@ -12,13 +12,13 @@ import cudal1_agent.data.prompts
 import cudal1_agent.evaluation.tables
 import cudal1_agent.settings
 import pytest
-from agent.doubles import evaluation, suite
 from cudal1_agent.errors import RunError
 from cudal1_agent.evaluation.report import report, summary_text
 from cudal1_agent.evaluation.tables import change_text
 from cudal1_agent.run.folder import RunFolder
 from cudal1_agent.settings import Settings
 from cudal1_env.stats import aligned, cells, paired_change, summarize_speedups
+from doubles.training import evaluation, suite
 
 TASK = suite()[0]
 FUSED = (

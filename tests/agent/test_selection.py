@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from agent.corpora import built, judged
-from agent.doubles import task as toy
 from cudal1_agent.data import decontamination
 from cudal1_agent.data.examples import pairs_from
 from cudal1_agent.data.prompts import build_prompt, parse_answer
@@ -23,6 +22,7 @@ from cudal1_data.errors import DataError
 from cudal1_data.hashes import digest, program_hash
 from cudal1_data.sources.kernelbench import Note
 from cudal1_env.records import Status
+from doubles.training import task as toy
 
 ALL = SftSettings(unverified=True)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from agent.doubles import SMALL_MODEL, HashEvaluator, ScriptedPolicy, session
 from cudal1_agent.data.examples import Pair
 from cudal1_agent.data.prompts import build_answer
 from cudal1_agent.run.checkpoints import newest
@@ -19,6 +18,7 @@ from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.run.session import Session
 from cudal1_agent.settings import Settings, merged
 from cudal1_agent.stages.self_train import KEPT, collect, learn, repeated
+from doubles.training import SMALL_MODEL, HashEvaluator, ScriptedPolicy, session
 
 TRL = {"max_steps": 2, "per_device_train_batch_size": 2, "logging_steps": 1, "save_steps": 1, "max_length": 256}
 SETTINGS = Settings.model_validate(

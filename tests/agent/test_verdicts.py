@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from agent.doubles import BreakingEvaluator, HashEvaluator, evaluation, suite
 from cudal1_agent.data.prompts import build_answer
 from cudal1_agent.run.machine import machine_key, verdicts_floor
 from cudal1_agent.run.meter import Meter, throughput_text
@@ -14,6 +13,7 @@ from cudal1_agent.run.verdicts import CHUNK, Verdicts
 from cudal1_data import Task
 from cudal1_env import Archive, Evaluation, MachineError, Status
 from cudal1_env.records import Precision
+from doubles.training import BreakingEvaluator, HashEvaluator, evaluation, suite
 
 TASKS = tuple(suite().train)
 PROGRAMS = [f"{variant.source}# {copy}\n" for copy in range(3) for one in TASKS for variant in one.variants]

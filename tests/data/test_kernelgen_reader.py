@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from cuda_double import Gpu, doubled
 from cudal1_data import Task, load_task
 from cudal1_data.kernelgen.codegen.programs import Choice, nvrtc_program, torch_program, triton_program
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import plan
 from cudal1_data.kernelgen.make import variants
+from doubles.cuda import Gpu, doubled
 from template_programs import error_of, errors_in_interpreter, imported
 
 TOLERANCE = 2e-5

@@ -16,7 +16,7 @@ import pytest
 from cudal1_env.archive import Archive
 from cudal1_env.errors import MachineError, RecordError
 from cudal1_env.records import OutputError, Status
-from env.doubles import evaluation, program
+from doubles.evaluator import evaluation, program
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +25,7 @@ TESTS = Path(__file__).resolve().parent.parent
 WRITER = """
 import sys
 from cudal1_env.archive import Archive
-from env.doubles import evaluation
+from doubles.evaluator import evaluation
 path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with Archive(path) as archive:
     for i in range(count):
@@ -293,7 +293,7 @@ LIMITED = """
 import resource, sys
 from cudal1_env.archive import Archive
 from cudal1_env.errors import MachineError
-from env.doubles import evaluation
+from doubles.evaluator import evaluation
 with Archive(sys.argv[1]) as archive:
     archive.add(evaluation(identity="first"))
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))

@@ -22,7 +22,7 @@ from cudal1_env.env import MAX_MESSAGE_CHARS, MAX_SPEEDUP
 from cudal1_env.errors import MachineError, SettingsError
 from cudal1_env.records import Evaluation, Status
 from cudal1_env.spaces import SourceText
-from env.doubles import RuleEvaluator, evaluation, program, suite, task
+from doubles.evaluator import RuleEvaluator, evaluation, program, suite, task
 from gymnasium.error import ResetNeeded
 from gymnasium.spaces import flatten, flatten_space, unflatten
 from gymnasium.utils.env_checker import check_env, data_equivalence
@@ -187,7 +187,7 @@ def test_every_failure_is_data(status: Status) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("I give up.", "found none in the answer"), ("", "found none"), ("x = 1\n" * 200, "at most 1000 characters")],
+    [("I give up.", "holds no program"), ("", "holds no program"), ("x = 1\n" * 200, "at most 1000 are read")],
 )
 def test_an_answer_without_a_program_costs_no_worker(text: str, message: str) -> None:
     judge = RuleEvaluator()
@@ -290,7 +290,7 @@ def test_impossible_settings_are_refused(options: dict[str, Any], message: str) 
 def test_an_unknown_suite_and_an_unknown_option() -> None:
     with pytest.raises(UnknownSuiteError, match="starter"):
         CudaOptEnv("startr")
-    with pytest.raises(SettingsError, match="'task', got \\['seed'\\]"):
+    with pytest.raises(SettingsError, match="unknown reset options \\['seed'\\]"):
         make().reset(options={"seed": 1})
 
 

@@ -10,7 +10,7 @@ from cudal1_env.answers import evaluate_answers
 from cudal1_env.archive import Archive
 from cudal1_env.exemplars import bucket_of, scored
 from cudal1_env.known import Seeding, known_programs, seed_archive
-from env.doubles import RuleEvaluator, program, task
+from doubles.evaluator import RuleEvaluator, program, task
 
 NOTHING: frozenset[str] = frozenset()
 

@@ -12,7 +12,7 @@ from cudal1_env import CudaOptVectorEnv
 from cudal1_env.archive import Archive
 from cudal1_env.errors import MachineError, SettingsError
 from cudal1_env.records import Evaluation
-from env.doubles import RuleEvaluator, program, suite
+from doubles.evaluator import RuleEvaluator, program, suite
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, VectorEnv

@@ -114,7 +114,7 @@ def test_a_larger_limit_leaves_each_task_in_its_part(
 
 
 def test_one_refusal_concerns_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that is refused beside one program is asked about for each of the others alone."""
+    """A task refused together with one program is tried again with each of the others alone."""
     tasks = load_suite("starter", device="cpu")
     jobs = [(tasks["starter/swish_chain"], f"# {name}\n") for name in ("a", "flake", "c")]
     alone: list[str] = []

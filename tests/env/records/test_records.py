@@ -9,7 +9,7 @@ import pytest
 from cudal1_env.errors import RecordError
 from cudal1_env.records import Evaluation, read_record
 from cudal1_env.records.old_names import OLD_NAMES
-from env.doubles import evaluation
+from doubles.evaluator import evaluation
 
 
 def renamed(value: object) -> object:

@@ -1,4 +1,4 @@
-"""What this machine offers to the judge, and what to install for the rest."""
+"""Diagnosis of this machine: what it offers to the judge, and what to install for the rest."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Findings(BaseModel):
     tools: dict[str, str | None]
     """Compilers by name: path, or None."""
     spread: Spread
-    """TrialSamples-to-trial spread of this machine."""
+    """Trial-to-trial spread of this machine."""
     calibrated: bool
     """Whether the spread was measured here (else the default is used)."""
 
@@ -170,12 +170,12 @@ def measure_against_itself(judge: Judge, task: Task, count: int) -> list[TrialSa
     """Measure `count` trials of a reference against itself.
 
     Raises:
-        MachineError: The reference was not judged right.
+        MachineError: The reference was not CORRECT.
     """
     trials: list[TrialSamples] = []
     for _ in range(count):
         one = judge.evaluate(task, as_candidate(task))
         if not one.correct:
-            raise MachineError(f"expected {task.id} to agree with itself, got {one.status}: {one.message}")
+            raise MachineError(f"the reference of {task.id} is not CORRECT against itself: {one.status}: {one.message}")
         trials.extend(TrialSamples(reference, candidate) for reference, candidate in one.samples_ms)
     return trials

@@ -17,7 +17,7 @@ from cudal1_env.archive import Archive
 from cudal1_env.errors import SettingsError
 from cudal1_env.evaluator import Evaluator
 from cudal1_env.exemplars import Exemplar, ExemplarRule, exemplars_by_name, scored
-from cudal1_env.gate import MOST_OF_MARKED, find_audit
+from cudal1_env.gate import MAX_REWARD_OF_MARKED, find_audit
 from cudal1_env.hardware import available_needs, resolve_device
 from cudal1_env.known import Seeding, seed_archive
 from cudal1_env.local import LocalEvaluator
@@ -57,13 +57,13 @@ class EnvOptions(TypedDict, total=False):
     render_mode: str | None
 
 
-def observation_space(max_source_chars: int, *, attempts: int, most_level: int) -> Dict:
+def observation_space(max_source_chars: int, *, attempts: int, max_level: int) -> Dict:
     """Return the space of observations.
 
     Args:
         max_source_chars: Longest program.
         attempts: Attempts in an episode.
-        most_level: Highest level of the tasks.
+        max_level: Highest level of the tasks.
     """
     source = SourceText(max_source_chars)
     speedup = Box(0.0, MAX_SPEEDUP, (), np.float64)
@@ -71,7 +71,7 @@ def observation_space(max_source_chars: int, *, attempts: int, most_level: int) 
         {
             "task": SourceText(MAX_ID_CHARS),
             "reference": source,
-            "level": Discrete(most_level, start=1),
+            "level": Discrete(max_level, start=1),
             "attempt": Discrete(attempts + 1),
             "exemplars": Sequence(Dict({"code": source, "speedup": speedup})),
             "last": Dict(
@@ -102,13 +102,14 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
     | `last` | `status`, `message` and `speedup` of the last attempt; empty texts and 0 where there is none |
 
     ## Reward
-    0 for a program that is not right. For one that is: the lower end of the speedup's interval where that is
-    above 1, exactly 1 where the interval holds 1 and begins above 0.8, else the best estimate, at most 1.
+    0 for a program that is not correct. For a correct one: the lower end of the speedup's interval where that is
+    above 1; exactly 1 where the interval contains 1 and its lower end is at least 0.8; else the point estimate,
+    capped at 1.
 
-    At `correct` precision nothing is timed, and a right program gets what the slowest one would: 0, or 1 by the rule
+    At `correct` precision nothing is timed, and a correct program gets what the slowest one would: 0, or 1 by the rule
     `milestone`.
 
-    A task whose checker lets wrong answers through (`cudal1-env audit`) gives no program a reward; messages say so.
+    A task whose checker accepts incorrect answers (`cudal1-env audit`) gives no program a reward; messages say so.
 
     ## Info
     `task` and `level`; after a step also `status`, seconds by phase, the record (`evaluation`) and, for a
@@ -118,7 +119,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
     ## Episode end
     Terminated after `attempts` attempts; never truncated.
 
-    Whatever the program does is data. A broken machine is an exception (`MachineError`) and costs no attempt.
+    Everything that a program does is data. A broken machine is an exception (`MachineError`) and costs no attempt.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  # as gymnasium declares it
@@ -201,7 +202,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
 
         self.action_space = SourceText(max_source_chars)
         self.observation_space = observation_space(
-            max_source_chars, attempts=attempts, most_level=max(task.level for task in self.tasks)
+            max_source_chars, attempts=attempts, max_level=max(task.level for task in self.tasks)
         )
         self._task: Task | None = None
         self._attempt = 0
@@ -224,7 +225,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode with a task drawn uniformly, or the one that `options={"task": id}` names.
 
-        Tasks tagged `random` are never drawn: their references have no right answer to compare with.
+        Tasks tagged `random` are never drawn: their references have no correct answer to compare with.
 
         Raises:
             UnknownTaskError: No task of this environment has that id; the message offers the nearest.
@@ -235,7 +236,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         chosen = dict(options or {})
         name: str | None = chosen.pop("task", None)
         if chosen:
-            raise SettingsError(f"expected no reset option but 'task', got {sorted(chosen)}")
+            raise SettingsError(f"unknown reset options {sorted(chosen)}; the only one is 'task'")
         if name is None:
             playable = [task for task in self.tasks if "random" not in task.tags]
             self._task = playable[int(self.np_random.integers(len(playable)))]
@@ -284,7 +285,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self._attempt += 1
         self._last = evaluation
         info = {"level": self.task.level, **info_of(evaluation)}
-        most = math.inf if self._complaint is None else MOST_OF_MARKED
+        most = math.inf if self._complaint is None else MAX_REWARD_OF_MARKED
         if self._complaint is not None:
             info["audit"] = self._complaint
         reward = reward_of(evaluation, self._reward, most=most)

@@ -16,10 +16,10 @@ Rule = Literal["speedup", "log", "milestone"]
 """How a verdict becomes a number; see `reward`."""
 
 NEARLY = 0.8
-"""Least lower end of an interval that contains 1 and counts as 1."""
+"""Minimum lower confidence bound of an interval that contains 1 and counts as 1."""
 
 LOG_FLOOR = math.log(0.1)
-"""What `log` gives for a failure, and the least that it gives: 10 times slower is worth no more than wrong."""
+"""What `log` gives for a failure, and the least that it gives: 10 times slower is worth no more than incorrect."""
 
 MILESTONES = (0.0, 1.01, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 """Thresholds that `milestone` counts. Any correct program passes the first; the second is the paper's for a speedup."""
@@ -51,7 +51,7 @@ def reward(
         speedup: Reference over candidate; needed with `CORRECT`, ignored with any other status.
         rule: Which of the three.
         rewarded_low: The record's; by default `speedup.low`.
-        most: The largest speedup that is paid: 1 for a task whose checker lets wrong programs through.
+        most: The largest speedup that is paid: 1 for a task whose checker accepts incorrect programs.
 
     Raises:
         ValueError: `CORRECT` without a speedup.

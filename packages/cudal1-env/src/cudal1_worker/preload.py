@@ -12,7 +12,7 @@ from cudal1_worker import gpus
 
 
 def preload(names: Iterable[str]) -> None:
-    """Import modules, as far as they are there; those that ask for a GPU at their import get an answer from /dev."""
+    """Import modules that are installed; those that look for a GPU when imported get their answer from /dev."""
     with _asked_without_the_driver():
         for name in names:
             with contextlib.suppress(ImportError):

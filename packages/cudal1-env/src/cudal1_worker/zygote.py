@@ -33,7 +33,7 @@ from cudal1_worker.program.arm import Arm
 def main() -> None:
     """Serve fork requests until the judge closes the channel."""
     channel = socket.socket(fileno=int(sys.argv[1]))
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are nobody's zombies
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors leave no zombies
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c is the judge's to handle
     torch.set_num_threads(1)
     preload(sys.argv[2:])
@@ -90,7 +90,7 @@ def supervise(message: wire.Message, fds: list[int], pid_pipe: int) -> NoReturn:
 
 
 def live(role: str, spec: sandbox.Spec, report: sandbox.Report, gate: sandbox.Gate, fds: list[int]) -> NoReturn:
-    """Be the worker: enter the sandbox, say so, serve, exit."""
+    """Run as the worker: enter the sandbox, report it, serve, exit."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     channel_fd, log_fd, _, _, *pages = fds
     os.dup2(log_fd, 1)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from cudal1_data import Task
 from cudal1_env import Evaluation, Status
-from cudal1_env.gate import MOST_OF_MARKED, find_audit
+from cudal1_env.gate import MAX_REWARD_OF_MARKED, find_audit
 from cudal1_env.reward import RewardSmoother, reward, reward_of
 
 from cudal1_agent.data.prompts import parse_answer
@@ -135,7 +135,7 @@ class Scorer:
                 judged.append(index)
         evaluations = self.session.verdicts.judge([(self.tasks[task[index]], answers[index]) for index in judged])
         for index, one in zip(judged, evaluations, strict=True):
-            most = MOST_OF_MARKED if task[index] in self.unsound else math.inf
+            most = MAX_REWARD_OF_MARKED if task[index] in self.unsound else math.inf
             found[index] = Outcome(one.status.value, reward_of(one, rule, most=most), one)
         return [found[index] for index in range(len(answers))]
 

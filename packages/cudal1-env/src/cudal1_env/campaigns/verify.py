@@ -1,4 +1,4 @@
-"""Pairs of a corpus before the judge: which of them, and in what order."""
+"""Verification of a corpus: which of its pairs are judged, and in what order."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _FIRST_EVERY = {
     "torch-compile": (4, 4),
     "cuda-load-inline": (0, 8),
 }
-"""The round in which a way of writing has its first program chosen, and how many rounds later another one. A build by
+"""By backend: the round in which its first program is chosen, and the number of rounds until the next one. A build by
 torch's extension loader takes most of a minute, by NVRTC a fifth of a second; `torch.compile` takes seconds, and is a
-baseline too. Other ways are taken like the quick ones."""
+baseline too. Other backends are treated like the quick ones."""
 _FAILURES = (6, 4)
-"""The same for failures: a call that never ends holds the device until its time is over, and right programs are what is
-learnt from."""
+"""The same for failures: a call that never ends holds the device until its time is over, and training uses
+correct programs."""
 _TOGETHER = 8
-"""Programs of a task that are built side by side and told together."""
+"""Programs of a task that are built side by side and reported together."""
 
 
 def choose(pairs: Iterable[Pair], limit: int | None, *, device: Device, again: bool = False) -> list[Pair]:
     """Return pairs to judge, a task's programs together.
 
-    It goes in rounds: each gives every task another program of each way of writing, seldom of those that are dear to
-    build, and late of failures; those that were judged before count. Within a way those that somebody wrote come before
-    those that a template made, of which the templates take turns, and else the order follows from the programs' hashes,
-    so the same call chooses the same pairs. On a CPU programs that need a GPU are left out.
+    Pairs are chosen in rounds. Each round takes one more program of each backend for every task; backends that are slow
+    to build come less often, failures late. Pairs that were judged before count. Within a backend handwritten programs
+    come first, then templates alternate. The order follows from the programs' hashes, so the same call chooses the same
+    pairs. On a CPU programs that need a GPU are left out.
 
     Args:
         pairs: The corpus.
@@ -57,8 +57,8 @@ def choose(pairs: Iterable[Pair], limit: int | None, *, device: Device, again: b
             lines.setdefault(which, []).append(pair)
     ranked: list[tuple[int, Pair]] = []
     for which, line in lines.items():
-        _, writing, right = which
-        first, every = _FIRST_EVERY.get(writing, (0, 1)) if right else _FAILURES
+        _, backend, correct = which
+        first, every = _FIRST_EVERY.get(backend, (0, 1)) if correct else _FAILURES
         known = judged.get(which, [])
         ordered = sorted(alternated(line, _kind, known), key=lambda pair: not by_hand(pair))
         ranked += [(first + every * place, pair) for place, pair in enumerate(ordered, len(known))]
@@ -72,7 +72,7 @@ def _kind(pair: Pair) -> str:
 
 
 def by_hand(pair: Pair) -> bool:
-    """Whether somebody wrote the program, and no template made it."""
+    """Whether the program is handwritten: no template made it."""
     return not pair.template or pair.template.startswith("starter:")
 
 
@@ -85,7 +85,7 @@ def program_of(pair: Pair) -> Program:
 class PooledJudge(BatchJudge):
     """A judge for many programs of few tasks: they share their task's oracle and seed.
 
-    The records hold a commitment to the seed and no seed, because the pool goes on after each of them.
+    The records hold a commitment to the seed and no seed, because the pool stays in use.
     """
 
     def evaluate_each(
@@ -104,7 +104,7 @@ class PooledJudge(BatchJudge):
             for part in window:
                 try:
                     found: Sequence[Outcome] = self.evaluate_many([jobs[index] for index in part], precision=precision)
-                except TaskError:  # perhaps beside one of them only
+                except TaskError:  # perhaps the fault of one of them only
                     found = [self._alone(*jobs[index], precision) for index in part]
                 for index, outcome in zip(part, found, strict=True):
                     done(index, outcome)
@@ -127,6 +127,6 @@ def _parts(jobs: Sequence[tuple[Task, str]]) -> list[list[int]]:
     return parts
 
 
-def _windows(parts: Sequence[list[int]], most: int) -> list[list[list[int]]]:
-    """Group parts, so many that the pools of their tasks are kept."""
-    return [list(parts[start : start + most]) for start in range(0, len(parts), most)]
+def _windows(parts: Sequence[list[int]], size: int) -> list[list[list[int]]]:
+    """Group parts by `size`, the number of tasks whose pools are kept."""
+    return [list(parts[start : start + size]) for start in range(0, len(parts), size)]

@@ -1,4 +1,4 @@
-"""Options that every campaign has: parts, what is known, and how parts are joined."""
+"""Options that every campaign has: parts, known results, and joining parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cudal1-env redteam`: every attack that we know, and its honest look-alike, through this machine's judge."""
+"""`cudal1-env redteam`: every known attack and its honest look-alike, through this machine's judge."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Redteam(Parts):
-    """Judge the exploit suite. Exit 1 when an attack is rewarded, an honest look-alike denied or the machine broken."""
+    """Judge the exploit suite. Exit 1 if an attack is rewarded, a look-alike rejected or the machine broken."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where programs run; those made for another device are skipped."""
@@ -37,7 +37,7 @@ class Redteam(Parts):
     """Print one JSON object in place of the table."""
 
     def run(self) -> int:
-        """Judge, tell about each program on standard error, print what came of them."""
+        """Judge, report each program on standard error, print the table."""
         from cudal1_env.campaigns.parts import part_of
         from cudal1_env.campaigns.redteam import OutcomeLine, jobs, judge_missing, outcomes_file
         from cudal1_env.hardware import resolve_device
@@ -68,7 +68,7 @@ class Redteam(Parts):
                 file.add(OutcomeLine(protocol=PROTOCOL_VERSION, device=device, repeat=repeat, **fields))
                 done += 1
                 log(f"{done}/{count} {outcome.program}: {' > '.join(outcome.statuses)} ({_verdict(outcome)})")
-        except MachineError as error:  # what was found by then is told
+        except MachineError as error:  # print the outcomes so far
             if not file.known:
                 raise
             log(f"cut off: {plain(str(error))}")
@@ -91,6 +91,6 @@ class Redteam(Parts):
 def _verdict(outcome: Outcome) -> str:
     if outcome.rewarded:
         return "REWARDED"
-    if outcome.denied:
-        return "DENIED"
+    if outcome.rejected:
+        return "REJECTED"
     return f"the machine broke: {plain(outcome.message)}" if outcome.broken else "as it should be"

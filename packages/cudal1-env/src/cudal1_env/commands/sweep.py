@@ -1,4 +1,4 @@
-"""`cudal1-env sweep`: every program of a file, next to what was published of it."""
+"""`cudal1-env sweep`: every program of a file, next to its published figures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Sweep(Parts):
     precision: Literal["training", "report"] = "report"
     """`training`: one pair of processes, about a second; `report`: at least three."""
     baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
-    """Other ways to run the references against which right programs are measured: compile, compile-reduce-overhead,
+    """Other ways to run the references against which correct programs are measured: compile, compile-reduce-overhead,
     compile-max-autotune, cuda-graph, cudnn-flags, or all (without compile-max-autotune). Verdicts that lack them get
     them."""
     out: Path | None = None
@@ -41,7 +41,7 @@ class Sweep(Parts):
     """Write the texts of programs and tasks to `out`. Without them (they are not yours to pass on, say) its records
     cannot be replayed; FILE has them."""
     audit: Path | None = None
-    """What `cudal1-env audit FILE --out` wrote, for the floor (default: the one beside FILE, where there is one)."""
+    """What `cudal1-env audit FILE --out` wrote, for the roofline (default: the one beside FILE, where there is one)."""
     policy: Literal["strict", "kernelbench"] = "strict"
     """`kernelbench` adds a second verdict by KernelBench's rules (seeded weights, its tolerance), never the reward."""
     require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()

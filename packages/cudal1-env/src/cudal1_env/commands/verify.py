@@ -1,4 +1,4 @@
-"""`cudal1-env verify`: pairs of a corpus before the judge."""
+"""`cudal1-env verify`: judges pairs of a corpus."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verify(Parts):
-    """Judge pairs of a corpus that nobody has judged on this device; `cudal1-data corpus merge` takes the records."""
+    """Judge pairs of a corpus that have no verdict on this device; `cudal1-data corpus merge` takes the records."""
 
     corpus: tyro.conf.Positional[Path]
     """What `cudal1-data corpus build` wrote."""
@@ -37,7 +37,7 @@ class Verify(Parts):
     precision: Precision = "training"
     """`training`: one pair of processes, about a second; `report`: at least three; `correct`: nothing is timed."""
     baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
-    """Other ways to run the references against which right programs are measured, as for `sweep`."""
+    """Other ways to run the references against which correct programs are measured, as for `sweep`."""
     again: bool = False
     """Judge pairs that have an evaluation from such a device too."""
     require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()

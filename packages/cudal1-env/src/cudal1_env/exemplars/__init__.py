@@ -45,7 +45,7 @@ def exemplars_by_name(name: ExemplarRule, *, tau: float = 1.0, width: float = BU
     BucketExemplars(tau=0.5, width=0.25)
     """
     if name not in _RULES:
-        raise ValueError(f"expected the name of an exemplar rule ({', '.join(_RULES)}), got {name!r}")
+        raise ValueError(f"unknown exemplar rule {name!r}; use one of {', '.join(_RULES)}")
     rule = _RULES[name]
     values = {"tau": tau, "width": width}
     return rule.model_validate({setting: value for setting, value in values.items() if setting in rule.model_fields})

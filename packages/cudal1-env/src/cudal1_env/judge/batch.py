@@ -1,4 +1,4 @@
-"""Many programs of many tasks, each verdict told as soon as it is known."""
+"""Many programs of many tasks; each verdict is reported as soon as it is known."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from cudal1_env.records import Evaluation, Precision
 class BatchJudge(Judge):
     """A judge for sweeps.
 
-    Unlike with `evaluate_many`, a task that cannot be judged concerns its own programs only, a verdict is told when it
-    is there, and each program has a pool of its own, which retires at once: memory is given back, and the record holds
-    its seed.
+    Unlike with `evaluate_many`, a task that cannot be judged concerns its own programs only, and each verdict is
+    reported as soon as it is known. Each program has a pool of its own, which retires at once: memory is freed, and the
+    record holds its seed.
     """
 
     def evaluate_each(
@@ -39,7 +39,7 @@ class BatchJudge(Judge):
 
         Args:
             jobs: Task and program.
-            done: Told the position of each job and what came of it.
+            done: Called with the position of each job and its outcome.
             precision: How narrow intervals must be; at `correct` the programs of a batch are judged side by side.
 
         Raises:

@@ -22,10 +22,10 @@ _CATEGORICAL = 16
 
 @dataclass(frozen=True)
 class Nature:
-    """What the draws of an input have in common, asked of a few: on a GPU each answer is waited for."""
+    """Properties that hold in a few draws of an input; few, because each costs a GPU synchronisation."""
 
     movable: bool
-    """Whether they may become others."""
+    """Whether values may be replaced by others."""
     unit: bool
     """Whether all lie in [0, 1]."""
     positive: bool
@@ -36,7 +36,7 @@ class Nature:
     """Whether each row lies in [0, 1] and sums to one."""
 
     def __and__(self, other: Nature) -> Nature:
-        """What holds for both."""
+        """Return the properties that both have."""
         return Nature(*(mine and theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
@@ -62,7 +62,7 @@ def transform(values: list[Any], name: str, seed: int, natures: Sequence[Nature]
         ValueError: The name is unknown.
     """
     if name not in NAMES:
-        raise ValueError(f"expected one of {NAMES}, got {name!r}")
+        raise ValueError(f"unknown distribution {name!r}; use one of {NAMES}")
     if name == "own":
         return values
     if natures is None or len(natures) != len(values):
@@ -74,7 +74,7 @@ def transform(values: list[Any], name: str, seed: int, natures: Sequence[Nature]
 
 
 def is_movable(value: Any) -> bool:
-    """Whether a value is a tensor whose values may become others: finite floating-point numbers, many of them."""
+    """Whether a value is a tensor whose values may be replaced: many finite floating-point numbers."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.numel() < 2:
         return False
     return bool(value.isfinite().all()) and value.flatten()[:4096].unique().numel() > min(

@@ -1,4 +1,4 @@
-"""What two draws of a task's inputs have in common: a task whose inputs never change is no task."""
+"""What two draws of a task's inputs have in common: a task whose inputs never change is refused."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def alike(first: torch.Tensor, second: Any) -> bool:
     if not first.numel():
         return True
     one, other = (part.double().nan_to_num() for part in (first, second))
-    most_apart = 1e-3 * one.abs().max()
-    return bool(((one - other).abs_() > most_apart).sum() <= 1e-3 * first.numel())
+    max_difference = 1e-3 * one.abs().max()
+    return bool(((one - other).abs_() > max_difference).sum() <= 1e-3 * first.numel())

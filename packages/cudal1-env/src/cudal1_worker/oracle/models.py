@@ -1,4 +1,4 @@
-"""A reference in several precisions, and what its inputs and outputs are made of."""
+"""A reference in several precisions, with its inputs converted to match."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Models:
     """A reference in several precisions, with the same weights."""
 
     plain: Any
-    """As it is."""
+    """The reference in its own precision."""
     wide: Any
     """In float64."""
     narrow: Any

@@ -21,7 +21,6 @@ from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.oracle import distributions, inputs
 from cudal1_worker.oracle.faults import FaultyRuns
-from cudal1_worker.oracle.matter import Variation
 from cudal1_worker.oracle.models import Models, aliases, as_dtype, copied
 from cudal1_worker.oracle.reference_error import (
     error_of,
@@ -35,6 +34,7 @@ from cudal1_worker.oracle.reference_error import (
     some_elements,
 )
 from cudal1_worker.oracle.seeding import Seeds
+from cudal1_worker.oracle.sensitivity import Variation
 from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, enough
 from cudal1_worker.program import state
 from cudal1_worker.program.arm import Failure, describe_error, execute
@@ -98,7 +98,9 @@ class Oracle:
             self.module = execute(file.read().decode(), REFERENCE)
         for name in ("get_inputs", "get_init_inputs"):
             if name not in self.module.__dict__:
-                raise Failure("no_code", f"expected a task that defines `{name}`, found none")
+                raise Failure(
+                    "no_code", f"the task defines no `{name}`; every task defines Model, get_inputs and get_init_inputs"
+                )
         return {"ok": True}
 
     def fresh_model(self, seed: int) -> Any:
@@ -121,7 +123,7 @@ class Oracle:
         return distributions.transform(values, distribution, seed, self.natures)
 
     def describe(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Tell what the task's inputs, arguments, state and outputs look like, and whether it is random."""
+        """Return the I/O specification of the task: inputs, arguments, state and outputs, and whether it is random."""
         assert self.module is not None
         arguments = layout.encode(self.module.get_init_inputs())
         seed = message["seed"]
@@ -141,9 +143,9 @@ class Oracle:
         del other
         again = self.fresh_inputs(seed, "own")
         repeat = inputs.repeat(values, again)
-        before = self.most_allocated(again=True)
+        before = self.peak_allocated(again=True)
         first = self.run(plain, values)
-        work = self.most_allocated() - before
+        work = self.peak_allocated() - before
         self.double = any(out.dtype == torch.float64 for out in first)
         self.models = self.trio([plain, *(self.fresh_model(seed) for _ in range(1 + self.double))])
         torch.manual_seed(seed + 1)  # another state of the generator: dropout and its like show
@@ -172,7 +174,7 @@ class Oracle:
         }
 
     def state(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Make non-default weights, which wait for `write`, and models that hold them."""
+        """Make non-default weights, to be written by `write`, and models that hold them."""
         models = [self.fresh_model(message["seed"]) for _ in range(2 + self.double)]
         with torch.no_grad():
             parameters = {
@@ -245,7 +247,7 @@ class Oracle:
     def errors(
         self, models: Models, values: list[Any], answers: list[torch.Tensor], again: int | None = None
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """What the reference gives, and its error by element, flat.
+        """Return the outputs of the reference and its error by element, flat.
 
         With a seed for it, the reference runs `_AGAIN` times more, on inputs that differ in their last place, and the
         largest error counts. On other inputs than the task's own, one rounding may decide a whole row (a softmax with
@@ -288,14 +290,19 @@ class Oracle:
     def check_answers(self, answers: list[torch.Tensor], size: int) -> None:
         """Refuse a task whose outputs have another size on these inputs."""
         if sum(8 * answer.numel() for answer in answers) != size:
-            raise Failure("task", "expected outputs of the same shapes on all inputs")
+            raise Failure(
+                "task",
+                "output shapes depend on the values of the inputs; they must be the same for every input set",
+            )
 
     def draw(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Write a set of inputs into the judge's memory."""
         values = self.fresh_inputs(message["seed"], "own")
         entries, _ = layout.manifest(values)
         if entries != self.entries:
-            raise Failure("task", "expected get_inputs() to return the same shapes, layouts and values each time")
+            raise Failure(
+                "task", "get_inputs() must return the same shapes, layouts and non-tensor values in each call"
+            )
         layout.store(self.block, entries, values)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
@@ -316,7 +323,9 @@ class Oracle:
             answers = self.exact(models.wide, values)
             entries, _ = layout.manifest(values)
             if entries != self.entries:
-                raise Failure("task", "expected get_inputs() to return the same shapes, layouts and values each time")
+                raise Failure(
+                    "task", "get_inputs() must return the same shapes, layouts and non-tensor values in each call"
+                )
             self.check_answers(answers, message["answer_bytes"])
             begin, at = message["stride"] * number, message["answers_at"]
             place = self.block[begin : begin + message["stride"]]
@@ -348,7 +357,7 @@ class Oracle:
         answers: list[torch.Tensor],
         errors: list[torch.Tensor],
     ) -> None:
-        """Write what elements may err, or be."""
+        """Write the tolerance of each element, or for integers the second value that is accepted."""
         whole = one["whole"]
         integers = [k for k, answer in enumerate(answers) if not answer.is_floating_point()]
         moved = self.movement(one["seed"], values, integers) if whole and integers else None
@@ -377,7 +386,7 @@ class Oracle:
                 out.copy_(profile.of_positions(chosen, flat, error, self.limits[k]))
 
     def movement(self, seed: int, values: list[Any], integers: list[int]) -> Callable[[float], list[torch.Tensor]]:
-        """Give the answers of integer outputs to inputs that are moved by what arithmetic may err."""
+        """Return the answers of integer outputs to inputs moved by a rounding error."""
 
         def moved(sign: float) -> list[torch.Tensor]:
             answers = self.exact(
@@ -432,17 +441,17 @@ class Oracle:
         return {"ok": True}
 
     def rest(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Give memory back to the driver that torch only keeps: others need it now."""
+        """Return cached memory to the driver, because other processes need it now."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         return {"ok": True}
 
     def held(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Tell how much of a GPU's memory this process holds."""
+        """Return how much GPU memory this process holds."""
         return {"bytes": torch.cuda.memory_reserved() if self.device.type == "cuda" else 0}
 
     def vary(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Make inputs of which single elements are to be changed, for the task gate."""
+        """Make inputs whose single elements are changed later, to measure input sensitivity for the task gate."""
         wide = self.models.wide
         first, *others = message["seeds"]
         self.variation = Variation(
@@ -453,12 +462,12 @@ class Oracle:
         return {"most": self.variation.most()}
 
     def change(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Tell whether the answer changes visibly with one element."""
+        """Return whether changing one element changes the answer visibly."""
         assert self.variation is not None, "vary first"
         return {"changes": self.variation.changes(message["tensor"], message["position"])}
 
-    def most_allocated(self, *, again: bool = False) -> int:
-        """Memory of a GPU that torch had given out at most, from the last call with `again` on."""
+    def peak_allocated(self, *, again: bool = False) -> int:
+        """Peak of the GPU memory that torch had allocated since the last call with `again`."""
         if self.device.type == "cpu":
             return 0
         if again:

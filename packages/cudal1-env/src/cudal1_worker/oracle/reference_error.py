@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 import torch
 
 _UNDECIDED = 1e-3
-"""Share of the elements that moved inputs may make undecided. Ties among equal inputs are not near ties: there the
+"""Maximum share of elements that moved inputs may make undecided. Ties among equal inputs are not near ties: there the
 reference decides."""
 _SOME = 1 << 14
-"""Elements that stand for an output."""
+"""Number of elements that represent an output."""
 _OF_FINITE = ("scale", "reference_error")
 REPORTED = (*_OF_FINITE, "masks_differ", "mismatches")
-"""What is told of each output: its largest finite magnitude; the largest error of the reference's own arithmetic; how
-many elements are finite in one and not in the other; how many differ (of integers)."""
+"""Numbers reported for each output: its largest finite magnitude; the largest error of the reference's own arithmetic;
+how many elements are finite in one and not in the other; how many differ (of integers)."""
 
 
 def report_of_finite(error: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
@@ -92,7 +92,7 @@ def max_of(dtype: torch.dtype) -> float:
 
 
 def some_elements(answer: torch.Tensor) -> torch.Tensor:
-    """Some elements of an output, the same places each time: for what is asked of its elements on average."""
+    """Return some elements of an output, always at the same places, to estimate averages over its elements."""
     flat = answer.reshape(-1)
     if flat.numel() <= _SOME:
         return flat.clone()
@@ -111,7 +111,7 @@ def second_values(
     answers: Sequence[torch.Tensor],
     moved: Callable[[float], list[torch.Tensor]] | None,
 ) -> list[torch.Tensor]:
-    """What elements of integer outputs may be beside the right value: the right value again where they are decided.
+    """Return the second accepted value of integer outputs: the correct value again where only one is accepted.
 
     An element is undecided where the reference itself gives another value, or where the answer is another once the
     inputs are moved by what arithmetic may err: the largest of two nearly equal numbers, a comparison near equality.
@@ -133,7 +133,7 @@ def second_values(
 
 
 def moved_by(value: torch.Tensor, places: float, generator: torch.Generator, *, wide: bool) -> torch.Tensor:
-    """A floating-point tensor, each element changed by up to so many units in its last place; as float64 if `wide`."""
+    """Change each element by up to `places` units in its last place; return float64 if `wide`."""
     noise = torch.rand(value.shape, generator=generator, device=value.device).mul_(2.0).sub_(1.0)
     share = noise.double().mul_(places * torch.finfo(value.dtype).eps).add_(1.0)
     found = share.mul_(value)

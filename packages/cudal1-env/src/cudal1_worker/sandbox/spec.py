@@ -1,4 +1,4 @@
-"""What a worker's sandbox is to be (`Spec`), and what it became (`Report`)."""
+"""A worker's sandbox: the layers asked for (`Spec`) and those in force (`Report`)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Spec:
 
 @dataclass
 class Report:
-    """Which layers a worker is in. Filled by the supervisor, then by the worker, before it runs anybody's program."""
+    """Layers of a worker. Filled by the supervisor, then by the worker, before it runs an untrusted program."""
 
     entered: list[str] = field(default_factory=list)
     """Layers in force."""

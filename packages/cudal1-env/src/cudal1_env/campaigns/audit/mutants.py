@@ -1,4 +1,4 @@
-"""Mutants of a right answer: what a wrong program might return.
+"""Mutants of a correct answer: what an incorrect program might return.
 
 Each is made from the float64 answer and leaves out, mixes up or rounds away what a cheap program would. That the last
 3 % of a sum's terms were dropped cannot be told from the sum alone: `scaled by 0.97` stands for it.
@@ -28,7 +28,7 @@ _OWN_ROUNDING = 2.0**-40
 class Subject:
     """One output of one input set, with what its mutants are made of."""
 
-    right: Values
+    correct: Values
     """The float64 (or int64) answer, flat."""
     expected: Expected
     """What the output must look like."""
@@ -54,24 +54,24 @@ def subjects(one: KnownSet, other: KnownSet, random: np.random.Generator) -> lis
 
 def makers(subject: Subject) -> dict[str, Make]:
     """Return the mutants of an output by name; nothing is computed before a maker is called."""
-    right, random = subject.right, subject.random
+    correct, random = subject.correct, subject.random
     result: dict[str, Make] = {
-        "zeros": lambda: np.zeros_like(right),
-        "constant": lambda: mutants.constant(right),
+        "zeros": lambda: np.zeros_like(correct),
+        "constant": lambda: mutants.constant(correct),
         "another set's answer": lambda: subject.other,
-        f"scaled by {mutants.SHARE}": lambda: mutants.scaled(right, mutants.SHARE),
-        f"scaled by {mutants.FACTOR}": lambda: mutants.scaled(right, mutants.FACTOR),
-        "one element wrong": lambda: _one_wrong(right, subject.scale, random),
-        "swapped rows": lambda: _swapped_rows(right, subject.expected.shape, random),
+        f"scaled by {mutants.SHARE}": lambda: mutants.scaled(correct, mutants.SHARE),
+        f"scaled by {mutants.FACTOR}": lambda: mutants.scaled(correct, mutants.FACTOR),
+        "one element wrong": lambda: _one_wrong(correct, subject.scale, random),
+        "swapped rows": lambda: _swapped_rows(correct, subject.expected.shape, random),
     }
     kinds = "f" if subject.expected.floating else "iub"
     for position, values in enumerate(subject.inputs):
         if values.shape == subject.expected.shape and values.dtype.kind in kinds:
-            result[f"input {position}"] = lambda values=values: values.reshape(-1).astype(right.dtype)
+            result[f"input {position}"] = lambda values=values: values.reshape(-1).astype(correct.dtype)
     if subject.expected.floating:
-        result["rounded to bfloat16"] = lambda: mutants.rounded(right, "bfloat16")
-        result["rounded to float16"] = lambda: mutants.rounded(right, "float16")
-        result["NaN at one place"] = lambda: _with_nan(right, random)
+        result["rounded to bfloat16"] = lambda: mutants.rounded(correct, "bfloat16")
+        result["rounded to float16"] = lambda: mutants.rounded(correct, "float16")
+        result["NaN at one place"] = lambda: _with_nan(correct, random)
     return result
 
 
@@ -83,41 +83,41 @@ def left_by_worker(mutant: Values, expected: Expected) -> Values:
 
 
 def is_equivalent(left: Values, subject: Subject) -> bool:
-    """Whether what was left is the right answer up to one rounding of each element."""
+    """Whether the mutant is the correct answer up to one rounding of each element."""
     if not subject.expected.floating:
-        return bool((left.astype(np.int64) == subject.right).all())
-    wide, right = left.astype(np.float64), subject.right
+        return bool((left.astype(np.int64) == subject.correct).all())
+    wide, correct = left.astype(np.float64), subject.correct
     with np.errstate(all="ignore"):
-        near = EPSILON[subject.expected.dtype] * np.abs(right) + _OWN_ROUNDING * subject.scale
-        same = (wide == right) | (np.isnan(wide) & np.isnan(right)) | (np.abs(wide - right) <= near)
+        near = EPSILON[subject.expected.dtype] * np.abs(correct) + _OWN_ROUNDING * subject.scale
+        same = (wide == correct) | (np.isnan(wide) & np.isnan(correct)) | (np.abs(wide - correct) <= near)
     return bool(same.all())
 
 
 def passes(left: Values, answer: Answer, subject: Subject) -> bool:
-    """Whether the judge would call an output right on a set whose whole output it compares."""
+    """Whether the judge would call an output correct on a set whose whole output it compares."""
     sample = compare(left[answer.positions], answer, subject.expected, whole=False)
     return sample.right and compare(left, answer, subject.expected, whole=True).right
 
 
-def _one_wrong(right: Values, scale: float, random: np.random.Generator) -> Values | None:
-    place = _finite_place(right, random)
-    return None if place is None else mutants.one_wrong(right, place, mutants.SLIP * (scale or 1.0))
+def _one_wrong(correct: Values, scale: float, random: np.random.Generator) -> Values | None:
+    place = _finite_place(correct, random)
+    return None if place is None else mutants.one_wrong(correct, place, mutants.SLIP * (scale or 1.0))
 
 
-def _swapped_rows(right: Values, shape: tuple[int, ...], random: np.random.Generator) -> Values | None:
+def _swapped_rows(correct: Values, shape: tuple[int, ...], random: np.random.Generator) -> Values | None:
     """Swap two rows (last dimension); two elements of a vector."""
-    rows = right.size // shape[-1] if len(shape) > 1 and shape[-1] else right.size
+    rows = correct.size // shape[-1] if len(shape) > 1 and shape[-1] else correct.size
     if rows < 2:
         return None
     one, other = random.choice(rows, size=2, replace=False, shuffle=False)
-    return mutants.swapped_rows(right, rows, int(one), int(other))
+    return mutants.swapped_rows(correct, rows, int(one), int(other))
 
 
-def _with_nan(right: Values, random: np.random.Generator) -> Values | None:
-    place = _finite_place(right, random)
-    return None if place is None else mutants.with_nan(right, place)
+def _with_nan(correct: Values, random: np.random.Generator) -> Values | None:
+    place = _finite_place(correct, random)
+    return None if place is None else mutants.with_nan(correct, place)
 
 
-def _finite_place(right: Values, random: np.random.Generator) -> int | None:
-    places: npt.NDArray[np.int64] = np.flatnonzero(np.isfinite(right))
+def _finite_place(correct: Values, random: np.random.Generator) -> int | None:
+    places: npt.NDArray[np.int64] = np.flatnonzero(np.isfinite(correct))
     return int(random.choice(places)) if places.size else None

@@ -14,7 +14,7 @@ from cudal1_env.records import Device, Evaluation, Precision
 
 
 class EachEvaluator(Protocol):
-    """What a sweep needs of a judge; `cudal1_env.judge.batch.BatchJudge` is one."""
+    """The part of a judge that a sweep needs; `cudal1_env.judge.batch.BatchJudge` is one."""
 
     def evaluate_each(
         self,

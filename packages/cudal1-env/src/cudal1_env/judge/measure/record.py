@@ -1,4 +1,4 @@
-"""From what was seen of a candidate to its record."""
+"""Records of candidates, from what was measured of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cudal1_env.stats import summarize_latency
 
 @dataclass
 class Seen:
-    """What was seen of one candidate."""
+    """What was measured of one candidate."""
 
     layers: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Seen:
     floor: Floor | None = None
     """The task's bound by memory bandwidth, where one is known."""
     constant_ms: float = 0.0
-    """How long writing takes what is the same in each call's outputs."""
+    """Milliseconds for writing the bytes that are the same in each call's outputs."""
     weights: Literal["loaded"] | None = None
     mapping: Mapping | None = None
     """Where the reference's state is in the candidate."""
