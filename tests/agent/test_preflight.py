@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cudal1_agent import train as training
 from cudal1_agent.data.tasks import choose_tasks
 from cudal1_agent.errors import AgentError, ConfigError, RunError, TimeIsUpError
 from cudal1_agent.policies.embedded import MARK, make_embedded
@@ -169,7 +170,10 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.mark.slow
-def test_a_run_in_short_leases_moved_between_folders_ends_as_the_undisturbed_one(tmp_path: Path) -> None:
+def test_a_run_in_short_leases_moved_between_folders_ends_as_the_undisturbed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "check_time", lambda *_: None)  # no lease is as short as these
     settings = with_flags(Settings(), SMALL)
     whole = train(settings, tmp_path / "whole", evaluator=HashEvaluator(), suite=suite())
     place, sessions = tmp_path / "lease-0", 0

@@ -115,6 +115,11 @@ class SftSettings(Frozen):
     corpus: Path | None = None
     """Corpus to learn from instead of the suite's variants (docs/corpus.md): a .parquet or .jsonl file, or a folder
     that `cudal1-data corpus export` wrote."""
+    stream: str | None = None
+    """Learn from a stream of generated tasks instead, such as `generated?seed=0`: pairs are rendered by templates while
+    the model trains, in any number and without a file. They are not judged."""
+    workers: int | None = Field(default=None, ge=0)
+    """Processes that render the stream; None is one for each core but one, 0 renders in the trainer's process."""
     unverified: bool = False
     """Also learn pairs of the corpus that are labelled `correct` but were not judged on the device."""
     max_per_task: int = Field(default=12, ge=1)
@@ -139,6 +144,12 @@ class SftSettings(Frozen):
     )
     """Settings of TRL's SFTConfig."""
 
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.corpus is not None and self.stream is not None:
+            raise ValueError("corpus and stream are two sources of stage 1; leave one of them out of [sft]")
+        return self
+
     @model_validator(mode="before")
     @classmethod
     def _reads_old_names(cls, values: Any) -> Any:
@@ -154,9 +165,12 @@ class SelfTrainSettings(Frozen):
     """Answers for each training task and iteration."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature."""
-    precision: Literal["training", "correct"] = "training"
+    max_per_task: int = Field(default=4, ge=1)
+    """Maximum number of answers of a task that are learnt in an iteration; programs that differ in layout and comments
+    only are one."""
+    precision: Literal["training", "correct"] = "correct"
     """How answers are judged. `correct` times nothing: all that this stage asks for, in a fraction of the time. Stage 3
-    then finds no speedups of these answers to show."""
+    then finds no speedups of these answers to show; its exemplars are measured before it begins."""
     trl: Table = Field(
         default={
             "max_steps": 60,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from cudal1_env import Evaluator
 from cudal1_env.hardware import resolve_device
 
 from cudal1_agent.data.selection import CorpusSelection, corpus_sha256, select_pairs
+from cudal1_agent.data.stream import Place, streamed
 from cudal1_agent.data.tasks import TaskSets, tasks_of
 from cudal1_agent.errors import RunError
 from cudal1_agent.policies.prompting import prompt_builder
@@ -29,6 +31,9 @@ from cudal1_agent.run.phases import Phase, run_phases
 from cudal1_agent.run.session import Session
 from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import Settings, StageName
+
+TOKENIZER_TASKS = 256
+"""Tasks of a stream from whose programs the embedded model's tokenizer learns."""
 
 
 def train(
@@ -93,6 +98,7 @@ def train(
         progress.line(needed.text())
         if settings.model is not None:
             check_model(settings.model, settings, tasks, prompt_builder(settings.model, settings.prompt, device))
+        check_stream(settings, tasks, device)
         judge = None
         if evaluator is None:
             evaluator = judge = make_judge(settings)
@@ -179,6 +185,22 @@ def room_for(settings: Settings, run_dir: Path, *, use_cpu: bool) -> Estimate:
     return needed
 
 
+def check_stream(settings: Settings, tasks: TaskSets, device: Device) -> None:
+    """Check that the stream of stage 1, where there is one, yields a pair.
+
+    Raises:
+        ConfigError: The text names no stream.
+        CorpusError: It yields nothing.
+        DataError: A family or an option is none.
+    """
+    from cudal1_agent.stages.sft import stream_of
+
+    if settings.sft.stream is not None and "sft" in settings.stages:
+        stream = stream_of(settings, tasks, device, "compact", settings.sft.stream)
+        with closing(streamed(stream, Place(), workers=0)) as found:
+            next(found)
+
+
 def dry_run(settings: Settings, run_dir: Path) -> str:
     """Check everything that can be checked before a run, and return what it needs as text.
 
@@ -194,6 +216,7 @@ def dry_run(settings: Settings, run_dir: Path) -> str:
     needed = room_for(settings, run_dir, use_cpu=stays_on_cpu(settings))
     if settings.model is not None:
         check_model(settings.model, settings, tasks, prompt_builder(settings.model, settings.prompt, device))
+    check_stream(settings, tasks, device)
     names = ", ".join(phase.name for phase in phases(settings, run_dir))
     return f"{needed.text()}\ntraining tasks: {len(tasks.train)}\nphases: {names}"
 
@@ -274,9 +297,13 @@ def _training(stage: StageName, model: str | Path, home: Path, settings: Setting
 def make_model(session: Session, _: Checkpoint | None) -> None:
     """Make the embedded model in the run directory."""
     from cudal1_agent.policies.embedded import make_embedded
+    from cudal1_agent.stages.sft import stream_of
 
     selection = session.selection
-    programs = selection.choose(session.settings.sft.max_per_task)[0] if selection is not None else ()
+    programs = selection.choose(session.settings.sft.max_per_task)[0] if selection is not None else []
+    if session.settings.sft.stream is not None:
+        stream = stream_of(session.settings, session.tasks, session.device, "compact", session.settings.sft.stream)
+        programs = [program for number in range(TOKENIZER_TASKS) for program in stream.programs(number)]
     make_embedded(
         session.folder.path / "model",
         session.tasks.train,
