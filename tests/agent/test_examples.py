@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from cudal1_agent.data.analysis import NOTHING, analysis, techniques_of
+from cudal1_agent.data.analysis import NOTHING, analysis
 from cudal1_agent.data.examples import Pair, Program, by_length, slower, training_pairs
 from cudal1_agent.data.prompts import build_prompt, parse_answer
 from cudal1_agent.errors import CorpusError
@@ -85,18 +85,13 @@ def test_without_measurements_more_techniques_stand_for_faster() -> None:
         assert [one.source for one in ranked] == ["p0", "p1"]
 
 
-IN_PLACE = (
-    "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return torch.addcmul(x, x, x)\n"
-)
-
-
 def test_an_analysis_names_what_only_the_fastest_has_and_what_nobody_used() -> None:
-    plain = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x + x * x\n"
-    [tag] = techniques_of(IN_PLACE, "")
-    shown = [Exemplar(plain, 1.0), Exemplar(IN_PLACE, 1.5)]
-    assert analysis(shown, "", [tag, "tiling"]) == f"code2 is fastest (1.50). Only it has {tag}. Nobody used tiling."
-    equal = [Exemplar(plain, 1.5), Exemplar(IN_PLACE, 1.5)]
-    assert analysis(equal) == "code1 is fastest (1.50)."
+    shown = [Exemplar("a", 1.0), Exemplar("b", 1.5)]
+    tags = [["fusion"], ["fusion", "in_place"]]
+    said = analysis(shown, tags, ["in_place", "tiling"])
+    assert said == "code2 is fastest (1.50). Only it has in_place. Nobody used tiling."
+    assert analysis(shown, tags[::-1]) == "code2 is fastest (1.50). No technique tells it from the slower ones."
+    assert analysis([Exemplar("a", 1.5), Exemplar("b", 1.5)], tags) == "code1 is fastest (1.50)."
 
 
 def test_the_seed_decides_the_pairs() -> None:

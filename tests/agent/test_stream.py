@@ -14,6 +14,7 @@ from cudal1_agent.errors import ConfigError, CorpusError
 from cudal1_agent.policies.embedded import make_tokenizer
 from cudal1_agent.run.checkpoints import newest
 from cudal1_agent.settings import Settings, with_flags
+from cudal1_agent.stages import streaming
 from cudal1_agent.stages.sft import run_sft
 from cudal1_agent.stages.streaming import BATCHES, Batches, StreamState, encoder
 from cudal1_data import UnknownSuiteError
@@ -60,12 +61,12 @@ def test_workers_change_nothing() -> None:
 
 
 def test_test_data_and_held_out_programs_are_never_streamed() -> None:
-    whole = {pair.task for _, choices in first(made(), 60) for pair in choices}
-    tasks = [make_task(family, 3, number) for number in range(30) for family in ("softmax", "elementwise")]
+    whole = {pair.task for _, choices in first(made(), 30) for pair in choices}
+    tasks = [make_task(family, 3, number) for number in range(40) for family in ("softmax", "elementwise")]
     splits = {task.id: task.split for task in tasks}
     assert {splits[name] for name in whole} == {"train"}
     held = next(task for task in tasks if task.id in whole)
-    without = {pair.task for _, choices in first(made(held_out=(held,)), 60) for pair in choices}
+    without = {pair.task for _, choices in first(made(held_out=(held,)), 30) for pair in choices}
     assert held.id not in without
 
 
@@ -94,6 +95,7 @@ def tokenizer(stream: Stream) -> Any:
     return make_tokenizer(texts, vocabulary=600, context=4096)
 
 
+@pytest.mark.slow
 def test_batches_of_like_length_are_padded_by_less_than_a_tenth_and_resume_exactly() -> None:
     stream = made("generated?seed=0")
     encode = encoder(tokenizer(stream), chat={}, max_prompt=4096, max_length=4096)
@@ -124,12 +126,14 @@ def test_exemplars_are_dropped_until_an_example_fits_and_too_long_ones_are_left_
     assert max(len(row["input_ids"]) for row in rows) <= limit
 
 
-def test_a_stream_of_which_nothing_fits_is_given_up() -> None:
+def test_a_stream_of_which_nothing_fits_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "LONG", 8)
     batches = Batches(made(), lambda pair: None, 2, 0)
     with pytest.raises(CorpusError, match=r"too long even without exemplars; raise max_length"):
         next(batches())
 
 
+@pytest.mark.slow
 def test_training_on_a_stream_resumed_from_a_checkpoint_gives_the_same_model(tmp_path: Path) -> None:
     trl = {
         "max_steps": 4,

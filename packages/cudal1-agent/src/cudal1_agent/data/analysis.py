@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
-from cudal1_data.techniques import classify
 from cudal1_env.exemplars import Exemplar
 
 NOTHING = "There is nothing to compare."
 """Analysis of a prompt without previous programs."""
 
 
-def analysis(shown: Sequence[Exemplar], reference: str = "", wanted: Sequence[str] = ()) -> str:
+def analysis(shown: Sequence[Exemplar], tags: Sequence[Sequence[str]], wanted: Sequence[str] = ()) -> str:
     """Return which shown program is fastest, what tells it from the slower ones, and which technique nobody used.
 
     Args:
         shown: The programs that the prompt shows, in its order.
-        reference: The reference program; techniques are told beside it.
+        tags: The techniques of each.
         wanted: Techniques of the program that the answer goes on to write; those of them that no shown program has are
             named as unused.
 
-    >>> analysis([Exemplar("", 1.0), Exemplar("", 2.5)])
-    'code2 is fastest (2.50). No technique tells it from the slower ones.'
-    >>> analysis([Exemplar("", 2.5)], wanted=["fusion"])
+    >>> analysis([Exemplar("", 1.0), Exemplar("", 2.5)], [[], ["fusion"]])
+    'code2 is fastest (2.50). Only it has fusion.'
+    >>> analysis([Exemplar("", 2.5)], [[]], ["fusion"])
     'code1 is fastest (2.50). Nobody used fusion.'
     """
     if not shown:
         return NOTHING
     best = max(range(len(shown)), key=lambda index: shown[index].speedup)
-    tags = [techniques_of(exemplar.source, reference) for exemplar in shown]
     sentences = [f"code{best + 1} is fastest ({shown[best].speedup:.2f})."]
     slower = [index for index in range(len(shown)) if shown[index].speedup < shown[best].speedup]
     if slower:
@@ -39,10 +36,3 @@ def analysis(shown: Sequence[Exemplar], reference: str = "", wanted: Sequence[st
     if unused:
         sentences.append(f"Nobody used {', '.join(unused)}.")
     return " ".join(sentences)
-
-
-@lru_cache(maxsize=4096)
-def techniques_of(source: str, reference: str) -> tuple[str, ...]:
-    """Return the techniques that a program shows; none for what is no Python."""
-    tags = classify(source, reference)
-    return () if tags is None else tags.techniques

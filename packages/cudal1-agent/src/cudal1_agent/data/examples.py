@@ -115,19 +115,22 @@ def pairs_from(
         for index in rng.permutation(len(programs)):
             program = programs[int(index)]
             task = program.task
-            shown = slower(program, siblings[task.id, task.source], int(rng.choice(np.asarray(contexts))), rng)
-            pair = example(program, shown, prompt_of)
+            others = siblings[task.id, task.source]
+            shown = slower(program, others, int(rng.choice(np.asarray(contexts))), rng)
+            pair = example(program, shown, prompt_of, others)
             while shown and not fits(pair.prompt, pair.answer):
                 shown.remove(min(shown, key=lambda exemplar: exemplar.speedup))
-                pair = example(program, shown, prompt_of)
+                pair = example(program, shown, prompt_of, others)
             pairs.append(pair)
     return pairs[:count]
 
 
-def example(program: Program, shown: Sequence[Exemplar], prompt_of: PromptOf) -> Pair:
-    """Return the training example of a program whose prompt shows some exemplars."""
+def example(program: Program, shown: Sequence[Exemplar], prompt_of: PromptOf, siblings: Sequence[Program] = ()) -> Pair:
+    """Return the training example of a program whose prompt shows some exemplars, which are among its siblings."""
     design = f"Use {', '.join(program.techniques) or 'plain PyTorch'}."
-    answer = build_answer(analysis(shown, program.task.source, program.techniques), design, program.source)
+    techniques = {one.source: one.techniques for one in siblings}
+    found = analysis(shown, [techniques[one.source] for one in shown], program.techniques)
+    answer = build_answer(found, design, program.source)
     return Pair(program.task.id, prompt_of(program.task, shown), answer)
 
 

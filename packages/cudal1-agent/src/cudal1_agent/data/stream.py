@@ -100,10 +100,10 @@ class Stream:
         for index in rng.permutation(len(programs)):
             program = programs[int(index)]
             shown = slower(program, programs, int(rng.choice(np.asarray(self.contexts))), rng)
-            choices = [example(program, shown, prompt_of)]
+            choices = [example(program, shown, prompt_of, programs)]
             while shown:
                 shown.remove(min(shown, key=lambda exemplar: exemplar.speedup))
-                choices.append(example(program, shown, prompt_of))
+                choices.append(example(program, shown, prompt_of, programs))
             made.append(tuple(choices))
         return made
 
