@@ -45,6 +45,7 @@ SETTINGS = Settings.model_validate(
             },
             "contrast": {
                 "trl": {
+                    "mask_truncated_completions": False,
                     "max_steps": 5,
                     "per_device_train_batch_size": 8,
                     "num_generations": 4,

@@ -128,8 +128,8 @@ def test_a_run_on_test_data_is_marked_in_config_and_metrics(tmp_path: Path, monk
         session = Session(settings, folder, "cpu", True, tasks, verdicts, Progress())
         [best] = verdicts.judge([(tasks.train[0], "```python\nclass ModelNew: ...\n```")])
 
-        monkeypatch.setattr(evaluate, "TransformersPolicy", lambda *_, **__: ScriptedPolicy([]))
-        monkeypatch.setattr(evaluate, "plain_or_contrastive", lambda *_, **__: None)
+        monkeypatch.setattr(Session, "policy", lambda *_: ScriptedPolicy([]))
+        monkeypatch.setattr(evaluate, "prompts_for", lambda *_, **__: None)
         monkeypatch.setattr(Session, "prompts", lambda *_: None)
         monkeypatch.setattr(evaluate, "assess", lambda *_, **__: {TRAIN: [Assessed(best.task, best, True)]})
         evaluate.tabulate(session, None, stage="sft", model="m", before=None)

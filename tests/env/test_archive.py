@@ -81,7 +81,7 @@ def test_any_source_survives(source: str) -> None:
     added = evaluation(source=source)
     with Archive() as archive:
         archive.add(added)
-        assert archive.find(added.task, added.source_sha256) == added
+        assert archive.program(added.task, added.source_sha256) == [added]
 
 
 def test_variants_and_counts_keep_tasks_and_statuses_apart() -> None:
@@ -114,8 +114,9 @@ def test_find_gives_the_latest_of_a_program() -> None:
     early, late = evaluation(source=source, speedup=1.0), evaluation(source=source, speedup=1.1)
     with Archive() as archive:
         archive.add_all([early, late, evaluation("toy/other", source=source)])
-        assert archive.find("toy/add", early.source_sha256) == late
-        assert archive.find("toy/add", "0" * 64) is None
+        assert archive.program("toy/add", early.source_sha256)[-1] == late
+        assert archive.program("toy/add", "0" * 64) == []
+        assert archive.program("toy/add", early.source_sha256, after=archive.position()) == []
 
 
 def test_an_evaluation_delivered_twice_counts_once() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import shutil
 from collections.abc import Callable
 
@@ -99,18 +98,6 @@ class Findings(BaseModel):
         source = "measured here" if self.calibrated else "default; measure it with: cudal1-env doctor --calibrate"
         lines.append(f"spread    {100 * self.spread.sigma:.2f} % from trial to trial ({source})")
         return "\n".join(lines)
-
-
-def available_needs() -> set[str]:
-    """Return which of a variant's `needs` this machine has."""
-    needs: set[str] = set()
-    if shutil.which("gcc") is not None:
-        needs.add("compiler")
-    if all(shutil.which(name) is not None for name in ("nvcc", "g++", "ninja")):
-        needs.add("cuda")
-    if importlib.util.find_spec("triton") is not None:
-        needs.add("triton")
-    return needs
 
 
 def examine() -> Findings:

@@ -18,7 +18,8 @@ from cudal1_env.errors import SettingsError
 from cudal1_env.evaluator import Evaluator
 from cudal1_env.exemplars import Exemplar, ExemplarRule, exemplars_by_name, scored
 from cudal1_env.gate import MAX_REWARD_OF_MARKED, find_audit
-from cudal1_env.hardware import resolve_device
+from cudal1_env.hardware import available_needs, resolve_device
+from cudal1_env.known import Seeding, seed_archive
 from cudal1_env.local import LocalEvaluator
 from cudal1_env.records import Device, Evaluation, Precision
 from cudal1_env.remote import RemoteEvaluator
@@ -52,6 +53,7 @@ class EnvOptions(TypedDict, total=False):
     reward: Rule
     precision: Precision
     audit: str | Path | None
+    seed_variants: bool
     max_source_chars: int
     render_mode: str | None
 
@@ -137,6 +139,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         archive: str | Path | Archive | None = None,
         evaluator: Evaluator | str | None = None,
         audit: str | Path | None = "auto",
+        seed_variants: bool = False,
         max_source_chars: int = MAX_SOURCE_CHARS,
         render_mode: str | None = None,
     ) -> None:
@@ -156,6 +159,9 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
                 (`cudal1-env serve`). An `Evaluator` that is given is not closed.
             audit: What `cudal1-env audit --out` wrote: the tasks that it marked pay nothing above 1. `auto` is the
                 suite's own file, where there is one; None pays for every task.
+            seed_variants: When a task first comes up, measure programs that are known for it (its own variants, and
+                what templates write) until the archive has six in three score buckets, where there are so many. Then
+                the first observation has exemplars. On held-out tasks a policy sees known answers with it.
             max_source_chars: Longest text of an answer, a reference or an exemplar, in characters.
             render_mode: None or `ansi`.
 
@@ -169,6 +175,10 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             raise SettingsError(f"expected render_mode None or 'ansi', got {render_mode!r}")
         if attempts < 1 or exemplars < 0:
             raise SettingsError(f"expected attempts >= 1 and exemplars >= 0, got {attempts} and {exemplars}")
+        if seed_variants and precision == "correct":
+            raise SettingsError(
+                "seed_variants needs speedups, but precision='correct' times nothing; leave one of them out"
+            )
         self.render_mode = render_mode
         self.evaluator, self._own, self.device = choose_evaluator(evaluator, device)
         self.suite = suite if isinstance(suite, Suite) else load_suite(suite, device=self.device)
@@ -180,6 +190,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self.max_source_chars = max_source_chars
         self._reward: Rule = reward
         self._rule = exemplars_by_name(exemplar_rule)
+        self._seeding = Seeding() if seed_variants else None
         self.audit = find_audit(audit, self.suite.name, self.device)
         self._check_tasks()
 
@@ -218,6 +229,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         Raises:
             UnknownTaskError: No task of this environment has that id; the message offers the nearest.
             SettingsError: An option other than `task`.
+            MachineError: The machine broke while known variants were measured (`seed_variants`).
         """
         super().reset(seed=seed)
         chosen = dict(options or {})
@@ -232,6 +244,8 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self._attempt = 0
         self._last = None
         self._complaint = None if self.audit is None else self.audit.complaint(self._task)
+        if self._seeding is not None:
+            self._seed(self._task, self._seeding)
         return self._observation(), {"task": self.task.id, "level": self.task.level}
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -294,6 +308,12 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
     def close(self) -> None:
         """Close the judge and the archive that this environment made; the judge's seeds go into the archive first."""
         close_owned(self._own, self.archive if self._owns_archive else None, disclose_to=self.archive)
+
+    def _seed(self, task: Task, seeding: Seeding) -> None:
+        def measure(jobs: list[tuple[Task, str]]) -> None:
+            evaluate_answers(self.evaluator, jobs, precision=self.precision, archive=self.archive)
+
+        seed_archive([task], self.archive, measure, device=self.device, have=available_needs(), seeding=seeding)
 
     def _observation(self) -> Observation:
         variants = scored(self.archive.variants(self.task.id), task_source=self.task.source)

@@ -68,8 +68,13 @@ def _service(settings: Settings) -> RemoteEvaluator:
 def close_judge(judge: Judge | RemoteEvaluator, archive: Archive) -> None:
     """Stop the judge; seeds that will never be used again go into the archive first."""
     with closing(judge):
-        for commitment, seed in judge.retire().items():
-            archive.disclose(commitment, seed)
+        retire_inputs(judge, archive)
+
+
+def retire_inputs(judge: Judge, archive: Archive) -> None:
+    """Let the judge draw new inputs for every task from now on; the seeds of the old ones go into the archive."""
+    for commitment, seed in judge.retire().items():
+        archive.disclose(commitment, seed)
 
 
 def stays_on_cpu(settings: Settings) -> bool:
