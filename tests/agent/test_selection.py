@@ -250,7 +250,7 @@ def test_a_corpus_is_a_file_or_an_exported_folder(pairs: list[Pair], tmp_path: P
     assert select_pairs(folder, ALL, "cuda").tasks == select_pairs(path, ALL, "cuda").tasks
     with pytest.raises(CorpusError, match=r"no corpus file .*none\.parquet; name another"):
         select_pairs(tmp_path / "none.parquet", ALL, "cuda")
-    with pytest.raises(CorpusError, match=r"no corpus file .*pairs\.parquet"):
+    with pytest.raises(CorpusError, match=r"no corpus file "):
         select_pairs(tmp_path, ALL, "cuda")
     with pytest.raises(CorpusError, match="is empty"):
         select_pairs(saved(Corpus(), tmp_path), ALL, "cuda")

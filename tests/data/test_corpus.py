@@ -15,15 +15,17 @@ import pyarrow.parquet
 import pytest
 from cudal1_data import load_suite, load_task
 from cudal1_data.cli import main
-from cudal1_data.corpus import BUNDLED, Corpus, Pair, corpus_file, load_corpus
+from cudal1_data.corpus import BUNDLED, Corpus, Pair, corpus_files, load_corpus
 from cudal1_data.corpus.build import MOST_OF_A_SKELETON, build, render
 from cudal1_data.corpus.card import card
 from cudal1_data.corpus.failures import FAILURES
 from cudal1_data.corpus.merge import merge
 from cudal1_data.corpus.stats import stats
 from cudal1_data.errors import DataError
-from cudal1_data.hashes import digest
+from cudal1_data.hashes import digest, text_hash
 from cudal1_data.kernelgen.codegen.rewrites import plain_program
+from cudal1_data.sources import kernelbench
+from cudal1_data.task import Split
 from first_stream import stored_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -368,7 +370,7 @@ def test_the_error_for_a_line_without_a_record_is_a_sentence(pairs: list[Pair], 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("", r"the folder .* has no pairs\.parquet"),
+        ("", r"the folder .* has none of train\.parquet"),
         ("none.parquet", r"no corpus file .*none\.parquet"),
         ("none.jsonl", r"no corpus file .*none\.jsonl"),
     ],
@@ -402,17 +404,17 @@ def test_an_empty_corpus_has_no_techniques() -> None:
 
 def test_the_card_names_the_machines(pairs: list[Pair], tmp_path: Path) -> None:
     corpus = Corpus(pairs)
-    assert "no judge has seen these programs" in card(stats(corpus), "pairs.parquet")
+    assert "no judge has seen these programs" in card(corpus)
     merge(corpus, written(tmp_path / "r.jsonl", record(pairs[0]), record(pairs[1], 2) | {"precision": "report"}))
-    text = card(stats(corpus), "pairs.parquet")
+    text = card(corpus)
     assert "machine, evaluations: a GPU 2\n" in text
     assert "intervals than `training`): training 1, report 1\n" in text
     assert "protocol (figures of two versions do not compare): 1 2\n" in text
 
 
 def test_the_bundled_card_is_the_one_that_is_written_today() -> None:
-    bundled = corpus_file(BUNDLED)
-    assert bundled.with_name("README.md").read_text() == card(stats(load_corpus(BUNDLED)), bundled.name)
+    (bundled, *_) = corpus_files(BUNDLED)
+    assert bundled.with_name("README.md").read_text() == card(load_corpus(BUNDLED))
 
 
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -436,6 +438,42 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["corpus", "export", str(out), str(folder), "--verified"]) == 0
     assert main(["corpus", "export", str(out), str(folder)]) == 2
     assert "14 pairs of 2 references" in (folder / "README.md").read_text()
+
+
+def test_an_export_has_a_file_for_each_split(pairs: list[Pair], tmp_path: Path) -> None:
+    splits: tuple[Split, ...] = ("train", "test")
+    corpus = Corpus(pair.model_copy(update={"split": splits[place % 2]}) for place, pair in enumerate(pairs))
+    corpus.save(tmp_path / "c.parquet")
+    assert main(["corpus", "export", str(tmp_path / "c.parquet"), str(tmp_path / "d")]) == 0
+    assert {path.name for path in (tmp_path / "d").iterdir()} == {"README.md", "train.parquet", "test.parquet"}
+    for split in splits:
+        assert {pair.split for pair in load_corpus(tmp_path / "d" / f"{split}.parquet")} == {split}
+        assert f"- split: {split}\n    path: {split}.parquet" in (tmp_path / "d" / "README.md").read_text()
+    assert list(load_corpus(tmp_path / "d")) == list(corpus)
+
+
+def test_programs_for_kernelbench_never_enter_a_corpus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By id, and by the text of a reference under another name."""
+    out, suite = tmp_path / "c.parquet", tmp_path / "suite.jsonl"
+    reference = load_task("starter/layer_norm_manual").source
+    suite.write_text(json.dumps({"code": reference, "level": 1, "name": "12_Norm", "problem_id": 12}) + "\n")
+    assert main(["corpus", "build", str(out), str(suite), "--per-task", "1"]) == 2
+    assert "is a reference of KernelBench: programs for these never enter a training corpus" in capsys.readouterr().err
+    assert not out.exists()
+    known = dict(kernelbench.notes())
+    known["level1/12"] = known["level1/12"].model_copy(update={"program": text_hash(reference)})
+    monkeypatch.setattr(kernelbench, "notes", lambda: known)
+    assert main(["corpus", "build", str(out), "starter:layer_norm_manual"]) == 2
+    assert "starter/layer_norm_manual is a reference of KernelBench" in capsys.readouterr().err
+
+
+def test_records_of_kernelbench_never_enter_a_corpus(pairs: list[Pair], tmp_path: Path) -> None:
+    corpus = Corpus()
+    done = merge(corpus, written(tmp_path / "r.jsonl", record(pairs[0]) | {"task": "cuda-l1/level2/7"}))
+    assert len(corpus) == 0
+    assert "cuda-l1/level2/7 is a reference of KernelBench" in done.left_out[0]
 
 
 def test_datasets_reads_an_export(pairs: list[Pair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,7 +501,8 @@ def test_every_starter_task_has_six_variants_and_test_tasks_stay_test_tasks() ->
 
 
 def test_the_bundled_pairs_have_the_verdicts_of_the_records(result_file: Callable[[str], Path]) -> None:
-    verified, unverified = load_corpus("bundled"), load_corpus(corpus_file("bundled").with_name("unverified.parquet"))
+    verified = load_corpus("bundled")
+    unverified = load_corpus(corpus_files("bundled")[0].with_name("unverified.parquet"))
     assert len(verified) > 1000
     assert all(pair.verified for pair in verified)
     pairs = [*verified, *unverified]
@@ -477,7 +516,7 @@ def test_the_bundled_pairs_have_the_verdicts_of_the_records(result_file: Callabl
 
 
 def test_the_bundled_unverified_pairs_are_judged_and_none_is_correct_on_a_gpu() -> None:
-    unverified = load_corpus(corpus_file("bundled").with_name("unverified.parquet"))
+    unverified = load_corpus(corpus_files("bundled")[0].with_name("unverified.parquet"))
     assert all(pair.evaluations and not pair.verified for pair in unverified)
     assert {one.status for pair in unverified for one in pair.evaluations if one.device == "cuda"} == {
         "UNSTABLE",

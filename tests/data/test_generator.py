@@ -348,7 +348,7 @@ def test_the_numbers_of_an_operator_are_those_of_its_text(operator) -> None:
 
 
 def test_rounding_is_not_magnified_where_millions_of_values_are_drawn() -> None:
-    tasks = load_suite("generated:softmax+scan?n=376&seed=0")
+    tasks = load_suite("generated:softmax+scan?n=160&seed=0")
     structures = [tag_of(task, "structure") for task in tasks]
     assert sum(bool(re.search(r"softm(ax|in)\[columns\]", text)) for text in structures) > 1
     assert sum("cumprod[" in text for text in structures) > 1
@@ -413,11 +413,10 @@ BY_NAME = {one.name: one for one in (*UNARY, *SCALARS, *BINARY, *MASKED)}
         ("sigmoid", "decay"),
         ("softplus", "elu"),
         ("tanh", "hardswish"),
-        ("root", "leaky_relu"),
+        ("decay", "leaky_relu"),
         ("abs", "square"),
         ("abs", "cos"),
         ("log1p_abs", "sigmoid"),
-        ("softplus", "bump"),
         ("root", "square"),
         ("relu", "relu"),
     ],
@@ -425,7 +424,8 @@ BY_NAME = {one.name: one for one in (*UNARY, *SCALARS, *BINARY, *MASKED)}
 def test_an_operator_that_another_makes_useless_is_not_drawn(first: str, then: str) -> None:
     inner = pointwise(BY_NAME[first], value("x"))
     assert inner is not None
-    assert pointwise(BY_NAME[then], inner) is None
+    constant = BY_NAME[then].constants[0] if BY_NAME[then].constants else None
+    assert pointwise(BY_NAME[then], inner, constant=constant) is None
 
 
 def test_a_clamp_beyond_its_operand_and_a_maximum_of_values_that_never_meet_do_nothing() -> None:
@@ -449,9 +449,8 @@ def test_an_absolute_value_that_is_never_needed_in_practice_is_not_drawn() -> No
 def test_results_lie_within_an_operator_s_bounds(operator: Operator, data: st.DataObject) -> None:
     masked = operator in MASKED
     lows = [0.0 if masked and place else data.draw(st.sampled_from([-3.0, -0.5, 0.0, 1.0])) for place in range(2)]
-    highs = [
-        1.0 if masked and place else low + data.draw(st.sampled_from([0.5, 2.0])) for place, low in enumerate(lows)
-    ]
+    wide = [data.draw(st.sampled_from([0.5, 2.0])) for _ in range(2)]
+    highs = [1.0 if masked and place else low + wide[place] for place, low in enumerate(lows)]
     operands = [Interval(low, high) for low, high in zip(lows, highs, strict=True)]
     count = 1 if operator in (*UNARY, *SCALARS) else 2
     constants = operator.constants[:1]
@@ -511,21 +510,20 @@ def test_sizes_on_a_gpu_are_those_of_current_models() -> None:
 
 
 def test_no_set_of_heavy_operators_stands_in_two_splits() -> None:
-    suite = load_suite("generated?n=320&seed=11&split_by=operators")
+    suite = load_suite("generated?n=96&seed=11&split_by=operators")
     splits: dict[str, set[str]] = {}
     for task in suite:
         splits.setdefault(tag_of(task, "heavy"), set()).add(task.split)
     assert all(len(found) == 1 for found in splits.values())
     assert {split for found in splits.values() for split in found} == {"train", "validation", "test"}
-    assert [task.source for task in suite] == [task.source for task in ALL]
+    assert all(task.source == ALL[task.id].source for task in suite)
 
 
 def test_held_out_families_are_the_test() -> None:
-    suite = load_suite("generated?n=160&seed=11&held_out=scan+norm")
+    suite = load_suite("generated:scan+norm+loss+softmax?n=32&seed=11&held_out=scan+norm")
     assert {tag_of(task, "family") for task in suite.test} == {"scan", "norm"}
     assert not {"scan", "norm"} & {tag_of(task, "family") for task in [*suite.train, *suite.validation]}
-    usual = load_suite("generated?n=160&seed=11")
-    assert {task.id for task in suite.train} <= {task.id for task in usual.train}
+    assert {task.id for task in suite.train} <= {task.id for task in ALL.train}
 
 
 def test_unknown_held_out_families_are_named() -> None:

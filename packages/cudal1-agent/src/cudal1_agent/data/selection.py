@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cudal1_data import Device, Task
-from cudal1_data.corpus import BUNDLED, Pair, Speedup, corpus_file, load_corpus
+from cudal1_data.corpus import BUNDLED, Pair, Speedup, corpus_files, load_corpus
 from cudal1_data.corpus.model import NOISE
 from cudal1_data.hashes import digest
 from cudal1_env.records import PROTOCOL_VERSION, Status
@@ -134,19 +134,23 @@ class CorpusSelection:
 
 
 def corpus_sha256(path: Path) -> str:
-    """Return the hash of a corpus's file.
+    """Return the hash of a corpus's file, or of all its files one after another.
 
     Raises:
         CorpusError: There is none.
     """
-    file = corpus_file(path)
-    if not file.is_file():
+    files = corpus_files(path)
+    if not files or not files[0].is_file():
         raise CorpusError(
-            f"no corpus file {file}; name another (a .parquet or .jsonl file, or a folder of cudal1-data corpus "
-            f"export), or make one: cudal1-data corpus build {file}"
+            f"no corpus file {path}; name another (a .parquet or .jsonl file, or a folder of cudal1-data corpus "
+            "export), or make one: cudal1-data corpus build FILE.parquet"
         )
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+    whole = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as opened:
+            while part := opened.read(1 << 20):
+                whole.update(part)
+    return whole.hexdigest()
 
 
 def select_pairs(
@@ -287,9 +291,11 @@ def _nothing_left(path: Path, left: Mapping[Exclusion, int], device: Device) -> 
         return f"the corpus {path} is empty; fill it with cudal1-data corpus build"
     # Advice on the most frequent reason, and on the reason that comes last in the order of checks.
     reasons = dict.fromkeys([max(left, key=lambda why: left[why]), [why for why in Exclusion if left.get(why)][-1]])
-    todo = "; or ".join(_ADVICE[why].format(path=corpus_file(path), device=device) for why in reasons)
-    if path == BUNDLED:
-        todo = f"write it to a folder of your own (cudal1-data corpus export {path} FOLDER) and use that; or {todo}"
+    whole = path == BUNDLED or path.is_dir()
+    file = "FILE.parquet" if whole else path
+    todo = "; or ".join(_ADVICE[why].format(path=file, device=device) for why in reasons)
+    if whole:
+        todo = f"write it to a file of your own (cudal1-data corpus export {path} {file}) and use that; or {todo}"
     return (
         f"none of the {total} pairs in {path} can be learnt on {device} (left out: "
         f"{listed({why: left[why] for why in Exclusion if why in left})}); {todo}"

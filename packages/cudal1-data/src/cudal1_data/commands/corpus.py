@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,12 +19,13 @@ from cudal1_data.corpus.card import card
 from cudal1_data.corpus.merge import merge
 from cudal1_data.corpus.model import Pair
 from cudal1_data.corpus.stats import stats
-from cudal1_data.corpus.store import PAIRS, Corpus, check_ending, load_corpus
+from cudal1_data.corpus.store import SPLITS, Corpus, check_ending, load_corpus
 from cudal1_data.errors import DataError
 from cudal1_data.progress import paced
 from cudal1_data.sources import load_suite
 from cudal1_data.sources.export import names_folder
-from cudal1_data.task import Device
+from cudal1_data.sources.kernelbench import is_kernelbench
+from cudal1_data.task import Device, Task
 
 
 class Build(BaseModel):
@@ -57,6 +59,7 @@ class Build(BaseModel):
         for spec in self.suites:
             suite = load_suite(spec, device=self.device)
             report_broken(suite)
+            _refuse_kernelbench(suite)
             for task in paced(suite, len(suite), f"tasks of {suite.name} built"):
                 pairs = list(build([task], per_task=self.per_task, failures=self.failures))
                 for pair in pairs:
@@ -67,6 +70,20 @@ class Build(BaseModel):
         corpus.save(self.out)
         made = len(corpus) - before
         print(f"{made} pairs made in {elapsed_s:.1f} s, {len(corpus)} in {self.out}", file=sys.stderr)
+
+
+def _refuse_kernelbench(tasks: Iterable[Task]) -> None:
+    """Programs for KernelBench's references are what others report on: they never enter a corpus.
+
+    Raises:
+        DataError: A task is one of KernelBench's, by its id or its reference's text.
+    """
+    found = [task.id for task in tasks if is_kernelbench(task.id, task.source)]
+    if found:
+        raise DataError(
+            f"{found[0]} is a reference of KernelBench{f', and so are {len(found) - 1} more' if found[1:] else ''}: "
+            "programs for these never enter a training corpus; name suites without them"
+        )
 
 
 class StatsCommand(BaseModel):
@@ -111,7 +128,7 @@ class Merge(BaseModel):
 
 
 class ExportCorpus(BaseModel):
-    """Write a corpus as a dataset: a folder with Parquet and a card, or one .parquet or .jsonl file."""
+    """Write a corpus as a dataset: a folder with a Parquet file for each split and a card, or one file."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -140,8 +157,11 @@ class ExportCorpus(BaseModel):
         if not names_folder(self.out):
             kept.save(self.out)
         else:
-            kept.save(self.out / PAIRS)
-            (self.out / "README.md").write_text(card(stats(kept), PAIRS), encoding="utf-8")
+            for split in SPLITS:
+                some = Corpus(pair for pair in kept if pair.split == split)
+                if len(some):
+                    some.save(self.out / f"{split}.parquet")
+            (self.out / "README.md").write_text(card(kept), encoding="utf-8")
         print(f"{len(kept)} of {len(whole)} pairs written to {self.out}", file=sys.stderr)
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from tyro.conf import Positional
 
 from cudal1_data.commands.broken import first_names, report_broken
-from cudal1_data.corpus.store import BUNDLED, PAIRS, load_corpus
+from cudal1_data.corpus.store import BUNDLED, corpus_files, load_corpus
 from cudal1_data.errors import BrokenTaskError, DataError
 from cudal1_data.faults import fault_text
 from cudal1_data.parquet import each_row
@@ -151,7 +151,7 @@ def table_text(rows: tuple[TechniqueRow, ...]) -> str:
 
 def _is_corpus(path: Path) -> bool:
     """Whether a file or folder holds pairs, by its first row."""
-    if path == BUNDLED or (path / PAIRS).is_file():
+    if path == BUNDLED or (path.is_dir() and corpus_files(path)):
         return True
     if path.suffix not in (".parquet", ".jsonl"):
         return False

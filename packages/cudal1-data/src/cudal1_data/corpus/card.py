@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cudal1_data.corpus.stats import Stats, listed
+from cudal1_data.corpus.stats import Stats, listed, stats
+from cudal1_data.corpus.store import SPLITS, Corpus
 
 _CARD = """---
 license: apache-2.0
@@ -10,7 +11,8 @@ language: [code]
 tags: [cuda, triton, pytorch, code-optimization]
 configs:
 - config_name: default
-  data_files: {file}
+  data_files:
+{files}
 ---
 # GPU program variants with verdicts
 
@@ -41,20 +43,19 @@ Pairs of a PyTorch reference and a program that is meant to compute the same, wi
 - `label` says what a template meant to write; only `verified` says that a judge agreed, and
   `evaluations` may say otherwise.
 - Programs carry their task's sizes as constants: they are variants of the reference at that size alone.
-- Programs are generated from templates; many differ in parameters only. Split by `task`, never by row.
+- Programs are generated from templates; many differ in parameters only. The files are split by `task`, never by row.
 - Failures include programs that never return. Nothing here should be run outside a sandbox.
-- Tasks whose `split` is `test`, and those with `overlaps` where KernelBench is the test, are not for training.
+- Pairs in `test.parquet`, and those with `overlaps` where KernelBench is the test, are not for training. No pair is for
+  one of KernelBench's own references.
 """
 
 
-def card(stats: Stats, file: str) -> str:
-    """Return the card.
-
-    Args:
-        stats: The corpus in numbers.
-        file: Name of the Parquet file in the same folder.
-    """
-    return _CARD.format(file=file, stats=f"```\n{stats.text()}\n```", measured=_measured(stats))
+def card(corpus: Corpus) -> str:
+    """Return the card of a folder with a Parquet file for each split of a corpus."""
+    splits = {pair.split for pair in corpus}
+    files = "\n".join(f"  - split: {one}\n    path: {one}.parquet" for one in SPLITS if one in splits)
+    counted = stats(corpus)
+    return _CARD.format(files=files, stats=f"```\n{counted.text()}\n```", measured=_measured(counted))
 
 
 def _measured(stats: Stats) -> str:

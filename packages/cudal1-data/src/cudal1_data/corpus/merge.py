@@ -14,6 +14,7 @@ from cudal1_data.errors import DataError
 from cudal1_data.faults import fault_text
 from cudal1_data.hashes import digest
 from cudal1_data.kernelgen.make import BACKENDS
+from cudal1_data.sources.kernelbench import is_kernelbench
 from cudal1_data.techniques import classify
 
 OTHER = "other"
@@ -102,6 +103,10 @@ def merge(corpus: Corpus, path: Path) -> Merged:
             record = _read(line, where)
             if record is None or record.machine is None:
                 done.left_out.append(f"{where}: the program never reached a machine")
+            elif (record.task_sha256, record.source_sha256) not in corpus and is_kernelbench(
+                record.task, record.task_source
+            ):
+                done.left_out.append(f"{where}: {record.task} is a reference of KernelBench, for tests alone")
             elif record.without_texts:
                 bare.append((where, record))
             else:

@@ -6,7 +6,7 @@ import importlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -15,9 +15,11 @@ from cudal1_data.corpus.old_names import OLD_FIELDS
 from cudal1_data.errors import DataError
 from cudal1_data.faults import fault_text
 from cudal1_data.parquet import each_row
+from cudal1_data.task import Split
 
-PAIRS = "pairs.parquet"
-"""The corpus in a folder that `cudal1-data corpus export` writes."""
+SPLITS = tuple(get_args(Split))
+FILES = (*(f"{split}.parquet" for split in SPLITS), "pairs.parquet")
+"""The corpus in a folder that `cudal1-data corpus export` writes: a file for each split. Earlier versions wrote one."""
 
 BUNDLED = Path("bundled")
 """Stands for the corpus that comes with the package: pairs that a judge on a GPU found correct."""
@@ -138,8 +140,8 @@ def check_ending(path: Path) -> None:
         raise DataError(f"cannot write a corpus to {path}: name a file that ends in .parquet or .jsonl")
 
 
-def corpus_file(path: Path | str) -> Path:
-    """Return the file of a corpus: the path itself, the one in a folder that `corpus export` wrote, or the package's.
+def corpus_files(path: Path | str) -> tuple[Path, ...]:
+    """Return the files of a corpus: the path itself, those in a folder that `corpus export` wrote, or the package's.
 
     Raises:
         DataError: The name of the package's is somebody's file or folder, too.
@@ -152,7 +154,7 @@ def corpus_file(path: Path | str) -> Path:
                 "rename it, or name it by its whole path"
             )
         path = Path(__file__).parent / BUNDLED
-    return path / PAIRS if path.is_dir() else path
+    return tuple(path / name for name in FILES if (path / name).is_file()) if path.is_dir() else (path,)
 
 
 def load_corpus(path: Path | str) -> Corpus:
@@ -165,15 +167,15 @@ def load_corpus(path: Path | str) -> Corpus:
         DataError: The file is none, or not there; the message names it, and the line or row.
         OSError: The file cannot be read.
     """
-    file = corpus_file(path)
-    if file.suffix in (".parquet", ".jsonl") and not file.is_file():
-        raise _missing(Path(path), file)
-    if file.suffix == ".parquet":
-        return Corpus(_pair(row, file, number) for number, row in enumerate(each_row(file), 1))
-    if file.suffix == ".jsonl":
-        with file.open("rb") as lines:
-            return Corpus(_line(line, file, number) for number, line in enumerate(lines, 1) if line.strip())
-    raise DataError(f"{path} is no corpus: name a .parquet or .jsonl file, or a folder with {PAIRS}")
+    files = corpus_files(path)
+    if not files or (files[0].suffix in (".parquet", ".jsonl") and not files[0].is_file()):
+        raise _missing(Path(path))
+    if files[0].suffix == ".parquet":
+        return Corpus(_pair(row, file, number) for file in files for number, row in enumerate(each_row(file), 1))
+    if files[0].suffix == ".jsonl":
+        with files[0].open("rb") as lines:
+            return Corpus(_line(line, files[0], number) for number, line in enumerate(lines, 1) if line.strip())
+    raise DataError(f"{path} is no corpus: name a .parquet or .jsonl file, or a folder with {', '.join(FILES)}")
 
 
 def _place(pair: Pair) -> tuple[str, ...]:
@@ -200,13 +202,13 @@ def _fault(path: Path, place: str, reason: str) -> DataError:
     return DataError(f"{path}: expected a pair of a corpus in {place}: {reason}")
 
 
-def _missing(path: Path, file: Path) -> DataError:
+def _missing(path: Path) -> DataError:
     if path.is_dir():
         return DataError(
-            f"the folder {path} has no {PAIRS}, which `cudal1-data corpus export` writes; "
+            f"the folder {path} has none of {', '.join(FILES[:-1])}, which `cudal1-data corpus export` writes; "
             "name the .parquet or .jsonl file of the corpus"
         )
-    return DataError(f"no corpus file {file}; `cudal1-data corpus build` makes one, `bundled` is the package's own")
+    return DataError(f"no corpus file {path}; `cudal1-data corpus build` makes one, `bundled` is the package's own")
 
 
 def _write_lines(pairs: list[Pair], path: Path) -> None:

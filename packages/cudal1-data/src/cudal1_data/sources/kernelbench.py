@@ -172,6 +172,15 @@ def same_tasks(tasks: Iterable[Task], test: Iterable[Task]) -> dict[str, Same]:
     return found
 
 
+def is_kernelbench(task_id: str, source: str) -> bool:
+    """Whether a task is one of KernelBench's: by its id, or by its reference's text up to sizes, texts and comments.
+
+    >>> is_kernelbench("cuda-l1/level1/12", ""), is_kernelbench("starter/diag_matmul", "")
+    (True, False)
+    """
+    return place_of(task_id) is not None or bool(source and text_hash(source) in places_by_text(notes()))
+
+
 def _signs(task: Task, by_text: Mapping[str, tuple[str, ...]]) -> list[tuple[Why, str]]:
     """Return what a task shares with others that ask for the same, the surest first."""
     by_id, named = place_of(task.id), place_of(task.overlaps or "")

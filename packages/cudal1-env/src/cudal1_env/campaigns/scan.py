@@ -36,7 +36,8 @@ TIMEOUT_S = 120.0
 class Scan(BaseModel):
     """What was measured of one task; the fields are those of `cudal1_worker.scan.measured`."""
 
-    model_config = ConfigDict(frozen=True)
+    # What is measured of outputs that are not finite may be no number.
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
     task: str
     """Task id."""
@@ -83,7 +84,7 @@ class Scan(BaseModel):
             ("weight", LEAST_WEIGHT_EFFECT, self.weights),
         ):
             for name, (share, effect) in parts.items():
-                if effect < least or (kind == "input" and share < LEAST_CHANGED):
+                if not effect >= least or (kind == "input" and share < LEAST_CHANGED):  # not a number is no effect
                     found.append(f"{kind} {name} hardly matters (share {share:.2g}, change {effect:.2g})")
         if self.error > MOST_ERROR:
             found.append(f"ill-conditioned (median error {self.error:.2g})")

@@ -133,4 +133,6 @@ def _area(program: Program, draw: Draw) -> Value:
     program.cost_ns += 6.0
     rows = combine("cumsum", f"torch.cumsum({h.text} / COLS**0.5, dim=-1)", _DIMS, h.grid, h, detail="rows")
     text = f"torch.cumsum({rows.text} / ROWS**0.5, dim=-2)"
-    return combine("cumsum", text, _DIMS, grid.mixed(draw, h.grid), rows, detail="columns")
+    return combine(
+        "cumsum", text, _DIMS, grid.mixed(draw, h.grid, spread=0.6 * grid.size(h.grid.values)), rows, detail="columns"
+    )
