@@ -31,7 +31,7 @@ from cudal1_env.reward import reward_of
 from cudal1_env.testing.programs import REFUSED, programs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from env.doubles import program, suite
+from doubles.evaluator import program, suite
 from env.services import PreparedJudge, serving
 
 

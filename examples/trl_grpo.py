@@ -24,7 +24,7 @@ def main() -> None:
     options = parser.parse_args()
 
     from datasets import Dataset
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportPrivateImportUsage]
 
     evaluator = RemoteEvaluator(options.url) if options.url else LocalEvaluator(resolve_device("auto"))
     suite = load_suite("starter", device=evaluator.device).train

@@ -29,7 +29,7 @@ class HonestAtLast(HashEvaluator):
         self.precisions: list[Precision] = []
 
     def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
-        self.precisions += [precision] * len(jobs)
+        self.precisions.extend(precision for _ in jobs)
         return [evaluation(task, source, 1.2, precision) for task, source in jobs]
 
 

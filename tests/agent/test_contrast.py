@@ -155,6 +155,7 @@ def advantages(tmp_path: Path, arm: str, rewards: Sequence[float | None]) -> lis
         train_dataset=Dataset.from_list([{"prompt": "", "task": "a"}, {"prompt": "", "task": "b"}]),
         processing_class=AutoTokenizer.from_pretrained(folder),
     )
+    assert trainer.model is not None
     trainer.model.train()
     rows = [{"prompt": "", "task": name} for name in ("a", "a", "b", "b")]
     return trainer._generate_and_score_completions(rows)["advantages"].tolist()
@@ -175,18 +176,17 @@ def test_the_arm_decides_scale_rewards_and_a_table_may_not() -> None:
 
 
 @pytest.mark.parametrize("arm", ["bucket", "evolution"])
-def test_evolution_shows_exemplars_and_leaves_the_weights_as_they_are(tmp_path: Path, arm: str) -> None:
+def test_evolution_shows_exemplars_and_leaves_the_weights_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arm: str
+) -> None:
     trl = {"mask_truncated_completions": False, "learning_rate": 0.01, "warmup_steps": 0, "weight_decay": 0.1}
     flags = {"contrast": {"arm": arm, "reward": "speedup", "trl": trl}}
     with session(tmp_path / "run", with_flags(SETTINGS, flags)) as run:
         model, folder = run.folder.path / "model", tmp_path / "stage"
         seed(run, None)
         # An untrained model writes no program, so rewards are drawn from the texts here.
-        Scorer.__call__, judged = lambda self, completions, **more: _by_text(self, completions, **more), Scorer.__call__
-        try:
-            run_contrast(run, None, model=model, folder=folder)
-        finally:
-            Scorer.__call__ = judged
+        monkeypatch.setattr(Scorer, "__call__", lambda self, completions, **more: _by_text(self, completions, **more))
+        run_contrast(run, None, model=model, folder=folder)
         before, after = (path / "model.safetensors" for path in (model, folder / "model"))
         assert (before.read_bytes() == after.read_bytes()) == (arm == "evolution")
 

@@ -14,7 +14,7 @@ import pytest
 from cudal1_agent.errors import ConfigError
 from cudal1_agent.run.judge import make_judge, program_device
 from cudal1_agent.settings import PRETRAINED, Settings, differences, load_settings, merged, read_config, with_flags
-from env.doubles import program, suite
+from doubles.evaluator import program, suite
 from env.services import serving
 
 CONFIGS = Path(__file__).parents[2] / "configs"

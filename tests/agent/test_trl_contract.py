@@ -63,7 +63,7 @@ def test_every_step_generates_from_the_prompt_written_for_it(tmp_path: Path) -> 
     generated: list[list[str]] = []
     generate = trainer._generate
 
-    def spy(prompts: list[str]) -> Any:
+    def spy(prompts: Any) -> Any:
         generated.append(list(prompts))
         return generate(prompts)
 

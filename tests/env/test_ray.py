@@ -54,10 +54,11 @@ def free_port() -> int:
 def cluster() -> Iterator[Any]:
     ray = pytest.importorskip("ray", reason="needs the extra ray: uv run --extra ray")
     import env.services
+    from doubles import evaluator
     from ray import cloudpickle  # pyright: ignore[reportMissingImports]
     from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
 
-    for module in (doubles.evaluator, env.services, __import__(__name__)):
+    for module in (evaluator, env.services, __import__(__name__)):
         cloudpickle.register_pickle_by_value(module)
     two = Cluster()
     for more in ({"include_dashboard": False}, {}):

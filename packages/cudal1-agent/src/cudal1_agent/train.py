@@ -210,7 +210,7 @@ def dry_run(settings: Settings, run_dir: Path) -> str:
     """
     quiet_libraries()
     check_settings(settings, run_dir)
-    device = resolve_device(settings.device)
+    device = program_device(settings)
     tasks = tasks_of(settings, device, notify=Progress().line)
     needed = room_for(settings, run_dir, use_cpu=stays_on_cpu(settings))
     if settings.model is not None:

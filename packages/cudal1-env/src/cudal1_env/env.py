@@ -180,6 +180,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
                 "seed_variants needs speedups, but precision='correct' times nothing; leave one of them out"
             )
         self.render_mode = render_mode
+        self.device: Device
         self.evaluator, self._own, self.device = choose_evaluator(evaluator, device)
         self.suite = suite if isinstance(suite, Suite) else load_suite(suite, device=self.device)
         self.split: Split | None = split

@@ -71,7 +71,7 @@ def close_judge(judge: Judge | RemoteEvaluator, archive: Archive) -> None:
         retire_inputs(judge, archive)
 
 
-def retire_inputs(judge: Judge, archive: Archive) -> None:
+def retire_inputs(judge: Judge | RemoteEvaluator, archive: Archive) -> None:
     """Let the judge draw new inputs for every task from now on; the seeds of the old ones go into the archive."""
     for commitment, seed in judge.retire().items():
         archive.disclose(commitment, seed)
