@@ -311,8 +311,7 @@ class Judge:
         """
         most = self.settings.error_factor
         factor = min(self._factors.get(reference_sha256(case.task), most), most)
-        timed = self.settings.chain_check_share if self.device.chained else self.settings.full_check_share
-        share = 1.0 if case.precision == "correct" else timed
+        share = 1.0 if case.precision == "correct" else self.settings.full_check_share
         return self.settings.model_copy(update={"error_factor": factor, "full_check_share": share})
 
     def _begin_pools(

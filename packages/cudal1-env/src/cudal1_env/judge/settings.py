@@ -82,9 +82,6 @@ class JudgeSettings(BaseModel):
     """Secret output elements that stop the clock, over all outputs of a call."""
     full_check_share: float = Field(default=0.25, gt=0, le=1)
     """Share of the input sets, secret, whose whole outputs are compared."""
-    chain_check_share: float = Field(default=0.1, gt=0, le=1)
-    """The same on a GPU. A chain ends at the first such set, so each call is as likely as any other to be compared
-    whole, and chains have some eight calls where sixteen are the most."""
     error_factor: float = Field(default=32.0, gt=1)
     """c: a candidate's error may be this many times the reference's own; see docs/architecture.md, numerics. Outputs of
     half precision have another (`cudal1_env.judge.oracle.numerics.HALF`)."""
