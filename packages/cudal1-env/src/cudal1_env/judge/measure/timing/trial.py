@@ -36,8 +36,8 @@ MORE_PAIRS = 6
 _LONG_MS = 10.0
 """Where calls take longer than this, the reference is timed alone half as often after the candidate's death."""
 _CALLS_TO_WHOLE = 6.0
-"""A chain of at most this many calls ends at the first set that is compared whole. One of at most n calls ends at such a set
-with the chance of this over n, so that chains of 16 have some eight calls."""
+"""A chain of at most this many calls ends at the first set that is compared whole. One of at most n calls ends at such a
+set with the chance of this over n, so that chains of 16 have some eight calls."""
 _AWAKE_S = 2.0
 _AWAKE_FACTOR = 3.0
 """What a candidate's calls before the clock may take in a trial, in seconds and over the reference's own, whichever is
@@ -222,8 +222,8 @@ class Trial:
     def _next_sets(self) -> list[InputSet]:
         """Sets of the next samples. A chain ends at a set that is compared whole; which one is secret.
 
-        So each call is as likely as any other to be compared whole. Where a chain may be long, it passes some of these sets:
-        a short chain is noisier.
+        So each call is as likely as any other to be compared whole. Where a chain may be long, it passes some of these
+        sets, because a short chain is noisier.
         """
         if self.sizes.calls == 1:
             return self.sets.take(self.sizes.repeats)
