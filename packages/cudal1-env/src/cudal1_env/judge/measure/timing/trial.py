@@ -36,7 +36,7 @@ MORE_PAIRS = 6
 _LONG_MS = 10.0
 """Where calls take longer than this, the reference is timed alone half as often after the candidate's death."""
 _CALLS_TO_WHOLE = 6.0
-"""A chain of at most this many calls ends at the first set that is compared whole. One of at most n calls ends at such a
+"""A chain of at most this many calls ends at the first set that is compared whole. One of at most n ends at such a
 set with the chance of this over n, so that chains of 16 have some eight calls."""
 _AWAKE_S = 2.0
 _AWAKE_FACTOR = 3.0
