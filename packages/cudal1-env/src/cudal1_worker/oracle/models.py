@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,15 @@ class Widened(TorchDispatchMode):
             self.asked = True
             kwargs = kwargs | {"dtype": torch.float64}
         return func(*args, **kwargs)
+
+
+def names_float32(text: str) -> bool:
+    """Whether a program names float32, so that it may cast to it.
+
+    >>> names_float32("y = x.float()"), names_float32("y = float(2)"), names_float32("x.to(torch.float32)")
+    (True, False, True)
+    """
+    return re.search(r"float32|\.float\b|FloatTensor", text) is not None
 
 
 def copied(values: list[Any]) -> list[Any]:

@@ -22,7 +22,7 @@ from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.oracle import distributions, inputs
 from cudal1_worker.oracle.faults import FaultyRuns
-from cudal1_worker.oracle.models import Models, Widened, aliases, as_dtype, copied
+from cudal1_worker.oracle.models import Models, Widened, aliases, as_dtype, copied, names_float32
 from cudal1_worker.oracle.reference_error import (
     error_of,
     is_finite,
@@ -49,13 +49,14 @@ _AGAIN = 3
 class Oracle:
     """State of one oracle between messages: the reference module, its weights, its models."""
 
+    widened: Widened | None = None
+    """None unless the reference asks for float32: the mode imports half of torch, and operators take longer in it."""
+
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
         self.module: types.ModuleType | None = None
         self.models = Models(None, None, None)
         """The reference and its twins; from `state` on with the judge's weights."""
-        self.widened: Widened | None = Widened()
-        """None once it is known that the reference does not ask for float32: each operator takes longer with it."""
         self.profiles: list[Profile | None] = []
         """Of each floating-point output."""
         self.double = False
@@ -99,7 +100,9 @@ class Oracle:
         if self.device.type == "cuda":
             allow_tf32(message["tf32"])
         with os.fdopen(os.dup(fds[0]), "rb") as file, self.seeds.only():
-            self.module = execute(file.read().decode(), REFERENCE)
+            text = file.read().decode()
+            self.module = execute(text, REFERENCE)
+        self.widened = Widened() if names_float32(text) else None
         for name in ("get_inputs", "get_init_inputs"):
             if name not in self.module.__dict__:
                 raise Failure(
