@@ -132,7 +132,7 @@ def test_columns_line_up() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [cudal1_agent.data.examples, cudal1_agent.data.prompts, cudal1_agent.settings, cudal1_agent.evaluation.tables],
+    [cudal1_agent.data.prompts, cudal1_agent.settings, cudal1_agent.evaluation.tables],
     ids=lambda module: module.__name__,
 )
 def test_examples_in_docstrings(module: object) -> None:

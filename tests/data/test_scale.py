@@ -73,7 +73,7 @@ def test_a_scaled_task_has_its_size_in_its_id_and_source(batch: int, divisor: in
 
 
 def test_a_scale_below_one() -> None:
-    with pytest.raises(DataError, match="1 or more"):
+    with pytest.raises(DataError, match="less than 1"):
         scaled(task(BATCHED), 0)
 
 

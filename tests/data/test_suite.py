@@ -70,7 +70,7 @@ def test_a_size_behind_an_id_may_be_left_out() -> None:
 def test_second_task_of_an_id_is_reported() -> None:
     suite = Suite("s", [*TASKS, TASKS[0]])
     assert len(suite) == 4
-    assert "s/level1/1 twice" in str(suite.broken[0].error)
+    assert "s/level1/1 occurs twice" in str(suite.broken[0].error)
 
 
 def test_nearest_is_empty_when_nothing_is_near() -> None:

@@ -254,7 +254,7 @@ def test_a_bad_reference_is_the_tasks_error_and_leaves_nothing(
 def test_a_reference_that_changes_its_inputs_shape_is_the_tasks_error(bench: Bench) -> None:
     source = TASK_FILE.replace("randn(64, 512)", "randn(__import__('random').randint(8, 800_000), 2)")
     before = bench.traces()
-    assert "same shapes" in refusal(bench.judge, task(source, "changing"))
+    assert "the same for every input set" in refusal(bench.judge, task(source, "changing"))
     bench.judge.retire()
     assert bench.judge.evaluate(task(), HONEST).status is Status.CORRECT
     # The good task's oracle is another process now; all else is as it was.
