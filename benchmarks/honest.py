@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 from cudal1_data import load_suite, usable_variants
-from cudal1_env.doctor import available_needs
+from cudal1_env.hardware import available_needs
 from cudal1_env.judge import Judge, JudgeSettings
 from parts import machine_line, results
 

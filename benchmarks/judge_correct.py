@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cudal1_data import Task, load_suite, usable_variants
-from cudal1_env.doctor import available_needs
+from cudal1_env.hardware import available_needs
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.workers.lease import core_name, lease
 from cudal1_env.records import Device, Precision

@@ -55,7 +55,7 @@ def set_ms(judge: Judge, task_id: str) -> float:
     pool = next(pool for pool in judge._pools.values() if pool.task.id == task_id)
     first = 1 << 20
     began = time.perf_counter()
-    for start in range(first, first + _SETS, step := pool.oracle.most_at_once):
+    for start in range(first, first + _SETS, step := pool.oracle.max_at_once):
         pool._make(range(start, min(start + step, first + _SETS)))
     return (time.perf_counter() - began) / _SETS * 1e3
 

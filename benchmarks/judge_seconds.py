@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from cudal1_data import load_suite, usable_variants
-from cudal1_env.doctor import available_needs
+from cudal1_env.hardware import available_needs
 from cudal1_env.judge import Judge
 from cudal1_env.judge.workers.zygote import Zygote
 from cudal1_env.records import Evaluation

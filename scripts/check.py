@@ -4,9 +4,10 @@
     uv run scripts/check.py --base X   what differs from X
     uv run scripts/check.py --all      all that CI runs (`.ci/run`), which takes many minutes
 
-The test of a module is named after it or, where there is none, after the nearest folder above it: `stats/interval.py`
-has `test_stats.py`. Tests that are not done in time are stopped, and the last line says so. A change can break a
-module that did not change, so CI still runs everything.
+Folders of tests mirror those of the packages. The test of a module is named after it; where there is none, its tests
+are those of the nearest mirrored folder, or the one named after it: `stats/interval.py` has `stats/test_stats.py`.
+Tests that are not done in time are stopped, and the last line says so. A change can break a module that did not
+change, so CI still runs everything.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ DOCTESTED = ("packages/cudal1-data/src/cudal1_data/", "packages/cudal1-env/src/c
 TESTS_OF = {
     "cudal1_data": "tests/data",
     "cudal1_env": "tests/env",
-    "cudal1_worker": "tests/env",
+    "cudal1_worker": "tests/worker",
     "cudal1_agent": "tests/agent",
 }
 """Where the tests of a package are. Those of scripts, benchmarks and documents are in tests/ itself."""
@@ -113,18 +114,31 @@ def is_module(name: str) -> bool:
 
 
 def tests_of(name: str, tests: Sequence[str]) -> list[str]:
-    """Return the tests named after a file or, where there are none, after the nearest folder above it."""
+    """Return the tests named after a file or, where there are none, those of the nearest folder above it."""
     path = PurePosixPath(name)
     package = next((part for part in path.parts if part in TESTS_OF), None)
-    if path.parts[0] == "tests":
-        near = list(tests)
-    else:
-        near = [test for test in tests if is_near(PurePosixPath(test), package)]
-    for word in (path.stem, *reversed(path.parent.parts)):
-        wanted = {f"test_{word.lower()}.py", f"test_{word.lower()}s.py"}
-        if found := [test for test in near if PurePosixPath(test).name in wanted]:
+    near = [test for test in tests if path.parts[0] == "tests" or is_near(PurePosixPath(test), package)]
+    if found := named(near, path.stem):
+        return found
+    for folder in path.parents:
+        if found := named(near, folder.name) or mirror(near, folder, package):
             return found
     return []
+
+
+def named(tests: Sequence[str], word: str) -> list[str]:
+    """Return the tests named after a word or its plural."""
+    wanted = {f"test_{word.lower()}.py", f"test_{word.lower()}s.py"}
+    return [test for test in tests if PurePosixPath(test).name in wanted]
+
+
+def mirror(tests: Sequence[str], folder: PurePosixPath, package: str | None) -> list[str]:
+    """Return the tests in the folder that mirrors a folder inside a package."""
+    if package is None or package not in folder.parts[:-1]:
+        return []
+    inside = folder.parts[folder.parts.index(package) + 1 :]
+    wanted = PurePosixPath(TESTS_OF[package], *inside)
+    return [test for test in tests if PurePosixPath(test).parent == wanted]
 
 
 def is_near(test: PurePosixPath, package: str | None) -> bool:

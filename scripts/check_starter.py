@@ -58,11 +58,12 @@ def make_state(model: torch.nn.Module, seed: int) -> dict[str, torch.Tensor]:
     draw = torch.Generator().manual_seed(seed)
     state: dict[str, torch.Tensor] = {}
     for name, value in model.state_dict().items():
+        kind = value.dtype
         if value.is_floating_point():
             value = value * (0.5 + torch.rand(value.shape, generator=draw))
             if value.ndim <= 1:
                 value = value + 0.2 * torch.rand(value.shape, generator=draw)
-        state[name] = value.clone()
+        state[name] = value.to(kind, copy=True)
     return state
 
 

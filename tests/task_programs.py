@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from cudal1_data import Task
+
 PROGRAM = """import torch
 import torch.nn as nn
 
@@ -26,3 +28,33 @@ def get_init_inputs():
 def program(factor: int = 2) -> str:
     """A task in KernelBench's form; the factor tells one from another."""
     return PROGRAM.format(factor=factor)
+
+
+HEADER = "import torch\nimport torch.nn as nn\n"
+
+
+def reference(forward: str, inputs: str, *, init: str = "", arguments: str = "[]") -> Task:
+    """Return a task made of a few lines."""
+    source = (
+        f"{HEADER}class Model(nn.Module):\n    def __init__(self, *sizes):\n        super().__init__()\n"
+        f"        {init or 'pass'}\n"
+        f"    def forward(self, *x):\n        {forward}\n"
+        f"def get_inputs():\n    return {inputs}\ndef get_init_inputs():\n    return {arguments}\n"
+    )
+    return Task(id="file/small", source=source, name="small", level=1, origin="file")
+
+
+def candidate(forward: str, *, init: str = "pass", top: str = "") -> str:
+    """Return a candidate made of a few lines."""
+    return (
+        f"{HEADER}{top}\nclass ModelNew(nn.Module):\n    def __init__(self, *sizes):\n        super().__init__()\n"
+        f"        {init}\n    def forward(self, *x):\n        {forward}\n"
+    )
+
+
+ADD = reference("return x[0] * 2 + x[1]", "[torch.randn(256, 512), torch.randn(256, 512)]")
+LINEAR = reference(
+    "return self.norm(self.lin(x[0]))",
+    "[torch.randn(64, 128)]",
+    init="self.lin = nn.Linear(128, 64); self.norm = nn.LayerNorm(64)",
+)

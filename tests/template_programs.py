@@ -13,9 +13,11 @@ from types import ModuleType
 
 import torch
 from cudal1_data import Task
-from cudal1_data.kernelgen.codegen.cuda import pointwise_kernel, row_kernel
+from cudal1_data.kernelgen.codegen.cuda import CudaKernel, pointwise_kernel, row_kernel
 from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import Kernel, plan
+from cudal1_data.kernelgen.ir import walk
+from cudal1_data.kernelgen.sizes import Size
 from first_stream import stored_task
 
 SMALL = {
@@ -79,10 +81,18 @@ static float __uint_as_float(unsigned int x) { float f; __builtin_memcpy(&f, &x,
 static float half_to_float(unsigned short h) { _Float16 f; __builtin_memcpy(&f, &h, 2); return (float)f; }
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
-static float row_sum(float x) { return x; }
-static float row_max(float x) { return x; }
-static float row_min(float x) { return x; }
-static float row_scan(float x, float& carry) { carry += x; return carry; }
+struct ushort2 { unsigned short x, y; };
+struct ushort4 { unsigned short x, y, z, w; };
+static unsigned short to_float16(float f) {
+    _Float16 h = (_Float16)f;
+    unsigned short u;
+    __builtin_memcpy(&u, &h, 2);
+    return u;
+}
+static float join_sum(float x) { return x; }
+static float join_max(float x) { return x; }
+static float join_min(float x) { return x; }
+static float join_scan(float x, float& carry) { carry += x; return carry; }
 """
 """A GPU with one thread for each row. The helpers that join threads are left out: NVRTC alone sees them."""
 
@@ -157,10 +167,11 @@ def on_one_thread(kernel: Kernel, folder: Path, inputs: list[torch.Tensor]) -> l
     body = made.definition[made.definition.index("__global__") :].removesuffix("}\n")
     if kernel.trailing:  # one thread goes over the whole row
         body = body.replace("start += 32u", "start += 1u")
+    body = sizes_of(kernel, made) + body
     pointers = ", ".join(f"({kind})p[{place}]" for place, kind in enumerate(made.parameters))
     threads = 1 if kernel.trailing else 32
     body += (
-        f'extern "C" void run(void** p) {{ for (unsigned int b = 0; b < {made.grid[0]}u; ++b) '
+        f'extern "C" void run(void** p) {{ for (unsigned int b = 0; b < {made.blocks}u; ++b) '
         f"for (unsigned int t = 0; t < {threads}u; ++t) {{ blockIdx.x = b; threadIdx.x = t; fused({pointers}); }} }}\n"
     )
     library = compiled(body, folder)
@@ -169,6 +180,18 @@ def on_one_thread(kernel: Kernel, folder: Path, inputs: list[torch.Tensor]) -> l
     table = (ctypes.c_void_p * len(held))(*(one.data_ptr() for one in held))
     library.run(table)
     return outputs
+
+
+def sizes_of(kernel: Kernel, made: CudaKernel) -> str:
+    """Return the sizes that a kernel names, as numbers."""
+    table = {name: int(eval(host, {}, constants_of(kernel))) for name, host in made.constants.items()}
+    return "".join(f"constexpr unsigned int {name} = {size};\n" for name, size in table.items())
+
+
+def constants_of(kernel: Kernel) -> dict[str, int]:
+    """Return a reference's constants, as far as the shapes of a kernel tell them."""
+    sizes = [*kernel.domain, *(size for node in walk(*kernel.outputs) for size in node.dims)]
+    return {one.host: int(one) for one in sizes if isinstance(one, Size) and one.host.isidentifier()}
 
 
 def compiled(body: str, folder: Path) -> ctypes.CDLL:

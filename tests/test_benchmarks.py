@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import judge_cuda
+import kernels
 import lanes
 import parts
 import pytest
@@ -267,3 +268,35 @@ def test_the_plan_names_options_that_exist(repository: Path) -> None:
         assert done.returncode == 0, done.stderr
         missing = options - set(re.findall(r"--[a-z][\w-]*", done.stdout))
         assert not missing, f"{head} has no {missing}"
+
+
+# --- kernels ---
+
+
+@pytest.mark.slow
+def test_kernel_times_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
+    out = tmp_path / "kernels.jsonl"
+    command = [sys.executable, str(Path(kernels.__file__)), str(out), "--device", "cpu", "--suite", "starter"]
+    command += ["--per-family", "1", "--programs", "2", "--budget-s", "0"]
+    for count in (1, 2):
+        told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        found = lines_of(out)
+        assert len({line["key"] for line in found}) == len(found) == count
+        out.write_text(out.read_text() + '{"kind": "pro')
+    assert [line["kind"] for line in found] == ["reference", "program"]
+    assert found[1]["error"] < kernels.TOLERANCE
+    (family,) = told["families"].values()
+    assert family["tasks"] == 1
+
+
+def test_the_best_correct_program_of_a_task_counts() -> None:
+    reference = {"kind": "reference", "task": "t", "family": "f", "eager_ms": 4.0, "compile_ms": 2.0, "ideal_ms": 0.5}
+    programs = [
+        {"error": 0.0, "ms": 1.0},
+        {"error": 0.5, "ms": 0.1},
+        {"failed": "RuntimeError"},
+        {"error": 0, "ms": 3.0},
+    ]
+    told = kernels.summary([reference, *({"kind": "program", "task": "t", "family": "f", **one} for one in programs)])
+    assert told["families"] == {"f": {"tasks": 1, "over_eager": 4.0, "over_compile": 2.0, "of_roofline": 0.5}}
+    assert (told["programs"], told["broken"]) == (4, 2)

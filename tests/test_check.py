@@ -9,13 +9,17 @@ from pathlib import Path
 import check
 import pytest
 
+CHAIN = "tests/env/judge/measure/timing/test_chain.py"
 TESTS = [
     "tests/data/test_corpus.py",
     "tests/agent/test_corpus.py",
-    "tests/env/test_stats.py",
+    "tests/env/stats/test_stats.py",
     "tests/env/campaigns/test_sweep.py",
-    "tests/env/test_chain.py",
-    "tests/env/test_exploits.py",
+    CHAIN,
+    "tests/env/judge/oracle/test_numerics.py",
+    "tests/env/judge/oracle/test_state.py",
+    "tests/env/judge/test_exploits.py",
+    "tests/worker/program/test_state.py",
     "tests/data/test_starter.py",
     "tests/test_benchmarks.py",
     "tests/test_results.py",
@@ -26,13 +30,22 @@ TESTS = [
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ("packages/cudal1-env/src/cudal1_env/stats/interval.py", ["tests/env/test_stats.py"]),
+        ("packages/cudal1-env/src/cudal1_env/stats/interval.py", ["tests/env/stats/test_stats.py"]),
         ("packages/cudal1-env/src/cudal1_env/campaigns/sweep/run.py", ["tests/env/campaigns/test_sweep.py"]),
-        ("packages/cudal1-env/src/cudal1_env/judge/measure/chain.py", ["tests/env/test_chain.py"]),
+        (
+            "packages/cudal1-env/src/cudal1_env/judge/measure/timing/chain.py",
+            [CHAIN],
+        ),
+        (
+            "packages/cudal1-env/src/cudal1_env/judge/oracle/pool.py",
+            ["tests/env/judge/oracle/test_numerics.py", "tests/env/judge/oracle/test_state.py"],
+        ),
+        ("packages/cudal1-env/src/cudal1_worker/program/arm.py", ["tests/worker/program/test_state.py"]),
+        ("packages/cudal1-env/src/cudal1_env/judge/workers/lease.py", ["tests/env/judge/test_exploits.py"]),
         ("packages/cudal1-agent/src/cudal1_agent/corpus.py", ["tests/agent/test_corpus.py"]),
         ("packages/cudal1-data/src/cudal1_data/corpus/store.py", ["tests/data/test_corpus.py"]),
         ("packages/cudal1-data/src/cudal1_data/starter/argmax_rows/reference.py", ["tests/data/test_starter.py"]),
-        ("tests/exploits/cuda/h01_second_context.py", ["tests/env/test_exploits.py"]),
+        ("tests/exploits/cuda/h01_second_context.py", ["tests/env/judge/test_exploits.py"]),
         ("benchmarks/corpus.py", ["tests/test_benchmarks.py"]),
         ("docs/results/corpus.json", ["tests/test_results.py"]),
         ("scripts/pin.py", ["tests/test_pins.py"]),
@@ -43,9 +56,21 @@ def test_a_file_has_the_tests_of_its_name_or_of_its_nearest_folder(changed: str,
     assert check.tests_of(changed, TESTS) == expected
 
 
+def test_folders_of_tests_mirror_folders_of_the_packages(repository: Path) -> None:
+    sources = {package: next(repository.glob(f"packages/*/src/{package}")) for package in check.TESTS_OF}
+    for package, tests in check.TESTS_OF.items():
+        for test in (repository / tests).rglob("test_*.py"):
+            inside = test.parent.relative_to(repository / tests)
+            assert (sources[package] / inside).is_dir(), f"{test} is in no folder of {package}"
+
+
 def test_changed_tests_come_first_and_modules_have_their_doctests() -> None:
-    changed = ["packages/cudal1-data/src/cudal1_data/corpus/store.py", "tests/env/test_chain.py"]
-    assert check.mirrored(changed, TESTS) == ["tests/env/test_chain.py", "tests/data/test_corpus.py", changed[0]]
+    changed = ["packages/cudal1-data/src/cudal1_data/corpus/store.py", CHAIN]
+    assert check.mirrored(changed, TESTS) == [
+        CHAIN,
+        "tests/data/test_corpus.py",
+        changed[0],
+    ]
 
 
 def test_programs_that_are_judged_have_no_types_checked_and_no_doctests() -> None:

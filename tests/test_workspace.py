@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,8 +21,9 @@ PACKAGES = {
     "cudal1-env": ["cudal1_env", "cudal1_worker"],
     "cudal1-agent": ["cudal1_agent"],
 }
-MAX_LINES = 500
-MAX_FUNCTION_LINES = 80
+MAX_STATEMENTS = 320
+"""Of a module. Statements, not lines: packing lines gains nothing, splitting an idea does."""
+MAX_FUNCTION_STATEMENTS = 45
 
 # A folder of one machine: anything below a home folder, and where this checkout lies.
 MACHINE_PATH = re.compile(r"(?<![\w.*}-])/(?:home/\w+|Users/\w+|root/\w+|work/\w+)")
@@ -192,26 +192,26 @@ def test_all_distributions_carry_the_same_version_and_licence() -> None:
     assert {path.read_bytes() for path in ROOT.glob("packages/*/LICENSE")} == {(ROOT / "LICENSE").read_bytes()}
 
 
-def functions(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield the name and the number of lines of every function of a module."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+def statements(node: ast.AST) -> int:
+    """Count the statements inside a module or function, without documentation."""
+    inside = (one for one in ast.walk(node) if isinstance(one, ast.stmt) and one is not node)
+    return sum(not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)) for one in inside)
 
 
 def modules() -> list[Path]:
     return [path for path in tracked(".py") if path.is_relative_to(ROOT / "packages")]
 
 
-def test_no_module_and_no_function_is_too_long() -> None:
-    sizes = {path: len(path.read_text().splitlines()) for path in modules()}
-    assert [f"{path.relative_to(ROOT)}: {lines}" for path, lines in sizes.items() if lines > MAX_LINES] == []
-    assert [
-        f"{path.relative_to(ROOT)}:{name}: {lines}"
-        for path in modules()
-        for name, lines in functions(path)
-        if lines > MAX_FUNCTION_LINES
-    ] == []
+def test_no_module_and_no_function_holds_too_many_statements() -> None:
+    long: list[str] = []
+    for path in modules():
+        tree = ast.parse(path.read_text())
+        where = path.relative_to(ROOT)
+        if (count := statements(tree)) > MAX_STATEMENTS:
+            long.append(f"{where}: {count}")
+        functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+        long += [f"{where}:{one.name}" for one in functions if statements(one) > MAX_FUNCTION_STATEMENTS]
+    assert long == []
 
 
 def test_code_is_ascii() -> None:

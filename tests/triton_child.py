@@ -6,6 +6,7 @@ Reads task ids from the command line; prints one JSON object: the largest error 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -23,8 +24,9 @@ from cudal1_data import load_task
 from cudal1_data.kernelgen.codegen.attention import Rows, attention_program
 from cudal1_data.kernelgen.codegen.products import Tiles, product_program
 from cudal1_data.kernelgen.codegen.programs import Choice, triton_program
+from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
-from cudal1_data.kernelgen.fusion import plan
+from cudal1_data.kernelgen.fusion import plan, units
 from template_programs import CHAINS, PRODUCTS, error_of, small_task
 from triton.runtime.interpreter import TensorHandle
 
@@ -52,9 +54,14 @@ def main() -> None:
         for task_id in sys.argv[1:]:
             task = small_task(task_id)
             reference = read(task.source)
-            program = triton_program(reference, plan(reference.roots), Choice(rows=2, block=256))
-            errors[task_id] = error_of(task, program, Path(folder))
-            if task_id in PRODUCTS:
+            if units(plan(reference.roots)):
+                program = triton_program(reference, plan(reference.roots), Choice(rows=2, block=256))
+                errors[task_id] = error_of(task, program, Path(folder))
+            with contextlib.suppress(UnsuitableError):
+                choice = Choice(rows=2, block=16, looped=1)
+                program = triton_program(reference, plan(reference.roots), choice)
+                errors[f"{task_id}, in parts"] = error_of(task, program, Path(folder))
+            if task_id in PRODUCTS or (not task_id.startswith(("starter/", "generated/")) and "@" in task.source):
                 tiles = Tiles(block_m=32, block_n=64, block_k=32, warps=4, stages=2, group=2)
                 program = product_program(reference, plan(reference.roots), tiles)
                 errors[f"{task_id}, product"] = error_of(task, program, Path(folder))

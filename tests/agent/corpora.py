@@ -10,7 +10,7 @@ from cudal1_data.corpus import Corpus, Pair
 from cudal1_data.corpus.build import build
 from cudal1_data.corpus.merge import merge
 from cudal1_env.records import Machine, Status
-from env import doubles
+from doubles import evaluator as doubles
 
 TASKS = ("starter/swish_chain", "starter/row_logsumexp", "starter/column_variance")
 

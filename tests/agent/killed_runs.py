@@ -18,11 +18,11 @@ os.environ["OMP_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from agent.doubles import HashEvaluator, suite
 from cudal1_agent.settings import Settings, merged
 from cudal1_agent.stages import contrast, self_train, sft
 from cudal1_agent.train import train
 from datasets import Dataset
+from doubles.training import HashEvaluator, suite
 from matplotlib import pyplot
 from trl.trainer.sft_trainer import SFTTrainer
 
@@ -45,6 +45,7 @@ SETTINGS = Settings.model_validate(
             },
             "contrast": {
                 "trl": {
+                    "mask_truncated_completions": False,
                     "max_steps": 5,
                     "per_device_train_batch_size": 8,
                     "num_generations": 4,

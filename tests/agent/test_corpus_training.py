@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from agent.corpora import TASKS, built, judged
-from agent.doubles import HashEvaluator
 from cudal1_agent import train as train_module
 from cudal1_agent.errors import CorpusError, RunError
 from cudal1_agent.evaluation.evaluate import corpus_tasks
@@ -25,6 +24,7 @@ from cudal1_data import Suite, load_suite
 from cudal1_data.corpus import Corpus, load_corpus
 from cudal1_env import extract_source
 from datasets import Dataset
+from doubles.training import HashEvaluator
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from agent.doubles import HashEvaluator, ScriptedPolicy, suite, task
 from cudal1_agent.data.tasks import GROUPS, HELD_OUT_TASKS, TRAIN, choose_tasks, tasks_of
 from cudal1_agent.errors import CorpusError
 from cudal1_agent.evaluation.tables import contamination_notes
@@ -16,6 +15,7 @@ from cudal1_agent.settings import EvaluationSettings, Settings
 from cudal1_data import Suite, Task, load_suite
 from cudal1_data.sources.kernelbench import notes, overlapping
 from cudal1_env import Archive
+from doubles.training import HashEvaluator, ScriptedPolicy, suite, task
 
 EVERYTHING = EvaluationSettings(held_out_sizes=None)
 
@@ -128,8 +128,8 @@ def test_a_run_on_test_data_is_marked_in_config_and_metrics(tmp_path: Path, monk
         session = Session(settings, folder, "cpu", True, tasks, verdicts, Progress())
         [best] = verdicts.judge([(tasks.train[0], "```python\nclass ModelNew: ...\n```")])
 
-        monkeypatch.setattr(evaluate, "TransformersPolicy", lambda *_, **__: ScriptedPolicy([]))
-        monkeypatch.setattr(evaluate, "plain_or_contrastive", lambda *_, **__: None)
+        monkeypatch.setattr(Session, "policy", lambda *_: ScriptedPolicy([]))
+        monkeypatch.setattr(evaluate, "prompts_for", lambda *_, **__: None)
         monkeypatch.setattr(Session, "prompts", lambda *_: None)
         monkeypatch.setattr(evaluate, "assess", lambda *_, **__: {TRAIN: [Assessed(best.task, best, True)]})
         evaluate.tabulate(session, None, stage="sft", model="m", before=None)

@@ -12,14 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.doubles import suite
+import torch
 from cudal1_agent.data.prompts import build_prompt
 from cudal1_agent.errors import PolicyError
 from cudal1_agent.policies.embedded import END, is_embedded, make_embedded, make_tokenizer, tokenizer_texts
+from cudal1_agent.policies.make import make_policy
 from cudal1_agent.policies.openai import OpenAIPolicy
-from cudal1_agent.policies.transformers import TransformersPolicy, as_chat, load_tokenizer
+from cudal1_agent.policies.transformers import (
+    TransformersPolicy,
+    as_chat,
+    end_tokens,
+    load_model,
+    load_tokenizer,
+    parameters_of,
+    tokens_of,
+)
 from cudal1_agent.policies.vllm import VllmPolicy
-from cudal1_agent.settings import EmbeddedModel
+from cudal1_agent.settings import SHAPES, EmbeddedModel, PolicySettings
+from doubles.training import suite
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,7 +114,86 @@ def test_a_missing_model_is_a_policy_error(tmp_path: Path) -> None:
         TransformersPolicy(tmp_path / "none", use_cpu=True)
 
 
+CHAT = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|turn|>\n{% endfor %}"
+    "{% if quiet %}<|quiet|>{% endif %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def test_the_token_behind_an_answer_in_the_chat_template_ends_it(model: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(model)
+    assert end_tokens(tokenizer) == [tokenizer.eos_token_id]
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|turn|>"]})
+    tokenizer.chat_template = CHAT
+    turn = tokenizer.convert_tokens_to_ids("<|turn|>")
+    assert end_tokens(tokenizer, 5) == [tokenizer.eos_token_id, 5, turn]
+    loaded = load_model(model, tokenizer, use_cpu=True)
+    assert loaded.generation_config.eos_token_id[-1] == turn
+    loaded.save_pretrained(tmp_path / "saved")
+    saved = json.loads((tmp_path / "saved" / "generation_config.json").read_text())
+    assert turn in saved["eos_token_id"]
+
+
+def test_an_answer_ends_at_any_of_the_end_tokens(model: Path) -> None:
+    policy = TransformersPolicy(model, use_cpu=True)
+    prompt = [policy.tokenizer("class Model")["input_ids"]]
+    [whole] = policy._answer(prompt, 0.0, 12)
+    end = whole[3]
+    policy._model.generation_config.eos_token_id = [policy.tokenizer.eos_token_id, end]
+    [ended] = policy._answer(prompt, 0.0, 12)
+    assert len(whole) == 12
+    assert ended == whole[: whole.index(end) + 1]
+
+
+def test_arguments_of_the_chat_template_reach_the_prompt(model: Path) -> None:
+    tokenizer = load_tokenizer(model)
+    tokenizer.chat_template = CHAT
+    assert as_chat(tokenizer, "p", {"quiet": True}) == "<|user|>p<|turn|>\n<|quiet|><|assistant|>"
+    assert tokens_of(tokenizer, "p", "a", {"quiet": True}) > tokens_of(tokenizer, "p", "a")
+
+
+def test_continuous_batching_is_refused_on_a_cpu(model: Path) -> None:
+    with pytest.raises(PolicyError, match="'continuous' needs a GPU"):
+        TransformersPolicy(model, use_cpu=True, continuous=True)
+
+
+def test_parameters_are_counted_without_the_weights(model: Path) -> None:
+    loaded = load_model(model, load_tokenizer(model), use_cpu=True)
+    assert parameters_of(model) == sum(one.numel() for one in loaded.parameters())
+    assert loaded.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["3m", "60m"])
+def test_shapes_have_the_parameters_that_they_are_named_for(name: str, tmp_path: Path) -> None:
+    shape = SHAPES[name]
+    assert shape.hidden % shape.heads == 0
+    embedding = shape.vocabulary * shape.hidden
+    layer = 4 * shape.hidden**2 + 3 * shape.hidden * shape.intermediate + 2 * shape.hidden
+    total = embedding + shape.layers * layer + shape.hidden
+    assert abs(total / 1e6 / float(name[:-1]) - 1) < 0.05
+
+
 # --- vllm
+
+
+def test_a_vllm_server_answers_for_the_model_that_it_serves_and_for_no_other(model: Path) -> None:
+    with endpoint([], served=str(model)) as (url, asked):
+        settings = PolicySettings(backend="vllm", url=url, name="policy", chat={"enable_thinking": False})
+        policy = make_policy(model, settings, use_cpu=True)
+        assert policy.sample(["a"], 2, temperature=1.0, max_new_tokens=4, seed=3) == [["a/3", "a/4"]]
+        policy.close()
+        assert asked[0]["model"] == "policy"
+        assert asked[0]["chat_template_kwargs"] == {"enable_thinking": False}
+        with pytest.raises(PolicyError, match="vllm serve another/model --served-model-name policy"):
+            make_policy("another/model", settings, use_cpu=True)
+
+
+def test_each_backend_makes_its_policy(model: Path) -> None:
+    with endpoint([]) as (url, _):
+        policy = make_policy(model, PolicySettings(backend="openai", url=url, name="m"), use_cpu=True)
+        assert policy.sample(["a"], 1, temperature=1.0, max_new_tokens=4, seed=3) == [["a/3"]]
+        policy.close()
+    assert isinstance(make_policy(model, PolicySettings(), use_cpu=True), TransformersPolicy)
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed")
@@ -117,12 +206,22 @@ def test_without_vllm_the_error_says_how_to_install_it(model: Path) -> None:
 
 
 @contextmanager
-def endpoint(replies: list[tuple[int, object]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def endpoint(
+    replies: list[tuple[int, object]], served: str = "elsewhere"
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """An endpoint on this machine that gives some replies, then echoes the prompt and the seed."""
     asked: list[dict[str, Any]] = []
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/v1/models"
+            data = json.dumps({"object": "list", "data": [{"id": "policy", "root": served}]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             with lock:

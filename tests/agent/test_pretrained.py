@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.doubles import HashEvaluator, suite
 from cudal1_agent.data.tasks import TRAIN
 from cudal1_agent.evaluation.evaluate import evaluate_model, last_model, settings_for
 from cudal1_agent.policies.embedded import MARK, is_embedded, make_embedded
@@ -18,6 +17,7 @@ from cudal1_agent.settings import EmbeddedModel, Settings, with_flags
 from cudal1_agent.stages.contrast import ContrastTrainer
 from cudal1_agent.train import train
 from cudal1_env import Archive
+from doubles.training import HashEvaluator, suite
 
 CHAT = (
     "{% for m in messages %}<{{ m.role }}>\n{{ m.content }}\n{% endfor %}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from cudal1_agent.data.prompts import Style, build_answer, build_prompt, fit_prompt, parse_answer
+from cudal1_agent.data.prompts import Style, build_answer, build_prompt, fitting, parse_answer
 from cudal1_env import Exemplar, extract_source
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,7 +48,8 @@ def test_the_full_style_states_the_restrictions_and_names_the_device() -> None:
 
 def test_exemplars_beyond_the_token_limit_are_dropped_slowest_first() -> None:
     def fitted(limit: int) -> str:
-        return fit_prompt(REFERENCE, [FAST, SLOW], style="compact", count=len, limit=limit)
+        shown = fitting(REFERENCE, [FAST, SLOW], style="compact", count=len, limit=limit)
+        return build_prompt(REFERENCE, shown, style="compact")
 
     both = len(build_prompt(REFERENCE, [FAST, SLOW], style="compact"))
     one = len(build_prompt(REFERENCE, [FAST], style="compact"))

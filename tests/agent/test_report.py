@@ -12,13 +12,13 @@ import cudal1_agent.data.prompts
 import cudal1_agent.evaluation.tables
 import cudal1_agent.settings
 import pytest
-from agent.doubles import evaluation, suite
 from cudal1_agent.errors import RunError
 from cudal1_agent.evaluation.report import report, summary_text
 from cudal1_agent.evaluation.tables import change_text
 from cudal1_agent.run.folder import RunFolder
 from cudal1_agent.settings import Settings
 from cudal1_env.stats import aligned, cells, paired_change, summarize_speedups
+from doubles.training import evaluation, suite
 
 TASK = suite()[0]
 FUSED = (
@@ -46,6 +46,18 @@ def run_dir(tmp_path: Path) -> Path:
         folder.metrics.append({"event": "seconds", "phase": "sft", "wall_s": 12.5, "measured": 3})
         folder.archive.add(evaluation(TASK, "x = '<script>alert(1)</script>'", 2.5))
         folder.archive.add(evaluation(TASK, "wrong", None))
+        chosen = {"low": 2.45, "point": 2.5, "high": 2.55}
+        sha256 = evaluation(TASK, "x = '<script>alert(1)</script>'", 2.5).source_sha256
+        folder.metrics.append(
+            {
+                "event": "champion",
+                "task": TASK.id,
+                "source_sha256": sha256,
+                "chosen": chosen,
+                "status": "CORRECT",
+                "confirmed": {"low": 2.2, "point": 2.25, "high": 2.3},
+            }
+        )
         folder.archive.add(evaluation(suite()[1], FUSED, 1.5))
     return tmp_path / "run"
 
@@ -80,7 +92,8 @@ def test_the_report_contains_the_table_the_programs_and_the_verdicts(run_dir: Pa
     for cell in cells(summarize_speedups(AFTER)):
         assert f"<td>{cell.replace('>', '&gt;')}</td>" in html
     assert "2 tasks solved in both, 1 gained, 0 lost" in html
-    assert "2.50 x" in html
+    assert "2.25 x" in html
+    assert "Chosen at 2.50 x" in html
     assert "WRONG_OUTPUT" in html
     assert "not finished" in html
 
@@ -99,8 +112,8 @@ def test_programs_are_shown_and_not_run(run_dir: Path) -> None:
 
 def test_the_summary_has_a_row_for_each_stage_and_group(run_dir: Path) -> None:
     lines = summary_text(run_dir).splitlines()
-    assert [line.split()[0] for line in lines] == ["stage", "sft", "contrast", "contrast"]
-    assert lines[-1] == change_text("sft", "contrast", "training tasks", paired_change(BEFORE, AFTER))
+    assert [line.split()[0] for line in lines] == ["stage", "sft", "contrast", "contrast", "throughput:"]
+    assert lines[-2] == change_text("sft", "contrast", "training tasks", paired_change(BEFORE, AFTER))
 
 
 def test_a_report_of_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

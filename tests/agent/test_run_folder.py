@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from agent.doubles import evaluation, suite
 from cudal1_agent.errors import RunError
 from cudal1_agent.run.files import replace_folder, write_aside
 from cudal1_agent.run.folder import METRICS, Mark, RunFolder, read_settings
 from cudal1_agent.run.metrics import Metrics, read_metrics
 from cudal1_agent.settings import Settings, with_flags
+from doubles.training import evaluation, suite
 
 TASK = suite()[0]
 

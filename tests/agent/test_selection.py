@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from agent.corpora import built, judged
-from agent.doubles import task as toy
 from cudal1_agent.data import decontamination
 from cudal1_agent.data.examples import pairs_from
 from cudal1_agent.data.prompts import build_prompt, parse_answer
@@ -23,6 +22,7 @@ from cudal1_data.errors import DataError
 from cudal1_data.hashes import digest, program_hash
 from cudal1_data.sources.kernelbench import Note
 from cudal1_env.records import Status
+from doubles.training import task as toy
 
 ALL = SftSettings(unverified=True)
 
@@ -236,12 +236,12 @@ def test_prompts_show_measured_speedups_that_fit(pairs: list[Pair], tmp_path: Pa
         programs, prompt_of, contexts=(2,), count=40, seed=0, fits=lambda prompt, _: len(prompt) <= longest
     )
     numbers = [len(re.findall(r"^code\d \(", pair.prompt, re.MULTILINE)) for pair in made]
-    assert set(numbers) == {1, 2}
+    assert set(numbers) == {0, 1, 2}, "the slowest and the unmeasured program have nothing slower to show"
     for pair in made:
         scores = [float(score) for score in re.findall(r"^code\d \(([\d.]+)\)", pair.prompt, re.MULTILINE)]
         if scores:
             best = f"code{scores.index(max(scores)) + 1} is fastest ({max(scores):.2f})."
-            assert parse_answer(pair.answer).analysis == best, "the answer speaks of what the prompt shows"
+            assert parse_answer(pair.answer).analysis.startswith(best), "the answer speaks of what the prompt shows"
 
 
 def test_a_corpus_is_a_file_or_an_exported_folder(pairs: list[Pair], tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from agent.doubles import SMALL_MODEL, HashEvaluator, ScriptedPolicy, session
 from cudal1_agent.data.examples import Pair
 from cudal1_agent.data.prompts import build_answer
 from cudal1_agent.run.checkpoints import newest
@@ -18,8 +17,8 @@ from cudal1_agent.run.folder import METRICS
 from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.run.session import Session
 from cudal1_agent.settings import Settings, merged
-from cudal1_agent.stages import self_train
-from cudal1_agent.stages.self_train import KEPT, collect, learn, repeated
+from cudal1_agent.stages.self_train import KEPT, chosen, collect, learn, repeated
+from doubles.training import SMALL_MODEL, HashEvaluator, ScriptedPolicy, session
 
 TRL = {"max_steps": 2, "per_device_train_batch_size": 2, "logging_steps": 1, "save_steps": 1, "max_length": 256}
 SETTINGS = Settings.model_validate(
@@ -60,7 +59,7 @@ def scripted(run: Session, monkeypatch: pytest.MonkeyPatch) -> ScriptedPolicy:
     """Let each task's first two variants be the policy's answers."""
     answers = [[build_answer("a", "b", one.source) for one in task.variants[:2]] for task in run.tasks.train]
     policy = ScriptedPolicy(answers)
-    monkeypatch.setattr(self_train, "TransformersPolicy", lambda *_, **__: policy)
+    monkeypatch.setattr(type(run), "policy", lambda *_: policy)
     return policy
 
 
@@ -107,6 +106,7 @@ def test_metrics_count_answers_and_solved_tasks(run: Session, monkeypatch: pytes
         "iteration": 0,
         "answers": 6,
         "correct": len(pairs),
+        "kept": len(pairs),
         "tasks": 3,
         "tasks_solved": len({pair["task"] for pair in pairs}),
     }
@@ -168,3 +168,14 @@ def test_every_pass_repeats_every_pair_once_in_an_order_drawn_from_the_seed() ->
     assert len(drawn) == 12
     assert drawn == repeated(pairs, 12, seed=1)
     assert drawn != repeated(pairs, 12, seed=2)
+
+
+def test_each_program_of_a_task_is_learnt_once_and_no_task_more_often_than_the_cap() -> None:
+    def pair(task: str, code: str) -> Pair:
+        return Pair(task, "prompt", build_answer("a", "b", code))
+
+    same = [pair("t", "x = 1\n"), pair("t", "x  =  1  # again\n")]
+    other = [pair("t", f"x = {number}\n") for number in range(2, 6)]
+    bare = Pair("t", "prompt", "x = 9\n")
+    elsewhere = pair("u", "x = 1\n")
+    assert chosen([bare, *same, *other, elsewhere], 3) == [same[0], *other[:2], elsewhere]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -11,7 +12,10 @@ from pathlib import Path
 
 import pytest
 from cudal1_agent.errors import ConfigError
+from cudal1_agent.run.judge import make_judge, program_device
 from cudal1_agent.settings import PRETRAINED, Settings, differences, load_settings, merged, read_config, with_flags
+from doubles.evaluator import program, suite
+from env.services import serving
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -101,3 +105,15 @@ def test_the_old_name_of_max_per_task_is_read_in_files_and_run_directories(tmp_p
     stored = json.loads(Settings().model_dump_json())
     stored["sft"]["most_per_task"] = stored["sft"].pop("max_per_task")
     assert Settings.model_validate_json(json.dumps(stored)) == Settings()
+
+
+def test_a_service_judges_where_its_url_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as service:
+        settings = load_settings(None, {"judge_url": service.url})
+        assert program_device(settings) == "cpu"
+        with contextlib.closing(make_judge(settings)) as judge:
+            assert judge.evaluate(suite()[0], program(2.0)).correct
+        with pytest.raises(ConfigError, match="judges on cpu"):
+            program_device(load_settings(None, {"judge_url": service.url, "device": "cuda"}))
+    with pytest.raises(ConfigError, match="exclude each other"):
+        make_judge(load_settings(None, {"judge_url": service.url, "judge": {"lanes": 2}}))

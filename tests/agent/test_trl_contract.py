@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.doubles import suite
 from cudal1_agent.errors import ConfigError
 from cudal1_agent.policies.embedded import make_embedded
 from cudal1_agent.settings import EmbeddedModel
 from cudal1_agent.stages.contrast import ContrastTrainer, check_steps, task_order
 from cudal1_agent.stages.trl import arguments
 from datasets import Dataset
+from doubles.training import suite
 from transformers import AutoTokenizer
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -63,7 +63,7 @@ def test_every_step_generates_from_the_prompt_written_for_it(tmp_path: Path) -> 
     generated: list[list[str]] = []
     generate = trainer._generate
 
-    def spy(prompts: list[str]) -> Any:
+    def spy(prompts: Any) -> Any:
         generated.append(list(prompts))
         return generate(prompts)
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
-from agent.doubles import BreakingEvaluator, HashEvaluator, suite
 from cudal1_agent.data.prompts import build_answer
+from cudal1_agent.run.machine import machine_key, verdicts_floor
+from cudal1_agent.run.meter import Meter, throughput_text
 from cudal1_agent.run.verdicts import CHUNK, Verdicts
-from cudal1_env import Archive, MachineError, Status
+from cudal1_data import Task
+from cudal1_env import Archive, Evaluation, MachineError, Status
+from cudal1_env.records import Precision
+from doubles.training import BreakingEvaluator, HashEvaluator, evaluation, suite
 
 TASKS = tuple(suite().train)
 PROGRAMS = [f"{variant.source}# {copy}\n" for copy in range(3) for one in TASKS for variant in one.variants]
@@ -92,3 +99,82 @@ def test_progress_counts_measurements() -> None:
         verdicts.judge([(TASKS[0], source) for source in PROGRAMS], progress=lambda *told: seen.append(told))
     count = len(PROGRAMS)
     assert seen == [(min(done, count), count) for done in range(CHUNK, count + CHUNK, CHUNK)]
+
+
+class ScriptedEvaluator:
+    """Gives one verdict after another: a speedup, or minus a speedup for `UNSTABLE` with that as evidence."""
+
+    def __init__(self, verdicts: Sequence[float]) -> None:
+        self.verdicts = list(verdicts)
+
+    def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
+        return self.evaluate_many([(task, source)], precision=precision)[0]
+
+    def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
+        return [self._verdict(task, source) for task, source in jobs]
+
+    def close(self) -> None:
+        pass
+
+    def _verdict(self, task: Task, source: str) -> Evaluation:
+        speedup = self.verdicts.pop(0)
+        made = evaluation(task, source, abs(speedup), identity=f"verdict {len(self.verdicts)}")
+        return made if speedup > 0 else made.model_copy(update={"status": Status.UNSTABLE})
+
+
+@pytest.mark.parametrize(("verdicts", "point"), [([-4.0, 5.0], 4.0), ([-5.0, 4.0], 4.0), ([-4.0, -4.0], None)])
+def test_an_unstable_program_is_measured_once_more_and_the_lower_result_counts(
+    verdicts: list[float], point: float | None
+) -> None:
+    evaluator = ScriptedEvaluator([*verdicts, 3.0])
+    with Archive() as archive:
+        judge = Verdicts(evaluator, archive)
+        [found] = judge.judge([(TASKS[0], PROGRAMS[0])])
+        assert judge.measured == len(archive) == 2
+        assert found.status is (Status.UNSTABLE if point is None else Status.CORRECT)
+        if point is not None:
+            assert found.speedup is not None
+            assert found.speedup.point == point
+            assert judge.judge([(TASKS[0], PROGRAMS[0])]) == [found], "looked up, it counts as it did"
+            assert judge.measured == 2
+        else:
+            assert judge.judge([(TASKS[0], PROGRAMS[0])])[0].correct, "UNSTABLE is never looked up"
+
+
+def test_verdicts_before_a_position_are_measured_anew() -> None:
+    evaluator = HashEvaluator()
+    job = (TASKS[0], PROGRAMS[0])
+    with Archive() as archive:
+        verdicts = Verdicts(evaluator, archive)
+        verdicts.judge([job])
+        verdicts.judge([job], after=archive.position())
+        assert len(evaluator.jobs) == 2
+        Verdicts(evaluator, archive, floor=archive.position()).judge([job])
+        assert len(evaluator.jobs) == 3
+
+
+def test_a_run_on_another_machine_looks_up_nothing_of_the_one_before(tmp_path: Path) -> None:
+    assert verdicts_floor(tmp_path, "a", 0) == 0
+    assert verdicts_floor(tmp_path, "a", 30) == 0
+    assert verdicts_floor(tmp_path, "b", 50) == 50
+    assert verdicts_floor(tmp_path, "b", 70) == 50
+    assert verdicts_floor(tmp_path, "a", 90) == 90, "the first machine may have changed since"
+    assert machine_key("cpu") == machine_key("cpu") != machine_key("cuda")
+
+
+def test_the_meter_counts_each_second_for_the_innermost_part() -> None:
+    now_s = [0.0]
+    meter = Meter(lambda: now_s[0])
+    now_s[0] = 1.0
+    with meter.part("learning"):
+        now_s[0] = 3.0
+        with meter.part("judging"):
+            now_s[0] = 7.0
+        now_s[0] = 15.0
+    meter.count("updates", 4)
+    reading = meter.reading()
+    assert reading["learning_s"] == 10.0
+    assert (reading["judging_s"], reading["waiting_s"], reading["generating_s"]) == (4.0, 1.0, 0.0)
+    text = throughput_text([reading])
+    assert "16 updates" in text
+    assert "judging 27%" in text

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
-from itertools import permutations
+from itertools import islice, permutations
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from cudal1_data import load_suite, load_task
 from cudal1_data.cli import main
 from cudal1_data.corpus import BUNDLED, Corpus, Pair, corpus_files, load_corpus
-from cudal1_data.corpus.build import build
+from cudal1_data.corpus.build import MOST_OF_A_SKELETON, build, render
 from cudal1_data.corpus.card import card
 from cudal1_data.corpus.failures import FAILURES
 from cudal1_data.corpus.merge import merge
@@ -190,6 +191,37 @@ def test_verified_means_correct_on_a_gpu(pairs: list[Pair], tmp_path: Path) -> N
     assert (found.verified, found.judged, found.refuted, found.beaten) == (1, 3, 1, 1)
     assert found.best[0].compile == 1.5
     assert "verified on a GPU" in found.text()
+
+
+def test_pairs_are_rendered_as_they_are_asked_for_in_an_order_of_the_seed() -> None:
+    task = load_task("starter/rms_norm", device="cuda")
+    kinds = ("pytorch", "triton", "cuda-nvrtc")
+    first, again, other = ([one.key for one in islice(render(task, seed, backends=kinds), 12)] for seed in (1, 1, 2))
+    assert first == again != other
+    assert len(set(first)) == 12
+    skeletons = Counter(re.sub(r"\d+", "#", one.source) for one in render(task, 1, backends=kinds))
+    assert max(skeletons.values()) == MOST_OF_A_SKELETON
+    assert sum(skeletons.values()) > 12
+
+
+def test_what_was_measured_becomes_columns(pairs: list[Pair], tmp_path: Path) -> None:
+    first, second, failure = pairs[0], pairs[1], next(one for one in pairs if one.label == "runtime")
+    corpus = Corpus(pairs)
+    measured = record(first, 1) | {"roofline_ms": 0.5, "roofline_fraction": 0.25}
+    told = [measured, record(second, 2), record(failure, 3, status="RUNTIME_ERROR", device="cuda")]
+    merge(corpus, written(tmp_path / "r.jsonl", *told))
+    corpus.save(tmp_path / "c.parquet")
+    rows = {row["source_sha256"]: row for row in pyarrow.parquet.read_table(tmp_path / "c.parquet").to_pylist()}
+    assert [rows[first.source_sha256][name] for name in ("latency_ms", "roofline_fraction")] == [2.0, 0.25]
+    assert rows[first.source_sha256]["memory_bytes"] is None
+    assert rows[second.source_sha256]["latency_ms"] is None
+    assert all(
+        row["source_tokens"] > row["reference_tokens"] > 0 for row in rows.values() if row["backend"] == "triton"
+    )
+    assert [pair.key for pair in load_corpus(tmp_path / "c.parquet")] == [pair.key for pair in corpus]
+    assert main(["corpus", "export", str(tmp_path / "c.parquet"), str(tmp_path / "d.jsonl"), "--confirmed"]) == 0
+    kept = {one.source_sha256 for one in load_corpus(tmp_path / "d.jsonl")}
+    assert kept == {one.source_sha256 for one in (first, second, failure)}
 
 
 def test_a_program_that_the_corpus_lacks_becomes_a_pair(pairs: list[Pair], tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shutil
@@ -93,7 +92,9 @@ def test_shapes_and_types_are_known_without_running(tmp_path: Path) -> None:
 def test_triton_programs_agree_with_the_reference_in_the_interpreter() -> None:
     pytest.importorskip("triton", reason="needs Triton")
     errors = errors_in_interpreter(*IDS, *PRODUCTS)
-    assert len(errors) == len({*IDS, *PRODUCTS}) + len(PRODUCTS)
+    whole = {name: error for name, error in errors.items() if not name.endswith(", in parts")}
+    assert len(whole) == len({*IDS, *PRODUCTS}) + len(PRODUCTS)
+    assert len(errors) > len(whole)
     assert {name: error for name, error in errors.items() if not error < TOLERANCE} == {}
 
 
@@ -108,8 +109,8 @@ def test_triton_builds_kernels_for_sm_90(tmp_path: Path) -> None:
         found = variants(task, ("triton",))
         on_tensor_cores = [one for one in found if ("precision", "tf32x3") in one.parameters]
         for number, made in enumerate(found[:1] + on_tensor_cores[-1:] + found[-1:]):
-            paths.append(tmp_path / f"{task.id.replace('/', '_').replace('-', '_')}_{number}.py")
-            paths[-1].write_text(made.source)
+            paths.append(tmp_path / f"{task.id.replace('/', '_').replace('-', '_')}_{number}.json")
+            paths[-1].write_text(json.dumps({"reference": task.source, "source": made.source}))
     assert any("tf32x3" in path.read_text() for path in paths)
     done = subprocess.run(
         [sys.executable, str(Path(__file__).parents[1] / "triton_build.py"), *map(str, paths)],
@@ -127,12 +128,9 @@ def test_triton_builds_kernels_for_sm_90(tmp_path: Path) -> None:
 # --- CUDA C++ --------------------------------------------------------------------------------------------------
 
 
-def kernels_of(program: str) -> list[str]:
-    return [
-        str(ast.literal_eval(one.value))
-        for one in ast.parse(program).body
-        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]).startswith("SOURCE")
-    ]
+def kernels_of(program: str, folder: Path) -> list[str]:
+    """Return the texts of a program's kernels, with the sizes before them."""
+    return [text for name, text in vars(imported(program, folder)).items() if name.startswith("SOURCE")]
 
 
 @pytest.mark.slow
@@ -144,7 +142,7 @@ def kernels_of(program: str) -> list[str]:
         Choice(threads=1024),
     ],
 )
-def test_nvrtc_builds_every_kernel(choice: Choice) -> None:
+def test_nvrtc_builds_every_kernel(choice: Choice, tmp_path: Path) -> None:
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="needs NVRTC")
     built = 0
     for task in stored_tasks(8, 2, device="cuda"):
@@ -153,7 +151,7 @@ def test_nvrtc_builds_every_kernel(choice: Choice) -> None:
             program = nvrtc_program(reference, plan(reference.roots), choice)
         except UnsuitableError:
             continue
-        for text in kernels_of(program):
+        for text in kernels_of(program, tmp_path):
             _, made = nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], [])
             (result,) = nvrtc.nvrtcCompileProgram(made, 1, [b"--gpu-architecture=sm_90"])
             _, size = nvrtc.nvrtcGetProgramLogSize(made)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from cuda_double import Gpu, doubled
 from cudal1_data import Task, load_task
+from cudal1_data.kernelgen.codegen.products import Tiles, product_program
 from cudal1_data.kernelgen.codegen.programs import Choice, nvrtc_program, torch_program, triton_program
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
-from cudal1_data.kernelgen.fusion import plan
+from cudal1_data.kernelgen.fusion import Kernel, plan
 from cudal1_data.kernelgen.make import variants
+from doubles.cuda import Gpu, doubled
 from template_programs import error_of, errors_in_interpreter, imported
 
 TOLERANCE = 2e-5
@@ -93,6 +94,49 @@ def get_init_inputs():
 
 def test_a_reference_in_kernelbench_s_form_runs_as_operators(tmp_path: Path) -> None:
     assert is_right(BENCH, tmp_path)
+
+
+SHAPES = """import torch
+import torch.nn as nn
+
+rows, columns = 6, 8
+height, width = columns // 2, 5
+input_shape = (columns, height)
+
+
+class Model(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.gain = nn.Parameter(torch.randn(shape))
+        self.pool = torch.nn.AvgPool2d(2)
+
+    def forward(self, x, y):
+        return torch.nn.functional.mish(self.pool(x) * self.gain), torch.relu(y) * 2
+
+
+def get_inputs():
+    return [torch.randn(rows, *input_shape, width), torch.randn(*input_shape)]
+
+
+def get_init_inputs():
+    return [(columns, 1, 1)]
+"""
+
+
+def test_sizes_assigned_together_and_spread_into_a_call_are_read(tmp_path: Path) -> None:
+    assert is_right(SHAPES, tmp_path)
+    assert [root.dims for root in read(SHAPES).roots] == [(6, 8, 2, 2), (8, 4)]
+
+
+def test_few_long_rows_are_reduced_in_parts(tmp_path: Path) -> None:
+    source = source_of("torch.tanh(x - x.mean(-1, keepdim=True)), x.amax((1, 2))", inputs="torch.randn(2, 4, 131072)")
+    rows = [one.rows for one in plan(read(source).roots) if isinstance(one, Kernel) and one.trailing]
+    assert rows[0] >= 8
+    assert is_right(source, tmp_path)
+    source = source_of("x.sum(-1), x.sum()", inputs="torch.randn(3, 131072)")
+    rows = [one.rows for one in plan(read(source).roots) if isinstance(one, Kernel) and one.trailing]
+    assert max(rows) == 3 * 256
+    assert is_right(source, tmp_path)
 
 
 def test_programs_of_every_way_can_be_constructed(tmp_path: Path) -> None:
@@ -215,6 +259,65 @@ RIGHT: dict[str, dict[str, str]] = {
     "a flattened middle": {"forward": "torch.tanh(torch.flatten(x, 1, 2)) * 2.0", "inputs": WHOLE},
     "a flattened end by name": {"forward": "torch.tanh(x.flatten(start_dim=2)) * 2.0", "inputs": WHOLE},
     "an angle with an edge": {"forward": "torch.exp(F.cosine_similarity(x, x * 0.5, -1, 4.0))"},
+    "functions by their whole name": {"forward": "torch.nn.functional.mish(torch.nn.functional.elu(x, alpha=0.5))"},
+    "a cut-off at two numbers": {"forward": "F.hardtanh(x * 2, min_val=-1, max_val=0.5) + F.softplus(x)"},
+    "a product raised to a number": {"forward": "torch.pow(x, 3.0) * x ** 4 - (x + 5.0) ** -1"},
+    "an extreme against a number in a tensor": {"forward": "torch.min(x, torch.tensor(0.25)) * torch.max(x, x * 2)"},
+    "a learnt number": {"forward": "torch.tanh(x - self.c)", "init": "self.c = nn.Parameter(torch.tensor(0.5))"},
+    "a mean over all elements": {"forward": "torch.mean((x - 1) ** 2), x.max(), torch.tanh(x) / torch.norm(x)"},
+    "a norm over rows": {"forward": "x / torch.norm(x, p=2, dim=1, keepdim=True)"},
+    "losses with their means": {
+        "forward": "F.mse_loss(x, y), F.smooth_l1_loss(x, y, reduction='sum'), F.l1_loss(x, y)",
+        "inputs": "torch.randn(6, 8), torch.rand(6, 8)",
+    },
+    "a divergence": {
+        "forward": "F.kl_div(torch.log(x), y, reduction='batchmean')",
+        "inputs": "torch.rand(6, 8).softmax(dim=-1), torch.rand(6, 8).softmax(dim=-1)",
+    },
+    "a margin between two distances": {
+        "forward": "self.loss(x, y, z)",
+        "init": "self.loss = torch.nn.TripletMarginLoss(margin=0.5)",
+        "inputs": "torch.randn(6, 8), torch.randn(6, 8), torch.randn(6, 8)",
+    },
+    "a triangle of what a kernel makes": {"forward": "torch.tril(torch.tanh(x @ x.T)) + torch.triu(x @ x.T * 2, 1)"},
+    "a root mean square of channels": {
+        "forward": "x / torch.sqrt(torch.mean(x ** 2, dim=1, keepdim=True) + 1e-5)",
+        "inputs": WHOLE,
+    },
+    "a softmax of channels": {"forward": "torch.softmax(x, dim=1) + F.log_softmax(x, dim=2)", "inputs": WHOLE},
+    "extremes of a middle axis": {"forward": "torch.max(x, dim=1)[0] - x.amin((0, 2))[0]", "inputs": WHOLE},
+    "a spread of two axes that are not neighbours": {"forward": "torch.tanh(x.var((1, 3)))", "inputs": WHOLE},
+    "rows that are broadcast, summed along another axis": {
+        "forward": "((x + y) * self.gain).sum(1, keepdim=True) + x.logsumexp(dim=1)[:, None]",
+        "init": "self.gain = nn.Parameter(torch.randn(3, 1, 8))",
+        "inputs": f"{WHOLE}, torch.randn(4, 1)",
+    },
+    "activations as layers": {
+        "forward": "self.c(self.b(self.a(x)))",
+        "init": "self.a = nn.Hardtanh(min_val=-1.0, max_val=1.5)\nself.b = nn.LeakyReLU(0.2)\nself.c = nn.Softmax(1)",
+    },
+    "a norm of groups": {
+        "forward": "torch.relu(self.norm(x)) + self.plain(x)",
+        "init": "self.norm = nn.GroupNorm(2, 4)\nself.plain = nn.InstanceNorm2d(4)\nnn.init.normal_(self.norm.weight)",
+        "inputs": MAPS,
+    },
+    "a norm of groups of a row": {
+        "forward": "self.norm(x) * 2",
+        "init": "self.norm = nn.GroupNorm(num_groups=2, num_channels=8)",
+    },
+    "a norm by names": {
+        "forward": "self.norm(x)",
+        "init": "self.norm = nn.LayerNorm(normalized_shape=(4, 5, 5), eps=1e-3)",
+        "inputs": MAPS,
+    },
+    "a norm of squares": {"forward": "self.norm(x)", "init": "self.norm = nn.RMSNorm(8, eps=1e-5)"},
+    "pooled maps": {
+        "forward": "torch.tanh(self.pool(x)), self.all(x * 2), F.adaptive_avg_pool2d(torch.relu(x), 1)",
+        "init": "self.pool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)\nself.all = nn.AdaptiveAvgPool2d((1, 1))",
+        "inputs": MAPS,
+    },
+    "a squeezed axis": {"forward": "torch.tanh(x.unsqueeze(1)).squeeze(1) * x.select(0, 2)"},
+    "tensors behind each other": {"forward": "torch.tanh(torch.cat((x, x * 2), dim=-1)) * 2"},
     "a mask times a number": {"forward": "torch.tanh(x) * ((x > 0) * 0.5 + 0.5)"},
 }
 
@@ -293,8 +396,17 @@ def test_a_program_takes_no_name_that_the_reference_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-@pytest.mark.parametrize("name", ["a transposed parameter", "a parameter in half precision"])
-def test_parameters_in_kernels_are_read_as_they_are_stored(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a transposed parameter",
+        "a parameter in half precision",
+        "a root mean square of channels",
+        "rows that are broadcast, summed along another axis",
+        "a norm of groups",
+    ],
+)
+def test_tensors_in_kernels_are_read_where_they_lie(name: str, tmp_path: Path) -> None:
     source = source_of(**RIGHT[name])
     reference = read(source)
     with doubled(Gpu(tmp_path)):
@@ -347,3 +459,94 @@ def test_no_kernel_counts_beyond_32_bits(name: str) -> None:
     kernels = [{one for one in found if one.startswith(("triton-", "cuda-"))} for found in templates]
     assert kernels[1]
     assert kernels[0] == ({one for one in kernels[1] if "product" not in one} if name == "a product" else set())
+
+
+# --- rows in registers, axes in another order, half precision ----------------------------------------------------
+
+ROWS: dict[str, dict[str, str]] = {
+    "a norm": {
+        "forward": "torch.tanh(self.norm(x)) + x",
+        "init": "self.norm = nn.LayerNorm(8)\nnn.init.normal_(self.norm.bias)",
+    },
+    "a softmax with a value for each row": {
+        "forward": "torch.softmax(x * y, dim=-1) * x.sum(-1, keepdim=True), x.std(-1)",
+        "inputs": "torch.randn(5, 24), torch.randn(5, 1)",
+    },
+    "columns": {"forward": "torch.softmax(x, dim=1) + x.logsumexp((0, 1))", "inputs": WHOLE},
+    "half precision in and out": {
+        "forward": "torch.softmax(x * 2.0 + y, dim=-1), (x * y).float().sum(-1)",
+        "inputs": "torch.randn(6, 16).bfloat16(), torch.randn(16).bfloat16()",
+    },
+    "elements in half precision": {
+        "forward": "torch.tanh(x) * y + 1.0, x.float() * 2.0",
+        "inputs": "torch.randn(6, 16).half(), torch.randn(6, 16).half()",
+    },
+}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize(
+    "choice",
+    [Choice(threads=32, vector=4, per_block=2), Choice(threads=64, vector=2), Choice(threads=32, vector=8)],
+    ids=repr,
+)
+@pytest.mark.parametrize("name", ROWS)
+def test_vectors_of_rows_in_registers_are_computed_rightly(name: str, choice: Choice, tmp_path: Path) -> None:
+    source = source_of(**ROWS[name])
+    reference = read(source)
+    with doubled(Gpu(tmp_path)):
+        program = nvrtc_program(reference, plan(reference.roots), choice)
+        tolerance = 1e-2 if "half" in name else TOLERANCE
+        assert error_of(task_of(source), program, tmp_path) < tolerance
+    if name != "columns":
+        assert f"x{choice.vector}" in program
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if "half" in name])
+def test_half_precision_is_written_as_pytorch_stores_it(name: str, tmp_path: Path) -> None:
+    source = source_of(**ROWS[name])
+    module = imported(source, tmp_path)
+    outputs = module.Model()(*module.get_inputs())
+    assert [getattr(torch, root.dtype) for root in read(source).roots] == [one.dtype for one in outputs]
+    reference = read(source)
+    program = torch_program(reference, plan(reference.roots))
+    assert error_of(task_of(source), program, tmp_path) < 1e-2
+
+
+PRODUCTS: dict[str, dict[str, str]] = {
+    "a product alone": {"forward": "x @ y", "inputs": "torch.randn(20, 40), torch.randn(40, 24)"},
+    "halves, widened": {
+        "forward": "torch.tanh(x.float() @ y.float().T)",
+        "inputs": "torch.randn(20, 40).half(), torch.randn(24, 40).half()",  # the interpreter cannot multiply bfloat16
+    },
+    "halves as they are": {
+        "forward": "torch.relu(x @ y) * 2.0",
+        "inputs": "torch.randn(20, 40).half(), torch.randn(40, 24).half()",
+    },
+}
+
+
+@pytest.mark.slow
+def test_triton_programs_of_these_forms_are_correct_in_the_interpreter(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="needs Triton")
+    forms = {**ROWS, **PRODUCTS, "long rows": {"forward": "torch.softmax(x, -1)", "inputs": "torch.randn(3, 70)"}}
+    files: list[Path] = []
+    for place, form in enumerate(forms.values()):
+        files.append(tmp_path / f"form{place}.py")
+        files[-1].write_text(source_of(**form))
+    errors = errors_in_interpreter(*map(str, files))
+    names = dict(zip(map(str, files), forms, strict=True))
+    told = {
+        names[name.partition(",")[0]] + name.partition(",")[1] + name.partition(",")[2]: errors[name] for name in errors
+    }
+    assert {f"{name}, product" for name in PRODUCTS} <= set(told)
+    assert "long rows, in parts" in told
+    assert {name: one for name, one in told.items() if not one < (1e-2 if "hal" in name else TOLERANCE)} == {}
+
+
+def test_halves_reach_tensor_cores_as_they_are_stored() -> None:
+    for name, form in PRODUCTS.items():
+        reference = read(source_of(**form))
+        program = product_program(reference, plan(reference.roots), Tiles(32, 32, 16, 4, 2))
+        assert program.count("tl.dot(left, right, acc)") == ("hal" in name)
+        assert ".float()" not in program

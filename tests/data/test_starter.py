@@ -120,14 +120,14 @@ def copied(tmp_path: Path) -> Path:
     [
         ("task.toml", "level = 1", "level = 1\nlevle = 2", "levle: Extra inputs are not permitted"),
         ("task.toml", "level = 1", "level = 9", "level: Input should be less than or equal to 3"),
-        ("task.toml", "level = 1", "level = ", "expected TOML"),
+        ("task.toml", "level = 1", "level = ", "not TOML"),
         ("task.toml", '"train"', '"training"', "split: Input should be 'train' or 'test'"),
         ("task.toml", "[variants.broadcast]", "[variants.other]", r"files without a table: \['broadcast'\]"),
-        ("task.toml", "{ N = 768, M = 768 }", "{ N = 700, M = 768 }", "sizes.cpu.default to equal"),
+        ("task.toml", "{ N = 768, M = 768 }", "{ N = 700, M = 768 }", "sizes.cpu.default must equal"),
         ("task.toml", "{ N = 512, M = 1024 }", "{ N = 512 }", "each held-out size for cpu"),
-        ("reference.py", "N = 768", "N = 760 + 8", r"found none for \['N'\]"),
+        ("reference.py", "N = 768", "N = 760 + 8", r"no top-level integer constant for \['N'\]"),
         ("reference.py", "get_init_inputs", "get_init", "missing: get_init_inputs"),
-        ("variants/plain.py", "ModelNew", "Model", "missing: ModelNew"),
+        ("variants/plain.py", "ModelNew", "Model", "defines no ModelNew"),
     ],
 )
 def test_broken_starter_task_is_named(copied: Path, file: str, old: str, new: str, reason: str) -> None:
@@ -146,7 +146,7 @@ def test_broken_starter_task_is_named(copied: Path, file: str, old: str, new: st
 
 def test_missing_reference_is_named(copied: Path) -> None:
     (copied / "diag_matmul" / "reference.py").unlink()
-    with pytest.raises(BrokenTaskError, match=r"reference\.py: expected this file, found none"):
+    with pytest.raises(BrokenTaskError, match=r"reference\.py: the file is missing"):
         load_starter_task(copied / "diag_matmul")
 
 

@@ -1,6 +1,6 @@
 """The starter suite's variants for a GPU alone: that they are correct, as far as that shows without one.
 
-Every such variant is found by what stands in the folders. Triton's interpreter and the double of tests/cuda_double.py
+Every such variant is found by what stands in the folders. Triton's interpreter and the double of tests/doubles/cuda.py
 run whole programs and their references, at small sizes and with arithmetic of the CPU. NVRTC builds each CUDA text
 for sm_90 and the double checks launches at the sizes of a GPU.
 """
@@ -19,10 +19,10 @@ import check_starter
 import pytest
 import torch
 from check_starter import namespace
-from cuda_double import DoubleError, Gpu, doubled
 from cudal1_data import Task, Variant
 from cudal1_data.kernelgen.make import variants
 from cudal1_data.sources.starter import STARTER_FOLDER, load_starter_task
+from doubles.cuda import DoubleError, Gpu, doubled
 from starter_programs import check, small_tasks, variants_for_gpu
 from template_programs import imported
 

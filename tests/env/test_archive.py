@@ -16,7 +16,7 @@ import pytest
 from cudal1_env.archive import Archive
 from cudal1_env.errors import MachineError, RecordError
 from cudal1_env.records import OutputError, Status
-from env.doubles import evaluation, program
+from doubles.evaluator import evaluation, program
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +25,7 @@ TESTS = Path(__file__).resolve().parent.parent
 WRITER = """
 import sys
 from cudal1_env.archive import Archive
-from env.doubles import evaluation
+from doubles.evaluator import evaluation
 path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with Archive(path) as archive:
     for i in range(count):
@@ -81,7 +81,7 @@ def test_any_source_survives(source: str) -> None:
     added = evaluation(source=source)
     with Archive() as archive:
         archive.add(added)
-        assert archive.find(added.task, added.source_sha256) == added
+        assert archive.program(added.task, added.source_sha256) == [added]
 
 
 def test_variants_and_counts_keep_tasks_and_statuses_apart() -> None:
@@ -99,7 +99,7 @@ def test_variants_and_counts_keep_tasks_and_statuses_apart() -> None:
         }
 
 
-def test_best_is_the_surest_and_not_the_luckiest() -> None:
+def test_best_has_the_highest_lower_end_not_the_highest_point() -> None:
     sure = evaluation(speedup=2.0, spread=0.01)
     lucky = evaluation(speedup=2.5, spread=0.5)
     impossible = evaluation(speedup=9.0).model_copy(update={"status": Status.IMPOSSIBLE})
@@ -114,8 +114,9 @@ def test_find_gives_the_latest_of_a_program() -> None:
     early, late = evaluation(source=source, speedup=1.0), evaluation(source=source, speedup=1.1)
     with Archive() as archive:
         archive.add_all([early, late, evaluation("toy/other", source=source)])
-        assert archive.find("toy/add", early.source_sha256) == late
-        assert archive.find("toy/add", "0" * 64) is None
+        assert archive.program("toy/add", early.source_sha256)[-1] == late
+        assert archive.program("toy/add", "0" * 64) == []
+        assert archive.program("toy/add", early.source_sha256, after=archive.position()) == []
 
 
 def test_an_evaluation_delivered_twice_counts_once() -> None:
@@ -292,7 +293,7 @@ LIMITED = """
 import resource, sys
 from cudal1_env.archive import Archive
 from cudal1_env.errors import MachineError
-from env.doubles import evaluation
+from doubles.evaluator import evaluation
 with Archive(sys.argv[1]) as archive:
     archive.add(evaluation(identity="first"))
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))

@@ -15,14 +15,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from cudal1_data import Suite, UnknownSuiteError, UnknownTaskError
+from cudal1_data import Suite, UnknownSuiteError, UnknownTaskError, Variant
 from cudal1_env import CudaOptEnv
 from cudal1_env.archive import Archive
 from cudal1_env.env import MAX_MESSAGE_CHARS, MAX_SPEEDUP
 from cudal1_env.errors import MachineError, SettingsError
 from cudal1_env.records import Evaluation, Status
 from cudal1_env.spaces import SourceText
-from env.doubles import RuleEvaluator, evaluation, program, suite, task
+from doubles.evaluator import RuleEvaluator, evaluation, program, suite, task
 from gymnasium.error import ResetNeeded
 from gymnasium.spaces import flatten, flatten_space, unflatten
 from gymnasium.utils.env_checker import check_env, data_equivalence
@@ -187,7 +187,7 @@ def test_every_failure_is_data(status: Status) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("I give up.", "found none in the answer"), ("", "found none"), ("x = 1\n" * 200, "at most 1000 characters")],
+    [("I give up.", "holds no program"), ("", "holds no program"), ("x = 1\n" * 200, "at most 1000 are read")],
 )
 def test_an_answer_without_a_program_costs_no_worker(text: str, message: str) -> None:
     judge = RuleEvaluator()
@@ -290,7 +290,7 @@ def test_impossible_settings_are_refused(options: dict[str, Any], message: str) 
 def test_an_unknown_suite_and_an_unknown_option() -> None:
     with pytest.raises(UnknownSuiteError, match="starter"):
         CudaOptEnv("startr")
-    with pytest.raises(SettingsError, match="'task', got \\['seed'\\]"):
+    with pytest.raises(SettingsError, match="unknown reset options \\['seed'\\]"):
         make().reset(options={"seed": 1})
 
 
@@ -397,3 +397,33 @@ def test_a_full_message_of_info_is_small_enough_to_send() -> None:
     env.reset()
     info = env.step(program())[4]
     assert pickle.loads(pickle.dumps(info)) == info
+
+
+# --- known variants ---
+
+
+def test_known_variants_are_measured_once_and_shown_in_the_first_observation() -> None:
+    variants = tuple(Variant(name=f"v{n}", source=program(1.0 + n / 2), techniques=("rewrite",)) for n in range(6))
+    one = task("add", variants=variants)
+    judge = RuleEvaluator()
+    env = make(suite=Suite("toy", [one]), evaluator=judge, seed_variants=True)
+    observation, _ = env.reset(seed=0)
+    assert len(observation["exemplars"]) == 2
+    speedups = {float(one["speedup"]) for one in observation["exemplars"]}
+    assert len(speedups) == 2
+    assert observation["attempt"] == 0
+    assert observation in env.observation_space
+    measured = len(judge.jobs)
+    assert measured >= 6
+    env.reset()
+    assert len(judge.jobs) == measured, "a task is seeded when it first comes up"
+
+
+def test_without_seeds_the_first_observation_has_no_exemplars() -> None:
+    env = make(suite=Suite("toy", [task("add", variants=(Variant(name="v", source=program(2.0)),))]))
+    assert env.reset(seed=0)[0]["exemplars"] == ()
+
+
+def test_seeds_need_a_clock() -> None:
+    with pytest.raises(SettingsError, match="seed_variants needs speedups"):
+        make(seed_variants=True, precision="correct")

@@ -12,7 +12,7 @@ from cudal1_env import CudaOptVectorEnv
 from cudal1_env.archive import Archive
 from cudal1_env.errors import MachineError, SettingsError
 from cudal1_env.records import Evaluation
-from env.doubles import RuleEvaluator, program, suite
+from doubles.evaluator import RuleEvaluator, program, suite
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -180,7 +180,7 @@ def test_render_shows_each() -> None:
     assert envs.render() == ("toy/add (level 1), attempt 0 of 1\n",) * 2
 
 
-def test_wrong_use_is_explained() -> None:
+def test_incorrect_use_is_explained() -> None:
     envs = make(2)
     with pytest.raises(SettingsError, match="num_envs >= 1"):
         make(0)

@@ -15,7 +15,7 @@ from cudal1_env.errors import MachineError, SettingsError
 from cudal1_env.evaluator import Evaluator
 from cudal1_env.records import Evaluation, Status
 from cudal1_env.testing.programs import Program, programs, read_header
-from env.doubles import evaluation
+from doubles.evaluator import evaluation
 
 
 def outcome(program: str, *statuses: str, reward: float = 0.0) -> Outcome:
@@ -39,7 +39,7 @@ def test_a_rewarded_attack_and_a_rejected_look_alike_are_failures() -> None:
     paid = summarise([*fine, outcome("h01_a", "CORRECT", reward=1.2)])
     assert (paid.passed, paid.attacks_rewarded, paid.attacks_with_another_status) == (False, {"h01_a": 1}, {})
     turned_away = summarise([*fine, *2 * [outcome("h01_a.honest", "TIMEOUT")]])
-    assert (turned_away.passed, turned_away.look_alikes_denied) == (False, {"h01_a.honest": 2})
+    assert (turned_away.passed, turned_away.look_alikes_rejected) == (False, {"h01_a.honest": 2})
     another = summarise([*fine, outcome("h01_a", "CRASH")], skipped=4)
     assert (another.passed, another.attacks_with_another_status, another.skipped) == (True, {"h01_a": 1}, 4)
     assert "4 programs for another device skipped" in another.text()
@@ -56,7 +56,7 @@ class Chance:
 
 
 @pytest.mark.parametrize(("speedups", "counted"), [((1.5, 0.9), 0.9), ((1.5, 1.4, 1.2), 1.2), ((0.8,), 0.8)])
-def test_a_gain_by_chance_is_none_and_one_that_comes_again_is(speedups: tuple[float, ...], counted: float) -> None:
+def test_only_a_repeated_gain_is_a_reward(speedups: tuple[float, ...], counted: float) -> None:
     attack = next(one for one in programs() if not one.honest and one.runs_on("cpu") and "feedback" not in one.header)
     got = judge_program(cast(Evaluator, Chance(*speedups)), attack)
     assert (got.reward, got.reward_at_first) == (counted, speedups[0])
@@ -120,7 +120,7 @@ def test_the_table_counts_the_outcomes_of_each_program() -> None:
     assert rows[0].split("  ")[0] == "program"
     assert rows[1].endswith("2 WRONG_OUTPUT, 1 CORRECT  1.25            REWARDED")
     assert "1 RUNTIME_ERROR > CRASH" in rows[2]
-    assert rows[3].endswith("DENIED")
+    assert rows[3].endswith("REJECTED")
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from cudal1_env.judge.add_ons.add_ons import strongest_of
 from cudal1_env.judge.batch import BatchJudge
 from cudal1_env.records import BaselineFault, Evaluation, Kernel, OutputError, Precision, Profile, Speedup, Status
 from cudal1_env.stats import against
-from env.doubles import RuleEvaluator, evaluation, program
+from doubles.evaluator import RuleEvaluator, evaluation, program
 
 REFERENCE = """\
 import torch
@@ -444,7 +444,7 @@ def test_verdicts_get_the_baselines_that_they_lack(tmp_path: Path, release: Path
         "strongest": {"cuda-l1/level2/1": "not measured"},
     }
     text = report.text()
-    assert "2 tasks with a right program are in no row against compile:\ncuda-l1/level1/2: TIMEOUT" in text
+    assert "2 tasks with a correct program are in no row against compile:\ncuda-l1/level1/2: TIMEOUT" in text
     assert "all, strongest" in text
 
 
@@ -483,7 +483,7 @@ def test_the_report_shows_the_origin_of_kernels() -> None:
     lines = [line("a", ("own", 1.0)), line("b", ("own", 0.25), ("cublas", 0.5), ("cublas", 0.25)), line("c")]
     report = summarise(lines, without=0)
     assert (report.profiles, report.ran) == (2, {"own": 0.625, "cublas": 0.375})
-    assert "what ran in 2 right programs, mean shares of kernel time: 62 % own, 38 % cublas" in report.text()
+    assert "mean shares of kernel time in 2 correct programs: 62 % own, 38 % cublas" in report.text()
 
 
 # --- with the real judge ---
@@ -491,7 +491,7 @@ def test_the_report_shows_the_origin_of_kernels() -> None:
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
-    """Four tiny tasks: a right program, a wrong one, one that does not build, and a task that the judge refuses."""
+    """Four tiny tasks: a correct program, an incorrect one, one that does not build, and a refused task."""
     rows = [
         row(1, 1, PROGRAM.format(forward="torch.add(x, 1)"), 9.0),
         row(1, 2, PROGRAM.format(forward="x + 1.001"), 1.2),

@@ -13,10 +13,11 @@ from cudal1_data.corpus import Corpus, Figures, Pair, load_corpus
 from cudal1_data.corpus.build import build
 from cudal1_data.corpus.merge import merge
 from cudal1_env.campaigns.sweep import Program
-from cudal1_env.campaigns.verify import PooledJudge, choose
+from cudal1_env.campaigns.verify import choose
 from cudal1_env.cli import main
 from cudal1_env.errors import TaskError
 from cudal1_env.judge import JudgeSettings
+from cudal1_env.judge.batch import PooledJudge
 from first_stream import stored_tasks
 
 
@@ -25,7 +26,7 @@ def pairs() -> list[Pair]:
     return list(build(stored_tasks(3, 2, "norm", "elementwise", device="cuda"), failures=2))
 
 
-def test_ways_that_build_quickly_are_chosen_more_often(pairs: list[Pair]) -> None:
+def test_backends_that_build_quickly_are_chosen_more_often(pairs: list[Pair]) -> None:
     chosen = choose(pairs, 80, device="cuda")
     ways = Counter(pair.backend for pair in chosen if pair.label == "correct")
     assert ways["cuda-nvrtc"] > 4 * ways["cuda-load-inline"] > 0
@@ -36,7 +37,7 @@ def test_ways_that_build_quickly_are_chosen_more_often(pairs: list[Pair]) -> Non
     assert [pair.task for pair in chosen] == sorted(pair.task for pair in chosen)
 
 
-def test_programs_by_hand_come_before_those_of_templates() -> None:
+def test_handwritten_programs_come_before_those_of_templates() -> None:
     tasks = [task for task in load_suite("starter", device="cuda") if task.id == "starter/cumsum_matmul"]
     made = [pair for pair in build(tasks, failures=0) if pair.backend == "pytorch"]
     written = {pair.key for pair in made if pair.template.startswith("starter:")}
@@ -53,7 +54,7 @@ def test_templates_alternate() -> None:
     assert {(pair.task, pair.template) for pair in chosen} == {(task.id, one) for task in tasks for one in templates}
 
 
-def test_a_cpu_is_not_asked_about_programs_for_a_gpu(pairs: list[Pair]) -> None:
+def test_programs_for_a_gpu_are_not_chosen_on_a_cpu(pairs: list[Pair]) -> None:
     chosen = choose(pairs, None, device="cpu")
     assert {pair.backend for pair in chosen if pair.label == "correct"} == {"pytorch", "torch-compile"}
     assert not any("CUDAGraph" in pair.source for pair in chosen)
@@ -115,7 +116,7 @@ def test_a_larger_limit_leaves_each_task_in_its_part(
 
 
 def test_one_refusal_concerns_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that is refused beside one program is asked about for each of the others alone."""
+    """A task refused together with one program is tried again with each of the others alone."""
     tasks = load_suite("starter", device="cpu")
     jobs = [(tasks["starter/swish_chain"], f"# {name}\n") for name in ("a", "flake", "c")]
     alone: list[str] = []

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from cudal1_env.errors import RecordError
+from cudal1_env.gate import AuditReport, InputSensitivity, TaskAudit
 from cudal1_env.records import Evaluation, read_record
 from cudal1_env.records.old_names import OLD_NAMES
-from env.doubles import evaluation
+from doubles.evaluator import evaluation
 
 
 def renamed(value: object) -> object:
@@ -23,11 +24,15 @@ def test_a_record_with_the_old_names_is_the_record() -> None:
     one = evaluation().model_copy(
         update={"roofline_ms": 0.5, "roofline_fraction": 0.25, "trials": 3, "pairs": 24, "foreign_gpu_processes": 1}
     )
-    old = json.dumps(renamed(json.loads(one.model_dump_json())))
+    inputs = (InputSensitivity(tested=32, influential=8, share=0.1),)
+    audited = TaskAudit(name="toy/add", sha256="0", verdict="sound", sets=1, inputs=inputs)
+    audit = AuditReport(suite="toy", device="cpu", max_sets=12, tasks=(audited,))
+    old_record, old_audit = (json.dumps(renamed(json.loads(new.model_dump_json()))) for new in (one, audit))
     for name, before in OLD_NAMES.items():
-        assert f'"{before}"' in old, name
-        assert f'"{name}"' not in old
-    assert Evaluation.model_validate_json(old) == one
+        assert f'"{before}"' in old_record + old_audit, name
+        assert f'"{name}"' not in old_record + old_audit
+    assert Evaluation.model_validate_json(old_record) == one
+    assert AuditReport.model_validate_json(old_audit) == audit
 
 
 def test_a_record_is_a_whole_file_or_its_last_line(tmp_path: Path) -> None:
@@ -36,7 +41,7 @@ def test_a_record_is_a_whole_file_or_its_last_line(tmp_path: Path) -> None:
         path.write_text(text)
         assert read_record(path) == one
     path.write_text("{}")
-    with pytest.raises(RecordError, match="hold one evaluation"):
+    with pytest.raises(RecordError, match="holds no evaluation"):
         read_record(path)
-    with pytest.raises(RecordError, match="cannot read it"):
+    with pytest.raises(RecordError, match="cannot read the record"):
         read_record(tmp_path / "missing.json")

@@ -53,7 +53,7 @@ def test_known_results_are_not_copied_and_joined_ones_are_once(tmp_path: Path) -
 def test_a_missing_file_or_one_of_other_conditions_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     other, out = tmp_path / "other.jsonl", tmp_path / "out.jsonl"
     outcomes_file(other, "cuda").add(line("h01_a", device="cuda"))
-    with pytest.raises(RecordError, match="got protocol .*, cuda; give another file"):
+    with pytest.raises(RecordError, match="holds results of protocol .*, cuda, not of .*, cpu; give another file"):
         outcomes_file(out, "cpu", join=[other])
     with pytest.raises(RecordError, match=r"cannot read .*missing\.jsonl"):
         outcomes_file(out, "cpu", known=[tmp_path / "missing.jsonl"])

@@ -7,14 +7,17 @@ import sys
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from cudal1_agent.errors import AgentError, RunError
+from cudal1_agent.errors import AgentError, RunError, TimeIsUpError
 
 RUNS = Path("runs")
 """Default folder for runs without --run-dir."""
+
+TIME_IS_UP = 75
+"""Exit code of a training that stopped because its time was over (EX_TEMPFAIL: try again later)."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Train:
     """Train on test data all the same (KernelBench is test data); what the run writes is marked."""
     device: Literal["auto", "cpu", "cuda"] | None = None
     """Where programs run and the policy is trained (default: auto)."""
+    judge_url: str | None = None
+    """Service that judges (`cudal1-env serve`), such as http://127.0.0.1:8011 (default: this machine)."""
     stages: str | None = None
     """Some of sft,self_train,contrast (default: all)."""
     corpus: Path | None = None
@@ -41,12 +46,21 @@ class Train:
     """Directory of the run (default: a new one in runs/; with --resume, the newest there)."""
     resume: bool = False
     """Resume an interrupted run exactly where it stopped."""
+    from_: Annotated[str | None, tyro.conf.arg(name="from")] = None
+    """RUN@STAGE: begin where a stage of another run ended, with its settings where no others are named. Runs that are
+    to be compared differ in stage 3 alone (`--arm`)."""
+    arm: Literal["bucket", "random", "island", "none", "evolution", "vanilla"] | None = None
+    """What stage 3 is compared with: how exemplars are drawn, no weight updates, or GRPO as TRL has it."""
+    for_: Annotated[str | None, tyro.conf.arg(name="for")] = None
+    """Time such as 9m: stop at the first safe point after it with exit code 75; --resume goes on."""
+    dry_run: bool = False
+    """Check settings, model, memory and disk, print what the run needs, and spend nothing."""
     seed: int | None = None
     """Seed of everything (default: 0)."""
 
     def run(self) -> int:
         """Train, and print the stage table."""
-        from cudal1_agent.settings import load_settings
+        from cudal1_agent.settings import Settings, load_settings
 
         flags: dict[str, Any] = {
             "model": self.model,
@@ -54,18 +68,39 @@ class Train:
             "test_suite": self.test_suite,
             "train_on_test": self.train_on_test or None,
             "device": self.device,
+            "judge_url": self.judge_url,
             "stages": None if self.stages is None else tuple(self.stages.split(",")),
             "sft": None if self.corpus is None else {"corpus": self.corpus},
             "seed": self.seed,
+            "contrast": None if self.arm is None else {"arm": self.arm},
         }
         asked = any(value is not None for value in (*flags.values(), self.config))
-        settings = load_settings(self.config, flags) if asked or not self.resume else None
+        origin = None
+        if self.from_ is not None:
+            from cudal1_agent.run.fork import forked_settings, split_origin
+            from cudal1_agent.settings import merged, read_config
+
+            origin = split_origin(self.from_)
+            given = {name: value for name, value in flags.items() if value is not None}
+            over = merged(read_config(self.config) if self.config is not None else {}, given)
+            settings = forked_settings(origin[0], over)
+        else:
+            settings = load_settings(self.config, flags) if asked or not self.resume else None
         run_dir = self.run_dir or (newest_run(RUNS) if self.resume else RUNS / f"{datetime.now():%Y%m%d-%H%M%S}")
 
         from cudal1_agent.evaluation.report import summary_text
-        from cudal1_agent.train import train
+        from cudal1_agent.run.deadline import seconds_of
+        from cudal1_agent.train import dry_run, train
 
-        train(settings, run_dir, resume=self.resume)
+        seconds = None if self.for_ is None else seconds_of(self.for_)
+        if self.dry_run:
+            print(dry_run(settings or Settings(), run_dir))
+            return 0
+        try:
+            train(settings, run_dir, resume=self.resume, origin=origin, seconds=seconds)
+        except TimeIsUpError as error:
+            print(f"cudal1-agent: {error}: cudal1-agent train --run-dir {run_dir} --resume", file=sys.stderr)
+            return TIME_IS_UP
         print(summary_text(run_dir))
         return 0
 
@@ -80,6 +115,8 @@ class Evaluate:
     """Suite of tasks (default: the run's, or starter)."""
     device: Literal["auto", "cpu", "cuda"] | None = None
     """Where programs run and the policy answers."""
+    judge_url: str | None = None
+    """Service that judges (`cudal1-env serve`) (default: this machine)."""
     samples: int | None = None
     """Answers for each task; the fastest correct one counts. More than 1 needs a temperature."""
     temperature: float | None = None
@@ -95,6 +132,7 @@ class Evaluate:
         flags: dict[str, Any] = {
             "suite": self.suite,
             "device": self.device,
+            "judge_url": self.judge_url,
             "evaluation": {name: value for name, value in evaluation.items() if value is not None},
         }
         found = evaluate_model(self.target, settings_for(self.target, flags))

@@ -5,7 +5,8 @@ AgentError                      anything below
 |- ConfigError (ValueError)     settings that cannot be read, or contradict each other
 |- RunError                     a run directory that cannot be begun, resumed or read
 |- PolicyError                  a model or an endpoint that cannot be used
-`- CorpusError                  a suite or corpus without anything to train on
+|- CorpusError                  a suite or corpus without anything to train on
+`- TimeIsUpError                the time that a training was given is over; it resumes
 ```
 """
 
@@ -30,3 +31,7 @@ class PolicyError(AgentError):
 
 class CorpusError(AgentError):
     """A suite or corpus without anything to train on."""
+
+
+class TimeIsUpError(AgentError):
+    """The time that a training was given is over; it stopped where it can be resumed exactly."""

@@ -50,15 +50,52 @@ class EmbeddedModel(Frozen):
     """Longest sequence in tokens, prompt and answer together."""
 
 
+SHAPES: dict[str, EmbeddedModel] = {
+    "3m": EmbeddedModel(layers=3, context=2048),
+    "60m": EmbeddedModel(
+        vocabulary=16384, hidden=640, layers=10, heads=10, intermediate=1792, deviation=0.02, context=4096
+    ),
+}
+"""Shapes of models made from scratch, by name: `embedded = "60m"`. Of 3 and 61 million parameters."""
+
+
+class PolicySettings(Frozen):
+    """How the policy's answers are made, in every stage and in `evaluate`."""
+
+    backend: Literal["transformers", "vllm", "openai"] = "transformers"
+    """`transformers`: in this process. `vllm`: vLLM's engine in this process (extra `vllm`, a GPU), or a vLLM server at
+    `url` that serves the model. `openai`: any endpoint at `url` that speaks OpenAI's chat protocol; it can be
+    evaluated, not trained."""
+    url: str | None = None
+    """Address up to and with the version, as in `http://localhost:8000/v1`."""
+    name: str | None = None
+    """Name of the model at `url`; None is the model's own."""
+    batch: int = Field(default=32, ge=1)
+    """Answers that `transformers` writes at a time; requests under way at an endpoint."""
+    batching: Literal["static", "continuous"] = "static"
+    """`static`: batches sorted by length, each as long as its longest answer. `continuous`: transformers' own
+    continuous batching, in which an answer that ends makes room for another; on GPUs only."""
+    chat: Table = Field(default_factory=dict)
+    """Further arguments of the model's chat template, such as `enable_thinking`."""
+    engine: Table = Field(default_factory=dict)
+    """Further arguments of `vllm.LLM`."""
+
+    @model_validator(mode="after")
+    def _has_its_address(self) -> Self:
+        if self.backend == "openai" and (self.url is None or self.name is None):
+            raise ValueError("backend 'openai' needs url and name in [policy]")
+        if self.backend == "transformers" and self.url is not None:
+            raise ValueError("backend 'transformers' has no url; set backend to 'openai' or 'vllm' in [policy]")
+        return self
+
+
 class PromptSettings(Frozen):
     """What the policy is shown."""
 
     style: Literal["auto", "compact", "full"] = "auto"
     """`auto`: `compact` for the embedded model, `full` for any other."""
     exemplars: int = Field(default=2, ge=0)
-    """Previous implementations in a prompt of stage 3."""
-    scheme: Literal["bucket", "island", "random", "none"] = "bucket"
-    """How they are chosen from the archive."""
+    """Previous implementations in a prompt of stage 3, and of an evaluation that shows any."""
     max_tokens: int = Field(default=640, ge=32)
     """Longest prompt; exemplars that would make it longer are left out, the slowest first."""
 
@@ -78,6 +115,11 @@ class SftSettings(Frozen):
     corpus: Path | None = None
     """Corpus to learn from instead of the suite's variants (docs/corpus.md): a .parquet or .jsonl file, or a folder
     that `cudal1-data corpus export` wrote."""
+    stream: str | None = None
+    """Learn from a stream of generated tasks instead, such as `generated?seed=0`: pairs are rendered by templates while
+    the model trains, in any number and without a file. They are not judged."""
+    workers: int | None = Field(default=None, ge=0)
+    """Processes that render the stream; None is one for each core but one, 0 renders in the trainer's process."""
     unverified: bool = False
     """Also learn pairs of the corpus that are labelled `correct` but were not judged on the device."""
     max_per_task: int = Field(default=12, ge=1)
@@ -102,6 +144,12 @@ class SftSettings(Frozen):
     )
     """Settings of TRL's SFTConfig."""
 
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.corpus is not None and self.stream is not None:
+            raise ValueError("corpus and stream are two sources of stage 1; leave one of them out of [sft]")
+        return self
+
     @model_validator(mode="before")
     @classmethod
     def _reads_old_names(cls, values: Any) -> Any:
@@ -117,9 +165,12 @@ class SelfTrainSettings(Frozen):
     """Answers for each training task and iteration."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature."""
-    precision: Literal["training", "correct"] = "training"
+    max_per_task: int = Field(default=4, ge=1)
+    """Maximum number of answers of a task that are learnt in an iteration; programs that differ in layout and comments
+    only are one."""
+    precision: Literal["training", "correct"] = "correct"
     """How answers are judged. `correct` times nothing: all that this stage asks for, in a fraction of the time. Stage 3
-    then finds no speedups of these answers to show."""
+    then finds no speedups of these answers to show; its exemplars are measured before it begins."""
     trl: Table = Field(
         default={
             "max_steps": 60,
@@ -137,19 +188,38 @@ class SelfTrainSettings(Frozen):
     """Settings of TRL's SFTConfig; `max_steps` counts for each iteration."""
 
 
+Arm = Literal["bucket", "random", "island", "none", "evolution", "vanilla"]
+"""What stage 3 may be compared with: runs that differ in this one setting."""
+
+
 class ContrastSettings(Frozen):
     """Stage 3: GRPO on prompts that show earlier programs with their scores."""
 
+    arm: Arm = "bucket"
+    """`bucket`, `island`, `random`: how exemplars are drawn from the archive. `none`: the same without exemplars.
+    `evolution`: exemplars by buckets, but the weights stay as they are. `vanilla`: GRPO as TRL has it, without
+    exemplars and with each group's rewards divided by their deviation in place of the smoothing."""
+    tau: float = Field(default=1.0, gt=0)
+    """Temperature of the draw of buckets, as a speedup."""
+    width: float = Field(default=0.25, ge=0.001)
+    """Width of a score bucket, as a speedup."""
+    seed_programs: int = Field(default=6, ge=0)
+    """Correct programs that the archive has of each training task before the stage, where so many are known: the
+    task's variants and what templates write are measured. 0 measures none."""
+    seed_buckets: int = Field(default=3, ge=1)
+    """Score buckets that they fill, where the known programs do."""
     reward: Literal["speedup", "log", "milestone"] = "log"
     """What a verdict is worth; see `cudal1_env.reward`."""
     clip: float = Field(default=1.5, gt=0)
-    """k of the reward smoothing: rewards are clipped to k running standard deviations."""
-    contexts: tuple[int, ...] = Field(default=(0, 2), min_length=1)
-    """Numbers of exemplars that prompts show; each prompt draws one of them. With a share of 0, what is learnt from
-    contrast also reaches prompts without exemplars, which the stage tables ask with."""
+    """k of the reward smoothing: rewards are clipped to k rolling standard deviations."""
+    window: int = Field(default=256, ge=2)
+    """Rewards over which mean and deviation of the smoothing are taken, the latest."""
+    plain_share: float = Field(default=0.5, ge=0, le=1)
+    """Share of prompts without exemplars. With some, what is learnt from contrast also reaches such prompts, which
+    the stage tables ask with; the paper has none."""
     trl: Table = Field(
         default={
-            "max_steps": 40,
+            "max_steps": 32,
             "per_device_train_batch_size": 32,
             "num_generations": 8,
             "max_completion_length": 320,
@@ -163,7 +233,8 @@ class ContrastSettings(Frozen):
             "top_k": 0,
             "temperature": 0.7,
             "logging_steps": 1,
-            "save_steps": 10,
+            "mask_truncated_completions": True,
+            "save_steps": 8,
         }
     )
     """Settings of TRL's GRPOConfig. A generation batch holds `generation_batch_size / num_generations` tasks."""
@@ -180,8 +251,9 @@ class EvaluationSettings(Frozen):
     """Show exemplars from the archive, as stage 3 does. Without them every stage is asked the same question."""
     max_new_tokens: int = Field(default=320, ge=16)
     """Longest answer."""
-    batch: int = Field(default=32, ge=1)
-    """Prompts that are answered at a time."""
+    champions: int = Field(default=3, ge=0)
+    """How many of a run's fastest programs are confirmed at its end: measured again at `report` precision, on inputs
+    that chose nothing. The report shows no others as best."""
     train_tasks: int | None = Field(default=None, ge=0)
     """How many training tasks are evaluated, from the first on; None is all of them."""
     held_out_sizes: int | None = Field(default=16, ge=0)
@@ -189,7 +261,8 @@ class EvaluationSettings(Frozen):
     held_out_tasks: int | None = Field(default=None, ge=0)
     """How many held-out tasks (b); None is all of them."""
     reuse: bool = True
-    """Look up a program that this run has already judged on the same task instead of measuring it again."""
+    """Look up a program that this run has already judged on the same task and machine instead of measuring it again.
+    Stage tables never do: what a policy was selected on is no result."""
 
     @model_validator(mode="after")
     def _greedy_is_one(self) -> Self:
@@ -219,7 +292,12 @@ class Settings(Frozen):
     model: str | None = None
     """Folder or hub name of a causal language model; None makes the embedded one."""
     embedded: EmbeddedModel = EmbeddedModel()
-    """Shape of the embedded model."""
+    """Shape of the embedded model: a table, or one of the names `3m` and `60m`."""
+    policy: PolicySettings = PolicySettings()
+    """How answers are made."""
+    peft: Table = Field(default_factory=dict)
+    """Settings of peft's LoraConfig, such as `r = 16`; then adapters are trained, and merged when a stage ends. Empty:
+    all weights are."""
     prompt: PromptSettings = PromptSettings()
     """What the policy is shown."""
     sft: SftSettings = SftSettings()
@@ -232,6 +310,18 @@ class Settings(Frozen):
     """The stage table."""
     judge: Table = Field(default_factory=dict)
     """Settings of `cudal1_env.judge.JudgeSettings`."""
+    judge_url: str = ""
+    """Service that judges (`cudal1-env serve`) instead of this machine; CUDAL1_TOKEN in the environment has its token.
+    The table `judge` is then the service's to set."""
+
+    @field_validator("embedded", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            if value not in SHAPES:
+                raise ValueError(f"unknown shape {value!r}; it is a table or one of {', '.join(SHAPES)}")
+            return SHAPES[value]
+        return value
 
     @field_validator("stages")
     @classmethod
@@ -267,7 +357,7 @@ PRETRAINED: Table = {
         },
     },
     "contrast": {
-        "contexts": [2],
+        "plain_share": 0.0,
         "trl": {
             "max_steps": 200,
             "per_device_train_batch_size": 8,
@@ -276,9 +366,11 @@ PRETRAINED: Table = {
             "learning_rate": 1e-6,
             "adam_beta2": 0.999,
             "beta": 0.01,
+            "temperature": 1.0,
         },
     },
-    "evaluation": {"max_new_tokens": 2048, "batch": 8},
+    "evaluation": {"exemplars": True, "max_new_tokens": 2048},
+    "policy": {"batch": 64},
 }
 """What differs from the defaults for a pretrained language model (`--model`); configs/pretrained.toml spells it out."""
 

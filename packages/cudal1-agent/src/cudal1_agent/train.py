@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from cudal1_data import Device, Suite
 from cudal1_env import Evaluator
-from cudal1_env.hardware import resolve_device
 
 from cudal1_agent.data.selection import CorpusSelection, corpus_sha256, select_pairs
+from cudal1_agent.data.stream import Place, streamed
 from cudal1_agent.data.tasks import TaskSets, tasks_of
 from cudal1_agent.errors import RunError
+from cudal1_agent.policies.prompting import prompt_builder
+from cudal1_agent.preflight import Estimate, check_model, check_room, check_settings, embedded_shape, estimate, shape_of
 from cudal1_agent.progress import Progress, quiet_libraries
 from cudal1_agent.run.checkpoints import Checkpoint
+from cudal1_agent.run.deadline import Deadline
 from cudal1_agent.run.files import write_aside
-from cudal1_agent.run.folder import CORPUS, REPORT, RunFolder, read_corpus_note, stage_model
-from cudal1_agent.run.judge import close_judge, make_judge, stays_on_cpu
+from cudal1_agent.run.folder import CORPUS, METRICS, REPORT, RunFolder, read_corpus_note, stage_model
+from cudal1_agent.run.fork import fork
+from cudal1_agent.run.judge import close_judge, make_judge, program_device, retire_inputs, stays_on_cpu
+from cudal1_agent.run.machine import machine_key, verdicts_floor
+from cudal1_agent.run.meter import PARTS
+from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.run.phases import Phase, run_phases
 from cudal1_agent.run.session import Session
 from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import Settings, StageName
+
+TOKENIZER_TASKS = 256
+"""Tasks of a stream from whose programs the embedded model's tokenizer learns."""
 
 
 def train(
@@ -29,6 +40,8 @@ def train(
     run_dir: Path,
     *,
     resume: bool = False,
+    origin: tuple[Path, StageName] | None = None,
+    seconds: float | None = None,
     evaluator: Evaluator | None = None,
     suite: Suite | None = None,
 ) -> Path:
@@ -38,6 +51,9 @@ def train(
         settings: Settings of the run. With `resume`, None takes those of the run, and others are refused.
         run_dir: The run directory.
         resume: Continue the run in `run_dir`.
+        origin: Another run and a stage of it: the run begins where that stage ended, with settings from
+            `forked_settings`.
+        seconds: How long to train at most, before the run stops where it can be resumed; None trains to the end.
         evaluator: Judges answers; None starts this machine's judge. One that is given is not closed.
         suite: The tasks; None loads the suite that the settings name.
 
@@ -50,16 +66,25 @@ def train(
         CorpusError: The suite or corpus has nothing to learn from, or it is test data.
         PolicyError: The model cannot be loaded.
         MachineError: The machine broke; resume later.
+        TimeIsUpError: The time is over.
     """
     progress = Progress()
+    deadline = Deadline(seconds)
     if resume:
+        check_time(run_dir, seconds)
         folder = RunFolder.resume(run_dir, settings)
     else:
-        folder = RunFolder.begin(run_dir, settings or Settings())
+        settings = settings or Settings()
+        check_settings(settings, run_dir)
+        if origin is not None:
+            fork(*origin, run_dir, settings, [phase.name for phase in phases(settings, run_dir)])
+            folder = RunFolder.resume(run_dir, settings)
+        else:
+            folder = RunFolder.begin(run_dir, settings)
     with folder:
         settings = folder.settings
         progress.line(f"{'resuming' if resume else 'beginning'} the run in {run_dir}")
-        device = resolve_device(settings.device)
+        device = program_device(settings)
         tasks = tasks_of(settings, device, suite=suite, notify=progress.line)
         for reason in tasks.broken:
             progress.line(f"left out: {reason}")
@@ -68,6 +93,11 @@ def train(
         selection, on_test = select_corpus(folder, tasks, device)
         tasks = replace(tasks, trained_on_test=tasks.trained_on_test or on_test)
         quiet_libraries()
+        needed = room_for(settings, run_dir, use_cpu=stays_on_cpu(settings))
+        progress.line(needed.text())
+        if settings.model is not None:
+            check_model(settings.model, settings, tasks, prompt_builder(settings.model, settings.prompt, device))
+        check_stream(settings, tasks, device)
         judge = None
         if evaluator is None:
             evaluator = judge = make_judge(settings)
@@ -78,11 +108,19 @@ def train(
                 device=device,
                 use_cpu=stays_on_cpu(settings),
                 tasks=tasks,
-                verdicts=Verdicts(evaluator, folder.archive, reuse=settings.evaluation.reuse),
+                verdicts=Verdicts(
+                    evaluator,
+                    folder.archive,
+                    reuse=settings.evaluation.reuse,
+                    floor=verdicts_floor(run_dir, machine_key(device), folder.archive.position()),
+                ),
                 progress=progress,
                 selection=selection,
+                deadline=deadline,
             )
-            run_phases(session, phases(session))
+            if judge is not None:
+                session.renew_inputs = partial(retire_inputs, judge, folder.archive)
+            run_phases(session, phases(settings, run_dir))
         finally:
             if judge is not None:
                 close_judge(judge, folder.archive)
@@ -133,22 +171,102 @@ def select_corpus(folder: RunFolder, tasks: TaskSets, device: Device) -> tuple[C
     return selection, bool(selection.kernelbench)
 
 
-def phases(session: Session) -> list[Phase]:
-    """Return the phases of a run, in order."""
-    from cudal1_agent.evaluation.evaluate import tabulate
+def room_for(settings: Settings, run_dir: Path, *, use_cpu: bool) -> Estimate:
+    """Return what a run needs, where there is room for it.
 
-    settings, path = session.settings, session.folder.path
+    Raises:
+        ConfigError: There is none.
+        PolicyError: The model cannot be loaded.
+    """
+    shape = embedded_shape(settings.embedded) if settings.model is None else shape_of(settings.model)
+    needed = estimate(shape, settings, use_cpu=use_cpu)
+    check_room(needed, run_dir, use_cpu=use_cpu)
+    return needed
+
+
+def check_stream(settings: Settings, tasks: TaskSets, device: Device) -> None:
+    """Check that the stream of stage 1, where there is one, yields a pair.
+
+    Raises:
+        ConfigError: The text names no stream.
+        CorpusError: It yields nothing.
+        DataError: A family or an option is none.
+    """
+    from cudal1_agent.stages.sft import stream_of
+
+    if settings.sft.stream is not None and "sft" in settings.stages:
+        stream = stream_of(settings, tasks, device, "compact", settings.sft.stream)
+        with closing(streamed(stream, Place(), workers=0)) as found:
+            next(found)
+
+
+def dry_run(settings: Settings, run_dir: Path) -> str:
+    """Check everything that can be checked before a run, and return what it needs as text.
+
+    Raises:
+        ConfigError: The settings cannot work, or there is no room.
+        PolicyError: The model cannot be loaded.
+        CorpusError: There is nothing to train on.
+    """
+    quiet_libraries()
+    check_settings(settings, run_dir)
+    device = program_device(settings)
+    tasks = tasks_of(settings, device, notify=Progress().line)
+    needed = room_for(settings, run_dir, use_cpu=stays_on_cpu(settings))
+    if settings.model is not None:
+        check_model(settings.model, settings, tasks, prompt_builder(settings.model, settings.prompt, device))
+    check_stream(settings, tasks, device)
+    names = ", ".join(phase.name for phase in phases(settings, run_dir))
+    return f"{needed.text()}\ntraining tasks: {len(tasks.train)}\nphases: {names}"
+
+
+def check_time(run_dir: Path, seconds: float | None) -> None:
+    """Check that a run's last known step fits into the time that it is given.
+
+    Raises:
+        RunError: It does not.
+    """
+    path = run_dir / METRICS
+    if seconds is None or not path.is_file():
+        return
+    steps = [record for record in read_metrics(path) if record["event"] == "time"][-2:]
+    if len(steps) < 2 or steps[0]["stage"] != steps[1]["stage"]:
+        return
+    taken_s = sum(steps[1][f"{part}_s"] for part in PARTS) / max(steps[1]["step"] - steps[0]["step"], 1)
+    if taken_s > seconds:
+        raise RunError(
+            f"a step of {steps[1]['stage']} took {taken_s:.0f} s in {run_dir}, so --for {seconds:.0f}s ends before "
+            f"one; give it {2 * taken_s:.0f}s or more"
+        )
+
+
+def phases(settings: Settings, path: Path) -> list[Phase]:
+    """Return the phases of a run, in order.
+
+    Args:
+        settings: Settings of the run.
+        path: Its directory.
+    """
+    from cudal1_agent.evaluation.champions import confirm
+    from cudal1_agent.evaluation.evaluate import tabulate
+    from cudal1_agent.stages.seeds import seed
+
     todo: list[Phase] = []
     model: str | Path = settings.model or path / "model"
     if settings.model is None:
         todo.append(Phase("model", make_model))
     before: StageName | None = None
+    seeds = Phase("seeds", seed)
     for stage in settings.stages:
+        # Tables that show exemplars need them from the first one on.
+        if seeds not in todo and (stage == "contrast" or settings.evaluation.exemplars):
+            todo.append(seeds)
         todo += _training(stage, model, path / "stages" / stage, settings)
         model = stage_model(path, stage, settings)
-        todo.append(Phase(f"{stage}.table", partial(tabulate, stage=stage, model=model, before=before)))
+        table = partial(tabulate, stage=stage, model=model, before=before)
+        todo.append(Phase(f"{stage}.table", table, reads_archive=settings.evaluation.exemplars))
         before = stage
-    return [*todo, Phase("report", write_report)]
+    return [*todo, Phase("champions", confirm), Phase("report", write_report)]
 
 
 def _training(stage: StageName, model: str | Path, home: Path, settings: Settings) -> list[Phase]:
@@ -178,9 +296,13 @@ def _training(stage: StageName, model: str | Path, home: Path, settings: Setting
 def make_model(session: Session, _: Checkpoint | None) -> None:
     """Make the embedded model in the run directory."""
     from cudal1_agent.policies.embedded import make_embedded
+    from cudal1_agent.stages.sft import stream_of
 
     selection = session.selection
-    programs = selection.choose(session.settings.sft.max_per_task)[0] if selection is not None else ()
+    programs = selection.choose(session.settings.sft.max_per_task)[0] if selection is not None else []
+    if session.settings.sft.stream is not None:
+        stream = stream_of(session.settings, session.tasks, session.device, "compact", session.settings.sft.stream)
+        programs = [program for number in range(TOKENIZER_TASKS) for program in stream.programs(number)]
     make_embedded(
         session.folder.path / "model",
         session.tasks.train,

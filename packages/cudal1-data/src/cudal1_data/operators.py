@@ -67,8 +67,8 @@ UNARY: dict[str, str] = {
     "relu": "max(a, 0.0)",
     "elu": "where(less(0.0, a), a, expm1(a))",
     "selu": "1.0507009873554805 * where(less(0.0, a), a, 1.6732632423543772 * expm1(a))",
-    "hardswish": "a * min(max(a + 3.0, 0.0), 6.0) * 0.16666666666666666",
-    "hardsigmoid": "min(max(a + 3.0, 0.0), 6.0) * 0.16666666666666666",
+    "hardswish": "a * min(max(a + 3.0, 0.0), 6.0) * (1.0 / 6.0)",
+    "hardsigmoid": "min(max(a + 3.0, 0.0), 6.0) * (1.0 / 6.0)",
     "hardtanh": "min(max(a, -1.0), 1.0)",
     "abs": "abs(a)",
     "square": "a * a",
@@ -160,12 +160,19 @@ def _written(node: ast.expr, language: Language, arguments: tuple[str, ...]) -> 
     match node:
         case ast.Name(id="inf"):
             return number_text(float("inf"), language)
-        case ast.Name(id=name):
+        case ast.Name(id=name) if name in ("a", "b", "c"):
             return arguments["abc".index(name)]
+        case ast.Name(id=name):
+            return name  # a size of a kernel
+        case ast.Constant(value=int(value)):
+            return str(value)
         case ast.Constant(value=float(value)):
             return number_text(value, language)
         case ast.UnaryOp(op=ast.USub(), operand=inner):
             return f"(-{_written(inner, language, arguments)})"
+        case ast.BinOp(left=size, op=ast.Pow(), right=ast.Constant(value=0.5)):
+            inner = _written(size, language, arguments)
+            return f"sqrtf({inner})" if language == "cuda" else f"({inner} ** 0.5)"
         case ast.BinOp(left=left, op=op, right=right):
             sides = (_written(side, language, arguments) for side in (left, right))
             return "(" + f" {_SIGNS[type(op)]} ".join(sides) + ")"

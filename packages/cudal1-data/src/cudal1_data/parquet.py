@@ -34,7 +34,7 @@ def each_row(path: Path) -> Iterator[dict[str, Any]]:
             for batch in file.iter_batches(batch_size=1000):
                 yield from batch.to_pylist()
     except pyarrow.ArrowException as error:
-        raise BrokenTaskError(f"{path}: expected a parquet file: {error}") from error
+        raise BrokenTaskError(f"{path}: not a parquet file: {error}") from error
 
 
 def write_rows(rows: Sequence[Mapping[str, object]], path: Path) -> None:

@@ -73,9 +73,7 @@ class Suite(Sequence[Task]):
         faults = list(broken)
         for task in tasks:
             if task.id in known:
-                error = BrokenTaskError(
-                    f"{name}: expected each task id once, got {task.id} twice; the first one counts"
-                )
+                error = BrokenTaskError(f"{name}: the task id {task.id} occurs twice; the first task counts")
                 faults.append(Broken(Path(name), error, task.id))
             else:
                 known[task.id] = task

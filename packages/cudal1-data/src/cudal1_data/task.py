@@ -157,9 +157,8 @@ def with_constants(source: str, size: Mapping[str, int], *, where: str) -> str:
     if left:
         known = ", ".join(f"{name} = {value}" for name, value in integer_constants(tree).items())
         raise BrokenTaskError(
-            f"{where}: expected a top-level integer constant for each of {sorted(size)}, "
-            f"found none for {sorted(left)}; "
-            + (f"name some of {known}" if known else "it has none: leave the size out")
+            f"{where}: no top-level integer constant for {sorted(left)} of the size; "
+            + (f"use some of {known}" if known else "the program has none: leave the size out")
         )
     return "".join(lines)
 
@@ -187,9 +186,9 @@ def parse(source: str, *, where: str) -> ast.Module:
         line = getattr(error, "lineno", None)  # none where a NUL byte stands
         place = "" if line is None else f" in line {line}"
         reason = getattr(error, "msg", None) or error
-        raise BrokenTaskError(f"{where}: expected Python, came to a syntax error{place}: {reason}") from error
+        raise BrokenTaskError(f"{where}: not Python: syntax error{place}: {reason}") from error
     except (MemoryError, RecursionError) as error:  # what Python's parser raises of text that is nested too deeply
-        raise BrokenTaskError(f"{where}: expected Python, got a text that is nested too deeply to be parsed") from error
+        raise BrokenTaskError(f"{where}: the text is nested too deeply to be parsed as Python") from error
 
 
 def check_reference(source: str, *, where: str) -> None:
@@ -213,6 +212,5 @@ def check_reference(source: str, *, where: str) -> None:
     missing = [name for name in REQUIRED_NAMES if name not in defined]
     if missing:
         raise BrokenTaskError(
-            f"{where}: expected a KernelBench task that defines {', '.join(REQUIRED_NAMES)}; "
-            f"missing: {', '.join(missing)}"
+            f"{where}: not a KernelBench task; missing: {', '.join(missing)} (required: {', '.join(REQUIRED_NAMES)})"
         )

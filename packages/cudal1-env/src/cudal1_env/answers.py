@@ -64,9 +64,9 @@ def evaluate_answers(
 def _no_code(task: Task, answer: str, precision: Precision, max_source_chars: int) -> Evaluation:
     """Return the record of an answer that holds no program; prose is no source, so the record's is empty."""
     if len(answer) > max_source_chars:
-        message = f"expected an answer of at most {max_source_chars} characters, got {len(answer)}; write less"
+        message = f"the answer has {len(answer)} characters, and at most {max_source_chars} are read; write less"
     else:
-        message = "expected a program in a ```python block or as bare source, found none in the answer"
+        message = "the answer holds no program; write it in a ```python block or as bare source"
     return Evaluation(
         id=uuid.uuid4().hex,
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),

@@ -148,22 +148,30 @@ class Archive:
             return self._read("WHERE task = ? AND status = ? ORDER BY position", task, Status.CORRECT.value)
         return self._read("WHERE task = ? ORDER BY position", task)
 
-    def best(self, task: str) -> Evaluation | None:
+    def best(self, task: str, *, until: int | None = None) -> Evaluation | None:
         """Return the correct evaluation whose interval has the highest lower end (the first of equals).
 
-        The lower end and not the point: among many noisy measurements the highest point is the luckiest.
+        The lower end and not the point: among many noisy measurements the highest point is the luckiest. The end is
+        overestimated all the same, by the luck of being the highest: to report it, measure it again.
+
+        Args:
+            task: Task id.
+            until: Position after which evaluations do not count; None counts all.
         """
         found = self._read(
-            "WHERE task = ? AND status = ? AND speedup_low IS NOT NULL ORDER BY speedup_low DESC, position LIMIT 1",
+            "WHERE task = ? AND status = ? AND position <= ? AND speedup_low IS NOT NULL "
+            "ORDER BY speedup_low DESC, position LIMIT 1",
             task,
             Status.CORRECT.value,
+            self.position() if until is None else until,
         )
         return found[0] if found else None
 
-    def find(self, task: str, source_sha256: str) -> Evaluation | None:
-        """Return the latest evaluation of a program for a task."""
-        found = self._read("WHERE task = ? AND source_sha256 = ? ORDER BY position DESC LIMIT 1", task, source_sha256)
-        return found[0] if found else None
+    def program(self, task: str, source_sha256: str, *, after: int = 0) -> list[Evaluation]:
+        """Return the evaluations of a program for a task behind a position, in order of arrival."""
+        return self._read(
+            "WHERE task = ? AND source_sha256 = ? AND position > ? ORDER BY position", task, source_sha256, after
+        )
 
     def evaluations(self, *, after: int = 0) -> list[Evaluation]:
         """Return all evaluations behind a position, in order of arrival."""

@@ -15,6 +15,7 @@ from cudal1_data.errors import DataError
 from cudal1_env.commands.audit import Audit
 from cudal1_env.commands.output import describe, details, log
 from cudal1_env.commands.redteam import Redteam
+from cudal1_env.commands.serve import Serve
 from cudal1_env.commands.sweep import Sweep
 from cudal1_env.commands.verify import Verify
 from cudal1_env.errors import EnvError
@@ -34,7 +35,7 @@ class Evaluate:
     precision: Precision = "report"
     """`training`: one pair of processes, about a second; `report`: at least three; `correct`: nothing is timed."""
     baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
-    """Other ways to run the reference against which a right program is measured: compile, compile-reduce-overhead,
+    """Other ways to run the reference against which a correct program is measured: compile, compile-reduce-overhead,
     compile-max-autotune, cuda-graph, cudnn-flags, or all (without compile-max-autotune)."""
     policy: Literal["strict", "kernelbench"] = "strict"
     """`kernelbench` adds a second verdict by KernelBench's rules (seeded weights, its tolerance), never the reward."""
@@ -100,7 +101,7 @@ class Doctor:
     """Say what this machine offers: sandbox layers, compilers, cores, timing; with --calibrate, measure its spread."""
 
     calibrate: bool = False
-    """Measure how much one launch differs from the next (about two minutes), and keep it for this machine."""
+    """Measure how much one trial differs from the next (about two minutes), and keep it for this machine."""
     json: bool = False
     """Print the findings as JSON."""
     require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = field(default=())
@@ -111,7 +112,7 @@ class Doctor:
         from cudal1_env.doctor import calibrate, examine
         from cudal1_env.sandbox import require_layers
 
-        require_layers(self.require_sandbox, {})  # a name that is none is an error, whatever the machine has
+        require_layers(self.require_sandbox, {})  # a name that is none is an error on every machine
         findings = examine()
         if self.calibrate:
             findings = findings.model_copy(update={"spread": calibrate(log=log), "calibrated": True})
@@ -133,6 +134,7 @@ def main() -> None:
             "audit": Audit,
             "redteam": Redteam,
             "replay": Replay,
+            "serve": Serve,
             "doctor": Doctor,
         },
         prog="cudal1-env",

@@ -1,9 +1,8 @@
-"""What this machine offers to the judge, and what to install for the rest."""
+"""Diagnosis of this machine: what it offers to the judge, and what to install for the rest."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import shutil
 from collections.abc import Callable
 
@@ -20,7 +19,7 @@ from cudal1_env.judge.device.cuda.gpu import GpuFacts, gpu_facts
 from cudal1_env.judge.measure.builder import Builder
 from cudal1_env.judge.workers.lease import choose_core, lease
 from cudal1_env.records import Device, Machine
-from cudal1_env.sandbox import available_layers, successful_attempts
+from cudal1_env.sandbox import advice, available_layers, successful_attempts
 from cudal1_env.stats import DEFAULT_SPREAD, Spread, TrialSamples, calibrate_spread
 
 _CALIBRATION_TASKS = 6
@@ -65,7 +64,7 @@ class Findings(BaseModel):
     tools: dict[str, str | None]
     """Compilers by name: path, or None."""
     spread: Spread
-    """TrialSamples-to-trial spread of this machine."""
+    """Trial-to-trial spread of this machine."""
     calibrated: bool
     """Whether the spread was measured here (else the default is used)."""
 
@@ -86,6 +85,7 @@ class Findings(BaseModel):
         lines.append(f"arms      {core if self.machine.core is None else f'held to core {self.machine.core}'}")
         for name, reason in self.layers.items():
             lines.append(f"sandbox   {name:18s} {'active' if reason is None else 'MISSING: ' + reason}")
+        lines += [f"sandbox   to bring back {line}" for line in advice(self.missing_layers)]
         for name, meaning in self.attempts.items():
             lines.append(f"sandbox   HOLE: {name}: {meaning}")
         for name, path in self.tools.items():
@@ -98,18 +98,6 @@ class Findings(BaseModel):
         source = "measured here" if self.calibrated else "default; measure it with: cudal1-env doctor --calibrate"
         lines.append(f"spread    {100 * self.spread.sigma:.2f} % from trial to trial ({source})")
         return "\n".join(lines)
-
-
-def available_needs() -> set[str]:
-    """Return which of a variant's `needs` this machine has."""
-    needs: set[str] = set()
-    if shutil.which("gcc") is not None:
-        needs.add("compiler")
-    if all(shutil.which(name) is not None for name in ("nvcc", "g++", "ninja")):
-        needs.add("cuda")
-    if importlib.util.find_spec("triton") is not None:
-        needs.add("triton")
-    return needs
 
 
 def examine() -> Findings:
@@ -183,12 +171,12 @@ def measure_against_itself(judge: Judge, task: Task, count: int) -> list[TrialSa
     """Measure `count` trials of a reference against itself.
 
     Raises:
-        MachineError: The reference was not judged right.
+        MachineError: The reference was not CORRECT.
     """
     trials: list[TrialSamples] = []
     for _ in range(count):
         one = judge.evaluate(task, as_candidate(task))
         if not one.correct:
-            raise MachineError(f"expected {task.id} to agree with itself, got {one.status}: {one.message}")
+            raise MachineError(f"the reference of {task.id} is not CORRECT against itself: {one.status}: {one.message}")
         trials.extend(TrialSamples(reference, candidate) for reference, candidate in one.samples_ms)
     return trials

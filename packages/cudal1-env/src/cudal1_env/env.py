@@ -17,10 +17,12 @@ from cudal1_env.archive import Archive
 from cudal1_env.errors import SettingsError
 from cudal1_env.evaluator import Evaluator
 from cudal1_env.exemplars import Exemplar, ExemplarRule, exemplars_by_name, scored
-from cudal1_env.gate import MOST_OF_MARKED, find_audit
-from cudal1_env.hardware import resolve_device
+from cudal1_env.gate import MAX_REWARD_OF_MARKED, find_audit
+from cudal1_env.hardware import available_needs, resolve_device
+from cudal1_env.known import Seeding, seed_archive
 from cudal1_env.local import LocalEvaluator
-from cudal1_env.records import Evaluation, Precision
+from cudal1_env.records import Device, Evaluation, Precision
+from cudal1_env.remote import RemoteEvaluator
 from cudal1_env.reward import Rule, reward_of
 from cudal1_env.spaces import SourceText
 
@@ -51,17 +53,18 @@ class EnvOptions(TypedDict, total=False):
     reward: Rule
     precision: Precision
     audit: str | Path | None
+    seed_variants: bool
     max_source_chars: int
     render_mode: str | None
 
 
-def observation_space(max_source_chars: int, *, attempts: int, most_level: int) -> Dict:
+def observation_space(max_source_chars: int, *, attempts: int, max_level: int) -> Dict:
     """Return the space of observations.
 
     Args:
         max_source_chars: Longest program.
         attempts: Attempts in an episode.
-        most_level: Highest level of the tasks.
+        max_level: Highest level of the tasks.
     """
     source = SourceText(max_source_chars)
     speedup = Box(0.0, MAX_SPEEDUP, (), np.float64)
@@ -69,7 +72,7 @@ def observation_space(max_source_chars: int, *, attempts: int, most_level: int) 
         {
             "task": SourceText(MAX_ID_CHARS),
             "reference": source,
-            "level": Discrete(most_level, start=1),
+            "level": Discrete(max_level, start=1),
             "attempt": Discrete(attempts + 1),
             "exemplars": Sequence(Dict({"code": source, "speedup": speedup})),
             "last": Dict(
@@ -100,13 +103,14 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
     | `last` | `status`, `message` and `speedup` of the last attempt; empty texts and 0 where there is none |
 
     ## Reward
-    0 for a program that is not right. For one that is: the lower end of the speedup's interval where that is
-    above 1, exactly 1 where the interval holds 1 and begins above 0.8, else the best estimate, at most 1.
+    0 for a program that is not correct. For a correct one: the lower end of the speedup's interval where that is
+    above 1; exactly 1 where the interval contains 1 and its lower end is at least 0.8; else the point estimate,
+    capped at 1.
 
-    At `correct` precision nothing is timed, and a right program gets what the slowest one would: 0, or 1 by the rule
+    At `correct` precision nothing is timed, and a correct program gets what the slowest one would: 0, or 1 by the rule
     `milestone`.
 
-    A task whose checker lets wrong answers through (`cudal1-env audit`) gives no program a reward; messages say so.
+    A task whose checker accepts incorrect answers (`cudal1-env audit`) gives no program a reward; messages say so.
 
     ## Info
     `task` and `level`; after a step also `status`, seconds by phase, the record (`evaluation`) and, for a
@@ -116,7 +120,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
     ## Episode end
     Terminated after `attempts` attempts; never truncated.
 
-    Whatever the program does is data. A broken machine is an exception (`MachineError`) and costs no attempt.
+    Everything that a program does is data. A broken machine is an exception (`MachineError`) and costs no attempt.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  # as gymnasium declares it
@@ -133,8 +137,9 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         reward: Rule = "speedup",
         precision: Precision = "training",
         archive: str | Path | Archive | None = None,
-        evaluator: Evaluator | None = None,
+        evaluator: Evaluator | str | None = None,
         audit: str | Path | None = "auto",
+        seed_variants: bool = False,
         max_source_chars: int = MAX_SOURCE_CHARS,
         render_mode: str | None = None,
     ) -> None:
@@ -142,7 +147,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
 
         Args:
             suite: Suite of tasks, or what `load_suite` takes for one.
-            device: Where programs run, and whose task sizes are used.
+            device: Where programs run, and whose task sizes are used; `auto` is a service's, or else this machine's.
             split: Which tasks are played; None plays all of them.
             attempts: Attempts in an episode. One is the paper's setting: one answer to each prompt.
             exemplars: How many earlier programs an observation shows at most.
@@ -150,9 +155,13 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             reward: What a verdict is worth; see `cudal1_env.reward`.
             precision: How narrow intervals must be; `correct` times nothing, and pays `cudal1_env.reward.UNTIMED`.
             archive: Where evaluations are kept and exemplars come from; None keeps them in memory until `close`.
-            evaluator: Who judges; None is this machine, from the first step on. One that is given is not closed.
+            evaluator: Who judges; None is this machine, from the first step on, and a text the URL of a service
+                (`cudal1-env serve`). An `Evaluator` that is given is not closed.
             audit: What `cudal1-env audit --out` wrote: the tasks that it marked pay nothing above 1. `auto` is the
                 suite's own file, where there is one; None pays for every task.
+            seed_variants: When a task first comes up, measure programs that are known for it (its own variants, and
+                what templates write) until the archive has six in three score buckets, where there are so many. Then
+                the first observation has exemplars. On held-out tasks a policy sees known answers with it.
             max_source_chars: Longest text of an answer, a reference or an exemplar, in characters.
             render_mode: None or `ansi`.
 
@@ -166,8 +175,13 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             raise SettingsError(f"expected render_mode None or 'ansi', got {render_mode!r}")
         if attempts < 1 or exemplars < 0:
             raise SettingsError(f"expected attempts >= 1 and exemplars >= 0, got {attempts} and {exemplars}")
+        if seed_variants and precision == "correct":
+            raise SettingsError(
+                "seed_variants needs speedups, but precision='correct' times nothing; leave one of them out"
+            )
         self.render_mode = render_mode
-        self.device = resolve_device(device)
+        self.device: Device
+        self.evaluator, self._own, self.device = choose_evaluator(evaluator, device)
         self.suite = suite if isinstance(suite, Suite) else load_suite(suite, device=self.device)
         self.split: Split | None = split
         self.tasks = self.suite if split is None else self.suite.where(lambda task: task.split == split)
@@ -177,20 +191,18 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self.max_source_chars = max_source_chars
         self._reward: Rule = reward
         self._rule = exemplars_by_name(exemplar_rule)
+        self._seeding = Seeding() if seed_variants else None
         self.audit = find_audit(audit, self.suite.name, self.device)
         self._check_tasks()
 
         self._owns_archive = not isinstance(archive, Archive)
         self.archive = archive if isinstance(archive, Archive) else Archive(archive)
-        local = LocalEvaluator(self.device)
-        if self.audit is not None:
-            local.learn(self.audit)
-        self._local = local if evaluator is None else None
-        self.evaluator: Evaluator = local if evaluator is None else evaluator
+        if self.audit is not None and isinstance(self._own, LocalEvaluator):
+            self._own.learn(self.audit)
 
         self.action_space = SourceText(max_source_chars)
         self.observation_space = observation_space(
-            max_source_chars, attempts=attempts, most_level=max(task.level for task in self.tasks)
+            max_source_chars, attempts=attempts, max_level=max(task.level for task in self.tasks)
         )
         self._task: Task | None = None
         self._attempt = 0
@@ -213,17 +225,18 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode with a task drawn uniformly, or the one that `options={"task": id}` names.
 
-        Tasks tagged `random` are never drawn: their references have no right answer to compare with.
+        Tasks tagged `random` are never drawn: their references have no correct answer to compare with.
 
         Raises:
             UnknownTaskError: No task of this environment has that id; the message offers the nearest.
             SettingsError: An option other than `task`.
+            MachineError: The machine broke while known variants were measured (`seed_variants`).
         """
         super().reset(seed=seed)
         chosen = dict(options or {})
         name: str | None = chosen.pop("task", None)
         if chosen:
-            raise SettingsError(f"expected no reset option but 'task', got {sorted(chosen)}")
+            raise SettingsError(f"unknown reset options {sorted(chosen)}; the only one is 'task'")
         if name is None:
             playable = [task for task in self.tasks if "random" not in task.tags]
             self._task = playable[int(self.np_random.integers(len(playable)))]
@@ -232,6 +245,8 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self._attempt = 0
         self._last = None
         self._complaint = None if self.audit is None else self.audit.complaint(self._task)
+        if self._seeding is not None:
+            self._seed(self._task, self._seeding)
         return self._observation(), {"task": self.task.id, "level": self.task.level}
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -270,7 +285,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self._attempt += 1
         self._last = evaluation
         info = {"level": self.task.level, **info_of(evaluation)}
-        most = math.inf if self._complaint is None else MOST_OF_MARKED
+        most = math.inf if self._complaint is None else MAX_REWARD_OF_MARKED
         if self._complaint is not None:
             info["audit"] = self._complaint
         reward = reward_of(evaluation, self._reward, most=most)
@@ -293,7 +308,13 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
 
     def close(self) -> None:
         """Close the judge and the archive that this environment made; the judge's seeds go into the archive first."""
-        close_owned(self._local, self.archive if self._owns_archive else None, disclose_to=self.archive)
+        close_owned(self._own, self.archive if self._owns_archive else None, disclose_to=self.archive)
+
+    def _seed(self, task: Task, seeding: Seeding) -> None:
+        def measure(jobs: list[tuple[Task, str]]) -> None:
+            evaluate_answers(self.evaluator, jobs, precision=self.precision, archive=self.archive)
+
+        seed_archive([task], self.archive, measure, device=self.device, have=available_needs(), seeding=seeding)
 
     def _observation(self) -> Observation:
         variants = scored(self.archive.variants(self.task.id), task_source=self.task.source)
@@ -342,15 +363,44 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
                 )
 
 
-def close_owned(local: LocalEvaluator | None, archive: Archive | None, *, disclose_to: Archive) -> None:
+Own = LocalEvaluator | RemoteEvaluator
+"""An evaluator that an environment made, and closes."""
+
+
+def choose_evaluator(
+    given: Evaluator | str | None, device: Literal["auto", "cpu", "cuda"]
+) -> tuple[Evaluator, Own | None, Device]:
+    """Return who judges; the same where it was made here, to be closed; and the kind of device on which it judges.
+
+    Args:
+        given: An evaluator, the URL of a service, or None for this machine's judge.
+        device: Where programs are to run.
+
+    Raises:
+        SettingsError: The service judges on another kind of device.
+        MachineError: The service cannot be reached.
+    """
+    if isinstance(given, str):
+        remote = RemoteEvaluator(given)
+        if device not in ("auto", remote.device):
+            remote.close()
+            raise SettingsError(f"{given} judges on {remote.device}, and device={device!r}; leave the device out")
+        return remote, remote, remote.device
+    if given is not None:
+        return given, None, resolve_device(device)
+    local = LocalEvaluator(resolve_device(device))
+    return local, local, local.device
+
+
+def close_owned(own: Own | None, archive: Archive | None, *, disclose_to: Archive) -> None:
     """Close what an environment made; seeds that will never be used again go into its archive first."""
     try:
-        if local is not None:
-            for commitment, seed in local.retire().items():
+        if own is not None:
+            for commitment, seed in own.retire().items():
                 disclose_to.disclose(commitment, seed)
     finally:
-        if local is not None:
-            local.close()
+        if own is not None:
+            own.close()
         if archive is not None:
             archive.close()
 

@@ -1,17 +1,18 @@
-"""The one protocol between whoever wants verdicts and whoever makes them."""
+"""The protocols between whoever wants verdicts and whoever makes them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from cudal1_data import Task
 
+from cudal1_env.errors import TaskError
 from cudal1_env.records import Evaluation, Precision
 
 
 class Evaluator(Protocol):
-    """Judges candidates. The local judge is one; a cluster of judges is another."""
+    """Judges candidates. The local judge is one; `cudal1_env.remote.RemoteEvaluator` asks a service."""
 
     def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
         """Judge one candidate.
@@ -31,4 +32,27 @@ class Evaluator(Protocol):
 
     def close(self) -> None:
         """Stop every process and remove every file that this evaluator made."""
+        ...
+
+
+class EachEvaluator(Protocol):
+    """Judges many candidates and tells each verdict as soon as it is known, as campaigns and the service need it."""
+
+    def evaluate_each(
+        self,
+        jobs: Sequence[tuple[Task, str]],
+        done: Callable[[int, Evaluation | TaskError], None],
+        *,
+        precision: Precision = "training",
+    ) -> None:
+        """Judge candidates; a task that cannot be judged concerns its own candidates only.
+
+        Args:
+            jobs: Task and program.
+            done: Told each job's position and its outcome.
+            precision: How narrow intervals must be.
+
+        Raises:
+            MachineError: The machine broke; what `done` was told stands.
+        """
         ...

@@ -1,6 +1,6 @@
 """The task gate: what an audit found, kept in a file that the environment reads.
 
-A task whose checker accepts a wrong program pays for that program too, so it pays nothing above 1 by default.
+A task whose checker accepts an incorrect program would pay for it, so by default it pays nothing above 1.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cudal1_env.errors import TOO_LARGE, RecordError
 from cudal1_env.records import PROTOCOL_VERSION, Device
+from cudal1_env.records.old_names import also_old
 from cudal1_env.records.results import form_of, read_results
 
 AUDIT_FILE = "audit.json"
 """Name of a suite's own audit, in its folder; beside a table `tasks.jsonl` it is `tasks.audit.json`."""
 
-MOST_OF_MARKED = 1.0
+MAX_REWARD_OF_MARKED = 1.0
 """Largest speedup that a marked task pays."""
 
 
-class InputShare(BaseModel):
-    """How much of one input tensor matters: elements that were changed one at a time."""
+class InputSensitivity(BaseModel):
+    """Input sensitivity of one tensor: how many of its elements influence the output, changed one at a time."""
 
     model_config = ConfigDict(frozen=True)
 
     tested: int = Field(ge=0)
-    """Elements that were changed; 0 where it was not tried (then none of it counts as needed)."""
-    mattered: int = Field(ge=0)
-    """Those with which the float64 answer changed visibly, for one of several new values."""
+    """Elements that were changed; 0 if none was tried, and then no element counts as needed."""
+    influential: int = Field(ge=0, validation_alias=also_old("influential"))
+    """Elements whose change altered the float64 answer visibly, for one of several new values."""
     share: float = Field(ge=0.0, le=1.0)
-    """Share of the tensor's elements that matter, at least: a lower bound that holds with 99 %."""
+    """Lower confidence bound (99 %) on the share of the tensor's elements that influence the output."""
 
 
 class TaskAudit(BaseModel):
@@ -49,25 +50,25 @@ class TaskAudit(BaseModel):
     sha256: str
     """Hash of the reference program, at the size that was audited."""
     verdict: Literal["sound", "survivors", "refused"]
-    """`sound`: every wrong answer and faulty program was caught, with `error_factor` where that is given;
+    """`sound`: every incorrect answer and faulty program was caught, with `error_factor` if there is one;
     `survivors`: some were not; `refused`: the judge refuses the task."""
     survivors: tuple[str, ...] = ()
-    """Wrong answers (`cudal1_env.campaigns.audit.mutants`) and faulty programs, with the step at which the fault was
-    injected (`cudal1_env.campaigns.audit.programs`), that the checker calls right on every input set."""
+    """Incorrect answers (`cudal1_env.campaigns.audit.mutants`) and faulty programs, with the step of the fault
+    (`cudal1_env.campaigns.audit.programs`), that the checker accepts on every input set."""
     equivalents: tuple[str, ...] = ()
-    """Those that are the right answer up to rounding, or give nothing away, on every input set; they say nothing."""
+    """Mutants and programs that are the correct answer up to rounding, or harmless, on every input set: no evidence."""
     sets: int = Field(ge=0)
-    """Input sets that were needed to catch all that was caught."""
+    """Input sets that were used until everything was caught."""
     distributions: tuple[str, ...] = ()
     """Distributions of these sets."""
     reason: str = ""
-    """Why the judge refuses the task; where it does not: what only the smaller error factor caught, which faulty
-    programs could not be run, why nothing is known of its inputs."""
+    """Why the judge refuses the task. Of other tasks: what only the smaller error factor caught, which faulty programs
+    could not be run, why the input sensitivity is unknown."""
     error_factor: float | None = Field(default=None, gt=1.0)
-    """c of this task, smaller than the judge's setting: what survived that was caught with this one, and honest
-    programs pass with half of it. None where the setting will do."""
-    inputs: tuple[InputShare, ...] = ()
-    """How much of each input tensor matters, in their order; empty where it was not found out."""
+    """Error factor c of this task, smaller than the judge's setting: it catches what survived the setting, and honest
+    programs pass with half of it. None if the setting suffices."""
+    inputs: tuple[InputSensitivity, ...] = ()
+    """Input sensitivity of each tensor, in their order; empty if it was not measured."""
 
 
 class AuditReport(BaseModel):
@@ -81,13 +82,13 @@ class AuditReport(BaseModel):
     """Where it was audited."""
     protocol: str = ""
     """Version of the protocol that made it; empty in files from before there was one."""
-    most_sets: int = Field(ge=1)
+    max_sets: int = Field(ge=1, validation_alias=also_old("max_sets"))
     """Input sets on which a mutant had to survive."""
     tasks: tuple[TaskAudit, ...]
     """The tasks, in the suite's order."""
 
     def complaint(self, task: Task) -> str | None:
-        """Return why a task pays nothing above 1; None where nothing speaks against it.
+        """Return why a task pays nothing above 1; None if its checker is sound.
 
         Goes by the reference program, so an audit says nothing of the same task at another size.
         """
@@ -95,7 +96,7 @@ class AuditReport(BaseModel):
         for one in self.tasks:
             if one.sha256 == sha256 and one.verdict == "survivors":
                 return (
-                    f"{task.id} pays nothing above {MOST_OF_MARKED:g}: its checker accepts wrong programs "
+                    f"{task.id} pays nothing above {MAX_REWARD_OF_MARKED:g}: its checker accepts incorrect programs "
                     f"({', '.join(one.survivors)}); audit=None lifts the limit"
                 )
         return None
@@ -105,7 +106,7 @@ class AuditReport(BaseModel):
         return {one.sha256: one.error_factor for one in self.tasks if one.error_factor is not None}
 
     def shares(self) -> dict[str, tuple[float, ...]]:
-        """Return how much of each input tensor matters at least, by the hash of the reference."""
+        """Return the minimum share of each input tensor that influences the output, by the hash of the reference."""
         return {one.sha256: tuple(entry.share for entry in one.inputs) for one in self.tasks if one.inputs}
 
 
@@ -118,7 +119,7 @@ class AuditLine(BaseModel):
     """Version of the protocol that made it."""
     device: Device
     """Where the task was audited."""
-    most_sets: int = Field(ge=1)
+    max_sets: int = Field(ge=1, validation_alias=also_old("max_sets"))
     """Input sets on which a mutant had to survive."""
     suite: str
     """Name of the suite, or of its file or folder."""
@@ -136,7 +137,7 @@ def _of_document(data: bytes) -> list[AuditLine] | None:
         AuditLine(
             protocol=report.protocol,
             device=report.device,
-            most_sets=report.most_sets,
+            max_sets=report.max_sets,
             suite=report.suite,
             task=task,
         )
@@ -149,7 +150,7 @@ AUDIT_FORM = replace(
         AuditLine,
         "an audit",
         head=f'{{"protocol":"{PROTOCOL_VERSION}","device":"',
-        conditions=lambda line: (f"protocol {line.protocol}", line.device, f"{line.most_sets} input sets"),
+        conditions=lambda line: (f"protocol {line.protocol}", line.device, f"{line.max_sets} input sets"),
     ),
     document=_of_document,
 )
@@ -157,9 +158,9 @@ AUDIT_FORM = replace(
 
 
 def report_of(lines: Sequence[AuditLine]) -> AuditReport:
-    """Return what lines of one device and protocol come to: of each task the last one, in the place of the first.
+    """Return the report on lines of one device and protocol: of each task the last line, in the place of the first.
 
-    That a task was too large, which others on the device may have made it, takes no other verdict's place.
+    A line that says a task was too large replaces no other verdict: other processes may have held the memory.
 
     Raises:
         RecordError: There are none, or they are of several devices or protocols.
@@ -175,7 +176,7 @@ def report_of(lines: Sequence[AuditLine]) -> AuditReport:
         suite=head.suite,
         device=head.device,
         protocol=head.protocol,
-        most_sets=head.most_sets,
+        max_sets=head.max_sets,
         tasks=tuple(tasks.values()),
     )
 
@@ -194,7 +195,7 @@ def load_audit(path: str | Path) -> AuditReport:
     try:
         return report_of(read_results(Path(path), AUDIT_FORM))
     except RecordError as error:
-        raise RecordError(f"expected in {path} what `cudal1-env audit SUITE --out FILE` writes: {error}") from error
+        raise RecordError(f"{path} is no audit: {error}; write one by `cudal1-env audit SUITE --out FILE`") from error
 
 
 def find_audit(path: str | Path | None, suite: str, device: Device = "cpu") -> AuditReport | None:

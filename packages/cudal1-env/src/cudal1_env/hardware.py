@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 from typing import Literal
 
 from cudal1_worker.gpus import has_gpu as has_gpu
@@ -14,3 +16,15 @@ def resolve_device(device: Literal["auto", "cpu", "cuda"]) -> Device:
     if device != "auto":
         return device
     return "cuda" if has_gpu() else "cpu"
+
+
+def available_needs() -> set[str]:
+    """Return which of a variant's `needs` this machine has."""
+    needs: set[str] = set()
+    if shutil.which("gcc") is not None:
+        needs.add("compiler")
+    if all(shutil.which(name) is not None for name in ("nvcc", "g++", "ninja")):
+        needs.add("cuda")
+    if importlib.util.find_spec("triton") is not None:
+        needs.add("triton")
+    return needs

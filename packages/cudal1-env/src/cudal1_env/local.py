@@ -39,7 +39,7 @@ class LocalEvaluator:
         self._audits: list[AuditReport] = []
 
     def learn(self, audit: AuditReport) -> None:
-        """Tell the judge, when there is one, how much of the tasks' inputs matters; see `Judge.learn`."""
+        """Give the judge, if there is one, the input sensitivities of the tasks; see `Judge.learn`."""
         self._audits.append(audit)
 
     def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:

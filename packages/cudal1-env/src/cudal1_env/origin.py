@@ -1,4 +1,4 @@
-"""Whose code a kernel is, by its name: a pure function, and nobody's reward depends on it.
+"""Whose code a kernel is, by its name: a pure function; no reward depends on it.
 
 Names are what the profiler tells: demangled C++, or the plain name of a kernel in C or Triton. Sources of the patterns:
 
@@ -13,7 +13,7 @@ Names are what the profiler tells: demangled C++, or the plain name of a kernel 
   program's own.
 
 The function's own name decides, never its arguments: a program's kernel may take `at::Half`. Not covered: a program
-that gives its kernel a library's name is believed.
+that gives its kernel a library's name is counted as that library.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _KNOWN: tuple[tuple[Origin, re.Pattern[str]], ...] = tuple(
 )
 
 _WRAPPED = re.compile(r"cutlass(?:__\w+)?::(?:Kernel2?|device_kernel)<(?:\w+::)*(\w+)")
-"""CUTLASS launches what its argument names."""
+"""CUTLASS kernels: the template argument names the operation."""
 _ATEN_WRAPPED = re.compile(r"cutlass::(?:Kernel2?|device_kernel)<at::")
 _RESULT = re.compile(r"(?:void|std::enable_if<.*?>::type) ")
 _JIT = re.compile(r"@(?:\w+\.)*jit\b")

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from types import MappingProxyType
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from cudal1_env.records import Evaluation, Speedup, Status
 
@@ -16,10 +16,10 @@ Rule = Literal["speedup", "log", "milestone"]
 """How a verdict becomes a number; see `reward`."""
 
 NEARLY = 0.8
-"""Least lower end of an interval that contains 1 and counts as 1."""
+"""Minimum lower confidence bound of an interval that contains 1 and counts as 1."""
 
 LOG_FLOOR = math.log(0.1)
-"""What `log` gives for a failure, and the least that it gives: 10 times slower is worth no more than wrong."""
+"""What `log` gives for a failure, and the least that it gives: 10 times slower is worth no more than incorrect."""
 
 MILESTONES = (0.0, 1.01, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
 """Thresholds that `milestone` counts. Any correct program passes the first; the second is the paper's for a speedup."""
@@ -51,7 +51,7 @@ def reward(
         speedup: Reference over candidate; needed with `CORRECT`, ignored with any other status.
         rule: Which of the three.
         rewarded_low: The record's; by default `speedup.low`.
-        most: The largest speedup that is paid: 1 for a task whose checker lets wrong programs through.
+        most: The largest speedup that is paid: 1 for a task whose checker accepts incorrect programs.
 
     Raises:
         ValueError: `CORRECT` without a speedup.
@@ -110,10 +110,11 @@ def round_towards_one(speedup: float) -> float:
 
 
 class RewardSmoother(BaseModel):
-    """The paper's reward smoothing (stage 3): clip((r - mu) / sigma, -k, k) with running mean and deviation.
+    """The paper's reward smoothing (stage 3): clip((r - mu) / sigma, -k, k) with rolling mean and deviation.
 
-    mu and sigma are those of all rewards that `updated` was given, by Welford's recurrence (1962). A smoother is
-    frozen: keep what `updated` returns. Its JSON holds the state to the last bit, so a resumed run goes on exactly.
+    mu and sigma are those of the last `window` rewards that `updated` was given (over their number, not one less), so
+    they follow a policy that improves. A smoother is frozen: keep what `updated` returns. Its JSON holds the state to
+    the last bit, so a resumed run goes on exactly.
 
     >>> smoother = RewardSmoother().updated([0.0, 1.0, 2.0])
     >>> smoother.smooth(1.0), smoother.smooth(100.0), RewardSmoother().smooth(1.0)
@@ -124,23 +125,23 @@ class RewardSmoother(BaseModel):
 
     k: float = Field(default=1.5, gt=0.0, allow_inf_nan=False)
     """Largest smoothed reward; the paper's 1.5."""
-    count: int = Field(default=0, ge=0)
-    """Rewards seen."""
-    mean: float = Field(default=0.0, allow_inf_nan=False)
-    """Their mean."""
-    squares: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
-    """Sum of their squared distances from the mean."""
+    window: int = Field(default=256, ge=2)
+    """How many rewards count, the latest. The paper does not say how many."""
+    recent: tuple[FiniteFloat, ...] = ()
+    """These rewards, oldest first."""
 
-    @model_validator(mode="after")
-    def _empty_is_zero(self) -> Self:
-        if self.count == 0 and (self.mean != 0.0 or self.squares != 0.0):
-            raise ValueError(f"expected mean and squares of 0 before any reward, got {self.mean} and {self.squares}")
-        return self
+    @property
+    def mean(self) -> float:
+        """Mean of the rewards that count; 0 before the first."""
+        return math.fsum(self.recent) / len(self.recent) if self.recent else 0.0
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the rewards seen (over their number, not one less); 0 before the second."""
-        return math.sqrt(self.squares / self.count) if self.count else 0.0
+        """Standard deviation of the rewards that count; 0 while they are equal."""
+        if not self.recent or min(self.recent) == max(self.recent):
+            return 0.0
+        mean = self.mean
+        return math.sqrt(math.fsum((value - mean) ** 2 for value in self.recent) / len(self.recent))
 
     def updated(self, rewards: Sequence[float]) -> RewardSmoother:
         """Return the smoother that has also seen `rewards`; update with a batch first, then smooth it.
@@ -148,24 +149,18 @@ class RewardSmoother(BaseModel):
         Raises:
             ValueError: A reward is not finite.
         """
-        count, mean, squares = self.count, self.mean, self.squares
         for value in rewards:
             if not math.isfinite(value):
                 raise ValueError(f"expected finite rewards, got {value!r}")
-            count += 1
-            step = value - mean
-            mean += step / count
-            squares += step * (value - mean)
-        return RewardSmoother(k=self.k, count=count, mean=mean, squares=squares)
+        return RewardSmoother(k=self.k, window=self.window, recent=(*self.recent, *rewards)[-self.window :])
 
     def smooth(self, reward: float) -> float:
-        """Return the smoothed reward, 0 while all rewards seen were equal: there is no scale to measure by.
+        """Return the smoothed reward, 0 while all rewards that count are equal: there is no scale to measure by.
 
         Raises:
             ValueError: The reward is not finite.
         """
         if not math.isfinite(reward):
             raise ValueError(f"expected a finite reward, got {reward!r}")
-        if self.deviation == 0.0:
-            return 0.0
-        return min(max((reward - self.mean) / self.deviation, -self.k), self.k)
+        deviation = self.deviation
+        return min(max((reward - self.mean) / deviation, -self.k), self.k) if deviation else 0.0

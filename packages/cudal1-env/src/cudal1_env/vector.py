@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from cudal1_env.answers import evaluate_answers
 from cudal1_env.archive import Archive
-from cudal1_env.env import CudaOptEnv, EnvOptions, Observation, close_owned
+from cudal1_env.env import CudaOptEnv, EnvOptions, Observation, choose_evaluator, close_owned
 from cudal1_env.errors import SettingsError
 from cudal1_env.evaluator import Evaluator
-from cudal1_env.hardware import resolve_device
 from cudal1_env.local import LocalEvaluator
 
 Bools = NDArray[np.bool_]
@@ -51,7 +50,7 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
         suite: str | Path | Suite = "starter",
         *,
         archive: str | Path | Archive | None = None,
-        evaluator: Evaluator | None = None,
+        evaluator: Evaluator | str | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         **options: Unpack[EnvOptions],
     ) -> None:
@@ -74,9 +73,8 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.metadata = {**CudaOptEnv.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = options.get("render_mode")
-        local = LocalEvaluator(resolve_device(options.get("device", "auto")))
-        self._local = local if evaluator is None else None
-        self._evaluator: Evaluator = local if evaluator is None else evaluator
+        self._evaluator, self._own, device = choose_evaluator(evaluator, options.get("device", "auto"))
+        options["device"] = device
         self._owns_archive = not isinstance(archive, Archive)
         self.archive = archive if isinstance(archive, Archive) else Archive(archive)
         try:
@@ -86,8 +84,8 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
                 for _ in range(num_envs - 1)
             )
             self.envs = [first, *others]
-            if first.audit is not None:
-                local.learn(first.audit)
+            if first.audit is not None and isinstance(self._own, LocalEvaluator):
+                self._own.learn(first.audit)
         except BaseException:
             self.close_extras()
             raise
@@ -181,7 +179,7 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the judge and the archive that this environment made."""
-        close_owned(self._local, self.archive if self._owns_archive else None, disclose_to=self.archive)
+        close_owned(self._own, self.archive if self._owns_archive else None, disclose_to=self.archive)
 
     def _mask(self, given: Any) -> Bools:
         if given is None:

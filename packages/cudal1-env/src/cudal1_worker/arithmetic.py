@@ -1,4 +1,4 @@
-"""Which rounding torch may use, said once for every process that runs a program."""
+"""Which rounding torch may use, in one place for every process that runs a program."""
 
 from __future__ import annotations
 

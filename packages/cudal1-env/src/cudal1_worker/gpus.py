@@ -1,4 +1,4 @@
-"""Whether there are NVIDIA GPUs, and whether this process has opened one, told without starting any library."""
+"""Are there NVIDIA GPUs, and has this process opened one? Neither question starts a library."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ The stream is ChaCha's with 8 rounds, keys of 256 bits and nonce 0 (D. J. Bernst
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cudal1_worker import vmm
@@ -80,11 +81,6 @@ BLOCK_BYTES = 64
 _MAX_GRID = 4096
 
 
-def words_of(key: Sequence[int]) -> list[int]:
-    """Return a key's words of 32 bits, as the kernel takes them."""
-    return [half for word in key for half in (word & 0xFFFFFFFF, word >> 32)]
-
-
 class Masks:
     """The kernel, loaded into the current context.
 
@@ -98,24 +94,36 @@ class Masks:
         self._function = ctypes.c_void_p(int(function))
         self._launch: Any = ctypes.CDLL("libcuda.so.1").cuLaunchKernel  # without what cuda-bindings do for each call
         self._launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
-        self._values = (ctypes.c_uint64 * (3 + 2 * KEY_WORDS))()
-        begin = ctypes.addressof(self._values)
-        self._pointers = (ctypes.c_void_p * len(self._values))(*[begin + 8 * k for k in range(len(self._values))])
 
-    def apply(self, source: int, target: int, size_bytes: int, key: Sequence[int]) -> None:
-        """Start combining bytes with a key's stream, on the default stream.
+    def prepared(self, source: int, target: int, size_bytes: int) -> Callable[[Sequence[int]], None]:
+        """Return what starts combining bytes with a key's stream, on the default stream.
+
+        All but the key is laid out here, because a worker takes a mask off while the clock runs.
 
         Args:
             source: Address.
             target: Address.
             size_bytes: A multiple of `BLOCK_BYTES`.
-            key: `KEY_WORDS` numbers of 64 bits.
 
-        Raises:
-            CudaError: The driver refuses.
+        Returns:
+            A function of a key, `KEY_WORDS` numbers of 64 bits. It raises `CudaError` where the driver refuses.
         """
         blocks = size_bytes // BLOCK_BYTES
-        self._values[:] = (source, target, blocks, *words_of(key))
+        values = (ctypes.c_uint64 * (3 + KEY_WORDS))(source, target, blocks)
+        begin = ctypes.addressof(values)
+        places = [begin, begin + 8, begin + 16, *(begin + 24 + 4 * half for half in range(2 * KEY_WORDS))]
         grid = min(_MAX_GRID, -(-blocks // _THREADS))
-        if status := self._launch(self._function, grid, 1, 1, _THREADS, 1, 1, 0, None, self._pointers, None):
-            raise vmm.CudaError(f"expected the driver to start the masks' kernel, it said {status}")
+        launch = functools.partial(
+            self._launch, self._function, grid, 1, 1, _THREADS, 1, 1, 0, None, (ctypes.c_void_p * len(places))(*places)
+        )
+
+        def start(key: Sequence[int]) -> None:
+            values[3:] = key
+            if status := launch(None):
+                raise vmm.CudaError(f"cuLaunchKernel failed with error {status} for the mask kernel")
+
+        return start
+
+    def apply(self, source: int, target: int, size_bytes: int, key: Sequence[int]) -> None:
+        """Start combining bytes once; the arguments are those of `prepared`."""
+        self.prepared(source, target, size_bytes)(key)

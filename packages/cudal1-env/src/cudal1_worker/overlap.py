@@ -30,7 +30,7 @@ class Place:
 
     @property
     def __array_interface__(self) -> dict[str, object]:
-        """What numpy needs to look at the place; nothing reads what lies there."""
+        """Array interface for numpy's overlap search; the memory itself is never read."""
         return {
             "version": 3,
             "shape": tuple(self.shape),

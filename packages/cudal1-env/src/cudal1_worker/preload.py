@@ -1,9 +1,12 @@
-"""What the zygote imports beside torch, without opening a GPU."""
+"""What the zygote imports beside torch, without opening a GPU; and a GPU that is only pretended."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
+import os
+import re
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -12,11 +15,13 @@ from cudal1_worker import gpus
 
 
 def preload(names: Iterable[str]) -> None:
-    """Import modules, as far as they are there; those that ask for a GPU at their import get an answer from /dev."""
+    """Import modules that are installed; those that look for a GPU when imported get their answer from /dev."""
     with _asked_without_the_driver():
+        logging.disable(logging.WARNING)  # torch's about a machine without a GPU
         for name in names:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
+        logging.disable(logging.NOTSET)
 
 
 @contextlib.contextmanager
@@ -28,3 +33,25 @@ def _asked_without_the_driver() -> Iterator[None]:
         yield
     finally:
         torch.cuda.is_available = ask
+
+
+def pretend_gpu() -> None:
+    """Let torch say that a GPU is available, though this worker finds none.
+
+    Programs ask before they compile an extension, which needs no GPU. What really needs one raises, as before.
+    """
+    major, minor = architecture(os.environ.get("TORCH_CUDA_ARCH_LIST", ""))
+    torch.cuda.is_available = lambda: True
+    torch.cuda.device_count = lambda: 1
+    torch.cuda.current_device = lambda: 0
+    torch.cuda.get_device_capability = lambda device=None: (major, minor)
+
+
+def architecture(named: str) -> tuple[int, int]:
+    """Return the compute capability that torch's variable names; without one, the oldest that CUDA 13 compiles for.
+
+    >>> architecture("9.0+PTX"), architecture("")
+    ((9, 0), (7, 5))
+    """
+    found = re.match(r"(\d+)\.(\d+)", named)
+    return (int(found[1]), int(found[2])) if found else (7, 5)

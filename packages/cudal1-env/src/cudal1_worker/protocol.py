@@ -1,4 +1,4 @@
-"""What judge and worker say to each other: framed JSON over a socket, and two shared pages.
+"""Protocol between judge and worker: framed JSON over a socket, and two shared pages.
 
 The socket carries the slow phases (build, construct, weights). The pages carry timed calls, in which a system call
 would cost more than what is measured:
@@ -24,14 +24,24 @@ Message = dict[str, Any]
 
 PAGE_BYTES = 1 << 16
 
-# Words of the control page: the ready word, what the call is, and what `ArmMemory.release` says of it.
-GO, OPERATION, TOLD = 0, 1, 2
+# Words of the control page.
+GO = 0
+"""The ready word."""
+OPERATION = 1
+"""Kind of the call: `CALL` or `EMPTY`."""
+KEY = 2
+"""First word of the key of its inputs."""
 # Operations.
-CALL, EMPTY = 1, 2
+CALL = 1
+EMPTY = 2
 # Words of the reply page.
-FLAG, OUTCOME, OUTPUTS = 0, 1, 2
+FLAG = 0
+OUTCOME = 1
+OUTPUTS = 2
 # Outcomes of a call.
-RETURNED, RAISED, NOT_TENSORS = 1, 2, 3
+RETURNED = 1
+RAISED = 2
+NOT_TENSORS = 3
 
 _NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "ALLOC_FAILED", "OUT_OF_MEMORY")
 
@@ -61,9 +71,9 @@ DTYPES = (
 """Names of the dtypes that may cross, in the order of their codes."""
 
 MAX_KERNELS = 48
-"""Kernels by name that a worker tells of a profiled call."""
+"""Maximum number of kernels, by name, that a worker reports of a profiled call."""
 MAX_KERNEL_NAME = 200
-"""Characters of each name."""
+"""Maximum number of characters of each kernel name."""
 MAX_MESSAGE_BYTES = 8 << 20
 SLOTS = 2
 """Blocks of memory for inputs; calls use them in turn, so that no address comes twice in a row. Each was used by an
@@ -81,7 +91,7 @@ class ChannelTimeout(Exception):
 
 
 class BadMessage(Exception):
-    """What came is no message; only an untrusted side does that."""
+    """The other side sent something that is no message; only an untrusted side does that."""
 
 
 def send(channel: socket.socket, message: Message, fds: Sequence[int] = (), *, timeout_s: float | None = None) -> None:
@@ -108,7 +118,7 @@ def send(channel: socket.socket, message: Message, fds: Sequence[int] = (), *, t
         try:
             sent = socket.send_fds(channel, [piece], list(fds)) if fds else channel.send(piece)
         except OSError as error:
-            raise ChannelClosed(f"expected a listening peer, got {error}") from error
+            raise ChannelClosed(f"cannot send: the other side closed the channel ({error})") from error
         frame, fds = frame[sent:], ()
 
 
@@ -137,18 +147,18 @@ def receive(channel: socket.socket, *, timeout_s: float | None = None, max_fds: 
             raise ChannelClosed(str(error)) from error
         fds.extend(more)
         if not chunk:
-            raise ChannelClosed("expected a message, the channel was closed")
+            raise ChannelClosed("the other side closed the channel")
         data += chunk
         if len(data) == _LENGTH.size and need == _LENGTH.size:
             need += _LENGTH.unpack(data)[0]
             if need > MAX_MESSAGE_BYTES:
-                raise BadMessage(f"expected at most {MAX_MESSAGE_BYTES} bytes, {need} were announced")
+                raise BadMessage(f"a message of {need} bytes exceeds the limit of {MAX_MESSAGE_BYTES} bytes")
     try:
         message = json.loads(bytes(data[_LENGTH.size :]))
     except (ValueError, RecursionError) as error:
-        raise BadMessage(f"expected JSON, got {error}") from error
+        raise BadMessage(f"a message is not JSON: {error}") from error
     if not isinstance(message, dict):
-        raise BadMessage(f"expected a JSON object, got {type(message).__name__}")
+        raise BadMessage(f"expected a message that is a JSON object, got {type(message).__name__}")
     return message, fds
 
 
@@ -188,5 +198,5 @@ def _wait(channel: socket.socket, deadline: float | None, event: int) -> None:
 
 
 def says_no_memory(text: str) -> bool:
-    """Whether an error's text is how torch, cuBLAS or the driver say that there is too little memory."""
+    """Whether an error's text reports too little memory, as torch, cuBLAS and the driver word it."""
     return any(words in text for words in _NO_MEMORY)

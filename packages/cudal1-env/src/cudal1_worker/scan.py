@@ -84,8 +84,9 @@ def measured(source: str, name: str) -> dict[str, Any]:
     torch.manual_seed(100)
     model = _model(module)
     names = {key for key, _ in model.named_parameters()}
-    state = non_default_state(model.state_dict(), 1, parameters=names)
-    fresh = non_default_state(state, 2, parameters=names)
+    other = _model(module).state_dict()
+    state = non_default_state(model.state_dict(), 1, parameters=names, other=other)
+    fresh = non_default_state(state, 2, parameters=names, other=other)
     model.load_state_dict(state)
     watch = _watch()
     began = time.perf_counter()

@@ -29,7 +29,7 @@ def check(result: tuple[Any, ...]) -> Any:
     """
     status, *values = result
     if status != driver.CUresult.CUDA_SUCCESS:
-        raise CudaError(f"expected CUDA_SUCCESS from the driver, got {status.name}")
+        raise CudaError(f"a call of the CUDA driver failed with {status.name}")
     return values[0] if len(values) == 1 else values
 
 

@@ -22,18 +22,18 @@ from typing import NoReturn
 
 import torch
 
+from cudal1_worker import compilers, sandbox
 from cudal1_worker import protocol as wire
-from cudal1_worker import sandbox
 from cudal1_worker.gpus import touched_gpu
 from cudal1_worker.oracle.oracle import Oracle
-from cudal1_worker.preload import preload
+from cudal1_worker.preload import preload, pretend_gpu
 from cudal1_worker.program.arm import Arm
 
 
 def main() -> None:
     """Serve fork requests until the judge closes the channel."""
     channel = socket.socket(fileno=int(sys.argv[1]))
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are nobody's zombies
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors leave no zombies
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c is the judge's to handle
     torch.set_num_threads(1)
     preload(sys.argv[2:])
@@ -90,7 +90,7 @@ def supervise(message: wire.Message, fds: list[int], pid_pipe: int) -> NoReturn:
 
 
 def live(role: str, spec: sandbox.Spec, report: sandbox.Report, gate: sandbox.Gate, fds: list[int]) -> NoReturn:
-    """Be the worker: enter the sandbox, say so, serve, exit."""
+    """Run as the worker: enter the sandbox, report it, serve, exit."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     channel_fd, log_fd, _, _, *pages = fds
     os.dup2(log_fd, 1)
@@ -105,7 +105,9 @@ def live(role: str, spec: sandbox.Spec, report: sandbox.Report, gate: sandbox.Ga
     try:
         entered = sandbox.enter(spec, report, gate)
         sandbox.keep_only([0, 1, 2, channel_fd, *pages])
-        _point_caches(entered)
+        _point_compilers(entered)
+        if spec.blind:
+            pretend_gpu()
         # An arm is timed on one core; the oracle is not timed and may use what there is.
         torch.set_num_threads(1 if role == "arm" else len(os.sched_getaffinity(0)))
         wire.send(channel, {"ready": True, "layers": list(entered.active), "missing": entered.missing})
@@ -121,12 +123,13 @@ def live(role: str, spec: sandbox.Spec, report: sandbox.Report, gate: sandbox.Ga
     os._exit(code)
 
 
-def _point_caches(entered: sandbox.Report) -> None:
+def _point_compilers(entered: sandbox.Report) -> None:
     """Let compilers keep their products in the build folder, of which the judge may keep a copy."""
     if entered.build is not None:
         os.environ["TORCH_EXTENSIONS_DIR"] = os.path.join(entered.build, "torch_extensions")
         os.environ["TRITON_CACHE_DIR"] = os.path.join(entered.build, "triton")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(entered.build, "inductor")
+        os.environ.update(compilers.settings(os.environ, entered.build))
 
 
 if __name__ == "__main__":

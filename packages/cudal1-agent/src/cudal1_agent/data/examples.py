@@ -9,6 +9,7 @@ import numpy as np
 from cudal1_data import Device, Task, usable_variants
 from cudal1_env.exemplars import Exemplar
 
+from cudal1_agent.data.analysis import analysis
 from cudal1_agent.data.prompts import build_answer
 from cudal1_agent.errors import CorpusError
 
@@ -93,10 +94,9 @@ def pairs_from(
 ) -> list[Pair]:
     """Return `count` pairs: pass after pass over every program, each pass in a new order.
 
-    Each pair draws how many exemplars its prompt shows from `contexts`, then which: other programs for the task or
-    the target itself, so that copying is learnt too. Where programs of the task were measured, these are shown with
-    their speedups. Else scores are drawn at random (log-uniform from 0.5 to 4). Stage 1 ignores speed, its targets do
-    not depend on scores, and what it learns from them is the form of stage 3.
+    Each pair draws how many exemplars its prompt shows from `contexts`, then which: programs for the task that are
+    slower than the target, so an answer always is faster than all that its prompt shows. There may be fewer of these
+    than were drawn. Where programs of the task were measured, their speedups say which are slower; see `slower`.
 
     Args:
         programs: Programs that the model learns; at least one.
@@ -115,19 +115,22 @@ def pairs_from(
         for index in rng.permutation(len(programs)):
             program = programs[int(index)]
             task = program.task
-            shown = _exemplars(siblings[task.id, task.source], int(rng.choice(np.asarray(contexts))), rng)
-            pair = example(program, shown, prompt_of)
+            others = siblings[task.id, task.source]
+            shown = slower(program, others, int(rng.choice(np.asarray(contexts))), rng)
+            pair = example(program, shown, prompt_of, others)
             while shown and not fits(pair.prompt, pair.answer):
                 shown.remove(min(shown, key=lambda exemplar: exemplar.speedup))
-                pair = example(program, shown, prompt_of)
+                pair = example(program, shown, prompt_of, others)
             pairs.append(pair)
     return pairs[:count]
 
 
-def example(program: Program, shown: Sequence[Exemplar], prompt_of: PromptOf) -> Pair:
-    """Return the training example of a program whose prompt shows some exemplars."""
+def example(program: Program, shown: Sequence[Exemplar], prompt_of: PromptOf, siblings: Sequence[Program] = ()) -> Pair:
+    """Return the training example of a program whose prompt shows some exemplars, which are among its siblings."""
     design = f"Use {', '.join(program.techniques) or 'plain PyTorch'}."
-    answer = build_answer(describe(shown), design, program.source)
+    techniques = {one.source: one.techniques for one in siblings}
+    found = analysis(shown, [techniques[one.source] for one in shown], program.techniques)
+    answer = build_answer(found, design, program.source)
     return Pair(program.task.id, prompt_of(program.task, shown), answer)
 
 
@@ -151,22 +154,30 @@ def by_length(pairs: Sequence[Pair], *, batch: int, seed: int, batches: int = 16
     return ordered
 
 
-def describe(exemplars: Sequence[Exemplar]) -> str:
-    """Return the analysis that a training answer gives: which exemplar scores best.
+def slower(target: Program, programs: Sequence[Program], count: int, rng: np.random.Generator) -> list[Exemplar]:
+    """Draw exemplars that are slower than a target.
 
-    >>> describe([Exemplar("", 1.0), Exemplar("", 2.5)])
-    'code2 is fastest (2.50).'
+    A measured target is shown measured programs with a lower speedup, with these. For one that was not measured,
+    programs with no more techniques stand for slower ones: their scores are drawn at random (log-uniform from 0.5 to
+    4), the higher the more techniques. What is learnt from them is the form of stage 3, and no figure.
+
+    Args:
+        target: What the answer holds.
+        programs: All programs of its task.
+        count: How many at most.
+        rng: The only source of chance.
     """
-    if not exemplars:
-        return "There is nothing to compare."
-    best = max(range(len(exemplars)), key=lambda index: exemplars[index].speedup)
-    return f"code{best + 1} is fastest ({exemplars[best].speedup:.2f})."
-
-
-def _exemplars(programs: Sequence[Program], count: int, rng: np.random.Generator) -> list[Exemplar]:
-    measured = [Exemplar(one.source, round(one.speedup, 2)) for one in programs if one.speedup is not None]
-    if measured:
-        return [measured[int(index)] for index in rng.permutation(len(measured))[:count]]
-    chosen = rng.permutation(len(programs))[:count]
-    scores = np.exp(rng.uniform(np.log(0.5), np.log(4.0), size=len(chosen)))
-    return [Exemplar(programs[int(i)].source, round(float(s), 2)) for i, s in zip(chosen, scores, strict=True)]
+    if not count:
+        return []
+    if target.speedup is not None:
+        known = [one for one in programs if one.speedup is not None and one.speedup < target.speedup]
+        chosen = [known[int(index)] for index in rng.permutation(len(known))[:count]]
+        return [Exemplar(one.source, round(one.speedup or 0.0, 2)) for one in chosen]
+    if any(one.speedup is not None for one in programs):
+        return []  # nobody knows whether what was measured is slower
+    others = [one for one in programs if one.source != target.source and len(one.techniques) <= len(target.techniques)]
+    chosen = [others[int(index)] for index in rng.permutation(len(others))[:count]]
+    scores = sorted(np.exp(rng.uniform(np.log(0.5), np.log(4.0), size=len(chosen))).tolist())
+    ranked = sorted(range(len(chosen)), key=lambda index: len(chosen[index].techniques))
+    score_of = dict(zip(ranked, scores, strict=True))
+    return [Exemplar(one.source, round(score_of[index], 2)) for index, one in enumerate(chosen)]

@@ -105,7 +105,7 @@ def build_prompt(reference: str, exemplars: Sequence[Exemplar], *, style: Style,
     return f"{task}\n## Reference\n{code(reference)}\n{previous}\n{FULL_PROTOCOL}\n{FULL_RULES}"
 
 
-def fit_prompt(
+def fitting(
     reference: str,
     exemplars: Sequence[Exemplar],
     *,
@@ -113,8 +113,8 @@ def fit_prompt(
     device: str = "cpu",
     count: Callable[[str], int],
     limit: int,
-) -> str:
-    """Return the prompt with as many exemplars as fit, leaving out the slowest first.
+) -> list[Exemplar]:
+    """Return as many exemplars as the prompt for a task has room for, leaving out the slowest first.
 
     Args:
         reference: The reference program.
@@ -122,14 +122,12 @@ def fit_prompt(
         style: How many words to use.
         device: What the programs run on.
         count: Number of tokens in a text.
-        limit: Maximum number of tokens of the prompt. A prompt without exemplars is returned at any length.
+        limit: Maximum number of tokens of the prompt.
     """
     kept = list(exemplars)
-    while True:
-        prompt = build_prompt(reference, kept, style=style, device=device)
-        if not kept or count(prompt) <= limit:
-            return prompt
+    while kept and count(build_prompt(reference, kept, style=style, device=device)) > limit:
         kept.remove(min(kept, key=lambda exemplar: exemplar.speedup))
+    return kept
 
 
 def build_answer(analysis: str, design: str, code: str) -> str:

@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 from cudal1_data import Task
 from cudal1_env import Archive, Evaluation
-from cudal1_env.exemplars import Exemplar, Exemplars, exemplars_by_name, scored
+from cudal1_env.exemplars import Exemplar, ExemplarRule, Exemplars, exemplars_by_name, scored
 from cudal1_env.stats import SpeedupSummary, summarize_speedups
 
 from cudal1_agent.data.prompts import parse_answer
@@ -18,7 +18,7 @@ from cudal1_agent.policies import Policy
 from cudal1_agent.policies.prompting import PromptBuilder
 from cudal1_agent.progress import Progress
 from cudal1_agent.run.verdicts import Verdicts
-from cudal1_agent.settings import EvaluationSettings, PromptSettings
+from cudal1_agent.settings import Arm, ContrastSettings, EvaluationSettings, Settings
 
 PromptFor = Callable[[Task], str]
 
@@ -49,6 +49,7 @@ def assess(
     *,
     seed: int,
     progress: Progress,
+    after: int = 0,
 ) -> dict[str, list[Assessed]]:
     """Ask a policy about every task and judge its answers.
 
@@ -60,21 +61,23 @@ def assess(
         settings: How many answers, and how they are drawn.
         seed: Seed of the drawing.
         progress: Shows how many answers are judged.
+        after: Position in the archive; no verdict before it is looked up.
 
     Returns:
         For each group that has tasks, the judged answers of each of them, in order.
     """
     tasks = [task for group in groups.values() for task in group]
-    answers = policy.sample(
-        [prompt_for(task) for task in tasks],
-        settings.samples,
-        temperature=settings.temperature,
-        max_new_tokens=settings.max_new_tokens,
-        seed=seed,
-    )
+    with verdicts.meter.part("generating"):
+        answers = policy.sample(
+            [prompt_for(task) for task in tasks],
+            settings.samples,
+            temperature=settings.temperature,
+            max_new_tokens=settings.max_new_tokens,
+            seed=seed,
+        )
     jobs = [(task, answer) for task, given in zip(tasks, answers, strict=True) for answer in given]
     with progress.bar("judging answers") as tick:
-        evaluations = verdicts.judge(jobs, progress=tick)
+        evaluations = verdicts.judge(jobs, after=after, progress=tick)
     assessed = [
         Assessed(
             task.id,
@@ -110,38 +113,49 @@ def group_rows(stage: str, results: Mapping[str, Sequence[Assessed]]) -> list[tu
     return [(stage, GROUPS[group], summarize(assessed)) for group, assessed in results.items()]
 
 
-def shown_exemplars(rule: Exemplars, archive: Archive, task: Task, n: int, seed: Sequence[int]) -> list[Exemplar]:
-    """Draw the exemplars for a prompt from what the archive holds of a task at this size.
+def shown_exemplars(
+    rule: Exemplars, variants: Sequence[Exemplar], task: Task, n: int, seed: Sequence[int]
+) -> list[Exemplar]:
+    """Draw the exemplars for a prompt.
 
     Args:
         rule: How exemplars are chosen.
-        archive: Where they come from.
+        variants: What is known of the task at this size.
         task: The task.
         n: How many at most.
-        seed: Decides the draw together with task and archive; nothing is remembered from one draw to the next.
+        seed: Decides the draw together with task and variants; nothing is remembered from one draw to the next.
     """
-    variants = scored(archive.variants(task.id), task_source=task.source)
     rng = np.random.default_rng([*seed, crc32(task.id.encode())])
     return rule.choose(variants, n, rng) if n and variants else []
 
 
-def plain_or_contrastive(
-    prompts: PromptBuilder, settings: PromptSettings, archive: Archive, *, exemplars: bool, seed: int
-) -> PromptFor:
+def rule_of(contrast: ContrastSettings) -> Exemplars:
+    """Return the rule by which an arm of stage 3 draws exemplars."""
+    rules: dict[Arm, ExemplarRule] = {
+        "bucket": "bucket",
+        "evolution": "bucket",
+        "island": "island",
+        "random": "random",
+        "none": "none",
+        "vanilla": "none",
+    }
+    return exemplars_by_name(rules[contrast.arm], tau=contrast.tau, width=contrast.width)
+
+
+def prompts_for(prompts: PromptBuilder, settings: Settings, archive: Archive) -> PromptFor:
     """Return what makes the prompts of an evaluation.
 
     Args:
         prompts: Makes a prompt from a task and its exemplars.
-        settings: Which exemplars stage 3 shows.
+        settings: Whether exemplars are shown, how many, and by which rule.
         archive: Where they come from, as it is now: what the evaluation itself finds is not shown.
-        exemplars: Whether to show any.
-        seed: Seed of their choice.
     """
-    if not exemplars:
+    if not settings.evaluation.exemplars:
         return prompts
-    rule = exemplars_by_name(settings.scheme)
+    rule = rule_of(settings.contrast)
 
     def contrastive(task: Task) -> str:
-        return prompts(task, shown_exemplars(rule, archive, task, settings.exemplars, [seed, 2]))
+        known = scored(archive.variants(task.id), task_source=task.source)
+        return prompts(task, shown_exemplars(rule, known, task, settings.prompt.exemplars, [settings.seed, 2]))
 
     return contrastive

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,19 @@ from typing import Any
 from cudal1_data import Task
 from cudal1_data.dedup.duplicates import near_duplicates
 from cudal1_env import Archive, Evaluator
-from cudal1_env.hardware import resolve_device
 from cudal1_env.stats import SpeedupSummary, paired_change
 
 from cudal1_agent.data.tasks import GROUPS, HELD_OUT_TASKS, TRAIN, tasks_of
 from cudal1_agent.errors import RunError
-from cudal1_agent.evaluation.assessment import Assessed, assess, plain_or_contrastive, summarize
-from cudal1_agent.evaluation.tables import change_text, contamination_notes, stage_table
+from cudal1_agent.evaluation.assessment import Assessed, assess, prompts_for, summarize
+from cudal1_agent.evaluation.tables import change_text, contamination_notes, stage_table, with_failures
 from cudal1_agent.policies.embedded import is_embedded
+from cudal1_agent.policies.make import make_policy
 from cudal1_agent.policies.prompting import prompt_builder
-from cudal1_agent.policies.transformers import TransformersPolicy
 from cudal1_agent.progress import Progress, quiet_libraries
 from cudal1_agent.run.checkpoints import Checkpoint
 from cudal1_agent.run.folder import (
+    ARCHIVE,
     CONFIG,
     METRICS,
     TRAINED_ON_TEST,
@@ -31,7 +32,7 @@ from cudal1_agent.run.folder import (
     read_settings,
     stage_model,
 )
-from cudal1_agent.run.judge import close_judge, make_judge, stays_on_cpu
+from cudal1_agent.run.judge import close_judge, make_judge, program_device, stays_on_cpu
 from cudal1_agent.run.metrics import Record, read_metrics
 from cudal1_agent.run.session import Session
 from cudal1_agent.run.verdicts import Verdicts
@@ -97,21 +98,17 @@ def tabulate(
     settings = session.settings
     earlier = answers_of(read_metrics(session.folder.metrics.path), before) if before is not None else {}
     with session.progress.bar(f"{stage}.table: answers") as tick:
-        policy = TransformersPolicy(model, use_cpu=session.use_cpu, batch=settings.evaluation.batch, progress=tick)
+        policy = session.policy(model, tick)
         results = assess(
             policy,
             session.tasks.groups,
-            plain_or_contrastive(
-                session.prompts(model),
-                settings.prompt,
-                session.folder.archive,
-                exemplars=settings.evaluation.exemplars,
-                seed=settings.seed,
-            ),
+            prompts_for(session.prompts(model), settings, session.folder.archive),
             session.verdicts,
             settings.evaluation,
             seed=settings.seed,
             progress=session.progress,
+            # Measured anew: what was measured before is what the policy was selected on.
+            after=session.began.archive_position,
         )
         policy.close()
     rows: Rows = []
@@ -132,11 +129,19 @@ def tabulate(
         session.progress.line(line)
     if before is not None:
         tasks = [one.task for one in results[TRAIN]]
-        change = paired_change([earlier.get(task) for task in tasks], [one.speedup for one in results[TRAIN]])
+        old, new = [earlier.get(task) for task in tasks], [one.speedup for one in results[TRAIN]]
+        change, whole = paired_change(old, new), paired_change(with_failures(old), with_failures(new))
         session.folder.metrics.append(
-            {"event": "change", "stage": stage, "before": before, "group": TRAIN, **change.model_dump()}
+            {
+                "event": "change",
+                "stage": stage,
+                "before": before,
+                "group": TRAIN,
+                **change.model_dump(),
+                "with_failures": whole.model_dump(),
+            }
         )
-        session.progress.line(change_text(before, stage, GROUPS[TRAIN], change))
+        session.progress.line(change_text(before, stage, GROUPS[TRAIN], change, whole))
 
 
 def _is_kernelbenchs(task: Task) -> bool:
@@ -178,7 +183,8 @@ def evaluate_model(
         target: Run directory, folder of a model, or hub name.
         settings: Settings of the evaluation; see `settings_for`.
         evaluator: Judges answers; None starts this machine's judge.
-        archive: Where evaluations are kept and exemplars come from; None keeps none.
+        archive: Where evaluations are kept; None keeps none. Exemplars come from the archive of the run, where the
+            target is one, and from this one otherwise.
 
     Returns:
         Each task's best answer, and whether the run was trained on the task.
@@ -188,7 +194,7 @@ def evaluate_model(
         PolicyError: There is no such model.
     """
     progress = Progress()
-    device = resolve_device(settings.device)
+    device = program_device(settings)
     tasks = tasks_of(settings, device, training=False, notify=progress.line)
     model: str | Path = target
     seen: dict[str, str] = {}
@@ -208,20 +214,14 @@ def evaluate_model(
     if evaluator is None:
         evaluator = judge = make_judge(settings)
     try:
-        with progress.bar("answers") as tick:
-            policy = TransformersPolicy(
-                model, use_cpu=stays_on_cpu(settings), batch=settings.evaluation.batch, progress=tick
-            )
+        with progress.bar("answers") as tick, ExitStack() as opened:
+            run_archive = Path(target) / ARCHIVE
+            shown = opened.enter_context(Archive(run_archive)) if run_archive.is_file() else kept
+            policy = make_policy(model, settings.policy, use_cpu=stays_on_cpu(settings), progress=tick)
             groups = assess(
                 policy,
                 tasks.groups,
-                plain_or_contrastive(
-                    prompt_builder(model, settings.prompt, device),
-                    settings.prompt,
-                    kept,
-                    exemplars=settings.evaluation.exemplars,
-                    seed=settings.seed,
-                ),
+                prompts_for(prompt_builder(model, settings.prompt, device), settings, shown),
                 Verdicts(evaluator, kept, reuse=settings.evaluation.reuse),
                 settings.evaluation,
                 seed=settings.seed,

@@ -16,10 +16,8 @@ from cudal1_agent.data.tasks import GROUPS
 from cudal1_agent.evaluation.tables import change_text, contamination_notes, stage_table, summary_of
 from cudal1_agent.run.files import write_aside
 from cudal1_agent.run.folder import ARCHIVE, METRICS, REPORT, is_finished, read_settings
+from cudal1_agent.run.meter import throughput_text
 from cudal1_agent.run.metrics import Record, read_metrics
-
-BEST = 12
-"""Programs that the report shows in full."""
 
 
 def report(run_dir: Path) -> Path:
@@ -34,10 +32,11 @@ def report(run_dir: Path) -> Path:
     records = read_metrics(run_dir / METRICS)
     with Archive(run_dir / ARCHIVE) as archive:
         counts = archive.counts()
-        best = sorted(
-            (found for task in counts if (found := archive.best(task)) is not None),
-            key=lambda one: -_low(one),
-        )
+        best = [found for task in counts if (found := archive.best(task)) is not None]
+        champions = [
+            (record, archive.program(record["task"], record["source_sha256"])[-1].source)
+            for record in of_event(records, "champion")
+        ]
     statuses: dict[str, int] = {}
     for found in counts.values():
         for status, count in found.items():
@@ -60,7 +59,8 @@ def report(run_dir: Path) -> Path:
         seconds=of_event(records, "seconds"),
         statuses=sorted(statuses.items(), key=lambda item: -item[1]),
         techniques=top_techniques(_tagged(best)),
-        best=best[:BEST],
+        champions=champions,
+        throughput=throughput_text(of_event(records, "seconds")),
         tasks=len(counts),
     )
     write_aside(run_dir / REPORT, html)
@@ -76,7 +76,8 @@ def summary_text(run_dir: Path) -> str:
     read_settings(run_dir)
     records = read_metrics(run_dir / METRICS)
     rows = [(record["stage"], GROUPS[record["group"]], summary_of(record)) for record in of_event(records, "table")]
-    return "\n".join([stage_table(rows), *_changes(records), *contamination_notes(of_event(records, "table"), GROUPS)])
+    notes = contamination_notes(of_event(records, "table"), GROUPS)
+    return "\n".join([stage_table(rows), *_changes(records), *notes, throughput_text(of_event(records, "seconds"))])
 
 
 def of_event(records: Sequence[Record], event: str) -> list[Record]:
@@ -161,10 +162,7 @@ def _changes(records: Sequence[Record]) -> list[str]:
             record["stage"],
             GROUPS[record["group"]],
             PairedChange.model_validate({name: record[name] for name in PairedChange.model_fields}),
+            PairedChange.model_validate(record["with_failures"]) if "with_failures" in record else None,
         )
         for record in of_event(records, "change")
     ]
-
-
-def _low(evaluation: Evaluation) -> float:
-    return evaluation.speedup.low if evaluation.speedup is not None else 0.0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cudal1_env.reward import LOG_FLOOR
 from cudal1_env.stats import COLUMNS, PairedChange, SpeedupSummary, aligned, cells
 
 
@@ -13,8 +15,28 @@ def stage_table(rows: Sequence[tuple[str, str, SpeedupSummary]]) -> str:
     return aligned([["stage", "tasks", *COLUMNS], *([stage, group, *cells(summary)] for stage, group, summary in rows)])
 
 
-def change_text(before: str, after: str, group: str, change: PairedChange) -> str:
-    """Return one sentence on how the speedup changed between two stages.
+FAILURE = math.exp(LOG_FLOOR)
+"""Speedup as which a failure counts: that of the reward `log`."""
+
+
+def with_failures(speedups: Sequence[float | None]) -> list[float]:
+    """Return the speedups with failures counted as `FAILURE`, and none lower than that.
+
+    >>> [round(value, 3) for value in with_failures([2.0, None, 0.01])]
+    [2.0, 0.1, 0.1]
+    """
+    return [FAILURE if speedup is None else max(speedup, FAILURE) for speedup in speedups]
+
+
+def change_text(before: str, after: str, group: str, change: PairedChange, whole: PairedChange | None = None) -> str:
+    """Return a sentence on how the speedup changed between two stages.
+
+    Args:
+        before: The earlier stage.
+        after: The later stage.
+        group: What its tasks are called.
+        change: The change on the tasks that both solve.
+        whole: The change on all tasks, with failures counted as `FAILURE`.
 
     >>> from cudal1_env.stats import paired_change
     >>> change_text("a", "b", "tasks", paired_change([1.0], [2.0]))
@@ -22,15 +44,18 @@ def change_text(before: str, after: str, group: str, change: PairedChange) -> st
     """
     counts = f"{change.both} tasks solved in both, {change.gained} gained, {change.lost} lost"
     if change.ratio is None:
-        return (
-            f"{after} against {before} on {group}: no task solved in both ({change.gained} gained, {change.lost} lost)"
-        )
+        text = f"no task solved in both ({change.gained} gained, {change.lost} lost)"
+    else:
+        text = f"speedup {_ratio(change, counts)}"
+    if whole is not None and whole.ratio is not None:
+        text += f"; with a failure as {FAILURE:.2g} x: {_ratio(whole, f'{whole.both} tasks')}"
+    return f"{after} against {before} on {group}: {text}"
+
+
+def _ratio(change: PairedChange, counts: str) -> str:
     if change.low is None or change.high is None:
-        return f"{after} against {before} on {group}: speedup x {change.ratio:.3f} ({counts})"
-    return (
-        f"{after} against {before} on {group}: speedup x {change.ratio:.3f} "
-        f"(95 % interval {change.low:.3f} to {change.high:.3f}; {counts})"
-    )
+        return f"x {change.ratio:.3f} ({counts})"
+    return f"x {change.ratio:.3f} (95 % interval {change.low:.3f} to {change.high:.3f}; {counts})"
 
 
 def summary_of(record: Mapping[str, object]) -> SpeedupSummary:

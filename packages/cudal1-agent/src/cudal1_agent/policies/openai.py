@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 from pydantic import BaseModel, Field, ValidationError
@@ -28,6 +29,15 @@ class _Completion(BaseModel):
     choices: list[_Choice] = Field(min_length=1)
 
 
+class _Served(BaseModel):
+    id: str
+    root: str | None = None
+
+
+class _Models(BaseModel):
+    data: list[_Served]
+
+
 class OpenAIPolicy:
     """A model behind an HTTP endpoint."""
 
@@ -41,6 +51,8 @@ class OpenAIPolicy:
         timeout_s: float = 600.0,
         attempts: int = 5,
         pause_s: float = 2.0,
+        extra: Mapping[str, Any] | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Prepare to ask.
 
@@ -52,6 +64,8 @@ class OpenAIPolicy:
             timeout_s: Longest wait for one answer.
             attempts: How often a busy or broken connection is tried.
             pause_s: Wait before the second try; it doubles each time.
+            extra: Further fields of each request, such as vLLM's `chat_template_kwargs`.
+            progress: Told how many of how many answers have come.
         """
         token = key if key is not None else os.environ.get("OPENAI_API_KEY")
         self._client = httpx.Client(
@@ -63,6 +77,8 @@ class OpenAIPolicy:
         self._parallel = parallel
         self._attempts = attempts
         self._pause_s = pause_s
+        self._extra = dict(extra or {})
+        self._progress = progress
 
     def sample(
         self, prompts: Sequence[str], n: int, *, temperature: float, max_new_tokens: int, seed: int
@@ -78,13 +94,35 @@ class OpenAIPolicy:
                 "temperature": temperature,
                 "max_tokens": max_new_tokens,
                 "seed": seed + number,
+                **self._extra,
             }
             for prompt in prompts
             for number in range(n)
         ]
         with ThreadPoolExecutor(self._parallel) as executor:
-            answers = list(executor.map(self._ask, requests))
+            answers: list[str] = []
+            for answer in executor.map(self._ask, requests):
+                answers.append(answer)
+                if self._progress is not None:
+                    self._progress(len(answers), len(requests))
         return [answers[i * n : (i + 1) * n] for i in range(len(prompts))]
+
+    def served(self) -> list[str]:
+        """Return the names of the models at the endpoint, and of the folders that they were loaded from.
+
+        Raises:
+            PolicyError: The endpoint does not say.
+        """
+        try:
+            response = self._client.get("/models")
+            response.raise_for_status()
+            models = _Models.model_validate_json(response.content).data
+        except (httpx.HTTPError, ValidationError) as error:
+            raise PolicyError(
+                f"{self._client.base_url} does not say which models it serves: {error}; check the address (with its "
+                "version, as in http://localhost:8000/v1)"
+            ) from error
+        return [name for one in models for name in (one.id, one.root) if name is not None]
 
     def close(self) -> None:
         """Close the connections."""

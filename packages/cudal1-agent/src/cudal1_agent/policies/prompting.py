@@ -9,7 +9,7 @@ from pathlib import Path
 from cudal1_data import Device, Task
 from cudal1_env.exemplars import Exemplar
 
-from cudal1_agent.data.prompts import Style, fit_prompt
+from cudal1_agent.data.prompts import Style, build_prompt, fitting
 from cudal1_agent.policies.embedded import is_embedded
 from cudal1_agent.policies.transformers import load_tokenizer
 from cudal1_agent.settings import PromptSettings
@@ -28,11 +28,13 @@ class PromptBuilder:
     limit: int
     """Most tokens of a prompt."""
 
+    def fitting(self, task: Task, exemplars: Sequence[Exemplar]) -> list[Exemplar]:
+        """Return as many exemplars as the prompt for a task has room for, leaving out the slowest first."""
+        return fitting(task.source, exemplars, style=self.style, device=self.device, count=self.count, limit=self.limit)
+
     def __call__(self, task: Task, exemplars: Sequence[Exemplar] = ()) -> str:
-        """Return the prompt for a task that shows as many of the exemplars as fit."""
-        return fit_prompt(
-            task.source, exemplars, style=self.style, device=self.device, count=self.count, limit=self.limit
-        )
+        """Return the prompt for a task that shows as many of the exemplars as fit; without any it has any length."""
+        return build_prompt(task.source, self.fitting(task, exemplars), style=self.style, device=self.device)
 
 
 def prompt_builder(model: str | Path, settings: PromptSettings, device: Device) -> PromptBuilder:

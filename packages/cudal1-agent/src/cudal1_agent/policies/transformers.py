@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,12 @@ from cudal1_agent.errors import PolicyError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+LARGE = 1_000_000_000
+"""Parameters from which on weights are held in bfloat16: in float32, with Adam, 7 billion do not fit into any GPU."""
+
+NO_CHAT: Mapping[str, Any] = {}
+"""No further arguments of a chat template."""
 
 
 class TransformersPolicy:
@@ -21,7 +28,10 @@ class TransformersPolicy:
         *,
         use_cpu: bool,
         batch: int = 32,
+        continuous: bool = False,
+        chat: Mapping[str, Any] = NO_CHAT,
         progress: Callable[[int, int], None] | None = None,
+        written: Callable[[int], None] = lambda _: None,
     ) -> None:
         """Load a model and its tokenizer.
 
@@ -29,24 +39,30 @@ class TransformersPolicy:
             model: Folder or hub name.
             use_cpu: Stay on the CPU where there is a GPU.
             batch: Answers that are written at a time. Part of what the seed decides: another batch draws others.
+            continuous: Use transformers' continuous batching, on a GPU.
+            chat: Further arguments of the chat template.
             progress: Told how many of how many answers are written.
+            written: Receives numbers of tokens that were written.
 
         Raises:
             PolicyError: There is no such model, or it is none that writes text.
         """
         import torch
-        from transformers import AutoModelForCausalLM
 
         self.tokenizer = load_tokenizer(model)
         self._device = torch.device("cuda" if torch.cuda.is_available() and not use_cpu else "cpu")
+        if continuous and self._device.type == "cpu":
+            raise PolicyError(
+                "policy.batching = 'continuous' needs a GPU: on a CPU transformers waits for one; use 'static'"
+            )
         dtype = torch.float32 if self._device.type == "cpu" else torch.bfloat16
-        try:
-            self._model: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
-        except (OSError, ValueError) as error:
-            raise PolicyError(f"cannot load a causal language model from {model}: {error}") from error
+        self._model: Any = load_model(model, self.tokenizer, use_cpu=use_cpu, dtype=dtype)
         self._model.to(self._device).eval()
         self._batch = batch
+        self._continuous = continuous
+        self._chat = chat
         self._progress = progress
+        self._written = written
 
     def sample(
         self, prompts: Sequence[str], n: int, *, temperature: float, max_new_tokens: int, seed: int
@@ -54,16 +70,24 @@ class TransformersPolicy:
         """Return `n` answers to each prompt; see `Policy`."""
         import torch
 
-        texts = [as_chat(self.tokenizer, prompt) for prompt in prompts for _ in range(n)]
+        # A chat template writes its special tokens itself.
+        special = self.tokenizer.chat_template is None
+        ids = [
+            self.tokenizer(as_chat(self.tokenizer, prompt, self._chat), add_special_tokens=special)["input_ids"]
+            for prompt in prompts
+        ]
+        inputs = [one for one in ids for _ in range(n)]
         # Prompts of like length together: less padding.
-        order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
-        answers = [""] * len(texts)
+        order = sorted(range(len(inputs)), key=lambda index: len(inputs[index]))
+        answers = [""] * len(inputs)
         torch.manual_seed(seed)
-        for start in range(0, len(order), self._batch):
-            part = order[start : start + self._batch]
-            for index, answer in zip(
-                part, self._answer([texts[i] for i in part], temperature, max_new_tokens), strict=True
-            ):
+        size = len(order) if self._continuous else self._batch
+        for start in range(0, len(order), max(size, 1)):
+            part = order[start : start + size]
+            written = self._answer([inputs[index] for index in part], temperature, max_new_tokens)
+            texts = self.tokenizer.batch_decode(written, skip_special_tokens=True)
+            self._written(sum(map(len, written)))
+            for index, answer in zip(part, texts, strict=True):
                 answers[index] = answer
             if self._progress is not None:
                 self._progress(start + len(part), len(order))
@@ -73,26 +97,104 @@ class TransformersPolicy:
         """Release the model."""
         self._model = None
 
-    def _answer(self, texts: list[str], temperature: float, max_new_tokens: int) -> list[str]:
+    def _answer(self, inputs: list[list[int]], temperature: float, max_new_tokens: int) -> list[list[int]]:
+        """Return the tokens of one answer to each input, up to the token that ends it."""
         import torch
+        from transformers import GenerationConfig
 
-        # A chat template writes its special tokens itself.
-        special = self.tokenizer.chat_template is None
-        encoded = self.tokenizer(
-            texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=special
-        ).to(self._device)
         sampling: dict[str, Any] = {"do_sample": False}
         if temperature > 0:
             sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        ends: list[int] = self._model.generation_config.eos_token_id
+        config = GenerationConfig(
+            max_new_tokens=max_new_tokens, pad_token_id=self.tokenizer.pad_token_id, eos_token_id=ends, **sampling
+        )
         with torch.inference_mode():
-            output = self._model.generate(
-                **encoded,
-                max_new_tokens=max_new_tokens,
-                pad_token_id=self.tokenizer.pad_token_id,
-                eos_token_id=self.tokenizer.eos_token_id,
-                **sampling,
-            )
-        return self.tokenizer.batch_decode(output[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)
+            if self._continuous:
+                found = list(self._model.generate_batch(inputs, generation_config=config).values())
+                if faults := [one.error for one in found if one.error is not None]:
+                    raise PolicyError(f"continuous batching failed: {faults[0]}; set policy.batching = 'static'")
+                return [list(one.generated_tokens) for one in found]
+            encoded = self.tokenizer.pad({"input_ids": inputs}, padding_side="left", return_tensors="pt")
+            output = self._model.generate(**encoded.to(self._device), generation_config=config)
+        return [_until(ids, ends) for ids in output[:, encoded["input_ids"].shape[1] :].tolist()]
+
+
+def _until(ids: list[int], ends: Sequence[int]) -> list[int]:
+    """Return the tokens up to the first that ends an answer, which is included."""
+    return next((ids[: place + 1] for place, token in enumerate(ids) if token in ends), ids)
+
+
+def load_model(
+    model: str | Path, tokenizer: PreTrainedTokenizerBase, *, use_cpu: bool, dtype: Any | None = None
+) -> Any:
+    """Load a causal language model that ends its answers where its tokenizer and chat template end them.
+
+    Args:
+        model: Folder or hub name.
+        tokenizer: Its tokenizer.
+        use_cpu: Whether it stays on the CPU.
+        dtype: Type of the weights; None is that for training: float32, and bfloat16 from `LARGE` parameters on.
+
+    Raises:
+        PolicyError: There is no such model, or it is none that writes text.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    if dtype is None:
+        dtype = torch.bfloat16 if parameters_of(model) >= LARGE else torch.float32
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            model, dtype=dtype, attn_implementation=attention_of(use_cpu=use_cpu)
+        )
+    except (OSError, ValueError) as error:
+        raise PolicyError(f"cannot load a causal language model from {model}: {error}") from error
+    loaded.generation_config.eos_token_id = end_tokens(tokenizer, loaded.generation_config.eos_token_id)
+    loaded.generation_config.pad_token_id = tokenizer.pad_token_id
+    return loaded
+
+
+def attention_of(*, use_cpu: bool) -> str:
+    """Return the fastest implementation of attention that is installed."""
+    return "flash_attention_2" if not use_cpu and find_spec("flash_attn") is not None else "sdpa"
+
+
+def parameters_of(model: str | Path) -> int:
+    """Return how many parameters a model has, without reading its weights.
+
+    Raises:
+        PolicyError: There is no such model, or it is none that writes text.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        with torch.device("meta"):
+            empty: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))
+    except (OSError, ValueError) as error:
+        raise PolicyError(f"cannot load a causal language model from {model}: {error}") from error
+    return sum(parameter.numel() for parameter in empty.parameters())
+
+
+def end_tokens(tokenizer: PreTrainedTokenizerBase, declared: int | Sequence[int] | None = None) -> list[int]:
+    """Return the tokens that end an answer: the tokenizer's, those that the model declares, and the chat template's.
+
+    A base model's end token often is not the one that its chat template writes behind an answer; a model that was
+    trained on the template would then write on to the length limit.
+    """
+    known = [declared] if isinstance(declared, int) else list(declared or ())
+    ends = [tokenizer.eos_token_id, *known]
+    if tokenizer.chat_template is not None:
+        answer = "some answer"
+        talk = [*as_messages("some prompt"), {"role": "assistant", "content": answer}]
+        chat = tokenizer.apply_chat_template(talk, tokenize=False)
+        assert isinstance(chat, str)
+        behind = tokenizer(chat.rpartition(answer)[2].strip(), add_special_tokens=False)["input_ids"]
+        whole: Any = tokenizer  # whose type lacks methods that every tokenizer has
+        special: set[int] = {*whole.all_special_ids, *whole.get_added_vocab().values()}
+        ends += [token for token in list(behind)[:1] if token in special]
+    return list(dict.fromkeys(int(token) for token in ends if token is not None))
 
 
 def load_tokenizer(model: str | Path) -> PreTrainedTokenizerBase:
@@ -115,21 +217,23 @@ def load_tokenizer(model: str | Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def as_chat(tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:
+def as_chat(tokenizer: PreTrainedTokenizerBase, prompt: str, chat_kwargs: Mapping[str, Any] = NO_CHAT) -> str:
     """Return a prompt as the model's chat template has it, or as it is where there is none."""
     if tokenizer.chat_template is None:
         return prompt
-    chat = tokenizer.apply_chat_template(as_messages(prompt), tokenize=False, add_generation_prompt=True)
+    chat = tokenizer.apply_chat_template(as_messages(prompt), tokenize=False, add_generation_prompt=True, **chat_kwargs)
     assert isinstance(chat, str)
     return chat
 
 
-def tokens_of(tokenizer: PreTrainedTokenizerBase, prompt: str, answer: str) -> int:
+def tokens_of(
+    tokenizer: PreTrainedTokenizerBase, prompt: str, answer: str, chat_kwargs: Mapping[str, Any] = NO_CHAT
+) -> int:
     """Return how many tokens TRL's SFTTrainer makes of a prompt and its answer, end token included."""
     if tokenizer.chat_template is None:
         return len(tokenizer(prompt + answer + str(tokenizer.eos_token))["input_ids"])
     talk = [*as_messages(prompt), {"role": "assistant", "content": answer}]
-    chat = tokenizer.apply_chat_template(talk, tokenize=False)
+    chat = tokenizer.apply_chat_template(talk, tokenize=False, **chat_kwargs)
     assert isinstance(chat, str)
     return len(tokenizer(chat, add_special_tokens=False)["input_ids"])
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from cudal1_agent.errors import PolicyError
-from cudal1_agent.policies.transformers import as_chat, load_tokenizer
+from cudal1_agent.policies.transformers import NO_CHAT, as_chat, end_tokens, load_tokenizer
 
 
 class VllmPolicy:
     """A causal language model in vLLM."""
 
-    def __init__(self, model: str | Path, *, gpus: int = 1, engine: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, model: str | Path, *, engine: Mapping[str, Any] | None = None, chat: Mapping[str, Any] = NO_CHAT
+    ) -> None:
         """Start the engine.
 
         Args:
             model: Folder or hub name.
-            gpus: GPUs over which one copy of the model is spread.
             engine: Further arguments of `vllm.LLM`, unchanged.
+            chat: Further arguments of the chat template.
 
         Raises:
             PolicyError: vLLM is not installed, or cannot start.
@@ -33,8 +35,9 @@ class VllmPolicy:
         from vllm import LLM  # pyright: ignore[reportMissingImports]  # an extra
 
         self.tokenizer = load_tokenizer(model)
+        self._chat = chat
         try:
-            self._engine: Any = LLM(model=str(model), tensor_parallel_size=gpus, **(engine or {}))
+            self._engine: Any = LLM(model=str(model), **(engine or {}))
         except (RuntimeError, ValueError, OSError) as error:
             raise PolicyError(f"vLLM cannot start with {model}: {error}") from error
 
@@ -44,8 +47,14 @@ class VllmPolicy:
         """Return `n` answers to each prompt; see `Policy`."""
         from vllm import SamplingParams  # pyright: ignore[reportMissingImports]  # an extra
 
-        parameters = SamplingParams(n=n, temperature=temperature, max_tokens=max_new_tokens, seed=seed)
-        outputs = self._engine.generate([as_chat(self.tokenizer, prompt) for prompt in prompts], parameters)
+        parameters = SamplingParams(
+            n=n,
+            temperature=temperature,
+            max_tokens=max_new_tokens,
+            seed=seed,
+            stop_token_ids=end_tokens(self.tokenizer),
+        )
+        outputs = self._engine.generate([as_chat(self.tokenizer, prompt, self._chat) for prompt in prompts], parameters)
         return [[choice.text for choice in output.outputs] for output in outputs]
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ config.json         resolved settings
 corpus.json         which corpus stage 1 learns from, where the settings name one
 metrics.jsonl       one JSON object a line, only ever appended to
 archive.sqlite      every evaluation (cudal1_env.Archive)
+machine.json        the machine that the run was on last
 model/              the embedded model, where none was named
 stages/NAME/model   the policy after a stage
 stages/NAME/trainer checkpoints of the stage under way
@@ -61,6 +62,10 @@ class Mark(BaseModel):
     """Position of the last evaluation in the archive."""
     extra: Record = Field(default_factory=dict)
     """State that the phase itself needs to resume."""
+
+
+BEGINNING = Mark(metrics_bytes=0, archive_position=0)
+"""Where a run begins."""
 
 
 @dataclass

@@ -1,11 +1,13 @@
-"""The judge of this machine, as the settings of a run ask for it."""
+"""Who judges for a run, as its settings ask: this machine's judge, or a service."""
 
 from __future__ import annotations
 
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from cudal1_data import Device
 from cudal1_env import Archive
+from cudal1_env.hardware import resolve_device
 from pydantic import ValidationError
 
 from cudal1_agent.errors import ConfigError
@@ -13,15 +15,18 @@ from cudal1_agent.settings import Settings
 
 if TYPE_CHECKING:
     from cudal1_env.judge import Judge
+    from cudal1_env.remote import RemoteEvaluator
 
 
-def make_judge(settings: Settings) -> Judge:
-    """Start this machine's judge.
+def make_judge(settings: Settings) -> Judge | RemoteEvaluator:
+    """Start this machine's judge, or a client of the service that the settings name.
 
     Raises:
         ConfigError: The judge does not take the table `judge` of the settings.
-        SettingsError: They ask for what this machine cannot do.
+        SettingsError: They ask for what this machine or the service cannot do.
     """
+    if settings.judge_url:
+        return _service(settings)
     from cudal1_env.gate import find_audit
     from cudal1_env.judge import Judge, JudgeSettings
 
@@ -34,11 +39,42 @@ def make_judge(settings: Settings) -> Judge:
     return judge
 
 
-def close_judge(judge: Judge, archive: Archive) -> None:
+def program_device(settings: Settings) -> Device:
+    """Return the kind of device on which programs run.
+
+    Raises:
+        ConfigError: The settings want another one than the service's.
+        MachineError: The service cannot be reached.
+    """
+    if not settings.judge_url:
+        return resolve_device(settings.device)
+    with closing(_service(settings)) as service:
+        found = service.device
+    if settings.device not in ("auto", found):
+        raise ConfigError(
+            f"device = {settings.device!r}, but {settings.judge_url} judges on {found}; use device = 'auto'"
+        )
+    return found
+
+
+def _service(settings: Settings) -> RemoteEvaluator:
+    from cudal1_env.remote import RemoteEvaluator
+
+    if settings.judge:
+        raise ConfigError("judge_url and the table [judge] exclude each other; give these settings to cudal1-env serve")
+    return RemoteEvaluator(settings.judge_url)
+
+
+def close_judge(judge: Judge | RemoteEvaluator, archive: Archive) -> None:
     """Stop the judge; seeds that will never be used again go into the archive first."""
     with closing(judge):
-        for commitment, seed in judge.retire().items():
-            archive.disclose(commitment, seed)
+        retire_inputs(judge, archive)
+
+
+def retire_inputs(judge: Judge | RemoteEvaluator, archive: Archive) -> None:
+    """Let the judge draw new inputs for every task from now on; the seeds of the old ones go into the archive."""
+    for commitment, seed in judge.retire().items():
+        archive.disclose(commitment, seed)
 
 
 def stays_on_cpu(settings: Settings) -> bool:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cudal1_agent.run.checkpoints import Checkpoint, newest
-from cudal1_agent.run.folder import Mark
+from cudal1_agent.run.folder import BEGINNING
+from cudal1_agent.run.meter import since
 from cudal1_agent.run.session import Session
 
 
@@ -31,25 +32,35 @@ class Phase:
 def run_phases(session: Session, todo: list[Phase]) -> None:
     """Run the phases that are not finished, in order."""
     folder = session.folder
-    reached = Mark(metrics_bytes=0, archive_position=0)
+    reached = BEGINNING
     for phase in todo:
         finished = folder.marked(phase.name)
         if finished is not None:
             reached = finished
             continue
+        session.deadline.safe_point(progress=False)
         checkpoint = newest(phase.trainer) if phase.trainer is not None else None
         folder.rewind(checkpoint.mark if checkpoint is not None else reached, archive=phase.reads_archive)
         if checkpoint is not None:
             session.progress.line(f"{phase.name}: resuming from {checkpoint.path.name}")
+        session.began = reached
         began_s, measured = time.monotonic(), session.verdicts.measured
+        before = session.meter.reading()
         phase.run(session, checkpoint)
         spent_s, measured = time.monotonic() - began_s, session.verdicts.measured - measured
         session.progress.line(f"{phase.name}: {spent_s:.0f} s, {measured} programs measured")
         folder.metrics.append(
-            {"event": "seconds", "phase": phase.name, "wall_s": round(spent_s, 2), "measured": measured}
+            {
+                "event": "seconds",
+                "phase": phase.name,
+                "wall_s": round(spent_s, 2),
+                "measured": measured,
+                **since(before, session.meter.reading()),
+            }
         )
         folder.mark(phase.name)
         reached = folder.position_now()
         if phase.trainer is not None:
             shutil.rmtree(phase.trainer, ignore_errors=True)
+        session.deadline.safe_point()
     folder.mark("finished")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cudal1_data import Device
 
 from cudal1_agent.data.selection import CorpusSelection
 from cudal1_agent.data.tasks import TaskSets
+from cudal1_agent.policies import Policy
+from cudal1_agent.policies.make import make_policy
 from cudal1_agent.policies.prompting import PromptBuilder, prompt_builder
-from cudal1_agent.progress import Progress
-from cudal1_agent.run.folder import TRAINED_ON_TEST, RunFolder
+from cudal1_agent.progress import Progress, Tick
+from cudal1_agent.run.deadline import Deadline
+from cudal1_agent.run.folder import BEGINNING, TRAINED_ON_TEST, Mark, RunFolder
+from cudal1_agent.run.meter import Meter
 from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import Settings
 
@@ -31,12 +36,31 @@ class Session:
     progress: Progress
     selection: CorpusSelection | None = None
     """The corpus that stage 1 learns from; None if it learns the suite's variants or is finished."""
+    began: Mark = BEGINNING
+    """Where metrics and archive stood when the phase under way began."""
+    deadline: Deadline = field(default_factory=lambda: Deadline(None))
+    """When to stop."""
+    renew_inputs: Callable[[], None] = lambda: None
+    """Lets the judge draw new inputs for every task: none that chose a program judges it after this."""
 
     def __post_init__(self) -> None:
         """Mark what the run writes from now on, where it trains on test data."""
         marked = self.tasks.trained_on_test
         self.folder.metrics.marks = {"trained_on_test": True} if marked else {}
         self.folder.archive.marks = TRAINED_ON_TEST if marked else ()
+
+    @property
+    def meter(self) -> Meter:
+        """The meter of the run."""
+        return self.verdicts.meter
+
+    def policy(self, model: str | Path, progress: Tick) -> Policy:
+        """Return the policy that writes the answers of a model of this run."""
+
+        def written(tokens: int) -> None:
+            self.meter.count("generated_tokens", tokens)
+
+        return make_policy(model, self.settings.policy, use_cpu=self.use_cpu, progress=progress, written=written)
 
     def prompts(self, model: str | Path) -> PromptBuilder:
         """Return what makes the prompts for a model of this run."""

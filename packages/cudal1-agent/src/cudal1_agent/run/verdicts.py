@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 
 from cudal1_data import Task
 from cudal1_data.hashes import digest
-from cudal1_env import Archive, Evaluation, Evaluator, evaluate_answers, extract_source
+from cudal1_env import Archive, Evaluation, Evaluator, Status, evaluate_answers, extract_source
 from cudal1_env.records import PROTOCOL_VERSION, Precision
+
+from cudal1_agent.run.meter import Meter
 
 CHUNK = max(4, min(len(os.sched_getaffinity(0)), 12))
 """Programs judged between two writes to the archive: a killed run measures at most these again. A judge prepares
@@ -22,15 +24,29 @@ class Verdicts:
     """Judges answers through an evaluator and an archive.
 
     A small policy repeats itself, and a program does not get faster by being measured again: with `reuse`, the
-    same program for the same task at the same size is measured once in a run. That keeps one measurement's luck for
-    as long as the run lasts; without it every answer is measured by itself.
+    same program for the same task at the same size is measured once in a run and on one machine. That keeps one
+    measurement's luck for as long as the run lasts; without it every answer is measured by itself.
+
+    `UNSTABLE` says that two trials disagree, so such a program is measured once more; the lower result counts.
     """
 
-    def __init__(self, evaluator: Evaluator, archive: Archive, *, reuse: bool = True) -> None:
-        """Judge through `evaluator` and keep everything in `archive`."""
+    def __init__(
+        self, evaluator: Evaluator, archive: Archive, *, reuse: bool = True, floor: int = 0, meter: Meter | None = None
+    ) -> None:
+        """Judge through `evaluator` and keep everything in `archive`.
+
+        Args:
+            evaluator: Who judges.
+            archive: Where verdicts are kept.
+            reuse: Look verdicts up.
+            floor: Position in the archive; nothing before it is looked up, because another machine measured it.
+            meter: Counts time and verdicts; None makes one.
+        """
         self.archive = archive
+        self.meter = meter or Meter()
         self._evaluator = evaluator
         self._reuse = reuse
+        self._floor = floor
         self.measured = 0
         """Answers that were given to the evaluator so far."""
 
@@ -39,6 +55,7 @@ class Verdicts:
         jobs: Sequence[tuple[Task, str]],
         *,
         precision: Precision = "training",
+        after: int = 0,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Evaluation]:
         """Return the verdict on each answer, in order.
@@ -46,18 +63,29 @@ class Verdicts:
         Args:
             jobs: Task and answer.
             precision: How narrow intervals must be; `correct` times nothing.
+            after: Position in the archive; nothing before it is looked up.
             progress: Told how many of how many answers to be measured are done.
 
         Raises:
             TaskError: A reference cannot be judged against.
             MachineError: The machine broke; finished evaluations are in the archive.
         """
+        with self.meter.part("judging"):
+            return self._judged(jobs, precision, max(after, self._floor), progress)
+
+    def _judged(
+        self,
+        jobs: Sequence[tuple[Task, str]],
+        precision: Precision,
+        after: int,
+        progress: Callable[[int, int], None] | None,
+    ) -> list[Evaluation]:
         keys = [(task.id, source_key(answer)) for task, answer in jobs]
         found: dict[int, Evaluation] = {}
         first: dict[Key, int] = {}
         fresh: list[int] = []
         for index, ((task, _), key) in enumerate(zip(jobs, keys, strict=True)):
-            known = self._known(task, key, precision) if self._reuse else None
+            known = self._known(task, key, precision, after) if self._reuse else None
             if known is not None:
                 found[index] = known
             elif not (self._reuse and key in first):
@@ -67,26 +95,49 @@ class Verdicts:
         fresh.sort(key=lambda index: jobs[index][0].id)
         for start in range(0, len(fresh), CHUNK):
             part = fresh[start : start + CHUNK]
-            for index, evaluation in zip(
-                part,
-                evaluate_answers(
-                    self._evaluator, [jobs[index] for index in part], precision=precision, archive=self.archive
-                ),
-                strict=True,
-            ):
-                found[index] = evaluation
-            self.measured += len(part)
+            found |= self._measure(jobs, part, precision)
+            unstable = [index for index in part if found[index].status is Status.UNSTABLE]
+            for index, second in self._measure(jobs, unstable, precision).items():
+                found[index] = lower(found[index], second)
             if progress is not None:
                 progress(start + len(part), len(fresh))
         return [found.get(index) or found[first[key]] for index, key in enumerate(keys)]
 
-    def _known(self, task: Task, key: Key, precision: Precision) -> Evaluation | None:
-        known = self.archive.find(*key)
-        if known is None or known.task_source != task.source or known.protocol != PROTOCOL_VERSION:
+    def _measure(
+        self, jobs: Sequence[tuple[Task, str]], part: Sequence[int], precision: Precision
+    ) -> dict[int, Evaluation]:
+        chosen = [jobs[index] for index in part]
+        evaluations = evaluate_answers(self._evaluator, chosen, precision=precision, archive=self.archive)
+        self.measured += len(part)
+        self.meter.count("verdicts", len(part))
+        return dict(zip(part, evaluations, strict=True))
+
+    def _known(self, task: Task, key: Key, precision: Precision, after: int) -> Evaluation | None:
+        earlier = [
+            one
+            for one in self.archive.program(*key, after=after)
+            if one.task_source == task.source
+            and one.protocol == PROTOCOL_VERSION
+            # That a program is correct does not say how fast it is.
+            and not (one.correct and one.precision == "correct" != precision)
+        ]
+        if not earlier or earlier[-1].status is Status.UNSTABLE:
             return None
-        if known.correct and known.precision == "correct" != precision:
-            return None  # it is correct, but was not timed
-        return known
+        known = earlier[-1]
+        before = earlier[-2] if len(earlier) > 1 else known
+        return lower(before, known) if before.status is Status.UNSTABLE else known
+
+
+def lower(unstable: Evaluation, second: Evaluation) -> Evaluation:
+    """Return the verdict that counts after an `UNSTABLE` one and a second measurement: the lower of the two.
+
+    What is returned is the second record, with the first one's speedup where that is lower; it is not in the archive.
+    """
+    first = unstable.speedup
+    if not second.correct or second.speedup is None or first is None or first.low >= second.speedup.low:
+        return second
+    rewarded = first.low if second.rewarded_low is None else min(first.low, second.rewarded_low)
+    return second.model_copy(update={"speedup": first, "rewarded_low": rewarded})
 
 
 def source_key(answer: str) -> str:

@@ -9,26 +9,27 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from cudal1_data import Task
-from cudal1_env.exemplars import exemplars_by_name
-from cudal1_env.gate import MOST_OF_MARKED, find_audit
-from cudal1_env.reward import RewardSmoother, reward_of
+from cudal1_env.exemplars import bucket_of, scored
+from cudal1_env.reward import RewardSmoother
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from cudal1_agent.errors import ConfigError
-from cudal1_agent.evaluation.assessment import shown_exemplars
-from cudal1_agent.policies.transformers import as_messages, load_tokenizer
+from cudal1_agent.evaluation.assessment import rule_of, shown_exemplars
+from cudal1_agent.policies.transformers import as_messages, load_model, load_tokenizer
 from cudal1_agent.run.checkpoints import Checkpoint
+from cudal1_agent.run.meter import Meter
 from cudal1_agent.run.metrics import Record
 from cudal1_agent.run.session import Session
-from cudal1_agent.stages.trl import Keeper, arguments, finish
+from cudal1_agent.settings import Settings
+from cudal1_agent.stages.scoring import Drawn, Scorer
+from cudal1_agent.stages.trl import Keeper, arguments, finish, lora_of
 
 Prompt = str | list[dict[str, str]]
 
@@ -36,65 +37,34 @@ Prompt = str | list[dict[str, str]]
 class ContrastTrainer(GRPOTrainer):
     """TRL's GRPOTrainer, with prompts that are written when they are needed."""
 
-    def __init__(self, *, write_prompt: Callable[[str, int], Prompt], **kwargs: Any) -> None:
+    def __init__(
+        self, *, write_prompt: Callable[[str, int], Prompt], meter: Meter | None = None, **kwargs: Any
+    ) -> None:
         """Make a trainer.
 
         Args:
             write_prompt: Makes the prompt from a task's id and the number of the step.
+            meter: Counts the time that answers take.
             **kwargs: Arguments of GRPOTrainer. The dataset's rows name a `task`; their `prompt` is a placeholder.
         """
         super().__init__(**kwargs)
         self._write_prompt = write_prompt
+        self._meter = meter or Meter()
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Write one prompt for each task of the batch, then do as TRL does.
 
-        The method is private to TRL (pinned below 1.17); tests/agent/test_trl_contract.py holds what is used of it.
+        The method is private to TRL (pinned below 1.17), like the next; tests/agent/test_trl_contract.py holds what is
+        used of them.
         """
         written = {task: self._write_prompt(task, self.state.global_step) for task in {row["task"] for row in inputs}}
         rewritten = [{**row, "prompt": written[row["task"]]} for row in inputs]
         return super()._generate_and_score_completions(rewritten)
 
-
-@dataclass
-class Scorer:
-    """TRL's reward function: judge the answers, smooth their rewards. Its state belongs in the checkpoint."""
-
-    session: Session
-    smoother: RewardSmoother
-    tasks: Mapping[str, Task] = field(init=False)
-    unsound: frozenset[str] = field(init=False)
-    """Tasks that the suite's audit marked: they pay nothing above 1, as in the environment."""
-    __name__: str = field(init=False, default="smoothed")
-    """What TRL calls the reward in its log."""
-
-    def __post_init__(self) -> None:
-        """Index the tasks."""
-        self.tasks = {task.id: task for task in self.session.tasks.train}
-        audit = find_audit("auto", self.session.settings.suite, self.session.device)
-        self.unsound = frozenset(
-            name for name, task in self.tasks.items() if audit is not None and audit.complaint(task) is not None
-        )
-
-    def __call__(
-        self, completions: Sequence[Any], task: Sequence[str], log_metric: Callable[[str, float], None], **_: Any
-    ) -> list[float]:
-        """Return one smoothed reward for each completion."""
-        answers = [text_of(completion) for completion in completions]
-        jobs = [(self.tasks[name], answer) for name, answer in zip(task, answers, strict=True)]
-        evaluations = self.session.verdicts.judge(jobs)
-        rule = self.session.settings.contrast.reward
-        rewards = [
-            reward_of(evaluation, rule, most=MOST_OF_MARKED if name in self.unsound else math.inf)
-            for name, evaluation in zip(task, evaluations, strict=True)
-        ]
-        self.smoother = self.smoother.updated(rewards)
-        log_metric("raw_reward", float(np.mean(rewards)))
-        log_metric("correct", float(np.mean([evaluation.correct for evaluation in evaluations])))
-        speedups = [one.speedup.point for one in evaluations if one.correct and one.speedup is not None]
-        if speedups:
-            log_metric("speedup", float(np.exp(np.mean(np.log(speedups)))))
-        return [self.smoother.smooth(reward) for reward in rewards]
+    def _generate(self, prompts: list[Prompt]) -> Any:
+        """Generate as TRL does, and count the time."""
+        with self._meter.part("generating"):
+            return super()._generate(prompts)
 
 
 def run_contrast(session: Session, checkpoint: Checkpoint | None, *, model: str | Path, folder: Path) -> None:
@@ -112,13 +82,11 @@ def run_contrast(session: Session, checkpoint: Checkpoint | None, *, model: str 
     from datasets import Dataset
 
     settings = session.settings
-    config = arguments(
-        GRPOConfig, settings.contrast.trl, folder=folder / "trainer", seed=settings.seed, use_cpu=session.use_cpu
-    )
-    config.shuffle_dataset = False
-    check_steps(config)
+    config = contrast_config(settings, folder / "trainer", use_cpu=session.use_cpu)
     tokenizer = load_tokenizer(model)
-    scorer = Scorer(session, RewardSmoother(k=settings.contrast.clip))
+    smoother = RewardSmoother(k=settings.contrast.clip, window=settings.contrast.window)
+    assert config.num_generations is not None
+    scorer = Scorer(session, smoother, config.num_generations)
     if checkpoint is not None:
         scorer.smoother = RewardSmoother.model_validate(checkpoint.mark.extra["smoother"])
 
@@ -128,32 +96,86 @@ def run_contrast(session: Session, checkpoint: Checkpoint | None, *, model: str 
     rows = [{"prompt": "", "task": task} for task in task_order(session.tasks.train, config, seed=settings.seed)]
     with session.progress.bar("contrast") as tick:
         trainer = ContrastTrainer(
-            write_prompt=prompt_writer(session, model, chat=tokenizer.chat_template is not None),
-            model=str(model),
+            write_prompt=prompt_writer(session, model, scorer.drawn, chat=tokenizer.chat_template is not None),
+            meter=session.meter,
+            model=load_model(model, tokenizer, use_cpu=session.use_cpu),
             reward_funcs=[scorer],
             args=config,
             train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
-            callbacks=[Keeper(session.folder, "contrast", tick, extra)],
+            peft_config=lora_of(settings.peft),
+            callbacks=[Keeper(session, "contrast", tick, extra, every=steps_between(config))],
         )
-        finish(trainer, checkpoint, folder / "model")
+        if config.mask_truncated_completions:
+            scorer.ends = frozenset(trainer.eos_token_ids)
+        finish(session, trainer, checkpoint, folder / "model")
 
 
-def prompt_writer(session: Session, model: str | Path, *, chat: bool) -> Callable[[str, int], Prompt]:
+def contrast_config(settings: Settings, folder: Path, *, use_cpu: bool) -> GRPOConfig:
+    """Return TRL's arguments for stage 3.
+
+    TRL subtracts each group's mean from the rewards. With `scale_rewards = "none"` it divides by nothing, so the scale
+    of the smoothing and its clip reach the advantages; dividing by the group's deviation would undo both. The arm
+    `vanilla` has no smoothing and divides.
+
+    Args:
+        settings: Settings of the run.
+        folder: Where checkpoints go.
+        use_cpu: Stay on the CPU.
+
+    Raises:
+        ConfigError: TRL does not take the settings, or they do not resume exactly.
+    """
+    contrast = settings.contrast
+    if "scale_rewards" in contrast.trl:
+        raise ConfigError(
+            "remove scale_rewards from [contrast.trl]: the arm decides it ('group' for vanilla, 'none' for the others)"
+        )
+    policy = settings.policy
+    table = {
+        "scale_rewards": "group" if contrast.arm == "vanilla" else "none",
+        "chat_template_kwargs": policy.chat or None,
+        "use_transformers_continuous_batching": policy.backend == "transformers" and policy.batching == "continuous",
+        **contrast.trl,
+    }
+    if policy.backend == "vllm":
+        where = {"vllm_mode": "colocate"} if policy.url is None else {"vllm_mode": "server"}
+        address = {} if policy.url is None else {"vllm_server_base_url": policy.url.removesuffix("/v1")}
+        table |= {"use_vllm": True, **where, **address}
+    if contrast.arm == "evolution":
+        table |= {"learning_rate": 0.0}
+    config = arguments(GRPOConfig, table, folder=folder, seed=settings.seed, use_cpu=use_cpu)
+    config.shuffle_dataset = False
+    check_steps(config)
+    return config
+
+
+def prompt_writer(
+    session: Session, model: str | Path, drawn: list[Drawn], *, chat: bool
+) -> Callable[[str, int], Prompt]:
     """Return what writes the contrastive prompt of a task at a step.
 
     The draw of exemplars depends on seed, step, task and archive alone, so a resumed run draws the same.
+
+    Args:
+        session: The run.
+        model: The model that answers.
+        drawn: Receives what each prompt shows.
+        chat: Whether the model takes conversations.
     """
     settings = session.settings
     prompts = session.prompts(model)
-    rule = exemplars_by_name(settings.prompt.scheme)
+    rule = rule_of(settings.contrast)
     tasks = {task.id: task for task in session.tasks.train}
 
     def write(name: str, step: int) -> Prompt:
         task = tasks[name]
         draw = np.random.default_rng([settings.seed, 7, step, zlib.crc32(name.encode())])
-        count = int(draw.choice(settings.contrast.contexts))
-        shown = shown_exemplars(rule, session.folder.archive, task, count, [settings.seed, 5, step])
+        wanted = 0 if draw.random() < settings.contrast.plain_share else settings.prompt.exemplars
+        known = scored(session.folder.archive.variants(task.id), task_source=task.source)
+        shown = prompts.fitting(task, shown_exemplars(rule, known, task, wanted, [settings.seed, 5, step]))
+        buckets = len({bucket_of(one.speedup, settings.contrast.width) for one in known})
+        drawn.append(Drawn(len(shown), wanted, buckets))
         prompt = prompts(task, shown)
         return as_messages(prompt) if chat else prompt
 
@@ -181,9 +203,7 @@ def check_steps(config: GRPOConfig) -> None:
     Raises:
         ConfigError: One would not: a checkpoint holds no generated answers, so it could not be resumed exactly.
     """
-    assert config.steps_per_generation is not None
-    generation = config.steps_per_generation * config.num_iterations
-    if (config.save_steps * config.gradient_accumulation_steps) % generation:
+    if config.save_steps % steps_between(config):
         raise ConfigError(
             f"save_steps x gradient_accumulation_steps ({config.save_steps} x {config.gradient_accumulation_steps}) "
             f"must be a multiple of steps_per_generation x num_iterations ({config.steps_per_generation} x "
@@ -195,6 +215,8 @@ def check_steps(config: GRPOConfig) -> None:
         )
 
 
-def text_of(completion: Any) -> str:
-    """Return the text of a completion, which TRL gives as text or as a conversation."""
-    return completion if isinstance(completion, str) else completion[0]["content"]
+def steps_between(config: GRPOConfig) -> int:
+    """Return after how many steps the answers of a generation batch are used up; a checkpoint holds none."""
+    assert config.steps_per_generation is not None
+    generation = config.steps_per_generation * config.num_iterations
+    return generation // math.gcd(generation, config.gradient_accumulation_steps)

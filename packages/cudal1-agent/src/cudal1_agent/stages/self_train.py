@@ -5,15 +5,18 @@ REINFORCE with a reward of 1 or 0 and no baseline (paper, section on self-traini
 
 from __future__ import annotations
 
+import ast
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cudal1_env import extract_source
 from pydantic import TypeAdapter
 
 from cudal1_agent.data.examples import Pair
-from cudal1_agent.policies.transformers import TransformersPolicy
+from cudal1_agent.data.prompts import parse_answer
 from cudal1_agent.run.checkpoints import Checkpoint
 from cudal1_agent.run.files import write_aside
 from cudal1_agent.run.session import Session
@@ -40,16 +43,15 @@ def collect(session: Session, _: Checkpoint | None, *, model: str | Path, folder
     prompts = session.prompts(model)
     texts = [prompts(task) for task in tasks]
     with session.progress.bar(f"self_train {iteration}: answers") as tick:
-        policy = TransformersPolicy(
-            model, use_cpu=session.use_cpu, batch=session.settings.evaluation.batch, progress=tick
-        )
-        answers = policy.sample(
-            texts,
-            settings.samples,
-            temperature=settings.temperature,
-            max_new_tokens=session.settings.evaluation.max_new_tokens,
-            seed=session.settings.seed + iteration,
-        )
+        policy = session.policy(model, tick)
+        with session.meter.part("generating"):
+            answers = policy.sample(
+                texts,
+                settings.samples,
+                temperature=settings.temperature,
+                max_new_tokens=session.settings.evaluation.max_new_tokens,
+                seed=session.settings.seed + iteration,
+            )
         policy.close()
     pairs = [
         Pair(task.id, text, answer) for task, text, given in zip(tasks, texts, answers, strict=True) for answer in given
@@ -57,16 +59,49 @@ def collect(session: Session, _: Checkpoint | None, *, model: str | Path, folder
     jobs = [(task, answer) for task, given in zip(tasks, answers, strict=True) for answer in given]
     with session.progress.bar(f"self_train {iteration}: judging") as tick:
         evaluations = session.verdicts.judge(jobs, precision=settings.precision, progress=tick)
-    kept = [pair for pair, evaluation in zip(pairs, evaluations, strict=True) if evaluation.correct]
+    correct = [pair for pair, evaluation in zip(pairs, evaluations, strict=True) if evaluation.correct]
+    kept = chosen(correct, settings.max_per_task)
     write_aside(folder / KEPT, _pairs.dump_json(kept).decode())
     counts: dict[str, Any] = {
         "answers": len(pairs),
-        "correct": len(kept),
+        "correct": len(correct),
+        "kept": len(kept),
         "tasks": len(tasks),
-        "tasks_solved": len({pair.task for pair in kept}),
+        "tasks_solved": len({pair.task for pair in correct}),
     }
     session.folder.metrics.append({"event": "self_train", "stage": "self_train", "iteration": iteration, **counts})
-    session.progress.line(f"self_train {iteration}: {len(kept)} of {len(pairs)} answers are correct")
+    session.progress.line(
+        f"self_train {iteration}: {len(correct)} of {len(pairs)} answers are correct; {len(kept)} are learnt"
+    )
+
+
+def chosen(correct: Sequence[Pair], most: int) -> list[Pair]:
+    """Return which correct answers are learnt: whole ones, each program of a task once, no task more than `most`.
+
+    Without that a task that is solved again and again would fill the lesson with one program.
+    """
+    seen: set[tuple[str, str]] = set()
+    counts: Counter[str] = Counter()
+    kept: list[Pair] = []
+    for pair in correct:
+        key = (pair.task, normalized(extract_source(pair.answer) or ""))
+        if parse_answer(pair.answer).complete and key not in seen and counts[pair.task] < most:
+            seen.add(key)
+            counts[pair.task] += 1
+            kept.append(pair)
+    return kept
+
+
+def normalized(source: str) -> str:
+    """Return a program without comments, in one layout; as it is where it is no Python.
+
+    >>> normalized("x = (1)  # one") == normalized("x=1")
+    True
+    """
+    try:
+        return ast.unparse(ast.parse(source))
+    except (SyntaxError, ValueError, RecursionError):
+        return source
 
 
 def learn(session: Session, checkpoint: Checkpoint | None, *, model: str | Path, folder: Path, iteration: int) -> None:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cudal1_env.doctor import available_needs
+from cudal1_data import Device
+from cudal1_env.hardware import available_needs
 
 from cudal1_agent.data.examples import Pair, Program, by_length, example, pairs_from, training_pairs
+from cudal1_agent.data.prompts import Style
 from cudal1_agent.data.selection import CorpusSelection, listed
-from cudal1_agent.policies.transformers import as_messages, load_tokenizer, tokens_of
+from cudal1_agent.data.stream import Stream, free_cores, make_stream
+from cudal1_agent.data.tasks import TaskSets
+from cudal1_agent.policies.transformers import as_messages, load_model, load_tokenizer, tokens_of
 from cudal1_agent.run.checkpoints import Checkpoint
+from cudal1_agent.run.metrics import Record
 from cudal1_agent.run.session import Session
-from cudal1_agent.stages.trl import Keeper, arguments, finish
+from cudal1_agent.settings import Settings
+from cudal1_agent.stages.streaming import Batches, StreamState, encoder
+from cudal1_agent.stages.trl import Keeper, arguments, finish, lora_of
 
 
 def run_sft(session: Session, checkpoint: Checkpoint | None, *, model: str | Path, folder: Path) -> None:
@@ -32,6 +39,9 @@ def run_sft(session: Session, checkpoint: Checkpoint | None, *, model: str | Pat
         ConfigError: TRL does not take the settings.
     """
     settings = session.settings
+    if settings.sft.stream is not None:
+        supervise_stream(session, settings.sft.stream, model, folder, checkpoint)
+        return
     if session.selection is None:
         pairs = training_pairs(
             session.tasks.train,
@@ -64,7 +74,7 @@ def corpus_pairs(session: Session, selection: CorpusSelection, model: str | Path
     longest = settings.sft.trl.get("max_length", 1024)  # TRL's default; None cuts nothing
 
     def short(prompt: str, answer: str) -> bool:
-        return longest is None or tokens_of(tokenizer, prompt, answer) <= longest
+        return longest is None or tokens_of(tokenizer, prompt, answer, settings.policy.chat) <= longest
 
     def short_alone(program: Program) -> bool:
         alone = example(program, [], prompts)
@@ -128,32 +138,131 @@ def supervise(
         ConfigError: TRL does not take the settings.
     """
     from datasets import Dataset
-    from trl.trainer.sft_config import SFTConfig
-    from trl.trainer.sft_trainer import SFTTrainer
 
     tokenizer = load_tokenizer(model)
     chat = tokenizer.chat_template is not None
     ordered = by_length(pairs, batch=batch_of(table), seed=session.settings.seed)
+    more = {"chat_template_kwargs": session.settings.policy.chat} if session.settings.policy.chat else {}
     rows = [
-        {"prompt": as_messages(pair.prompt), "completion": [{"role": "assistant", "content": pair.answer}]}
+        {"prompt": as_messages(pair.prompt), "completion": [{"role": "assistant", "content": pair.answer}], **more}
         if chat
         else {"prompt": pair.prompt, "completion": pair.answer}
         for pair in ordered
     ]
-    config = arguments(
-        SFTConfig,
-        {"completion_only_loss": True, **table},
-        folder=folder / "trainer",
-        seed=session.settings.seed,
-        use_cpu=session.use_cpu,
+    _train(session, stage, model, Dataset.from_list(rows), {"completion_only_loss": True, **table}, folder, checkpoint)
+
+
+def supervise_stream(
+    session: Session, text: str, model: str | Path, folder: Path, checkpoint: Checkpoint | None
+) -> None:
+    """Train a model on a stream of generated pairs, and leave the result in `folder / "model"`.
+
+    Args:
+        session: The run.
+        text: Which stream.
+        model: The model to begin with.
+        folder: Folder of the stage.
+        checkpoint: Where to resume; it holds the place in the stream.
+
+    Raises:
+        CorpusError: The stream yields nothing.
+        ConfigError: TRL does not take the settings.
+    """
+    from datasets import Features, IterableDataset, List, Value
+
+    settings = session.settings
+    table = settings.sft.trl
+    tokenizer, prompts = load_tokenizer(model), session.prompts(model)
+    batches = Batches(
+        stream_of(settings, session.tasks, session.device, prompts.style, text),
+        encoder(
+            tokenizer,
+            chat=settings.policy.chat,
+            max_prompt=prompts.limit,
+            max_length=table.get("max_length", 1024),  # TRL's default; None cuts nothing
+        ),
+        batch_of(table),
+        free_cores() if settings.sft.workers is None else settings.sft.workers,
     )
+    if checkpoint is not None:
+        batches.start = StreamState.model_validate(checkpoint.mark.extra["stream"])
+    rows_each = batch_of(table) * int(table.get("gradient_accumulation_steps", 1))
+    steps = 0
+
+    def at_step(done: int) -> None:
+        nonlocal steps
+        steps = done
+
+    def extra() -> Record:
+        return {"stream": batches.state(steps * rows_each).model_dump()}
+
+    features = Features({"input_ids": List(Value("int64")), "labels": List(Value("int64"))})
+    values = {**table, "dataset_kwargs": {"skip_prepare_dataset": True}, "ignore_data_skip": True}
+    _train(
+        session,
+        "sft",
+        model,
+        IterableDataset.from_generator(batches, features=features),
+        values,
+        folder,
+        checkpoint,
+        extra=extra,
+        at_step=at_step,
+    )
+    session.progress.line(
+        f"sft: padding was {batches.padding_share:.1%} of what was trained on; {batches.dropped} examples were too long"
+    )
+
+
+def stream_of(settings: Settings, tasks: TaskSets, device: Device, style: Style, text: str) -> Stream:
+    """Return the stream that stage 1 of a run learns from.
+
+    Raises:
+        ConfigError: The text names no stream.
+        DataError: A family or an option is none.
+    """
+    return make_stream(
+        text,
+        device=device,
+        style=style,
+        contexts=settings.sft.contexts,
+        per_task=settings.sft.max_per_task,
+        have=available_needs(),
+        held_out=tasks.held_out,
+        sizes=tasks.held_out_sizes,
+    )
+
+
+def _train(
+    session: Session,
+    stage: str,
+    model: str | Path,
+    dataset: Any,
+    table: Mapping[str, Any],
+    folder: Path,
+    checkpoint: Checkpoint | None,
+    *,
+    extra: Callable[[], Record] = dict,
+    at_step: Callable[[int], None] = lambda _: None,
+) -> None:
+    from trl.trainer.sft_config import SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer
+
+    tokenizer = load_tokenizer(model)
+    config = arguments(SFTConfig, table, folder=folder / "trainer", seed=session.settings.seed, use_cpu=session.use_cpu)
     config.train_sampling_strategy = "sequential"
     with session.progress.bar(stage) as tick:
+
+        def ticked(done: int, total: int) -> None:
+            at_step(done)
+            tick(done, total)
+
         trainer = SFTTrainer(
-            model=str(model),
+            model=load_model(model, tokenizer, use_cpu=session.use_cpu),
             args=config,
-            train_dataset=Dataset.from_list(rows),
+            train_dataset=dataset,
             processing_class=tokenizer,
-            callbacks=[Keeper(session.folder, stage, tick)],
+            peft_config=lora_of(session.settings.peft),
+            callbacks=[Keeper(session, stage, ticked, extra)],
         )
-        finish(trainer, checkpoint, folder / "model")
+        finish(session, trainer, checkpoint, folder / "model")

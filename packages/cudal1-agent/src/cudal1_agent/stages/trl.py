@@ -9,16 +9,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from cudal1_agent.errors import ConfigError
 from cudal1_agent.progress import Tick
 from cudal1_agent.run.checkpoints import STATE, Checkpoint
 from cudal1_agent.run.files import replace_folder, write_aside
-from cudal1_agent.run.folder import RunFolder
+from cudal1_agent.run.meter import since
 from cudal1_agent.run.metrics import Record
+from cudal1_agent.run.session import Session
 
 if TYPE_CHECKING:
+    from peft import LoraConfig
     from transformers import Trainer
 
 Config = TypeVar("Config", bound=TrainingArguments)
@@ -69,7 +72,7 @@ def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, s
         "report_to": "none",
         "disable_tqdm": True,
         "gradient_checkpointing": not use_cpu,
-        "bf16": not use_cpu,
+        "bf16": not use_cpu and torch.cuda.is_bf16_supported(),
         "dataloader_pin_memory": not use_cpu,
         **table,
         "use_cpu": use_cpu,
@@ -94,23 +97,35 @@ def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, s
 class Keeper(TrainerCallback):
     """Trainer callback: writes TRL's log into the metrics, and the position of metrics and archive into checkpoints."""
 
-    def __init__(self, folder: RunFolder, stage: str, tick: Tick, extra: Callable[[], Record] = dict) -> None:
+    def __init__(
+        self, session: Session, stage: str, tick: Tick, extra: Callable[[], Record] = dict, *, every: int = 1
+    ) -> None:
         """Keep the log and the checkpoints of a stage.
 
         Args:
-            folder: The run.
+            session: The run.
             stage: What the lines are called.
             tick: Receives the step.
             extra: State of the stage that a resume from a checkpoint needs.
+            every: A checkpoint may stand after each multiple of so many steps.
         """
-        self._folder = folder
+        self._folder = session.folder
+        self._deadline = session.deadline
+        self._every = every
+        self._meter = session.meter
+        self._reading = self._meter.reading()
+        self._tokens = 0.0
         self._stage = stage
         self._tick = tick
         self._extra = extra
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Move the bar."""
+        """Count, and move the bar."""
+        self._meter.count("updates", 1)
+        self._meter.count("examples", args.per_device_train_batch_size * args.gradient_accumulation_steps)
         self._tick(state.global_step, state.max_steps)
+        if self._deadline.passed and state.global_step % self._every == state.global_step % args.logging_steps == 0:
+            control.should_save = True
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Write a line of metrics for a step; what TRL says at the end is no step."""
@@ -122,28 +137,60 @@ class Keeper(TrainerCallback):
             for name, value in logs.items()
             if isinstance(value, int | float) and not _UNSTABLE.search(name)
         }
-        self._folder.metrics.append({"event": "step", "stage": self._stage, "step": state.global_step, **values})
+        place = {"stage": self._stage, "step": state.global_step}
+        self._folder.metrics.append({"event": "step", **place, **values})
+        # TRL counts tokens from the beginning of the stage, or of what was resumed.
+        tokens = float(logs.get("num_tokens", self._tokens))
+        self._meter.count("trained_tokens", round(max(tokens - self._tokens, 0.0)))
+        self._tokens = tokens
+        reading = self._meter.reading()
+        self._folder.metrics.append({"event": "time", **place, **since(self._reading, reading)})
+        self._reading = reading
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Complete a checkpoint."""
         assert args.output_dir is not None
         checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         write_aside(checkpoint / STATE, self._folder.position_now(self._extra()).model_dump_json())
+        self._deadline.safe_point()
 
 
-def finish(trainer: Trainer, checkpoint: Checkpoint | None, model: Path) -> None:
+def finish(session: Session, trainer: Trainer, checkpoint: Checkpoint | None, model: Path) -> None:
     """Train to the end, from a checkpoint where there is one, and put the model in its place.
 
     Args:
+        session: The run.
         trainer: The trainer.
         checkpoint: Where to resume.
         model: Folder for the trained model.
     """
     # It prints what it logs to standard output, which is for results.
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint is not None else None)
+    with session.meter.part("learning"):
+        trainer.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint is not None else None)
     aside = model.with_name(model.name + ".aside")
     if aside.exists():
         shutil.rmtree(aside)
-    trainer.save_model(str(aside))
+    trained: Any = trainer.model
+    if session.settings.peft:
+        trained = trained.merge_and_unload()
+    trained.save_pretrained(aside)
+    assert trainer.processing_class is not None
+    trainer.processing_class.save_pretrained(aside)
     replace_folder(aside, model)
+
+
+def lora_of(peft: Mapping[str, Any]) -> LoraConfig | None:
+    """Return the adapters that a run trains, None where it trains all weights.
+
+    Raises:
+        ConfigError: peft does not take the table.
+    """
+    from peft import LoraConfig
+
+    if not peft:
+        return None
+    try:
+        return LoraConfig(**{"task_type": "CAUSAL_LM", **peft})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"peft's LoraConfig does not take the table [peft]: {error}") from error

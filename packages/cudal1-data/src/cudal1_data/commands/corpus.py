@@ -138,13 +138,18 @@ class ExportCorpus(BaseModel):
     """A .parquet or .jsonl file, or a new or empty folder."""
     verified: bool = False
     """Only pairs that a judge on a GPU found correct."""
+    confirmed: bool = False
+    """Only pairs of which a judge found what their label says: the correct ones of `--verified`, and failures."""
 
     def run(self) -> None:
         """Write it."""
         whole = load_corpus(self.corpus)
-        kept = Corpus(pair for pair in whole if pair.verified or not self.verified)
+        kept = Corpus(
+            pair for pair in whole if (pair.verified or not self.verified) and (pair.confirmed or not self.confirmed)
+        )
         if not len(kept):
             wanted = "pairs that a judge on a GPU found correct" if self.verified else "pairs"
+            wanted += " whose label a judge confirmed" if self.confirmed else ""
             raise DataError(
                 f"none of the {len(whole)} pairs in {self.corpus} is among {wanted}; "
                 "cudal1-env verify judges them, and cudal1-data corpus merge takes its records"

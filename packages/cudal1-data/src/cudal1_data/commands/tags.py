@@ -119,7 +119,7 @@ class TagCommand(BaseModel):
                 )
             )
         if not found:
-            raise BrokenTaskError(f"{self.file}: expected at least one pair, found none")
+            raise BrokenTaskError(f"{self.file}: the corpus has no pairs")
         return found
 
     def _table(self) -> list[Program]:
@@ -178,7 +178,7 @@ def _records(path: Path) -> list[Program] | None:
             try:
                 row = ROW.validate_json(line)
             except ValidationError as error:
-                raise BrokenTaskError(f"{path}, line {number}: expected JSON: {fault_text(error)}") from error
+                raise BrokenTaskError(f"{path}, line {number}: not JSON: {fault_text(error)}") from error
             if not ("task_source" in row or "evaluation" in row):
                 return None
             record: dict[str, Any] = row.get("evaluation", row) or {}
@@ -187,5 +187,5 @@ def _records(path: Path) -> list[Program] | None:
                 tags = classify(record["source"], record.get("task_source"))
                 found.append(Program(str(record["task"]), tags, speedup))
     if not found:
-        raise BrokenTaskError(f"{path}: expected records with programs, or a table of them, found none")
+        raise BrokenTaskError(f"{path}: no records with programs, and no table of programs")
     return found

@@ -5,16 +5,54 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TypeVar
 
 from cudal1_data.corpus.failures import FAILURES, kernel_with_unknown_name
 from cudal1_data.corpus.model import Label, Pair
 from cudal1_data.hashes import digest
-from cudal1_data.kernelgen.make import BACKENDS, Made, variants
+from cudal1_data.kernelgen.codegen.rewrites import plain_program
+from cudal1_data.kernelgen.make import BACKENDS, Made, Option, options
 from cudal1_data.task import Task
-from cudal1_data.techniques import Backend, Tags, classify
+from cudal1_data.techniques import Backend, classify
 
 Item = TypeVar("Item")
+
+
+MOST_OF_A_SKELETON = 3
+"""Programs of a task, at most, that differ in numbers only."""
+_DIGITS = re.compile(r"\d+")
+
+
+def render(
+    task: Task,
+    seed: int = 0,
+    *,
+    backends: Sequence[Backend] = BACKENDS,
+    per_skeleton: int = MOST_OF_A_SKELETON,
+    tagged: bool = False,
+) -> Iterator[Pair]:
+    """Yield a task's pairs one by one, each rendered when it is asked for.
+
+    Backends alternate, and so do the templates of a backend; the seed decides which parameters of a template come
+    first. The same task and seed give the same pairs in the same order, on every machine.
+
+    Args:
+        task: The task at the size that programs are for.
+        seed: Decides the order.
+        backends: Backends of the programs.
+        per_skeleton: Maximum number of programs that differ in numbers only.
+        tagged: Whether pairs have their techniques, which takes several times as long as rendering them.
+
+    >>> from itertools import islice
+    >>> from cudal1_data import load_task
+    >>> task = load_task("starter/rms_norm", device="cuda")
+    >>> [pair.backend for pair in islice(render(task, 7, backends=("triton", "cuda-nvrtc")), 3)]
+    ['triton', 'cuda-nvrtc', 'triton']
+    """
+    tags = _Tagger(task, tagged)
+    for made in _rendered(task, seed, backends, per_skeleton):
+        yield _pair(tags, made, made.source, made.template, "correct")
 
 
 def build(
@@ -23,55 +61,81 @@ def build(
     per_task: int | None = None,
     failures: int = 0,
     backends: Sequence[Backend] = BACKENDS,
+    seed: int = 0,
 ) -> Iterator[Pair]:
     """Yield the pairs of tasks.
 
     Args:
         tasks: At the size that variants are for.
-        per_task: Maximum number of correct programs for each task; None for all. Backends alternate, and so do the
-            templates of a backend. Hashes decide which programs of a template are taken.
+        per_task: Maximum number of correct programs for each task; None for all. See `render` for their order.
         failures: Programs with a fault for each task.
         backends: Backends of the programs.
+        seed: Decides which programs come first.
     """
     for task in tasks:
-        whole = variants(task, backends)
-        made = _some(whole, per_task)
-        plain = next((one for one in whole if one.template == "plain"), None)
-        tags = _Tagger(task)
+        made = list(islice(_rendered(task, seed, backends, MOST_OF_A_SKELETON), per_task))
+        plain = None
+        if failures and "pytorch" in backends:
+            plain = Made(plain_program(task.source), "pytorch", "plain", ())
+        tags = _Tagger(task, True)
         yield from (_pair(tags, one, one.source, one.template, "correct") for one in made)
         yield from _failures(tags, made, plain, failures)
 
 
-class _Tagger:
-    """Tags programs of one task; those that differ in numbers of a template's parameters only are tagged once."""
-
-    _NUMBERS = re.compile(r"num_warps=\d+|num_stages=\d+|#pragma unroll \d+|\d{2,}")
-
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self._known: dict[str, Tags | None] = {}
-
-    def techniques(self, source: str) -> tuple[str, ...]:
-        key = self._NUMBERS.sub(lambda match: re.sub(r"\d+", "99", match[0]), source)
-        if key not in self._known:
-            self._known[key] = classify(source, self.task.source)
-        tags = self._known[key]
-        return () if tags is None else tags.techniques
-
-
-def _some(made: Sequence[Made], count: int | None) -> list[Made]:
-    if count is None or len(made) <= count:
-        return list(made)
-    lines: dict[str, list[Made]] = {}
-    for one in sorted(made, key=lambda one: digest(one.source)):
+def _rendered(task: Task, seed: int, backends: Sequence[Backend], per_skeleton: int) -> Iterator[Made]:
+    lines: dict[str, list[Option]] = {}
+    for one in options(task, backends):
         lines.setdefault(one.backend, []).append(one)
-    queues = [alternated(line, lambda one: kind(one.template, dict(one.parameters)))[::-1] for line in lines.values()]
-    chosen: list[Made] = []
-    while len(chosen) < count:
-        for line in queues:
-            if line and len(chosen) < count:
-                chosen.append(line.pop())
-    return chosen
+    queues: list[list[Option]] = []
+    for line in lines.values():
+        drawn = sorted(line, key=lambda one: digest(f"{seed} {task.id} {one.template} {one.parameters}"))
+        queues.append(alternated(drawn, lambda one: kind(one.template, dict(one.parameters)))[::-1])
+    seen = {digest(task.source)}
+    skeletons: Counter[str] = Counter()
+    while any(queues):
+        for queue in queues:
+            while queue:
+                made = queue.pop().render()
+                if made is None or digest(made.source) in seen:
+                    continue
+                seen.add(digest(made.source))
+                skeleton = digest(_DIGITS.sub("#", made.source))
+                skeletons[skeleton] += 1
+                if skeletons[skeleton] <= per_skeleton:
+                    yield made
+                    break
+
+
+class _Tagger:
+    """Tags programs of one task; those of a template that differ in the amount of a parameter only are tagged once."""
+
+    def __init__(self, task: Task, tagged: bool) -> None:
+        self.task = task
+        self.tagged = tagged
+        self._known: dict[object, tuple[str, ...]] = {}
+
+    def techniques(self, made: Made, source: str) -> tuple[str, ...]:
+        """Return a program's tags.
+
+        Args:
+            made: What a template made.
+            source: That program, or a mutant of it.
+        """
+        if not self.tagged:
+            return ()
+        given = tuple((name, _shown(name, value)) for name, value in made.parameters)
+        key = (made.backend, made.template, given, source if source != made.source else "")
+        if key not in self._known:
+            tags = classify(source, self.task.source)
+            self._known[key] = () if tags is None else tags.techniques
+        return self._known[key]
+
+
+def _shown(name: str, value: int | str) -> object:
+    """Return what of a parameter a program's text shows besides numbers: a warp or a block, one or several."""
+    if isinstance(value, str) or name in ("depth", "transposed"):
+        return value
+    return value > (32 if name == "threads" else 1)
 
 
 def kind(template: str, parameters: Mapping[str, int | str]) -> str:
@@ -137,7 +201,7 @@ def _pair(tags: _Tagger, made: Made, source: str, template: str, label: Label) -
         source=source,
         source_sha256=digest(source),
         backend=made.backend,
-        techniques=tags.techniques(source),
+        techniques=tags.techniques(made, source),
         template=template,
         parameters=dict(made.parameters),
         label=label,

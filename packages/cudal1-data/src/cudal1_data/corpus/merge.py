@@ -52,6 +52,13 @@ class _Record(BaseModel):
     speedups: dict[str, _Interval] = {}
     precision: str
     machine: _Machine | None = None
+    roofline_ms: float | None = None
+    roofline_fraction: float | None = None
+
+    @property
+    def latency_ms(self) -> float | None:
+        """The program's latency, as the roofline and its fraction tell it."""
+        return self.roofline_ms / self.roofline_fraction if self.roofline_ms and self.roofline_fraction else None
 
     @property
     def without_texts(self) -> bool:
@@ -171,6 +178,8 @@ def _figures(record: _Record) -> Figures:
         speedups=tuple(
             Speedup(baseline=name, low=one.low, point=one.point, high=one.high) for name, one in given.items()
         ),
+        latency_ms=record.latency_ms,
+        roofline_fraction=record.roofline_fraction,
         precision=record.precision,
         device=record.machine.device,
         machine=record.machine.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, Literal, cast
 
@@ -61,6 +62,12 @@ class Figures(BaseModel):
     """Its verdict."""
     speedups: tuple[Speedup, ...] = ()
     """Against `eager` first, then the other baselines that were measured."""
+    latency_ms: float | None = None
+    """Time of a call of the program; None where the record does not tell it."""
+    roofline_fraction: float | None = None
+    """Time that the task's bytes need at the GPU's bandwidth, over `latency_ms`; None where it is not known."""
+    memory_bytes: int | None = None
+    """Largest memory that the program's tensors took at once; None where it was not measured."""
     precision: str
     """`training` or `report`: how narrow the interval had to be."""
     device: str
@@ -142,10 +149,32 @@ class Pair(BaseModel):
         told = [one for one in self.evaluations if one.device == "cuda" or not self.needs_gpu]
         return any(one.status not in (*LABEL_STATUS[self.label], NOISE) for one in told)
 
+    @property
+    def confirmed(self) -> bool:
+        """Whether a judge found what its label says: also of a failure."""
+        return bool(self.evaluations) and not self.refuted and (self.label != "correct" or self.verified)
+
+    def latest(self) -> Figures | None:
+        """Return the latest evaluation on a GPU that found it correct."""
+        found = [one for one in self.evaluations if one.status == "CORRECT" and one.device == "cuda"]
+        return found[-1] if found else None
+
     def best(self, baseline: str = "eager", device: str = "cuda") -> Speedup | None:
         """Return the speedup of the latest evaluation that has one on a device."""
         found = [one.against(baseline) for one in self.evaluations if one.status == "CORRECT" and one.device == device]
         return next((one for one in reversed(found) if one is not None), None)
+
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+def token_count(text: str) -> int:
+    """Return how many words and signs a program has; tokenizers of language models count somewhat more.
+
+    >>> token_count("x = torch.relu(y)")
+    8
+    """
+    return len(_TOKEN.findall(text))
 
 
 def label_of(statuses: Iterable[str]) -> Label:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from cudal1_data.corpus.model import Key, Pair, label_of
+from cudal1_data.corpus.model import Key, Pair, label_of, token_count
 from cudal1_data.corpus.old_names import OLD_FIELDS
 from cudal1_data.errors import DataError
 from cudal1_data.faults import fault_text
@@ -26,6 +26,12 @@ BUNDLED = Path("bundled")
 
 OF_TASK = ("family", "level", "split", "overlaps")
 """What a pair says of its task in addition to its name; records do not."""
+
+_MEASURED = ("latency_ms", "roofline_fraction", "memory_bytes")
+"""What the latest evaluation on a GPU tells in columns of its own."""
+
+_ROW_GROUP = 1000
+"""Rows that are written at once."""
 
 _ORDER = ("task", "label", "backend", "template", "source_sha256")
 
@@ -211,10 +217,14 @@ def _write_lines(pairs: list[Pair], path: Path) -> None:
 
 
 def _write_parquet(pairs: list[Pair], path: Path) -> None:
+    """Write a row group at a time, so that no more rows than its own are in memory twice."""
     pyarrow: Any = importlib.import_module("pyarrow")
     parquet: Any = importlib.import_module("pyarrow.parquet")
-    table = pyarrow.Table.from_pylist([_row(pair) for pair in pairs], schema=_schema(pyarrow))
-    parquet.write_table(table, path, compression="zstd")
+    schema = _schema(pyarrow)
+    with parquet.ParquetWriter(path, schema, compression="zstd") as file:
+        for start in range(0, len(pairs), _ROW_GROUP):
+            rows = [_row(pair) for pair in pairs[start : start + _ROW_GROUP]]
+            file.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
 
 
 def _row(pair: Pair) -> dict[str, object]:
@@ -223,6 +233,10 @@ def _row(pair: Pair) -> dict[str, object]:
     row["verified"] = pair.verified
     speedup = pair.best()
     row["speedup"] = None if speedup is None else speedup.point
+    latest = pair.latest()
+    for name in _MEASURED:
+        row[name] = None if latest is None else getattr(latest, name)
+    row["reference_tokens"], row["source_tokens"] = token_count(pair.reference), token_count(pair.source)
     return row
 
 
@@ -235,12 +249,14 @@ def _from_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def _schema(pyarrow: Any) -> Any:
     text, number, several = pyarrow.string(), pyarrow.float64(), pyarrow.list_
+    measured = [(name, number) for name in _MEASURED[:2]] + [(_MEASURED[2], pyarrow.int64())]
     speedup = pyarrow.struct([("baseline", text), ("low", number), ("point", number), ("high", number)])
     figures = pyarrow.struct(
         [
             ("record", text),
             ("status", text),
             ("speedups", several(speedup)),
+            *measured,
             *((name, text) for name in ("precision", "device", "machine", "created_at", "protocol")),
         ]
     )
@@ -257,5 +273,7 @@ def _schema(pyarrow: Any) -> Any:
             ("evaluations", several(figures)),
             ("verified", pyarrow.bool_()),
             ("speedup", number),
+            *measured,
+            *((name, pyarrow.int64()) for name in ("reference_tokens", "source_tokens")),
         ]
     )

@@ -7,7 +7,7 @@ import math
 from cudal1_data.generator import grid, structure
 from cudal1_data.generator.draw import Draw
 from cudal1_data.generator.errors import UnsuitableError
-from cudal1_data.generator.families import FAMILIES
+from cudal1_data.generator.families import FAMILIES, FORWARD_ONLY
 from cudal1_data.generator.program import Dtype, Program
 from cudal1_data.task import SizeFamily, Task
 
@@ -35,7 +35,12 @@ def make_task(family: str, seed: int, number: int, *, backward: bool = False) ->
         seed: Any integer from 0.
         number: Which task of that seed, from 0.
         backward: Whether the task computes the gradients of its inputs.
+
+    Raises:
+        ValueError: The family has no gradients.
     """
+    if backward and family in FORWARD_ONLY:
+        raise ValueError(f"the family {family} has no tasks with gradients; leave `backward` out")
     dtype = Draw(family, seed, number, "dtype").one(_DTYPES)
     for attempt in range(_ATTEMPTS):
         draw = Draw(family, seed, number, *(["backward"] if backward else []), attempt)
@@ -122,4 +127,5 @@ def _human(family: str, program: Program) -> str:
     names = [node.operator for node in reversed(structure.nodes(*program.roots))]
     kept = list(dict.fromkeys(names))
     shown = ", ".join(kept[:6]) + (", ..." if len(kept) > 6 else "")
-    return f"{'Gradients of ' if program.backward else ''}{family.replace('_', ' ')}: {shown}".replace("_", " ")
+    title = f"{family}, {program.title}" if program.title else family
+    return f"{'Gradients of ' if program.backward else ''}{title}: {shown}".replace("_", " ")

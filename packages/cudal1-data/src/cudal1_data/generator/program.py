@@ -40,6 +40,8 @@ class Program:
     draw: Draw
     backward: bool = False
     dtype: Dtype = "float32"
+    title: str = ""
+    """What the task's name begins with, if not the family."""
     layouts: set[Layout] = field(default_factory=set[Layout])
     """Layouts that inputs have, other than contiguous."""
     sizes: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
@@ -119,6 +121,18 @@ class Program:
         if operator == "x":
             self._floats[name] = value
         return value
+
+    def raw(self, name: str, dims: Dims, lines: Sequence[str], kind: str) -> Value:
+        """Add an input that is written as it stands.
+
+        Args:
+            name: Its name in `forward`.
+            dims: Its shape.
+            lines: Of `get_inputs`; one of them assigns the name.
+            kind: Of leaf in the structure.
+        """
+        self._inputs[name] = list(lines)
+        return Value(name, Node(kind), dims, self._leaf(name, "full"))
 
     def free(self, names: Sequence[str]) -> str:
         """Return the first of the names that nothing has yet."""
@@ -215,7 +229,7 @@ class Program:
     def source(self) -> str:
         """Return the program's text, at the CPU's sizes."""
         parts = [
-            "import torch\nimport torch.nn as nn\n" + self._functional(),
+            self._imports(),
             "".join(f"{name} = {both[0]}\n" for name, both in self.sizes.items()),
             "\nclass Model(nn.Module):\n" + self._constructor() + self._forward(),
             "\ndef get_inputs():\n" + self._get_inputs(),
@@ -223,9 +237,11 @@ class Program:
         ]
         return "\n".join(parts)
 
-    def _functional(self) -> str:
+    def _imports(self) -> str:
         text = "\n".join([*self._lines, *(value.text for value in self.outputs)])
-        return "import torch.nn.functional as F\n" if "F." in text else ""
+        first = "import math\n\n" if "math." in text else ""
+        functional = "import torch.nn.functional as F\n" if "F." in text else ""
+        return f"{first}import torch\nimport torch.nn as nn\n{functional}"
 
     def _arguments(self) -> list[str]:
         used = [name for _, text in self._members for name in _CONSTANT.findall(text) if name in self.sizes]

@@ -4,7 +4,7 @@
 | --- | --- |
 | `n` | number of tasks over all families, which alternate (100) |
 | `seed` | which tasks (0); task k of a family and seed does not depend on the other options |
-| `backward` | 1: gradients of the inputs instead of the output (0) |
+| `backward` | 1: gradients of the inputs instead of the output (0); families without gradients are left out |
 | `order` | `family` (the default) or `curriculum`: from easy to hard |
 | `split_by` | `structure` (the default), or `operators`: no set of heavy operators stands in two splits |
 | `held_out` | families whose tasks are all `test`, joined by `+`; of the others none is |
@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator
 from typing import Literal, get_args
 from urllib.parse import parse_qsl
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cudal1_data.errors import UnknownSuiteError, UnknownTaskError
 from cudal1_data.generator import structure
-from cudal1_data.generator.families import FAMILIES
+from cudal1_data.generator.families import FAMILIES, FORWARD_ONLY
 from cudal1_data.generator.make import make_task
 from cudal1_data.progress import paced
 from cudal1_data.suite import nearest
@@ -38,8 +38,8 @@ class Request(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    families: tuple[str, ...] = tuple(FAMILIES)
-    """Families, in the order in which they alternate."""
+    families: tuple[str, ...] = ()
+    """Families, in the order in which they alternate; by default all that have such tasks."""
     n: int = Field(default=100, ge=1, le=1_000_000)
     """Number of tasks over all families."""
     seed: int = Field(default=0, ge=0, lt=10**18)
@@ -55,12 +55,20 @@ class Request(BaseModel):
     """Families whose tasks are all `test`. What would be `test` in other families is `validation` then, so that it is
     not trained on and the test is of these families alone."""
 
+    @model_validator(mode="after")
+    def _check_gradients(self) -> Request:
+        without = FORWARD_ONLY.intersection(self.families)
+        if self.backward and without:
+            raise ValueError(f"the family {min(without)} has no tasks with gradients; leave it or backward=1 out")
+        return self
+
     def tasks(self) -> Iterator[Task]:
         """Yield the tasks."""
-        each, more = divmod(self.n, len(self.families))
+        families = self.families or tuple(one for one in FAMILIES if not (self.backward and one in FORWARD_ONLY))
+        each, more = divmod(self.n, len(families))
         made = (
             self._split(make_task(family, self.seed, number, backward=self.backward), family)
-            for place, family in enumerate(self.families)
+            for place, family in enumerate(families)
             for number in range(each + (place < more))
         )
         told = paced(made, self.n, "tasks generated")
@@ -100,7 +108,12 @@ def parse_request(text: str) -> Request:
     try:
         return Request.model_validate(values)
     except ValidationError as error:
-        details = "; ".join(f"{item['loc'][0]}: {item['msg']}, got {item['input']!r}" for item in error.errors())
+        details = "; ".join(
+            f"{item['loc'][0]}: {item['msg']}, got {item['input']!r}"
+            if item["loc"]
+            else item["msg"].removeprefix("Value error, ")
+            for item in error.errors()
+        )
         raise UnknownSuiteError(f"generated: expected {_options()}: {details}") from error
 
 
@@ -117,6 +130,8 @@ def parse_name(name: str) -> Task:
             f"generated: expected FAMILY-SEED-NUMBER, with -backward for gradients (softmax-7-12), got {name!r}"
         )
     family = _family(match["family"])
+    if match["backward"] and family in FORWARD_ONLY:
+        raise UnknownTaskError(f"generated: the family {family} has no tasks with gradients; leave -backward out")
     return make_task(family, int(match["seed"]), int(match["number"]), backward=bool(match["backward"]))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cudal1_data.kernelgen.errors import UnsuitableError
-from cudal1_data.kernelgen.ir import Dims, Loop, Node, broadcast, contiguous, walk
+from cudal1_data.kernelgen.ir import FLOATS, Dims, Loop, Node, broadcast, contiguous, walk
 
 MOST_PLACES = 2**31 - 2**16
 """Elements of a tensor that kernels reach. They count places in 32 bits, and in the last tile beyond its end."""
@@ -390,8 +390,8 @@ def _kernel(
     outputs = [node for node in members if any(node is one for one in outside)]
     rows = math.prod(domain[: len(domain) - trailing])
     for node in outputs:
-        if node.dtype != "float32":
-            raise UnsuitableError("expected kernels to write float32")
+        if node.dtype not in FLOATS:
+            raise UnsuitableError(f"expected kernels to write floats, got {node.dtype}")
         by_row = trailing and node.size == rows and node.dims != domain
         if node.dims != domain and not by_row:
             raise UnsuitableError(f"expected outputs of the shape of their kernel, {domain}, got {node.dims}")

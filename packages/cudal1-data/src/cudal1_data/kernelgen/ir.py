@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Dims = tuple[int, ...]
@@ -11,6 +11,10 @@ Dims = tuple[int, ...]
 
 Kind = Literal["input", "parameter", "count", "pointwise", "reduce", "scan", "opaque", "loop"]
 How = Literal["", "sum", "max", "min"]
+HALVES = ("float16", "bfloat16")
+"""Dtypes that kernels read and write, and compute in float32."""
+FLOATS = ("float32", *HALVES)
+"""Dtypes that kernels write."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +101,8 @@ class Reference:
     """What it returns."""
     several: bool
     """Whether it returns a tuple."""
+    sizes: dict[str, str] = field(default_factory=dict[str, str])
+    """By name in kernels how Python writes the size (`sizes.py`)."""
 
 
 def broadcast(*shapes: Dims) -> Dims:

@@ -6,12 +6,12 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TypeVar
+from functools import partial
 
 from cudal1_data.hashes import digest
 from cudal1_data.kernelgen.codegen import rewrites
-from cudal1_data.kernelgen.codegen.attention import Rows, attention_program
-from cudal1_data.kernelgen.codegen.products import Factors, Tiles, product_program
+from cudal1_data.kernelgen.codegen.attention import Rows, attention_program, has_attention
+from cudal1_data.kernelgen.codegen.products import Factors, Tiles, has_product, product_program
 from cudal1_data.kernelgen.codegen.programs import Choice, inline_program, nvrtc_program, torch_program, triton_program
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
@@ -45,13 +45,15 @@ _TRITON = (
     [Choice(block=block, warps=warps, rows=rows, stages=2, depth=depth)
      for (block, rows), warps, depth in itertools.product(
          ((256, 1), (512, 2), (1024, 4), (2048, 8), (4096, 1)), (1, 2, 4, 8), (0, 1))]
+    + [Choice(block=block, warps=warps, rows=rows, looped=1)
+       for (block, rows), warps in itertools.product(((1024, 1), (2048, 1), (4096, 1), (1024, 4)), (4, 8))]
     + [Choice(block=1024, warps=16, rows=1), Choice(block=1024, warps=4, stages=4), Choice(block=8192, warps=8)]
 )  # fmt: skip
 _CUDA = [
     Choice(threads=threads, per_block=per_block, vector=vector, unroll=unroll, depth=depth)
     for (threads, per_block), (vector, unroll), depth in itertools.product(
         ((32, 1), (32, 4), (32, 8), (64, 1), (128, 1), (256, 1), (512, 1), (1024, 1)),
-        ((1, 1), (2, 2), (4, 4)),
+        ((1, 1), (2, 2), (4, 4), (8, 4)),
         (0, 1),
     )
 ]
@@ -88,13 +90,32 @@ _WARPS_OF_COLUMNS = 4
 """Least number where columns become rows: they are long, and Triton builds slowly where a thread has a thousand
 elements."""
 
-Size = TypeVar("Size", Tiles, Rows)
 Program = Callable[[Reference, Sequence[Step], Choice], str]
 _KERNELS: tuple[tuple[Backend, Program, list[Choice]], ...] = (
     ("triton", triton_program, _TRITON),
     ("cuda-nvrtc", nvrtc_program, _CUDA),
     ("cuda-load-inline", inline_program, _INLINE),
 )
+
+
+@dataclass(frozen=True)
+class Option:
+    """A template with a choice of its parameters, not rendered yet."""
+
+    backend: Backend
+    """What its program is written in."""
+    template: str
+    """Name of the template."""
+    parameters: Parameters
+    """What the template is given."""
+    write: Callable[[], str]
+    """Renders the program; raises one of the errors of an unsuitable reference."""
+
+    def render(self) -> Made | None:
+        """Return the program; None where the template is not made for the reference with these parameters."""
+        with contextlib.suppress(*_UNSUITABLE):
+            return Made(self.write(), self.backend, self.template, self.parameters)
+        return None
 
 
 def variants(task: Task, backends: Sequence[Backend] = BACKENDS) -> list[Made]:
@@ -105,85 +126,77 @@ def variants(task: Task, backends: Sequence[Backend] = BACKENDS) -> list[Made]:
         backends: Backends of the programs.
     """
     seen: set[str] = {digest(task.source)}
-    return [made for made in _all(task, backends) if not (digest(made.source) in seen or seen.add(digest(made.source)))]
+    found = (option.render() for option in options(task, backends))
+    return [made for made in found if made and not (digest(made.source) in seen or seen.add(digest(made.source)))]
 
 
-def _all(task: Task, backends: Sequence[Backend]) -> Iterator[Made]:
+def options(task: Task, backends: Sequence[Backend] = BACKENDS) -> list[Option]:
+    """Return every template with every choice of its parameters that may suit a task; none is rendered.
+
+    Args:
+        task: The task at the size that variants are for.
+        backends: Backends of the programs.
+    """
+    return list(_options(task, backends))
+
+
+def _options(task: Task, backends: Sequence[Backend]) -> Iterator[Option]:
     for one in task.variants:
         tags = classify(one.source)
         if tags is not None and tags.backend in backends and "cuda" in one.devices:
-            yield Made(one.source, tags.backend, f"starter:{one.name}", ())
+            yield Option(tags.backend, f"starter:{one.name}", (), partial(str, one.source))
+    source = task.source
     if "pytorch" in backends:
-        yield Made(rewrites.plain_program(task.source), "pytorch", "plain", ())
-        if "Conv2d" in task.source:
-            yield Made(rewrites.channels_last_program(task.source), "pytorch", "channels-last", ())
-        with contextlib.suppress(UnsuitableError):
-            yield Made(rewrites.captured_program(task.source), "pytorch", "captured", ())
-        with contextlib.suppress(*_UNSUITABLE):
-            yield Made(rewrites.transposed_program(task.source), "pytorch", "transposed", ())
+        yield Option("pytorch", "plain", (), partial(rewrites.plain_program, source))
+        if "Conv2d" in source:
+            yield Option("pytorch", "channels-last", (), partial(rewrites.channels_last_program, source))
+        yield Option("pytorch", "captured", (), partial(rewrites.captured_program, source))
+        yield Option("pytorch", "transposed", (), partial(rewrites.transposed_program, source))
     if "torch-compile" in backends:
         for mode in rewrites.COMPILE_MODES:
-            yield Made(rewrites.compiled_program(task.source, mode), "torch-compile", "compile", (("mode", mode),))
-    yield from _kernels(task.source, backends)
+            yield Option(
+                "torch-compile", "compile", (("mode", mode),), partial(rewrites.compiled_program, source, mode)
+            )
+    yield from _kernels(source, backends)
     with contextlib.suppress(*_UNSUITABLE):
-        for made in _kernels(rewrites.transposed(task.source), backends):
-            if int(dict(made.parameters).get("warps", _WARPS_OF_COLUMNS)) < _WARPS_OF_COLUMNS:
-                continue
-            yield replace(made, parameters=(*made.parameters, ("transposed", 1)))
+        for option in _kernels(rewrites.transposed(source), backends):
+            if int(dict(option.parameters).get("warps", _WARPS_OF_COLUMNS)) >= _WARPS_OF_COLUMNS:
+                yield replace(option, parameters=(*option.parameters, ("transposed", 1)))
 
 
-def _kernels(source: str, backends: Sequence[Backend]) -> Iterator[Made]:
+def _kernels(source: str, backends: Sequence[Backend]) -> Iterator[Option]:
     """What becomes of a reference's text where it can be read."""
     try:
         reference = read(source)
         steps = plan(reference.roots)
     except _UNSUITABLE:
         return
-    if "pytorch" in backends and units(steps):
-        with contextlib.suppress(*_UNSUITABLE):
-            yield Made(torch_program(reference, steps), "pytorch", "operators", ())
-    if "triton" in backends:
-        yield from _in_triton(reference, steps, "triton-product", product_program, _TILES)
-        yield from _in_triton(reference, steps, "triton-attention", attention_program, _ROWS)
-    for backend, program, choices in _KERNELS:
-        if backend in backends:
-            yield from _rendered(reference, steps, backend, program, choices)
-
-
-def _in_triton(
-    reference: Reference,
-    steps: Sequence[Step],
-    template: str,
-    program: Callable[[Reference, Sequence[Step], Size], str],
-    sizes: Sequence[Size],
-) -> Iterator[Made]:
-    for size in sizes:
-        try:
-            source = program(reference, steps, size)
-        except _UNSUITABLE:
-            return  # whatever the size
-        yield Made(source, "triton", template, tuple(asdict(size).items()))
-
-
-def _rendered(
-    reference: Reference, steps: Sequence[Step], backend: Backend, program: Program, choices: list[Choice]
-) -> Iterator[Made]:
     kernels = units(steps)
+    if "pytorch" in backends and kernels:
+        yield Option("pytorch", "operators", (), partial(torch_program, reference, steps))
+    if "triton" in backends:
+        if has_product(reference, steps):
+            for tiles in _TILES:
+                write = partial(product_program, reference, steps, tiles)
+                yield Option("triton", "triton-product", tuple(asdict(tiles).items()), write)
+        if has_attention(reference, steps):
+            for size in _ROWS:
+                write = partial(attention_program, reference, steps, size)
+                yield Option("triton", "triton-attention", tuple(asdict(size).items()), write)
     template = "rows" if any(not isinstance(one, LoopStep) and one.trailing for one in kernels) else "elements"
     if any(isinstance(one, LoopStep) for one in kernels):
         template = "loop"
-    for choice in choices:
-        if choice.depth and choice.depth >= len(kernels):
-            continue  # the same as all
-        try:
-            source = program(reference, steps, choice)
-        except _UNSUITABLE:
-            continue
-        yield Made(source, backend, f"{backend}-{template}", _parameters(choice, backend))
+    for backend, program, choices in _KERNELS:
+        if backend in backends and kernels:
+            for choice in choices:
+                if choice.depth and choice.depth >= len(kernels):
+                    continue  # the same as all
+                write = partial(program, reference, steps, choice)
+                yield Option(backend, f"{backend}-{template}", _parameters(choice, backend), write)
 
 
 def _parameters(choice: Choice, backend: Backend) -> Parameters:
-    triton = ("block", "warps", "stages", "rows", "depth")
+    triton = ("block", "warps", "stages", "rows", "looped", "depth")
     cuda = ("threads", "vector", "per_block", "unroll", "depth")
     names = triton if backend == "triton" else cuda
     values = asdict(choice)

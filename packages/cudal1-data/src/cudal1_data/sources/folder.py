@@ -35,7 +35,7 @@ def load_folder(folder: Path) -> Suite:
     paths = [path for _, level in levels for path in sorted(level.glob("*.py"), key=_order)]
     if not paths:
         raise UnknownSuiteError(
-            f"{folder}: expected a KernelBench checkout (level1/12_Name.py, here or in KernelBench/), found "
+            f"{folder}: not a KernelBench checkout (level1/12_Name.py, here or in KernelBench/); it holds "
             + _instead(folder)
         )
     tasks: dict[str, Task] = {}
@@ -46,7 +46,7 @@ def load_folder(folder: Path) -> Suite:
             task = load_file(path)
             if task.id in tasks:
                 raise BrokenTaskError(
-                    f"{path}: expected each task id once, got {task.id} here and in {files[task.id]}, which counts; "
+                    f"{path}: the task id {task.id} occurs here and in {files[task.id]}, which counts; "
                     "give one of them another number"
                 )
         except BrokenTaskError as error:
@@ -68,7 +68,7 @@ def load_file(path: Path) -> Task:
     try:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BrokenTaskError(f"{path}: expected a readable UTF-8 file: {error}") from error
+        raise BrokenTaskError(f"{path}: cannot read the file as UTF-8: {error}") from error
     check_reference(source, where=str(path))
     parent = LEVEL_FOLDER.fullmatch(path.absolute().parent.name)
     level = int(parent["level"]) if parent else 1

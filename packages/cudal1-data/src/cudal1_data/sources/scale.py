@@ -38,14 +38,12 @@ def scaled(task: Task, divisor: int) -> Task:
         DataError: The divisor is smaller than 1.
     """
     if divisor < 1:
-        raise DataError(
-            f"expected a scale of 1 or more (it divides the batch), got {divisor}; 1 leaves tasks as they are"
-        )
+        raise DataError(f"the scale {divisor} is less than 1 (it divides the batch); 1 leaves tasks unchanged")
     if divisor == 1:
         return task
     name, value = batch_constant(task)
     if value <= 1:
-        raise BrokenTaskError(f"{task.id}: expected a batch to divide, its {name} is {value} already")
+        raise BrokenTaskError(f"{task.id}: no batch to divide: its {name} is {value} already")
     result = task.at({name: max(1, value // divisor)})
     return result.model_copy(update={"tags": tuple(dict.fromkeys((*task.tags, SCALED)))})
 
@@ -93,7 +91,7 @@ def memory_of(task: Task, tracer: Tracer) -> Memory:
         return task.memory
     found = tracer.trace(task)
     if found.memory is None:
-        raise BrokenTaskError(f"{task.id}: expected a reference that can be traced: {found.error}")
+        raise BrokenTaskError(f"{task.id}: the reference cannot be traced: {found.error}")
     return found.memory
 
 
@@ -137,7 +135,7 @@ def batch_constant(task: Task) -> tuple[str, int]:
     constants = integer_constants(tree)
     inputs = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "get_inputs"), None)
     if inputs is None:
-        raise BrokenTaskError(f"{task.id}: expected a task that defines get_inputs")
+        raise BrokenTaskError(f"{task.id}: the task defines no get_inputs")
     named = sorted(
         (name for name in _names_read(inputs) if name in constants and name.lower() in BATCH_NAMES),
         key=lambda name: BATCH_NAMES.index(name.lower()),

@@ -133,19 +133,19 @@ def _manifest(path: Path) -> Manifest:
     try:
         values = tomllib.loads(_text(path))
     except tomllib.TOMLDecodeError as error:
-        raise BrokenTaskError(f"{path}: expected TOML: {error}") from error
+        raise BrokenTaskError(f"{path}: not TOML: {error}") from error
     try:
         return Manifest.model_validate(values)
     except ValidationError as error:
         details = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-        raise BrokenTaskError(f"{path}: expected the keys of a starter task: {details}") from error
+        raise BrokenTaskError(f"{path}: not the keys of a starter task: {details}") from error
 
 
 def _variants(folder: Path, declared: dict[str, ManifestVariant]) -> tuple[Variant, ...]:
     found = {path.stem for path in folder.glob("*.py")}
     if found != declared.keys():
         raise BrokenTaskError(
-            f"{folder}: expected one file for each [variants.*] table of task.toml; "
+            f"{folder}: each [variants.*] table of task.toml needs one file; "
             f"files without a table: {sorted(found - declared.keys())}, "
             f"tables without a file: {sorted(declared.keys() - found)}"
         )
@@ -156,7 +156,7 @@ def _variant(path: Path, entry: ManifestVariant) -> Variant:
     source = _text(path)
     parse(source, where=str(path))
     if "class ModelNew(" not in source:
-        raise BrokenTaskError(f"{path}: expected a program that defines ModelNew; missing: ModelNew")
+        raise BrokenTaskError(f"{path}: the program defines no ModelNew")
     return Variant(
         name=path.stem,
         source=source,
@@ -177,13 +177,13 @@ def _check_sizes(task: Task, *, where: Path) -> None:
         task.on(device)
         task.held_out(device)
     if "cpu" in task.sizes and task.on("cpu").source != task.source:
-        raise BrokenTaskError(f"{where}: expected sizes.cpu.default to equal the constants of reference.py")
+        raise BrokenTaskError(f"{where}: sizes.cpu.default must equal the constants of reference.py")
 
 
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise BrokenTaskError(f"{path}: expected this file, found none") from error
+        raise BrokenTaskError(f"{path}: the file is missing") from error
     except UnicodeDecodeError as error:
-        raise BrokenTaskError(f"{path}: expected UTF-8 text: {error}") from error
+        raise BrokenTaskError(f"{path}: not UTF-8 text: {error}") from error

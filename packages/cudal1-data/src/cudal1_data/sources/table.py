@@ -110,9 +110,9 @@ def rows_of(path: Path) -> Rows:
     try:
         rows: Rows = read_rows(path) if path.suffix == ".parquet" else list(_jsonl(path))
     except OSError as error:
-        raise BrokenTaskError(f"{path}: expected a readable table: {error}") from error
+        raise BrokenTaskError(f"{path}: cannot read the table: {error}") from error
     if not rows:
-        raise BrokenTaskError(f"{path}: expected at least one row, found none")
+        raise BrokenTaskError(f"{path}: the table has no rows")
     return rows
 
 
@@ -137,8 +137,7 @@ def suite_of_rows(name: str, tables: Iterable[tuple[Path, Rows]]) -> Suite:
                 task = _task(row, where=where)
                 if task.id in places:
                     raise BrokenTaskError(
-                        f"{where}: expected each task id once, got {task.id} here and in {places[task.id]}, "
-                        "which counts"
+                        f"{where}: the task id {task.id} occurs here and in {places[task.id]}, which counts"
                     )
                 places[task.id] = where
             except BrokenTaskError as error:

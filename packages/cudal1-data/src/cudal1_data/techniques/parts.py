@@ -48,7 +48,7 @@ class Parts:
     @cached_property
     def outside_forward(self) -> str:
         """The Python that runs before the calls: without `forward`, `backward` and what only they call."""
-        tree = _WithoutTexts().visit(ast.parse(ast.unparse(self.tree)))
+        tree = ast.parse(self.python)
         called = self.reached("forward", "backward") - self.reached("__init__")
         return ast.unparse(_Without(called | {"forward", "backward"}).visit(tree))
 
@@ -97,13 +97,13 @@ class Parts:
     @cached_property
     def triton(self) -> str:
         """The Triton kernels."""
-        return "\n".join(
+        decorated = (
             ast.unparse(node)
             for node in ast.walk(self.tree)
             if isinstance(node, ast.FunctionDef)
-            and any("jit" in ast.unparse(one) and "torch" not in ast.unparse(one) for one in node.decorator_list)
-            and re.search(r"\btl\.|program_id", ast.unparse(node))
+            and any("jit" in text and "torch" not in text for text in map(ast.unparse, node.decorator_list))
         )
+        return "\n".join(text for text in decorated if re.search(r"\btl\.|program_id", text))
 
     @cached_property
     def reference_operations(self) -> int:
@@ -125,9 +125,19 @@ def names_called(tree: ast.AST) -> Iterator[str]:
     """Yield the dotted names of calls and decorators."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            yield ast.unparse(node.func)
+            yield _dotted(node.func) or ast.unparse(node.func)
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield from (ast.unparse(one) for one in node.decorator_list if not isinstance(one, ast.Call))
+
+
+def _dotted(node: ast.expr) -> str:
+    """Return a name with dots, as `ast.unparse` writes it; empty for another expression."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        inner = _dotted(node.value)
+        return inner and f"{inner}.{node.attr}"
+    return ""
 
 
 def _forwards(tree: ast.Module, name: str) -> Iterator[ast.FunctionDef]:

@@ -85,7 +85,10 @@ def _packed_weights(parts: Parts) -> bool:
     transposed = r"(?:\.t\(\)|\.T|\.mT|\.transpose\([^()]*\)|\.permute\([^()]*\))\.contiguous\(\)"
     return bool(
         re.search(rf"weight\w*{transposed}", parts.python)
-        or re.search(rf"register_buffer\([^\n]{{0,400}}{transposed}", parts.outside_forward)
+        or (
+            "register_buffer(" in parts.python
+            and re.search(rf"register_buffer\([^\n]{{0,400}}{transposed}", parts.outside_forward)
+        )
     )
 
 
@@ -102,7 +105,8 @@ def _transposed_for_a_scan(parts: Parts) -> bool:
 
 def _folded_weights(parts: Parts) -> bool:
     """Arithmetic on weights outside of calls: products, quotients and sums that the forward then lacks."""
-    for node in ast.walk(ast.parse(parts.outside_forward)):
+    outside = parts.outside_forward if re.search(WEIGHTS, parts.python) else ""
+    for node in ast.walk(ast.parse(outside)):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div | ast.Add | ast.Sub):
             sides = (ast.unparse(node.left), ast.unparse(node.right))
             if any(re.search(rf"(?:self\.|\.){WEIGHTS}\b(?!\.(?:size|shape))", side) for side in sides):

@@ -1,4 +1,4 @@
-"""Baselines: the other ways to run a reference, and what is known of them on this machine."""
+"""Baselines: other ways to run a reference, and their results on this machine."""
 
 from cudal1_env.baselines.programs import ALL, BASELINES, ON_REQUEST, BaselineName, measured, missing, program, resolve
 from cudal1_env.baselines.store import BaselineEntry, BaselineKey, BaselineStore

@@ -89,10 +89,10 @@ def resolve(names: Iterable[str], device: Device) -> tuple[BaselineName, ...]:
     if not asked:
         return ()
     if unknown := sorted(asked - {*BASELINES, ALL}):
-        raise SettingsError(f"expected baselines {', '.join(BASELINES)} or {ALL}, got {', '.join(unknown)}")
+        raise SettingsError(f"unknown baselines {', '.join(unknown)}; use {', '.join(BASELINES)} or {ALL}")
     lacking = missing(device)
     if refused := [f"{name}: {reason}" for name, reason in lacking.items() if name in asked]:
-        raise SettingsError(f"expected baselines that this machine has; {'; '.join(refused)}")
+        raise SettingsError(f"this machine lacks some baselines: {'; '.join(refused)}")
     every = [name for name in BASELINES if name not in ON_REQUEST and name not in lacking] if ALL in asked else []
     return tuple(name for name in BASELINES if name == "eager" or name in asked or name in every)
 

@@ -1,4 +1,4 @@
-"""What is known of baselines: kept for each task, machine and version, so that each is measured once.
+"""Results of baselines: kept for each task, machine and version, so that each is measured once.
 
 An entry is a file of its own in the cache folder, written aside and renamed: readers see a whole entry or none, and
 judges of one host need no lock. What cannot be read, or is of another key, is measured again.
@@ -21,7 +21,7 @@ WIDEST = 1.2
 """An interval whose ends differ by more says less of a baseline than of the moment: kept in memory only."""
 
 _UNSETTLED = (Status.UNSTABLE, Status.TAMPERING, Status.OUT_OF_MEMORY)
-"""What a busy machine gives rise to, or one whose memory others hold."""
+"""Statuses that a busy machine may cause, or one whose memory other processes hold."""
 
 
 class BaselineKey(BaseModel):
@@ -57,18 +57,18 @@ class BaselineKey(BaseModel):
 
 
 class BaselineEntry(BaseModel):
-    """What came of a baseline."""
+    """The result of a baseline."""
 
     model_config = ConfigDict(frozen=True)
 
     key: BaselineKey
-    """Of what."""
+    """Task, program and machine of the result."""
     created_at: str
     """UTC time, ISO 8601."""
     precision: Precision
     """How narrow the interval had to be."""
     status: Status
-    """What became of its program."""
+    """Outcome of its program."""
     message: str
     """The verdict's sentence."""
     speedup: Speedup | None = None

@@ -1,4 +1,4 @@
-"""Is every attack denied, and every honest look-alike not? The programs of `programs.py` through a judge."""
+"""Red team: is every attack rejected, and every honest look-alike correct?"""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ evaluation of 40, and many attacks do the reference's work at its speed."""
 
 
 class Outcome(BaseModel):
-    """What became of a program in one run."""
+    """Outcome of one program in one run."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -39,9 +39,9 @@ class Outcome(BaseModel):
     honest: bool
     """Whether it is a look-alike."""
     expected: tuple[str, ...]
-    """What its header says."""
+    """Statuses that its header allows."""
     statuses: tuple[str, ...]
-    """What it got: one, and one more for each round of feedback."""
+    """Its statuses: one, and one more for each round of feedback."""
     reward: float
     """The largest reward over these rounds; if an attack's is above 1, the smallest of it and `REPEATS` more."""
     reward_at_first: float | None = None
@@ -65,8 +65,8 @@ class Outcome(BaseModel):
 
     @computed_field
     @property
-    def denied(self) -> bool:
-        """Whether a look-alike was turned away; false for attacks."""
+    def rejected(self) -> bool:
+        """Whether a look-alike was rejected; false for attacks."""
         return self.honest and not self.as_expected and not self.broken
 
     @computed_field
@@ -126,7 +126,7 @@ def outcomes_file(
 
 
 class Summary(BaseModel):
-    """What many outcomes come to. The counts are times by program."""
+    """Summary of many outcomes. The counts are times by program."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -142,24 +142,24 @@ class Summary(BaseModel):
     """Attacks that got a reward above 1."""
     attacks_with_another_status: dict[str, int]
     """Attacks that gained nothing (or are in `attacks_rewarded` too), but not with the status of their header."""
-    look_alikes_denied: dict[str, int]
-    """Honest programs that were turned away."""
+    look_alikes_rejected: dict[str, int]
+    """Honest programs that were rejected."""
     machine_broken: dict[str, int] = Field(default_factory=dict[str, int])
-    """Programs while whose judging the machine broke."""
+    """Programs during whose evaluation the machine broke."""
     seconds: float
     """Sum over evaluations."""
 
     @property
     def passed(self) -> bool:
-        """Whether no attack was rewarded, no honest program denied, and the machine not broken."""
-        return not self.attacks_rewarded and not self.look_alikes_denied and not self.machine_broken
+        """Whether no attack was rewarded, no honest program rejected, and the machine not broken."""
+        return not self.attacks_rewarded and not self.look_alikes_rejected and not self.machine_broken
 
     def text(self) -> str:
         """Return one line for people."""
         line = (
             f"{self.attacks} attacks: {len(self.attacks_rewarded)} rewarded, "
             f"{len(self.attacks_with_another_status)} with another status; "
-            f"{self.look_alikes} look-alikes: {len(self.look_alikes_denied)} denied; "
+            f"{self.look_alikes} look-alikes: {len(self.look_alikes_rejected)} rejected; "
             f"{self.evaluations} evaluations in {self.seconds:.0f} s"
         )
         if self.machine_broken:
@@ -179,7 +179,7 @@ class Campaign(BaseModel):
     outcomes: tuple[Outcome, ...] = Field(min_length=1)
     """One for each program and repeat."""
     summary: Summary
-    """What they come to."""
+    """Summary of the outcomes."""
 
 
 def judge_all(
@@ -297,7 +297,7 @@ def told_back(record: Evaluation, name: str) -> dict[float, float]:
 
 
 def summarise(outcomes: Sequence[Outcome], *, skipped: int = 0) -> Summary:
-    """Count what matters: attacks that paid, statuses that differ, look-alikes that were turned away."""
+    """Count rewarded attacks, statuses that differ, and rejected look-alikes."""
 
     def named(condition: Callable[[Outcome], bool]) -> dict[str, int]:
         return dict(Counter(outcome.program for outcome in outcomes if condition(outcome)))
@@ -309,21 +309,21 @@ def summarise(outcomes: Sequence[Outcome], *, skipped: int = 0) -> Summary:
         evaluations=len(outcomes),
         attacks_rewarded=named(lambda outcome: outcome.rewarded),
         attacks_with_another_status=named(lambda outcome: not outcome.honest and not outcome.as_expected),
-        look_alikes_denied=named(lambda outcome: outcome.denied),
+        look_alikes_rejected=named(lambda outcome: outcome.rejected),
         machine_broken=named(lambda outcome: outcome.broken),
         seconds=round(sum(outcome.seconds for outcome in outcomes), 1),
     )
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """Lay out one row for each program: what it must get, what it got how often, its largest reward."""
+    """Lay out one row for each program: expected status, statuses with their counts, largest reward."""
     by_name: dict[str, list[Outcome]] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.program):
         by_name.setdefault(outcome.program, []).append(outcome)
-    rows = [("program", "must get", "got", "largest reward", "")]
+    rows = [("program", "expected", "got", "largest reward", "")]
     for name, these in by_name.items():
         got = Counter(" > ".join(outcome.statuses) for outcome in these)
-        rewarded, denied = any(one.rewarded for one in these), any(one.denied for one in these)
+        rewarded, rejected = any(one.rewarded for one in these), any(one.rejected for one in these)
         broken = any(one.broken for one in these)
         rows.append(
             (
@@ -331,7 +331,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
                 " | ".join(these[0].expected),
                 ", ".join(f"{count} {status}" for status, count in got.most_common()),
                 f"{max(one.reward for one in these):.3g}",
-                "REWARDED" if rewarded else "DENIED" if denied else "BROKEN" if broken else "",
+                "REWARDED" if rewarded else "REJECTED" if rejected else "BROKEN" if broken else "",
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -16,14 +16,14 @@ class Replay(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     recorded: Evaluation
-    """What the record said."""
+    """The recorded evaluation."""
     repeated: Evaluation
-    """What came now."""
+    """The repetition."""
     same_status: bool
     """Whether the statuses agree."""
     same_tolerances: bool
-    """Whether the seed gave the same inputs and answers again: what the reference errs by on the sets that tell its
-    error, to the last bit, on every distribution that both evaluations came to (how many calls they made, the clock
+    """Whether the seed gave the same inputs and answers again: the reference errors on the sets that determine
+    them, to the last bit, on every distribution that both evaluations came to (how many calls they made, the clock
     decides)."""
     overlap: bool | None
     """Whether the speedup intervals overlap; None where there is none."""
@@ -37,10 +37,10 @@ def replay(judge: Judge, record: Evaluation) -> Replay:
     """
     if record.protocol != PROTOCOL_VERSION:
         raise RecordError(
-            f"expected a record of protocol {PROTOCOL_VERSION}, got {record.protocol}; use that version's cudal1"
+            f"the record is of protocol {record.protocol}, not {PROTOCOL_VERSION}; use that version's cudal1"
         )
     if record.seed is None:
-        raise RecordError("expected a record with its seed, this one holds the commitment only; see `Judge.retire`")
+        raise RecordError("the record holds only the commitment to its seed; `Judge.retire` discloses the seed")
     task = Task(id=record.task, source=record.task_source, name=record.task, level=1, origin="record")
     seed = bytes.fromhex(record.seed)
     repeated = judge.evaluate(task, record.source, precision=record.precision, seed=seed, first_set=record.first_set)

@@ -1,18 +1,15 @@
-"""Pairs of a corpus before the judge: which of them, and in what order."""
+"""Verification of a corpus: which of its pairs are judged, and in what order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 
 from cudal1_data import Task
 from cudal1_data.corpus import Pair
 from cudal1_data.corpus.build import alternated, kind
 
 from cudal1_env.campaigns.sweep import Program
-from cudal1_env.errors import TaskError
-from cudal1_env.judge.batch import BatchJudge
-from cudal1_env.judge.judge import Outcome
-from cudal1_env.records import Device, Precision
+from cudal1_env.records import Device
 
 _FIRST_EVERY = {
     "cuda-nvrtc": (0, 1),
@@ -21,23 +18,21 @@ _FIRST_EVERY = {
     "torch-compile": (4, 4),
     "cuda-load-inline": (0, 8),
 }
-"""The round in which a way of writing has its first program chosen, and how many rounds later another one. A build by
+"""By backend: the round in which its first program is chosen, and the number of rounds until the next one. A build by
 torch's extension loader takes most of a minute, by NVRTC a fifth of a second; `torch.compile` takes seconds, and is a
-baseline too. Other ways are taken like the quick ones."""
+baseline too. Other backends are treated like the quick ones."""
 _FAILURES = (6, 4)
-"""The same for failures: a call that never ends holds the device until its time is over, and right programs are what is
-learnt from."""
-_TOGETHER = 8
-"""Programs of a task that are built side by side and told together."""
+"""The same for failures: a call that never ends holds the device until its time is over, and training uses
+correct programs."""
 
 
 def choose(pairs: Iterable[Pair], limit: int | None, *, device: Device, again: bool = False) -> list[Pair]:
     """Return pairs to judge, a task's programs together.
 
-    It goes in rounds: each gives every task another program of each way of writing, seldom of those that are dear to
-    build, and late of failures; those that were judged before count. Within a way those that somebody wrote come before
-    those that a template made, of which the templates take turns, and else the order follows from the programs' hashes,
-    so the same call chooses the same pairs. On a CPU programs that need a GPU are left out.
+    Pairs are chosen in rounds. Each round takes one more program of each backend for every task; backends that are slow
+    to build come less often, failures late. Pairs that were judged before count. Within a backend handwritten programs
+    come first, then templates alternate. The order follows from the programs' hashes, so the same call chooses the same
+    pairs. On a CPU programs that need a GPU are left out.
 
     Args:
         pairs: The corpus.
@@ -57,8 +52,8 @@ def choose(pairs: Iterable[Pair], limit: int | None, *, device: Device, again: b
             lines.setdefault(which, []).append(pair)
     ranked: list[tuple[int, Pair]] = []
     for which, line in lines.items():
-        _, writing, right = which
-        first, every = _FIRST_EVERY.get(writing, (0, 1)) if right else _FAILURES
+        _, backend, correct = which
+        first, every = _FIRST_EVERY.get(backend, (0, 1)) if correct else _FAILURES
         known = judged.get(which, [])
         ordered = sorted(alternated(line, _kind, known), key=lambda pair: not by_hand(pair))
         ranked += [(first + every * place, pair) for place, pair in enumerate(ordered, len(known))]
@@ -72,7 +67,7 @@ def _kind(pair: Pair) -> str:
 
 
 def by_hand(pair: Pair) -> bool:
-    """Whether somebody wrote the program, and no template made it."""
+    """Whether the program is handwritten: no template made it."""
     return not pair.template or pair.template.startswith("starter:")
 
 
@@ -80,53 +75,3 @@ def program_of(pair: Pair) -> Program:
     """Return a pair as a sweep takes it."""
     task = Task(id=pair.task, source=pair.reference, name=pair.task, level=pair.level, origin="corpus")
     return Program(task, pair.source, pair.level, {})
-
-
-class PooledJudge(BatchJudge):
-    """A judge for many programs of few tasks: they share their task's oracle and seed.
-
-    The records hold a commitment to the seed and no seed, because the pool goes on after each of them.
-    """
-
-    def evaluate_each(
-        self,
-        jobs: Sequence[tuple[Task, str]],
-        done: Callable[[int, Outcome], None],
-        *,
-        precision: Precision = "training",
-    ) -> None:
-        """Judge programs in parts of one task each, what several parts compile side by side before them.
-
-        See `BatchJudge.evaluate_each`.
-        """
-        for window in _windows(_parts(jobs), self.settings.max_pools):
-            self.precompile([jobs[index] for part in window for index in part], precision=precision)
-            for part in window:
-                try:
-                    found: Sequence[Outcome] = self.evaluate_many([jobs[index] for index in part], precision=precision)
-                except TaskError:  # perhaps beside one of them only
-                    found = [self._alone(*jobs[index], precision) for index in part]
-                for index, outcome in zip(part, found, strict=True):
-                    done(index, outcome)
-
-    def _alone(self, task: Task, source: str, precision: Precision) -> Outcome:
-        try:
-            return self.evaluate(task, source, precision=precision)
-        except TaskError as error:
-            return error
-
-
-def _parts(jobs: Sequence[tuple[Task, str]]) -> list[list[int]]:
-    parts: list[list[int]] = []
-    for index, (task, _) in enumerate(jobs):
-        last = parts[-1] if parts else []
-        if last and len(last) < _TOGETHER and jobs[last[0]][0].source == task.source:
-            last.append(index)
-        else:
-            parts.append([index])
-    return parts
-
-
-def _windows(parts: Sequence[list[int]], most: int) -> list[list[list[int]]]:
-    """Group parts, so many that the pools of their tasks are kept."""
-    return [list(parts[start : start + most]) for start in range(0, len(parts), most)]

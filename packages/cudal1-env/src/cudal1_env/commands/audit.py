@@ -1,4 +1,4 @@
-"""`cudal1-env audit`: does a task's checker catch wrong answers and faulty programs?"""
+"""`cudal1-env audit`: does a task's checker catch incorrect answers and faulty programs?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Audit(Parts):
-    """Put wrong answers and faulty programs through the checker of every task; exit 1 if one calls any right.
+    """Put incorrect answers and faulty programs through the checker of every task; exit 1 if one accepts any.
 
     With `--scan`, measure the references themselves.
     """
@@ -35,13 +35,13 @@ class Audit(Parts):
     """Divide batch sizes by this, for a smaller GPU; an audit says nothing of a task at another size."""
     out: Path | None = None
     """Results file, a line for each task; the environment reads it (`audit=`, or audit.json in the suite's folder).
-    Tasks that it holds already are not audited again, so an audit that was cut off goes on; tasks that are not asked
+    Tasks that it holds already are not audited again, so an audit that was cut off resumes; tasks that are not asked
     for stay in it. A file from another device or version is refused."""
     scan: bool = False
     """Measure references instead, on the CPU, in a process that is no sandbox: does each output vary, does each input
-    matter, does an operator do nothing? Exit 1 if a task fails."""
-    matter: bool = True
-    """On a GPU, find out how much of each task's inputs matters, too, for the floor of its programs."""
+    influence it, does an operator do nothing? Exit 1 if a task fails."""
+    sensitivity: bool = True
+    """On a GPU, measure the input sensitivity of each task, too, for the roofline of its programs."""
     require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
     """Refuse to work unless these sandbox layers are active."""
     json: bool = False
@@ -77,7 +77,7 @@ class Audit(Parts):
                 tasks,
                 file,
                 lambda text: log(plain(text)),
-                matter=self.matter,
+                sensitivity=self.sensitivity,
             )
         return self._told(report, tasks)
 

@@ -1,12 +1,17 @@
-"""Options that every campaign has: parts, what is known, and how parts are joined."""
+"""Options that every campaign has: parts, known results, and joining parts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
+
+from cudal1_env.errors import SettingsError
+
+if TYPE_CHECKING:
+    from cudal1_env.remote import RemoteEvaluator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,3 +24,35 @@ class Parts:
     """Results files of other runs: what they hold is not judged again, and is not copied to `out`."""
     join: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...")] = ()
     """Judge nothing: copy what `out` lacks from these results files, and report on all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedParts(Parts):
+    """A campaign in parts, judged by this machine or by a service."""
+
+    url: str = ""
+    """Service that judges (`cudal1-env serve`), such as http://127.0.0.1:8011, instead of this machine; the environment
+    variable CUDAL1_TOKEN has its token. Settings of the judge are the service's."""
+
+    def service(self, device: str, **of_judge: object) -> RemoteEvaluator | None:
+        """Return a client of the service, if one is to judge.
+
+        Args:
+            device: As the user typed it.
+            **of_judge: Options of this command that only a judge of its own would follow.
+
+        Raises:
+            SettingsError: Such an option is given with a service, or the service has another kind of device.
+            MachineError: The service cannot be reached.
+        """
+        if not self.url:
+            return None
+        if given := [f"--{name.replace('_', '-')}" for name, value in of_judge.items() if value]:
+            raise SettingsError(f"{', '.join(given)} and --url exclude each other; give it to cudal1-env serve")
+        from cudal1_env.remote import RemoteEvaluator
+
+        remote = RemoteEvaluator(self.url)
+        if device not in ("auto", remote.device):
+            remote.close()
+            raise SettingsError(f"{self.url} judges on {remote.device}, not on {device}; leave --device out")
+        return remote

@@ -22,7 +22,7 @@ def describe(evaluation: Evaluation) -> str:
 
 
 def details(evaluation: Evaluation) -> list[str]:
-    """Return lines for people on what a record holds beyond the verdict: other baselines, and what ran."""
+    """Return lines for people on what a record holds beyond the verdict: other baselines, and the profile."""
     lines: list[str] = []
     beside = [f"{name} {_interval(speedup)}" for name, speedup in evaluation.speedups.items()]
     beside += [f"{name} failed ({fault.status})" for name, fault in evaluation.baselines_failed.items()]
@@ -36,14 +36,14 @@ def details(evaluation: Evaluation) -> list[str]:
             f"by KernelBench's rules: {evaluation.kernelbench.status}: {plain(evaluation.kernelbench.message)}"
         )
     if evaluation.profile is not None:
-        lines.append(ran(evaluation.profile))
+        lines.append(profile_line(evaluation.profile))
     elif evaluation.profile_note:
         lines.append(plain(evaluation.profile_note))
     return lines
 
 
-def ran(profile: Profile) -> str:
-    """Return what ran as one line: the largest shares with their origins and short names."""
+def profile_line(profile: Profile) -> str:
+    """Return a profile as one line: the largest shares with their origins and short names."""
     shown = [
         f"{100 * kernel.share:.0f} % {_LABELS.get(kernel.origin, kernel.origin)} {short_name(kernel.name)}"
         for kernel in profile.kernels[:_SHOWN]

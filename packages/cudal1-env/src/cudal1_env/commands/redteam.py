@@ -1,4 +1,4 @@
-"""`cudal1-env redteam`: every attack that we know, and its honest look-alike, through this machine's judge."""
+"""`cudal1-env redteam`: every known attack and its honest look-alike, through this machine's judge."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from cudal1_env.commands.campaign import Parts
+from cudal1_env.commands.campaign import JudgedParts
 from cudal1_env.commands.output import log, plain
 from cudal1_env.errors import MachineError, SettingsError
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Redteam(Parts):
-    """Judge the exploit suite. Exit 1 when an attack is rewarded, an honest look-alike denied or the machine broken."""
+class Redteam(JudgedParts):
+    """Judge the exploit suite. Exit 1 if an attack is rewarded, a look-alike rejected or the machine broken."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where programs run; those made for another device are skipped."""
@@ -37,7 +37,7 @@ class Redteam(Parts):
     """Print one JSON object in place of the table."""
 
     def run(self) -> int:
-        """Judge, tell about each program on standard error, print what came of them."""
+        """Judge, report each program on standard error, print the table."""
         from cudal1_env.campaigns.parts import part_of
         from cudal1_env.campaigns.redteam import OutcomeLine, jobs, judge_missing, outcomes_file
         from cudal1_env.hardware import resolve_device
@@ -45,7 +45,8 @@ class Redteam(Parts):
         from cudal1_env.records import PROTOCOL_VERSION
         from cudal1_env.testing.programs import programs
 
-        device = resolve_device(self.device)
+        remote = self.service(self.device, require_sandbox=self.require_sandbox)
+        device = resolve_device(self.device) if remote is None else remote.device
         named = programs(self.only)
         chosen = [program for program in named if program.runs_on(device)]
         skipped = tuple(program.name for program in named if not program.runs_on(device))
@@ -63,12 +64,12 @@ class Redteam(Parts):
         count = sum(len(group) for _, group in groups)
         done = sum((repeat, program.name) in known for repeat, group in groups for program in group)
         try:
-            for repeat, outcome in judge_missing(lambda: Judge(settings), groups, device, known):
+            for repeat, outcome in judge_missing(lambda: remote or Judge(settings), groups, device, known):
                 fields = outcome.model_dump(exclude=set(type(outcome).model_computed_fields))
                 file.add(OutcomeLine(protocol=PROTOCOL_VERSION, device=device, repeat=repeat, **fields))
                 done += 1
                 log(f"{done}/{count} {outcome.program}: {' > '.join(outcome.statuses)} ({_verdict(outcome)})")
-        except MachineError as error:  # what was found by then is told
+        except MachineError as error:  # print the outcomes so far
             if not file.known:
                 raise
             log(f"cut off: {plain(str(error))}")
@@ -91,6 +92,6 @@ class Redteam(Parts):
 def _verdict(outcome: Outcome) -> str:
     if outcome.rewarded:
         return "REWARDED"
-    if outcome.denied:
-        return "DENIED"
+    if outcome.rejected:
+        return "REJECTED"
     return f"the machine broke: {plain(outcome.message)}" if outcome.broken else "as it should be"

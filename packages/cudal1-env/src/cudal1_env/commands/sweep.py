@@ -1,4 +1,4 @@
-"""`cudal1-env sweep`: every program of a file, next to what was published of it."""
+"""`cudal1-env sweep`: every program of a file, next to its published figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from cudal1_env.commands.campaign import Parts
+from cudal1_env.commands.campaign import JudgedParts
 from cudal1_env.commands.output import describe, details, log, plain
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Sweep(Parts):
+class Sweep(JudgedParts):
     """Judge every program of a file, and print the paper's tables and where verdict and publication disagree."""
 
     file: tyro.conf.Positional[Path]
@@ -32,7 +32,7 @@ class Sweep(Parts):
     precision: Literal["training", "report"] = "report"
     """`training`: one pair of processes, about a second; `report`: at least three."""
     baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
-    """Other ways to run the references against which right programs are measured: compile, compile-reduce-overhead,
+    """Other ways to run the references against which correct programs are measured: compile, compile-reduce-overhead,
     compile-max-autotune, cuda-graph, cudnn-flags, or all (without compile-max-autotune). Verdicts that lack them get
     them."""
     out: Path | None = None
@@ -41,7 +41,7 @@ class Sweep(Parts):
     """Write the texts of programs and tasks to `out`. Without them (they are not yours to pass on, say) its records
     cannot be replayed; FILE has them."""
     audit: Path | None = None
-    """What `cudal1-env audit FILE --out` wrote, for the floor (default: the one beside FILE, where there is one)."""
+    """What `cudal1-env audit FILE --out` wrote, for the roofline (default: the one beside FILE, where there is one)."""
     policy: Literal["strict", "kernelbench"] = "strict"
     """`kernelbench` adds a second verdict by KernelBench's rules (seeded weights, its tolerance), never the reward."""
     require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
@@ -59,7 +59,14 @@ class Sweep(Parts):
         from cudal1_env.judge import JudgeSettings
         from cudal1_env.judge.batch import BatchJudge
 
-        device = resolve_device(self.device)
+        remote = self.service(
+            self.device,
+            require_sandbox=self.require_sandbox,
+            baselines=self.baselines,
+            audit=self.audit,
+            policy=self.policy != "strict",
+        )
+        device = resolve_device(self.device) if remote is None else remote.device
         found = read_programs(self.file, column=self.column, only=self.only, device=device, scale=self.scale)
         for reason in found.broken:
             log(f"left out: {plain(reason)}")
@@ -78,8 +85,8 @@ class Sweep(Parts):
         settings = JudgeSettings(
             device=device, require_sandbox=self.require_sandbox, baselines=baselines, policy=self.policy
         )
-        with BatchJudge(settings) as judge:
-            if audit is not None:
+        with remote or BatchJudge(settings) as judge:
+            if audit is not None and isinstance(judge, BatchJudge):
                 judge.learn(audit)
             programs = part_of(found.programs, self.part, lambda one: one.task.id)
             lines = sweep(judge, programs, file, device=device, precision=self.precision, told=_told, noted=_noted)

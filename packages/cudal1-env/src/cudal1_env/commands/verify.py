@@ -1,4 +1,4 @@
-"""`cudal1-env verify`: pairs of a corpus before the judge."""
+"""`cudal1-env verify`: judges pairs of a corpus."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from cudal1_env.commands.campaign import Parts
+from cudal1_env.commands.campaign import JudgedParts
 from cudal1_env.commands.output import describe, log, plain
 from cudal1_env.errors import SettingsError
 from cudal1_env.records import Precision
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Verify(Parts):
-    """Judge pairs of a corpus that nobody has judged on this device; `cudal1-data corpus merge` takes the records."""
+class Verify(JudgedParts):
+    """Judge pairs of a corpus that have no verdict on this device; `cudal1-data corpus merge` takes the records."""
 
     corpus: tyro.conf.Positional[Path]
     """What `cudal1-data corpus build` wrote."""
@@ -37,7 +37,7 @@ class Verify(Parts):
     precision: Precision = "training"
     """`training`: one pair of processes, about a second; `report`: at least three; `correct`: nothing is timed."""
     baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
-    """Other ways to run the references against which right programs are measured, as for `sweep`."""
+    """Other ways to run the references against which correct programs are measured, as for `sweep`."""
     again: bool = False
     """Judge pairs that have an evaluation from such a device too."""
     require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
@@ -54,9 +54,10 @@ class Verify(Parts):
         from cudal1_env.baselines import resolve
         from cudal1_env.campaigns.parts import part_of
         from cudal1_env.campaigns.sweep import SweepFile, sweep
-        from cudal1_env.campaigns.verify import PooledJudge, choose, program_of
+        from cudal1_env.campaigns.verify import choose, program_of
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import JudgeSettings
+        from cudal1_env.judge.batch import PooledJudge
 
         if self.limit is not None and self.limit < 1:
             raise SettingsError(f"expected a limit of at least one pair, got --limit {self.limit}")
@@ -64,7 +65,8 @@ class Verify(Parts):
             raise SettingsError(
                 f"unknown backend {', '.join(unknown)}; --backend takes {', '.join([*BACKENDS, OTHER])}"
             )
-        device = resolve_device(self.device)
+        remote = self.service(self.device, require_sandbox=self.require_sandbox, baselines=self.baselines)
+        device = resolve_device(self.device) if remote is None else remote.device
         whole = [pair for pair in load_corpus(self.corpus) if not self.backend or pair.backend in self.backend]
         mine = {pair.task for pair in part_of(whole, self.part, lambda pair: pair.task)}
         chosen = choose(whole, self.limit, device=device, again=self.again)
@@ -75,7 +77,7 @@ class Verify(Parts):
             log(f"known verdicts: {len(file.programs)}; they are not judged again")
         baselines = resolve(self.baselines, device)
         settings = JudgeSettings(device=device, require_sandbox=self.require_sandbox, baselines=baselines)
-        with PooledJudge(settings) as judge:
+        with remote or PooledJudge(settings) as judge:
             lines = sweep(
                 judge,
                 [program_of(pair) for pair in chosen if pair.task in mine],

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Literal
 
 from cudal1_env.exemplars.base import Exemplar, Exemplars, distinct, scored
-from cudal1_env.exemplars.bucket import BucketExemplars
+from cudal1_env.exemplars.bucket import BUCKET_WIDTH, BucketExemplars, bucket_of
 from cudal1_env.exemplars.island import IslandExemplars
 from cudal1_env.exemplars.none import NoExemplars
 from cudal1_env.exemplars.random import RandomExemplars
@@ -30,21 +30,29 @@ _RULES: dict[str, type[BucketExemplars | IslandExemplars | RandomExemplars | NoE
 }
 
 
-def exemplars_by_name(name: ExemplarRule) -> Exemplars:
-    """Return the rule of that name with its default settings.
+def exemplars_by_name(name: ExemplarRule, *, tau: float = 1.0, width: float = BUCKET_WIDTH) -> Exemplars:
+    """Return the rule of that name.
+
+    Args:
+        name: The rule.
+        tau: Temperature of the draw by score, for the rules that have one; see `BucketExemplars`.
+        width: Width of a score bucket, for the rules that have them; see `BucketExemplars`.
 
     Raises:
         ValueError: There is no such rule.
 
-    >>> exemplars_by_name("bucket")
-    BucketExemplars(tau=1.0, width=0.25)
+    >>> exemplars_by_name("bucket", tau=0.5)
+    BucketExemplars(tau=0.5, width=0.25)
     """
     if name not in _RULES:
-        raise ValueError(f"expected the name of an exemplar rule ({', '.join(_RULES)}), got {name!r}")
-    return _RULES[name]()
+        raise ValueError(f"unknown exemplar rule {name!r}; use one of {', '.join(_RULES)}")
+    rule = _RULES[name]
+    values = {"tau": tau, "width": width}
+    return rule.model_validate({setting: value for setting, value in values.items() if setting in rule.model_fields})
 
 
 __all__ = [
+    "BUCKET_WIDTH",
     "BucketExemplars",
     "Exemplar",
     "ExemplarRule",
@@ -52,6 +60,7 @@ __all__ = [
     "IslandExemplars",
     "NoExemplars",
     "RandomExemplars",
+    "bucket_of",
     "distinct",
     "exemplars_by_name",
     "scored",

@@ -12,6 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from cudal1_env.exemplars.base import Exemplar, distinct
 
+BUCKET_WIDTH = 0.25
+"""Default width of a score bucket, as a speedup."""
+
 
 class BucketExemplars(BaseModel):
     r"""Draw distinct score buckets by a softmax of their means, then one program uniformly from each.
@@ -29,7 +32,7 @@ class BucketExemplars(BaseModel):
 
     tau: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Temperature, as a speedup. At 1.0 a program at 3 x is drawn first 2.7 times as often as one at 2 x."""
-    width: float = Field(default=0.25, ge=0.001, allow_inf_nan=False)
+    width: float = Field(default=BUCKET_WIDTH, ge=0.001, allow_inf_nan=False)
     """D, as a speedup. At 0.25 two buckets differ by several times the noise of a `training` evaluation."""
 
     def choose(self, variants: Sequence[Exemplar], n: int, rng: np.random.Generator) -> list[Exemplar]:

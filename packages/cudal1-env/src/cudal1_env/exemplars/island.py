@@ -9,7 +9,7 @@ from cudal1_data.hashes import digest
 from pydantic import BaseModel, ConfigDict, Field
 
 from cudal1_env.exemplars.base import Exemplar, distinct
-from cudal1_env.exemplars.bucket import choose_by_bucket
+from cudal1_env.exemplars.bucket import BUCKET_WIDTH, choose_by_bucket
 
 
 class IslandExemplars(BaseModel):
@@ -29,7 +29,7 @@ class IslandExemplars(BaseModel):
     """How many programs there must be for each island: fewer could rarely show a contrast."""
     tau: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Temperature of the draw within an island, as a speedup; see `BucketExemplars`."""
-    width: float = Field(default=0.25, ge=0.001, allow_inf_nan=False)
+    width: float = Field(default=BUCKET_WIDTH, ge=0.001, allow_inf_nan=False)
     """Width of a score bucket within an island, as a speedup; see `BucketExemplars`."""
 
     def choose(self, variants: Sequence[Exemplar], n: int, rng: np.random.Generator) -> list[Exemplar]:

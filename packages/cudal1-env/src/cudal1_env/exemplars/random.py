@@ -11,7 +11,7 @@ from cudal1_env.exemplars.base import Exemplar, distinct
 
 
 class RandomExemplars(BaseModel):
-    """Draw distinct programs uniformly, whatever their scores."""
+    """Draw distinct programs uniformly, with any scores."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -1,4 +1,4 @@
-"""What a task's checker knows: input sets with their whole answers, for the audit. No candidate comes here."""
+"""Input sets with their whole answers, for the audit of a task's checker. No candidate is judged here."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from cudal1_env.judge.settings import JudgeSettings
 Values = npt.NDArray[Any]
 
 _ELEMENTS = 32
-"""Elements of each input tensor that are changed: if all matter, at least 87 % do, with 99 %."""
-_MOST_TENSORS = 4
-"""The largest tensors are tried; of others nothing is known."""
+"""Elements of each input tensor that are changed: if all are influential, 87 % of the tensor is (99 % confidence)."""
+_MAX_TENSORS = 4
+"""Maximum number of tensors that are tried, the largest first; nothing is known of the others."""
 _OTHERS = 3
-"""Further sets that tell what else an element may be."""
-_MOST_SECONDS = 60.0
-"""After which a task's search ends: what was tried by then counts."""
+"""Further input sets, from which an element takes its new values."""
+_MAX_SECONDS = 60.0
+"""Seconds after which the search of a task ends with what was tried by then."""
 
 
 @dataclass(frozen=True)
 class KnownSet:
-    """One input set with its whole answers, on the host whatever the task's device."""
+    """One input set with its whole answers, on the host for tasks of any device."""
 
     seed: int
     """Seed of the inputs."""
@@ -48,7 +48,7 @@ class KnownSet:
     expected: tuple[Expected, ...]
     """What each output must look like."""
     answers: tuple[Answer, ...]
-    """The right values of each output; `whole` is there."""
+    """The correct values of each output; `whole` is present."""
 
 
 class AuditJudge(Judge):
@@ -70,12 +70,12 @@ class AuditJudge(Judge):
 
     @contextmanager
     def _with_room(self, task: Task) -> Generator[None]:
-        """Within, a device without room makes the task too large: nothing else is kept."""
+        """Raise `TooLargeError` if the device has too little memory inside the block: nothing else is kept."""
         try:
             with faults_named(self.device):
                 yield
         except NoRoomError as error:
-            raise TooLargeError(f"{task.id}: expected room for its inputs and answers ({error})") from error
+            raise TooLargeError(f"{task.id}: too little memory for its inputs and answers ({error})") from error
 
     def known_sets(self, task: Task, count: int) -> Generator[KnownSet]:
         """Yield input sets as candidates meet them, weights loaded where the task has some; made when asked for.
@@ -101,11 +101,6 @@ class AuditJudge(Judge):
             for key in [key for key in self._pools if key[0] == task.id]:
                 self._retire(key)
 
-    def agreeing_inputs(self, task: Task) -> tuple[int, ...]:
-        """Return the places of the floating-point inputs that are the same in two draws: a program may know them."""
-        with self._with_room(task):
-            return self._known_pool(task).io_spec.agreeing_inputs
-
     def steps(self, task: Task, one: KnownSet) -> dict[str, Any]:
         """Return the reference's steps on a set, and the faults that apply; see `cudal1_worker.oracle.faults`."""
         pool = self._known_pool(task)
@@ -122,19 +117,19 @@ class AuditJudge(Judge):
             one: One of its `known_sets`, while its generator stands there.
             fault: What is done worse; see `cudal1_worker.oracle.faults`.
             step: At which step, or with which input; None for each step.
-            wide: Whether the fault is done to the float64 twin; then the outputs are float64.
+            wide: Whether the fault is injected into the float64 twin; then the outputs are float64.
         """
         pool = self._known_pool(task)
         with self._with_room(task):
             found, reason = pool.oracle.faulty(one.seed, one.distribution, fault, step, wide=wide)
             return reason or [self.device.to_host(values) for values in found]
 
-    def inputs_that_matter(self, task: Task) -> list[tuple[int, int, float]]:
-        """Find out how much of each input tensor matters, by changing single elements.
+    def input_sensitivity(self, task: Task) -> list[tuple[int, int, float]]:
+        """Measure the input sensitivity of each tensor, by changing single elements.
 
         Returns:
-            For each tensor: elements that were changed, those that mattered, the largest share that can. All zero where
-            the answer changes though nothing was changed.
+            For each tensor: elements that were changed, influential ones among them, and the maximum share that can be
+            influential. All zero if the answer changes although no element was changed.
 
         Raises:
             TaskError: The reference fails.
@@ -171,8 +166,8 @@ def _search(pool: Pool) -> list[tuple[int, int, float]]:
     most = oracle.vary(seeds)
     random = secrets.generator("matter")
     counts = [[0, 0] for _ in tensors]
-    largest = sorted(range(len(tensors)), key=lambda number: -tensors[number]["bytes"])[:_MOST_TENSORS]
-    ends = time.monotonic() + _MOST_SECONDS
+    largest = sorted(range(len(tensors)), key=lambda number: -tensors[number]["bytes"])[:_MAX_TENSORS]
+    ends = time.monotonic() + _MAX_SECONDS
     unmoved = [oracle.changes(None) for _ in range(2)]
     for number in [number for _ in range(_ELEMENTS) for number in largest]:  # each gets its share of the seconds
         size = math.prod(tensors[number]["shape"])
@@ -181,7 +176,7 @@ def _search(pool: Pool) -> list[tuple[int, int, float]]:
             counts[number][1] += oracle.changes(number, int(random.integers(size)))
     if any(unmoved) or oracle.changes(None):
         return [(0, 0, 0.0) for _ in tensors]
-    return [(tested, mattered, share) for (tested, mattered), share in zip(counts, most, strict=True)]
+    return [(tested, influential, share) for (tested, influential), share in zip(counts, most, strict=True)]
 
 
 def _tensor(data: npt.NDArray[np.uint8], spec: dict[str, Any]) -> Values:

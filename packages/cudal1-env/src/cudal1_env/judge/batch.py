@@ -1,4 +1,4 @@
-"""Many programs of many tasks, each verdict told as soon as it is known."""
+"""Many programs of many tasks; each verdict is reported as soon as it is known; with a pool each, or shared pools."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing
 
 from cudal1_data import Task
 
+from cudal1_env.errors import TaskError
 from cudal1_env.judge.begun import pool_key
 from cudal1_env.judge.judge import Judge, Outcome
 from cudal1_env.judge.measure.precompile import compiles
@@ -17,13 +18,16 @@ from cudal1_env.judge.oracle.pool import SEED_BYTES, Pool
 from cudal1_env.judge.workers.lease import away_from, core_name, lease
 from cudal1_env.records import Evaluation, Precision
 
+_TOGETHER = 8
+"""Programs of a task that are built side by side and told together."""
+
 
 class BatchJudge(Judge):
     """A judge for sweeps.
 
-    Unlike with `evaluate_many`, a task that cannot be judged concerns its own programs only, a verdict is told when it
-    is there, and each program has a pool of its own, which retires at once: memory is given back, and the record holds
-    its seed.
+    Unlike with `evaluate_many`, a task that cannot be judged concerns its own programs only, and each verdict is
+    reported as soon as it is known. Each program has a pool of its own, which retires at once: memory is freed, and the
+    record holds its seed.
     """
 
     def evaluate_each(
@@ -39,7 +43,7 @@ class BatchJudge(Judge):
 
         Args:
             jobs: Task and program.
-            done: Told the position of each job and what came of it.
+            done: Called with the position of each job and its outcome.
             precision: How narrow intervals must be; at `correct` the programs of a batch are judged side by side.
 
         Raises:
@@ -90,3 +94,59 @@ class BatchJudge(Judge):
                 return self._pools[key]
 
             return self._extras.compare(case, evaluation, pool)
+
+
+class PooledJudge(BatchJudge):
+    """A judge for many programs of few tasks: they share their task's oracle and seed.
+
+    The records hold a commitment to the seed and no seed, because the pool goes on after each of them.
+    """
+
+    def evaluate_each(
+        self,
+        jobs: Sequence[tuple[Task, str]],
+        done: Callable[[int, Outcome], None],
+        *,
+        precision: Precision = "training",
+    ) -> None:
+        """Judge programs in parts of one task each, what several parts compile side by side before them.
+
+        See `BatchJudge.evaluate_each`.
+        """
+        for window in _windows(_parts(jobs), self.settings.max_pools):
+            self.precompile([jobs[index] for part in window for index in part], precision=precision)
+            for part in window:
+                try:
+                    found: Sequence[Outcome] = self.evaluate_many([jobs[index] for index in part], precision=precision)
+                except TaskError:  # perhaps beside one of them only
+                    found = [self._alone(*jobs[index], precision) for index in part]
+                for index, outcome in zip(part, found, strict=True):
+                    done(index, outcome)
+
+    def take_disclosed(self) -> dict[str, str]:
+        """Return the seeds (hex) of pools that retired since the last call, by their commitments, and forget them."""
+        with self._lock:
+            seeds, self._disclosed = self._disclosed, {}
+            return seeds
+
+    def _alone(self, task: Task, source: str, precision: Precision) -> Outcome:
+        try:
+            return self.evaluate(task, source, precision=precision)
+        except TaskError as error:
+            return error
+
+
+def _parts(jobs: Sequence[tuple[Task, str]]) -> list[list[int]]:
+    parts: list[list[int]] = []
+    for index, (task, _) in enumerate(jobs):
+        last = parts[-1] if parts else []
+        if last and len(last) < _TOGETHER and jobs[last[0]][0].source == task.source:
+            last.append(index)
+        else:
+            parts.append([index])
+    return parts
+
+
+def _windows(parts: Sequence[list[int]], most: int) -> list[list[list[int]]]:
+    """Group parts, so many that the pools of their tasks are kept."""
+    return [list(parts[start : start + most]) for start in range(0, len(parts), most)]

@@ -1,4 +1,4 @@
-"""Candidates that are begun together: how jobs are divided, which pool a candidate has, and how what was begun ends."""
+"""Candidates that are begun together: how jobs are divided, which pool each has, and how each is ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cudal1_env.records import Evaluation
 
 
 def pool_key(case: Case, seed: bytes | None) -> tuple[str, str]:
-    """How a pool is called: by its task, and by its seed where somebody chose that.
+    """Return the key of a pool: its task, and its seed if the caller chose one.
 
     Verdicts without a clock have a pool of their own: no timed verdict has the secrets that they have.
     """
@@ -40,7 +40,7 @@ def parts(tasks: Sequence[str], *, max_jobs: int, max_tasks: int) -> Iterator[li
 
 
 def close_arms(begun: Sequence[Future[Built | Evaluation]]) -> None:
-    """Wait until all is built, and kill what lives of it."""
+    """Wait until every candidate is built, and kill the living ones."""
     wait(begun)
     for one in begun:
         if one.exception() is None and isinstance(built := one.result(), Built) and built.arm is not None:
@@ -48,18 +48,18 @@ def close_arms(begun: Sequence[Future[Built | Evaluation]]) -> None:
 
 
 def too_large(case: Case, error: NoRoomError | TooLargeError) -> TooLargeError:
-    """Say that a task is too large for this GPU, where nothing else was kept."""
+    """Return the error for a task that is too large for this GPU even when nothing else is kept."""
     if isinstance(error, TooLargeError):
         return error
     return TooLargeError(
-        f"{case.task.id}: expected room on the GPU for its inputs, answers and both programs, there was none though "
-        f"the judge kept nothing else ({error})"
+        f"{case.task.id}: the GPU has too little memory for its inputs, answers and both programs, although the judge "
+        f"keeps nothing else ({error})"
     )
 
 
 @contextlib.contextmanager
 def faults_named(device: Device) -> Generator[None]:
-    """Within, what the device raises is told as what it is.
+    """Turn failures of the device inside the block into errors of the machine.
 
     Raises:
         NoRoomError: There is too little memory.
@@ -70,6 +70,6 @@ def faults_named(device: Device) -> Generator[None]:
     except device.faults as error:
         kind = NoRoomError if device.out_of_room(error) else MachineError
         raise kind(
-            f"expected the GPU to work for the judge, got {type(error).__name__}: {error}; start a new process, "
+            f"the GPU failed in the judge with {type(error).__name__}: {error}; start a new process, "
             "on another GPU if it goes on"
         ) from error

@@ -1,4 +1,4 @@
-"""The judge: leads one candidate from its text to its record, through the rooms of this package."""
+"""The judge: takes a candidate from its text to its record, through the rooms of this package."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Judge:
         self._lock = threading.RLock()
 
     def learn(self, audit: AuditReport) -> None:
-        """Take from an audit how much of each task's inputs matters, and each tightened task's error factor.
+        """Take the input sensitivity of each task from an audit, and the error factor of each tightened task.
 
         The starter suite's is known.
         """
@@ -144,7 +144,7 @@ class Judge:
         wanted: Sequence[tuple[Case, bytes | None]],
         precompilations: ThreadPoolExecutor | None = None,
     ) -> Generator[tuple[int, Outcome]]:
-        """Begin candidates side by side, then end one at a time; yield the place of each and what came of it.
+        """Begin candidates side by side, then end one at a time; yield the position of each with its outcome.
 
         Close the generator: what it began and did not end is killed then.
 
@@ -264,7 +264,7 @@ class Judge:
         return pool
 
     def _allot(self, pool: Pool) -> None:
-        """Let a pool keep what the others leave; they keep half of all at most, those used last."""
+        """Give a pool the memory that the others leave; the others keep at most half of all, those used last first."""
         most = self.device.pool_bytes(self.settings.pool_bytes)
         others = [one for one in self._pools.values() if one is not pool]
         taken = sum(one.size_bytes for one in others)
@@ -305,7 +305,7 @@ class Judge:
             )
 
     def _settings_for(self, case: Case) -> JudgeSettings:
-        """The settings, with the task's own error factor where an audit found a smaller one necessary.
+        """Return the settings, with the task's own error factor if an audit found a smaller one necessary.
 
         Without a clock all outputs are compared whole.
         """
@@ -397,7 +397,7 @@ class Judge:
         return built
 
     def _ended(self, begun: Built | Evaluation, pool: Pool, seed: bytes | None) -> Evaluation:
-        """Return the verdict on what was begun."""
+        """Return the verdict on a candidate that was begun."""
         return begun if isinstance(begun, Evaluation) else self._measured(begun, pool, seed)
 
     def _thin_out(self, begun: Sequence[Built | Evaluation]) -> None:
@@ -478,7 +478,7 @@ class Judge:
         return held and replace(held, own_bytes=held.own_bytes + pool.oracle.held_bytes())
 
     def _check_health(self, before: Held | None, pool: Pool) -> None:
-        """Make sure that the device is as it was: every process of the candidate is dead. A few milliseconds.
+        """Check that the device is as it was before the candidate, which is dead. Takes milliseconds.
 
         Args:
             before: What was held before the candidate's trials; None where that is not counted.
@@ -490,7 +490,7 @@ class Judge:
         if before is None:
             return
         if not self.device.computes():
-            raise MachineError("expected the GPU to add up right after a candidate, it did not; do not use this GPU")
+            raise MachineError("the GPU gave an incorrect sum after a candidate was judged; do not use this GPU")
         beyond = await_memory(before, lambda: self._held(pool) or before)
         check_returned(beyond, self.device.foreign_processes(self._own_pids(None)) if beyond else 0)
 

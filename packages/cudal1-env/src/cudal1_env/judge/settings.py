@@ -19,18 +19,18 @@ class JudgeSettings(BaseModel):
     arithmetic: Literal["strict", "tf32"] = "strict"
     """`tf32` lets both arms round the factors of products to TF32, and so widens the tolerance; GPUs only."""
     baselines: tuple[Literal["all"] | BaselineName, ...] = ()
-    """Other ways to run the reference against which right programs are measured; `all` leaves out
+    """Other ways to run the reference against which correct programs are measured; `all` leaves out
     `compile-max-autotune`, which takes minutes for a task. Each is measured once for each task, machine and version."""
     policy: Literal["strict", "kernelbench"] = "strict"
     """`kernelbench` adds a second verdict to each record, by KernelBench's rules: the constructor's weights, its
     tolerance, no clock. Status, speedup and reward stay those of `strict`."""
     profile: Literal["report", "always", "never"] = "report"
-    """When an untimed call of a right program finds out what ran: at `report` precision, because it takes as long as
+    """When a correct program is profiled in an untimed call: at `report` precision, because that takes as long as
     another start of the program."""
     require_sandbox: tuple[str, ...] = ()
     """Sandbox layers without which the judge refuses to work; the rest is used where the machine has it."""
     oracle_timeout_s: float = Field(default=300.0, gt=0)
-    """Limit for each thing that the reference is asked: its import, a call, a set of inputs with float64 answers."""
+    """Limit for each request to the reference: its import, a call, a set of inputs with float64 answers."""
     build_timeout_s: float = Field(default=180.0, gt=0)
     """Limit for importing a candidate, compilation included (a C++ extension takes 30 s on an idle core)."""
     warmup_timeout_s: float = Field(default=60.0, gt=0)
@@ -38,7 +38,7 @@ class JudgeSettings(BaseModel):
     baseline_warmup_timeout_s: float = Field(default=300.0, gt=0)
     """The same for a baseline, whose text is the task's: a network of a hundred layers compiles for minutes."""
     call_timeout_factor: float = Field(default=1000.0, gt=1)
-    """A timed call may take this many times the reference's latency (the paper's rule) ..."""
+    """Limit of a timed call, as a multiple of the reference's latency (the paper's rule) ..."""
     call_timeout_s: float = Field(default=5.0, gt=0)
     """... but not longer than this, or four times the reference's latency where that is more."""
     memory_bytes: int = Field(default=8 << 30, gt=0)
@@ -47,6 +47,9 @@ class JudgeSettings(BaseModel):
     """Size of a worker's private temporary folder."""
     max_processes: int = Field(default=256, gt=0)
     """Processes and threads of one worker (compilers run in it)."""
+    build_store_bytes: int = Field(default=8 << 30, ge=0)
+    """Disk space for what programs compiled, kept between runs in the user's cache folder; 0 keeps nothing. A CUDA
+    extension takes about 7 MB."""
     pool_bytes: int = Field(default=2 << 30, gt=0)
     """Memory for input sets and answers, over all tasks; the oldest task's are dropped first."""
     max_pools: int = Field(default=12, ge=1)
@@ -69,8 +72,8 @@ class JudgeSettings(BaseModel):
     """The same on a GPU, for which others wait."""
     sample_ms: float = Field(default=8.0, gt=0)
     """On a CPU a pair repeats samples of one call until an arm's last about this long together."""
-    chain_ms: float = Field(default=1.0, gt=0)
-    """On a GPU a sample is a chain of calls that takes the reference about this long, the overhead left out, ..."""
+    chain_ms: float = Field(default=2.0, gt=0)
+    """On a GPU a sample is a chain of calls that takes the reference about this long at most, ..."""
     chain_training: int = Field(default=16, ge=1)
     """... of no more calls than this at `training` precision: each needs inputs and answers of its own;"""
     chain_report: int = Field(default=24, ge=1)

@@ -2,7 +2,7 @@
 
 - `answers`: mutants of a correct answer, as arrays, and how far each is off.
 - `programs`: the same mutants as programs, for the testing kit.
-- `spoiler`: one way to change any correct program.
+- `mutation`: lines that change any correct program.
 
 The task gate (`cudal1_env.campaigns.audit.mutants`) makes its own choice of `answers`, at random places. The lines that
 make a mutant of a program's text are in `cudal1_data.mutants`, which the corpus uses too.

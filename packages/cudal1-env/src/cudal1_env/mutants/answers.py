@@ -17,66 +17,65 @@ SHARE = 0.97
 """The part of a sum that is computed, where the rest is left out."""
 
 FACTOR = 1.01
-"""What answers are scaled by."""
-
+"""Factor by which answers are scaled."""
 
 SLIP = 0.01
-"""How far one wrong element is off, as a share of the answer's scale."""
+"""Error of one incorrect element, as a share of the answer's scale."""
 
 
-def constant(right: Array) -> Array | None:
+def constant(correct: Array) -> Array | None:
     """Return the mean of the finite elements everywhere; None for a single element, which is its own mean."""
-    finite = right[np.isfinite(right)]
-    if right.size < 2 or not finite.size:
+    finite = correct[np.isfinite(correct)]
+    if correct.size < 2 or not finite.size:
         return None
     mean: Any = finite.mean()
-    return np.full_like(right, mean if right.dtype.kind == "f" else round(float(mean)))
+    return np.full_like(correct, mean if correct.dtype.kind == "f" else round(float(mean)))
 
 
-def scaled(right: Array, factor: float) -> Array:
+def scaled(correct: Array, factor: float) -> Array:
     """Return the answer times a factor, integers rounded."""
-    return (right * factor if right.dtype.kind == "f" else np.rint(right * factor)).astype(right.dtype)
+    return (correct * factor if correct.dtype.kind == "f" else np.rint(correct * factor)).astype(correct.dtype)
 
 
-def one_wrong(right: Array, place: int, by: float) -> Array:
+def one_wrong(correct: Array, place: int, by: float) -> Array:
     """Return the answer with one element changed.
 
     Args:
-        right: The correct answer.
+        correct: The correct answer.
         place: Which element, in the flat answer.
         by: Added to a floating-point number. Of integers 0 and 1 are exchanged, others grow by 1.
     """
-    mutant = right.copy()
+    mutant = correct.copy()
     flat = mutant.reshape(-1)
-    if right.dtype.kind == "f":
+    if correct.dtype.kind == "f":
         flat[place] += by
     else:
         flat[place] = 1 - flat[place] if flat[place] in (0, 1) else flat[place] + 1
     return mutant
 
 
-def with_nan(right: Array, place: int) -> Array:
+def with_nan(correct: Array, place: int) -> Array:
     """Return the answer with NaN in one place of the flat answer."""
-    mutant = right.copy()
+    mutant = correct.copy()
     mutant.reshape(-1)[place] = np.nan
     return mutant
 
 
-def swapped_rows(right: Array, rows: int, one: int, other: int) -> Array:
+def swapped_rows(correct: Array, rows: int, one: int, other: int) -> Array:
     """Return the answer with two of its rows exchanged.
 
     >>> swapped_rows(np.arange(6).reshape(3, 2), 3, 0, 2).tolist()
     [[4, 5], [2, 3], [0, 1]]
 
     Args:
-        right: The correct answer.
+        correct: The correct answer.
         rows: Into how many rows it is divided.
         one: The first.
         other: The second.
     """
-    mutant = right.reshape(rows, -1).copy()
+    mutant = correct.reshape(rows, -1).copy()
     mutant[[one, other]] = mutant[[other, one]]
-    return mutant.reshape(right.shape)
+    return mutant.reshape(correct.shape)
 
 
 def rounded(values: Array, dtype: str) -> Array:

@@ -1,7 +1,7 @@
-"""Mutants of a right answer: what any checker must refuse. As programs, and as arrays for checkers that take arrays.
+"""Mutants of a correct answer: any checker must refuse them. As programs, and as arrays.
 
-A mutant may happen to be right: zeros where the answer is zero, exchanged rows where all rows are equal, the input
-where the task returns it. Whoever draws mutants for tasks of their own compares with the right answer first.
+A mutant may happen to be correct: zeros where the answer is zero, exchanged rows where all rows are equal, the input
+where the task returns it. Compare a mutant with the correct answer before you use it on another task.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ import numpy as np
 
 from cudal1_env.mutants import answers
 from cudal1_env.mutants.answers import FACTOR, SHARE, Array
-from cudal1_env.mutants.spoiler import Spoiler
+from cudal1_env.mutants.mutation import Mutation
 
 
 @dataclass(frozen=True)
 class _Mutant:
     """One mutant, as a program and as an array."""
 
-    program: Spoiler
+    program: Mutation
     """Changes any correct program."""
     answer: Callable[[Array, Array, Array], Array]
     """Makes the mutant of (correct answer, first input, answer to another input)."""
 
 
-def _text(name: str, threat: str, idea: str, output: str, *, inputs: str = "inputs", before: str = "") -> Spoiler:
-    """Return a mutant that changes each right output `y`, knowing the first input `x`."""
+def _text(name: str, threat: str, idea: str, output: str, *, inputs: str = "inputs", before: str = "") -> Mutation:
+    """Return a mutant that changes each correct output `y`, knowing the first input `x`."""
     code = f"""
 {before}
 def _forward(self, *inputs):
     x = next(value for value in inputs if isinstance(value, _torch.Tensor))
     return _each(lambda y: {output}, _right(self, *{inputs}))
 """
-    return Spoiler(name, threat, idea, code)
+    return Mutation(name, threat, idea, code)
 
 
 _ONE_ELEMENT = """
@@ -88,11 +88,11 @@ def _rows_exchanged(answer: Array) -> Array:
 _ALL = (
     _Mutant(
         _text("zeros", "H15", "Return zeros.", "_torch.zeros_like(y)"),
-        lambda right, values, other: np.zeros_like(right),
+        lambda correct, values, other: np.zeros_like(correct),
     ),
     _Mutant(
         _text("constant", "H16", "Return the mean.", "y.double().mean().to(y.dtype).expand_as(y).clone()"),
-        lambda right, values, other: _constant(right),
+        lambda correct, values, other: _constant(correct),
     ),
     _Mutant(
         _text(
@@ -101,11 +101,11 @@ _ALL = (
             "Return the input, repeated or cut to the output's shape.",
             "x.flatten().repeat(-(-y.numel() // x.numel()))[: y.numel()].reshape(y.shape).to(y.dtype)",
         ),
-        lambda right, values, other: np.resize(values, right.shape).astype(right.dtype),
+        lambda correct, values, other: np.resize(values, correct.shape).astype(correct.dtype),
     ),
     _Mutant(
-        Spoiler("another_input", "H06", "Return the answer to the inputs of the call before.", _ANOTHER),
-        lambda right, values, other: other,
+        Mutation("another_input", "H06", "Return the answer to the inputs of the call before.", _ANOTHER),
+        lambda correct, values, other: other,
     ),
     _Mutant(
         _text(
@@ -116,34 +116,34 @@ _ALL = (
             inputs="map(_cut, inputs)",
             before=_CUT,
         ),
-        lambda right, values, other: answers.scaled(right, SHARE),
+        lambda correct, values, other: answers.scaled(correct, SHARE),
     ),
     _Mutant(
         _text("scaled", "H19", "Return the answer times 1.01.", f"(y * {FACTOR}).to(y.dtype)"),
-        lambda right, values, other: answers.scaled(right, FACTOR),
+        lambda correct, values, other: answers.scaled(correct, FACTOR),
     ),
     _Mutant(
-        _text("one_element", "H17", "Return one element wrong.", "_one_element(y)", before=_ONE_ELEMENT),
-        lambda right, values, other: _wrong_element(right),
+        _text("one_element", "H17", "Change one element.", "_one_element(y)", before=_ONE_ELEMENT),
+        lambda correct, values, other: _wrong_element(correct),
     ),
     _Mutant(
         _text("exchanged_rows", "H17", "Exchange the first two rows.", "_exchanged(y)", before=_EXCHANGED),
-        lambda right, values, other: _rows_exchanged(right),
+        lambda correct, values, other: _rows_exchanged(correct),
     ),
     _Mutant(
         _text("half_precision", "H19", "Round the answer to half precision.", "y.half().to(y.dtype)"),
-        lambda right, values, other: answers.rounded(right, "float16").astype(right.dtype),
+        lambda correct, values, other: answers.rounded(correct, "float16").astype(correct.dtype),
     ),
     _Mutant(
         _text("nan", "H14", "Return NaN.", "_torch.full_like(y, float('nan'))"),
-        lambda right, values, other: np.full_like(right, np.nan),
+        lambda correct, values, other: np.full_like(correct, np.nan),
     ),
 )
 
-MUTANTS: Mapping[str, Spoiler] = MappingProxyType({one.program.name: one.program for one in _ALL})
+MUTANTS: Mapping[str, Mutation] = MappingProxyType({one.program.name: one.program for one in _ALL})
 """Mutants as programs, by name."""
 
 ANSWER_MUTANTS: Mapping[str, Callable[[Array, Array, Array], Array]] = MappingProxyType(
     {one.program.name: one.answer for one in _ALL}
 )
-"""The same as functions of (right answer, first input, answer to another input), arrays of floating-point numbers."""
+"""The same as functions of (correct answer, first input, answer to another input), arrays of floating-point numbers."""

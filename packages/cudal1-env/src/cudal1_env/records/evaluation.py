@@ -17,7 +17,7 @@ from cudal1_env.records.values import PROTOCOL_VERSION, NonNegative, Positive, P
 
 
 class OutputError(BaseModel):
-    """The worst element seen of one output on one distribution of inputs: its error next to what it may err."""
+    """The worst element of one output on one distribution of inputs: its error and its tolerance."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -25,9 +25,9 @@ class OutputError(BaseModel):
     """Position among the outputs."""
     error: float
     """Its difference from the float64 answer, over the answer's largest element, in two digits; NaN where finite masks
-    differ. The share of wrong elements for integers."""
+    differ. The share of incorrect elements for integers."""
     tolerance: NonNegative
-    """What this element may err, on the same scale."""
+    """Tolerance of this element, on the same scale."""
     reference_error: NonNegative
     """The reference's own largest error on such inputs, on the same scale."""
     distribution: str = "own"
@@ -71,9 +71,9 @@ class Evaluation(BaseModel):
     source_sha256: str
     """Hash of the candidate's program."""
     status: Status
-    """What became of it."""
+    """Outcome of the evaluation."""
     message: str
-    """One human sentence: what was expected, what came, what to do."""
+    """One sentence for people: what is wrong, with its value, and what to do."""
     speedup: Speedup | None = None
     """Against `eager`; None unless CORRECT (or UNSTABLE, IMPOSSIBLE, where it is evidence), and None at `correct`
     precision."""
@@ -98,12 +98,12 @@ class Evaluation(BaseModel):
     roofline_fraction: NonNegative | None = Field(default=None, validation_alias=also_old("roofline_fraction"))
     """Roofline over the candidate's latency: 1.0 is bound by memory bandwidth."""
     errors: tuple[OutputError, ...] = ()
-    """Largest error seen for each output tensor."""
+    """The worst element of each output tensor."""
     weights: Literal["loaded", "seeded"] | None = None
     """`loaded`: values of the judge's choice went into both arms; None where the reference has no state, or the program
     failed before. `seeded` is in old records only: names differed, both arms kept the constructor's values."""
     precision: Precision
-    """How narrow the interval had to be; at `correct` nothing was timed, and there is none."""
+    """Precision of the interval; at `correct` nothing is timed, and there is no interval."""
     trials: int = Field(default=0, ge=0, validation_alias=also_old("trials"))
     """Trials (fresh worker pairs) that were measured."""
     pairs: int = Field(default=0, ge=0, validation_alias=also_old("pairs"))
@@ -115,31 +115,31 @@ class Evaluation(BaseModel):
     reference_alone_ms: tuple[tuple[float, float], ...] = ()
     """For each trial the reference's median latency alone: before the pairs, and after the candidate's death."""
     reference_shares: tuple[float, ...] = ()
-    """For each trial how much of the reference's latency in the pairs counts; below 1 where it was faster alone."""
+    """For each trial the share of the reference's latency in the pairs that counts; below 1 if it was faster alone."""
     overhead_ms: NonNegative | None = None
     """L: subtracted from every call of both arms: release, flag and read, estimated on the reference (median trial)."""
     stealable_ms: NonNegative | None = None
-    """h: how much of it a candidate could use for its own work at most; added to its latency in `rewarded_low`."""
+    """h: maximum part of L that a candidate could use for its own work; added to its latency in `rewarded_low`."""
     constant_ms: NonNegative | None = None
-    """How long writing takes what is the same in each call's outputs; added as well, since a program may keep a stock
-    of outputs in which it stands already."""
+    """Milliseconds for moving what of the outputs comes again with other inputs; added as well, since a program may
+    keep a stock of outputs that hold it already."""
     calls: int = Field(default=0, ge=0)
     """Timed calls of the candidate, each checked on a secret sample; at `correct` precision its compared calls,
     none of them timed."""
     full_checks: int = Field(default=0, ge=0)
     """Of these, the calls whose whole outputs were compared."""
     profile: Profile | None = None
-    """What a call of the candidate ran, from a call that was not timed; None where none was made or it failed."""
+    """Kernels of one untimed call of the candidate; None if it was not profiled or the profile failed."""
     profile_note: str = ""
-    """Why a profile that was to be made is missing."""
+    """Why a requested profile is missing."""
     kernelbench: KernelBench | None = None
     """The verdict by KernelBench's rules; None where it was not asked for, or the program could not be imported."""
     seconds: Seconds = Field(default_factory=Seconds)
     """Where the time went."""
     machine: Machine | None = None
-    """What it ran on; None when the candidate never got that far."""
+    """The machine; None if the candidate was rejected before it ran."""
     gpu_states: tuple[tuple[GpuState, ...], ...] = ()
-    """For each trial what the driver said after each pair; empty on a CPU."""
+    """For each trial the state of the GPU after each pair; empty on a CPU."""
     foreign_gpu_processes: int = Field(default=0, ge=0, validation_alias=also_old("foreign_gpu_processes"))
     """Number of foreign processes on the GPU at the start; if non-zero, treat timings as unreliable."""
     sandbox: tuple[str, ...] = ()
@@ -152,8 +152,13 @@ class Evaluation(BaseModel):
     """The seed (hex), once it will never be used again; see `Judge.retire`."""
     first_set: int = Field(default=2, ge=2)
     """Number of the first input set under the seed that its trials were timed on: other trials had the earlier ones."""
+    salt: str | None = None
+    """What the client of a service drew this verdict with; None where no service was asked."""
+    ordinal: int | None = Field(default=None, ge=1)
+    """Number of this verdict among those that the service made for the same client, task, program and precision:
+    above 1 it was drawn again. None where no service was asked."""
     marks: tuple[str, ...] = ()
-    """What must be known of where the program comes from; `trained_on_test`: its writer learnt from test data."""
+    """Provenance of the program; `trained_on_test`: its policy was trained on test data."""
     stderr: str = ""
     """The end of what the candidate wrote to its error stream (untrusted text)."""
 
@@ -162,16 +167,18 @@ class Evaluation(BaseModel):
         measured = (self.speedup, self.rewarded_low, self.reference, self.candidate)
         if self.precision == "correct":
             if any(one is not None for one in measured) or self.speedups:
-                raise ValueError("expected neither speedups nor latencies at `correct` precision, which times nothing")
+                raise ValueError(
+                    "a record at `correct` precision, which times nothing, has neither speedups nor latencies"
+                )
         elif self.status is Status.CORRECT and (
             self.speedup is None or self.reference is None or self.candidate is None
         ):
-            raise ValueError("expected speedup and both latencies with CORRECT")
+            raise ValueError("a CORRECT record needs a speedup and both latencies")
         evidence = (Status.CORRECT, Status.IMPOSSIBLE, Status.UNSTABLE, Status.TAMPERING)
         if self.status not in evidence and (self.speedup is not None or self.speedups):
-            raise ValueError(f"expected no speedup with {self.status}")
+            raise ValueError(f"a record with status {self.status} has no speedup")
         if self.strongest is not None and self.speedup is None:
-            raise ValueError("expected a speedup against eager beside one against the strongest baseline")
+            raise ValueError("a record with a speedup against the strongest baseline needs one against eager")
         return self
 
     @property

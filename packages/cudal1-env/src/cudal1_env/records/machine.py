@@ -1,4 +1,4 @@
-"""What an evaluation ran on, and where its time went."""
+"""The machine of an evaluation, and its seconds by phase."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cudal1_env.records.values import Device, NonNegative
 
 
 class Machine(BaseModel):
-    """What the evaluation ran on."""
+    """The machine of an evaluation."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -19,7 +19,7 @@ class Machine(BaseModel):
     cores: int = Field(ge=1)
     """CPU cores that the judge may use."""
     core: int | None = None
-    """Core to which both arms were held; None where it could not be done."""
+    """Core to which both arms were pinned; None if they could not be."""
     kernel: str
     """Operating system kernel."""
     python: str
@@ -46,11 +46,11 @@ class GpuState(BaseModel):
     celsius: int
     """Temperature."""
     throttled: tuple[str, ...] = ()
-    """What held the clocks back."""
+    """Reasons for which the clocks were throttled."""
 
 
 class Seconds(BaseModel):
-    """Where the time of one evaluation went, in seconds."""
+    """Seconds of one evaluation by phase."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -63,8 +63,8 @@ class Seconds(BaseModel):
     wait_s: NonNegative = 0.0
     """Waiting for the device's lease."""
     lease_s: NonNegative = 0.0
-    """Holding it: everything below, oracle included as far as this evaluation waited for it then, and the check that
-    the device is as it was."""
+    """Holding it: everything below, oracle included as far as this evaluation waited for it then, and the health
+    check of the device."""
     oracle_s: NonNegative = 0.0
     """Making inputs and float64 answers that this evaluation had to wait for."""
     warmup_s: NonNegative = 0.0
@@ -74,6 +74,6 @@ class Seconds(BaseModel):
     baselines_s: NonNegative = 0.0
     """Measuring baselines of this task that were not kept yet."""
     profile_s: NonNegative = 0.0
-    """Finding out what ran."""
+    """Profiling the candidate."""
     kernelbench_s: NonNegative = 0.0
     """Judging by KernelBench's rules, too."""

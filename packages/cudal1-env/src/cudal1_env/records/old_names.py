@@ -1,4 +1,4 @@
-"""Names that fields had in records of protocol 1: such records are in docs/results, and stay readable."""
+"""Old names of renamed fields: records and audits that are published with them stay readable."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ OLD_NAMES = {
     "pairs": "rounds",
     "samples_ms": "turns_ms",
     "foreign_gpu_processes": "strangers",
+    "influential": "mattered",
+    "max_sets": "most_sets",
 }
 """The old name of each field that was renamed."""
 

@@ -1,4 +1,4 @@
-"""What ran in a call of a program."""
+"""Profile of a program: the kernels of one untimed call."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Kernel(BaseModel):
 
 
 class Profile(BaseModel):
-    """What ran in a call that was made for this alone. It is the worker's word and decides nothing."""
+    """Kernels of one call made for profiling only. The worker reports them; they decide nothing."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -20,10 +20,10 @@ def read_record(path: Path) -> Evaluation:
         # Not splitlines: a program's text may hold characters that it takes for the end of a line.
         lines = path.read_text(encoding="utf-8").strip().split("\n")
     except OSError as error:
-        raise RecordError(f"expected a record in {path}, cannot read it: {error}") from error
+        raise RecordError(f"cannot read the record {path}: {error}") from error
     for text in ("\n".join(lines), lines[-1]):
         try:
             return Evaluation.model_validate_json(text)
         except ValidationError:
             continue
-    raise RecordError(f"expected {path} to hold one evaluation as JSON (what `cudal1-env evaluate --json` prints last)")
+    raise RecordError(f"{path} holds no evaluation; save the JSON that `cudal1-env evaluate --json` prints last")

@@ -25,7 +25,7 @@ class Form(Generic[Line]):
     name: str
     """What the file belongs to, for messages: `a sweep`."""
     head: bytes
-    """How every line begins; a last line that a kill cut off is told from other text by it."""
+    """Text with which every line begins; it distinguishes a last line that was cut off from other text."""
     read: Callable[[bytes], Line | None]
     """Reads a line; None for one that holds no result, such as a summary. Raises ValueError for other text."""
     write: Callable[[Line], bytes]
@@ -51,7 +51,7 @@ def form_of(
 
 
 class ResultsFile(Generic[Line]):
-    """Results on the disk; what is known already is not worked out again.
+    """Results on the disk; known ones are not computed again.
 
     Args:
         path: The file; made with its folder when the first line comes. None keeps the lines in memory.
@@ -87,7 +87,7 @@ class ResultsFile(Generic[Line]):
 
     @property
     def known(self) -> list[Line]:
-        """All that is known: lines of `known` files, then those of the file."""
+        """All known results: lines of `known` files, then those of the file."""
         return [*self._others, *self.lines]
 
     def add(self, line: Line) -> Line:
@@ -117,7 +117,7 @@ def read_results(path: Path, form: Form[Line], asked: tuple[str, ...] | None = N
 
 
 def _resumed(path: Path, form: Form[Line], asked: tuple[str, ...] | None) -> list[Line]:
-    """Read the file of a campaign that goes on behind its lines.
+    """Read the file of a campaign that resumes after its last line.
 
     Taken off its end is what is no result: a line that a kill cut off, and a summary. A document becomes lines.
     """
@@ -175,7 +175,7 @@ def _check(path: Path, lines: Sequence[Line], form: Form[Line], asked: tuple[str
     for line in lines if asked is not None else ():
         found = form.conditions(line)
         if found != asked:
-            raise RecordError(f"expected results of {', '.join(asked or ())} in {path}, got {', '.join(found)}; {fix}")
+            raise RecordError(f"{path} holds results of {', '.join(found)}, not of {', '.join(asked or ())}; {fix}")
 
 
 def _is_cut_off(text: bytes, head: bytes) -> bool:

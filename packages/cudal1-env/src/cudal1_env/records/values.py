@@ -25,7 +25,7 @@ class Status(StrEnum):
     """What became of a candidate."""
 
     CORRECT = "CORRECT"
-    """Every output that was looked at was right; `speedup` says how fast, except at `correct` precision."""
+    """Every compared output was correct; `speedup` says how fast, except at `correct` precision."""
     NO_CODE = "NO_CODE"
     """The answer holds no program, or the program defines no `ModelNew`."""
     SYNTAX_ERROR = "SYNTAX_ERROR"

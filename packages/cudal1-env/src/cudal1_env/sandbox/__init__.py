@@ -5,6 +5,7 @@ The layers themselves are entered inside, in `cudal1_worker.sandbox`.
 
 from __future__ import annotations
 
+from cudal1_env.sandbox.advice import advice
 from cudal1_env.sandbox.cgroup import Cage, CgroupUnavailable
 from cudal1_env.sandbox.layers import (
     available_layers,
@@ -17,6 +18,7 @@ from cudal1_env.sandbox.layers import (
 __all__ = [
     "Cage",
     "CgroupUnavailable",
+    "advice",
     "available_layers",
     "clean_environment",
     "default_spec",

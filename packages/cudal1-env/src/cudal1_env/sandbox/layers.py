@@ -20,7 +20,7 @@ from cudal1_env.records import Device
 _PROBE_TIMEOUT_S = 60
 
 _EXPLOITS = Path(__file__).resolve().parents[1] / "testing" / "exploits"
-"""There in an installed package only. Its honest programs are right answers to some tasks of the starter suite."""
+"""There in an installed package only. Its honest programs are correct answers to some tasks of the starter suite."""
 
 KEPT_VARIABLES = (
     "PATH",

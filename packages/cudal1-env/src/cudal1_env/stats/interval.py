@@ -1,4 +1,4 @@
-"""From trials to a speedup with a 95 % interval that may be looked at more than once."""
+"""From trials to a speedup with a 95 % interval that may be computed more than once."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cudal1_env.stats.trial_samples import TrialSamples, centre
 _minimize: Any = optimize.minimize_scalar  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 ALPHA = 0.05
-"""Chance that the interval that is reported misses the truth, over all looks together."""
+"""Probability that the reported interval misses the truth, over all looks together."""
 
 SMALLEST_SPREAD = 0.001
-"""No calibration is believed to show less than this: process pairs differed by 0.2 to 1.2 % where it was measured."""
+"""Lower bound of a calibrated spread: measured process pairs differed by 0.2 to 1.2 %."""
 
 PRIOR_WEIGHT = 4.0
-"""Most degrees of freedom that the calibrated spread may count for against the scatter of several trials.
+"""Maximum degrees of freedom of the calibrated spread against the scatter of several trials.
 
 Tasks differ in their spread. Where a task's is twice (three times) the machine's, `report` misses the truth in 4 %
 (9 %) of simulations with this bound and in 10 % (19 %) without; where it is the machine's own, the bound makes the
@@ -62,7 +62,7 @@ def alpha_at(look: int, *, final: bool, alpha: float = ALPHA) -> float:
 
     Args:
         look: Counted from 1.
-        final: No further look will follow, whatever this one shows.
+        final: No further look will follow.
         alpha: What all looks spend together.
 
     Raises:
@@ -97,7 +97,7 @@ def estimate(
         trials: At least one, each of at least two pairs.
         spread: The machine's, from `calibrate_spread`.
         look: How many times the data of this evaluation have been looked at, this time included.
-        final: No further look will follow, whatever this one shows.
+        final: No further look will follow.
 
     Raises:
         ValueError: No trial, a trial of fewer than two pairs, or arms so far apart that no ratio can be formed.

@@ -24,9 +24,9 @@ class StopRule:
     half_width: float
     """A look stops when the interval's half-width on the log scale is at most this (0.03 is about 3 %)."""
     loses_below: float | None = None
-    """A look stops when the interval's upper end is below this: it is plain that the candidate loses. None: never."""
+    """A look stops when the interval's upper end is below this: the candidate is certainly slower. None: never."""
     min_pairs: int = 8
-    """Least pairs in each trial, however tight the budget: four know their noise so badly that their interval is
+    """Minimum pairs in each trial, for any budget: four estimate their noise so badly that their interval is
     twice as wide as that of eight."""
 
     def __post_init__(self) -> None:
@@ -37,7 +37,7 @@ class StopRule:
 
     @property
     def min_trials(self) -> int:
-        """Least trials, however tight the budget."""
+        """Minimum number of trials, for any budget."""
         return self.looks[0][0]
 
     @property

@@ -17,19 +17,19 @@ TRIM = 0.2
 CAUTION = 0.75
 """Standard errors of the lag-one autocorrelation that are added to it: the least that holds 5 % at a memory of 0.6."""
 
-MOST_AUTOCORRELATION = 0.5
+MAX_AUTOCORRELATION = 0.5
 """Largest autocorrelation that is allowed for.
 
 With 0.9 one in a hundred intervals of eight pairs reached from half to twice the truth, because chance alone makes
 eight values look like that. With 0.5 such intervals are a tenth as wide, and 3 % of them miss the truth even where
-neighbouring turns of an arm are correlated by 0.6 (`tests/env/test_stats.py`). Pairs that were measured are not
+neighbouring samples of an arm are correlated by 0.6 (`tests/env/stats/test_stats.py`). Pairs that were measured are not
 correlated (-0.13 to 0.09 in the mean, over the trials of each `docs/results/judge_c*`).
 """
 
 
 @dataclass(frozen=True)
 class TrialSamples:
-    """Turns of one fresh pair of workers: pair i holds `reference_ms[i]` and `candidate_ms[i]`, in order of time.
+    """Samples of one fresh pair of workers: pair i holds `reference_ms[i]` and `candidate_ms[i]`, in order of time.
 
     Raises:
         ValueError: The arms differ in length, or a time is not positive and finite.
@@ -39,26 +39,26 @@ class TrialSamples:
     """
 
     reference_ms: tuple[float, ...] = ()
-    """Mean latency of a call of the reference in each turn, in milliseconds."""
+    """Mean latency of a call of the reference in each sample, in milliseconds."""
     candidate_ms: tuple[float, ...] = ()
-    """Mean latency of a call of the candidate in each turn, in milliseconds."""
+    """Mean latency of a call of the candidate in each sample, in milliseconds."""
 
     def __post_init__(self) -> None:
         if len(self.reference_ms) != len(self.candidate_ms):
             raise ValueError(
-                f"expected as many turns of the candidate as of the reference, got {len(self.candidate_ms)} and "
-                f"{len(self.reference_ms)}; add turns in pairs"
+                f"expected as many samples of the candidate as of the reference, got {len(self.candidate_ms)} and "
+                f"{len(self.reference_ms)}; add samples in pairs"
             )
         check_times(self.reference_ms, name="reference_ms")
         check_times(self.candidate_ms, name="candidate_ms")
 
     @property
     def pairs(self) -> int:
-        """Number of pairs of turns."""
+        """Number of paired samples."""
         return len(self.reference_ms)
 
     def add(self, reference_ms: float, candidate_ms: float) -> TrialSamples:
-        """Return this trial with one more pair of turns at its end."""
+        """Return this trial with one more pair of samples at its end."""
         return TrialSamples((*self.reference_ms, reference_ms), (*self.candidate_ms, candidate_ms))
 
     def first(self, pairs: int) -> TrialSamples:
@@ -88,7 +88,7 @@ def check_times(times_ms: Iterable[float], *, name: str) -> None:
         if not (math.isfinite(time_ms) and time_ms > 0.0):
             raise ValueError(
                 f"expected positive finite milliseconds, got {time_ms!r} as {name}[{position}]; "
-                "leave out a turn that could not be timed"
+                "leave out a sample that could not be timed"
             )
 
 
@@ -107,18 +107,18 @@ class Centre:
 def centre(trial: TrialSamples, *, caution: float = CAUTION) -> Centre:
     """Return the trimmed mean of a trial's log ratios, with a standard error that autocorrelation does not fool.
 
-    The turns of a pair are neighbours in time and run in random order, so what the machine does to both arms alike
+    The samples of a pair are neighbours in time and run in random order, so what the machine does to both arms alike
     (slow drift, noisy neighbours) nearly cancels and leaves errors of random sign. What stays within one arm is met
     thus, for n pairs with log ratios d and g = floor(TRIM n):
 
     - centre: mean of d without its g smallest and g largest values. In simulations of 20 pairs its error is 7 % larger
-      than the plain mean's on normal noise, and 7 times smaller with spikes of 30 % in 5 % of the turns. (The median
+      than the plain mean's on normal noise, and 7 times smaller with spikes of 30 % in 5 % of the samples. (The median
       loses 22 %; Hodges and Lehmann's estimate 4 %, but it has no simple error under autocorrelation.)
     - variance: s_w^2 / (n (1 - 2 g / n)^2) x (1 + r) / (1 - r). s_w^2 is the variance of d after its ends are pulled
       in to the nearest value kept (Tukey and McLaughlin 1963; Yuen 1974); the second factor is the loss of
       information in a first-order autoregression (Bartlett 1935).
     - r: lag-one autocorrelation of those values, plus 1 / n against its known bias, plus `caution` / sqrt(n) because
-      few turns know an autocorrelation badly; held to 0 <= r <= MOST_AUTOCORRELATION.
+      few samples estimate an autocorrelation badly; held to 0 <= r <= MAX_AUTOCORRELATION.
     - degrees of freedom: (n - 2 g - 1) / sqrt((1 + r) / (1 - r)), at least 1. The root is a choice: with none,
       intervals are too narrow under autocorrelation of 0.6; with the whole factor, those of 8 pairs are too wide.
 
@@ -131,7 +131,7 @@ def centre(trial: TrialSamples, *, caution: float = CAUTION) -> Centre:
     """
     n = trial.pairs
     if n < 2:
-        raise ValueError(f"expected at least 2 pairs of turns in a trial, got {n}; measure more before estimating")
+        raise ValueError(f"expected at least 2 pairs of samples in a trial, got {n}; measure more before estimating")
     d = trial.log_ratios()
     cut = int(TRIM * n)
     ordered = np.sort(d)
@@ -142,7 +142,7 @@ def centre(trial: TrialSamples, *, caution: float = CAUTION) -> Centre:
     if squares == 0.0:
         return Centre(middle, 0.0, float(n - 2 * cut - 1))
     correlation = float(deviation[1:] @ deviation[:-1]) / squares + 1.0 / n + caution / math.sqrt(n)
-    correlation = min(max(correlation, 0.0), MOST_AUTOCORRELATION)
+    correlation = min(max(correlation, 0.0), MAX_AUTOCORRELATION)
     inflation = (1.0 + correlation) / (1.0 - correlation)
     variance = squares / (n - 1) / n / (1.0 - 2.0 * cut / n) ** 2 * inflation
     return Centre(middle, variance, max((n - 2 * cut - 1) / math.sqrt(inflation), 1.0))

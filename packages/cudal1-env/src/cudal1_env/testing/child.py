@@ -21,7 +21,7 @@ from cudal1_env.testing.under_test import Claim
 class ChildEvaluator:
     """Runs a command for each candidate, with three paths behind it: the task, the candidate, and where the claim goes.
 
-    The command judges, and writes a `Claim` as JSON. A command that ends without one has denied the candidate.
+    The command judges, and writes a `Claim` as JSON. A command that ends without one has rejected the candidate.
     """
 
     def __init__(self, command: Sequence[str], *, timeout_s: float = 300.0) -> None:

@@ -1,8 +1,8 @@
 """Noise as timing shows it, to simulate the judge without a clock: heavy tails, spikes, drift, memory, process shifts.
 
 A noise is a small pure function of a random generator: it returns what is added to the logarithm of the latency
-of each turn. A `NoiseModel` says where noises act: on the machine (along time, whichever arm runs), on an arm (along
-the turns of that arm alone), on a process (once for each trial). `MODELS` are the ones that cudal1's own
+of each sample. A `NoiseModel` says where noises act: on the machine (along time, whichever arm runs), on an arm (along
+the samples of that arm alone), on a process (once for each trial). `MODELS` are the ones that cudal1's own
 statistics are held to.
 """
 
@@ -20,10 +20,10 @@ from cudal1_env.stats.trial_samples import FloatArray, TrialSamples
 
 
 class Noise(Protocol):
-    """Anything that perturbs turns."""
+    """Anything that perturbs samples."""
 
-    def __call__(self, rng: np.random.Generator, turns: int, /) -> FloatArray:
-        """Return what is added to the log latency of `turns` turns in a row, shape (turns,)."""
+    def __call__(self, rng: np.random.Generator, samples: int, /) -> FloatArray:
+        """Return what is added to the log latency of `samples` samples in a row, shape (samples,)."""
         ...
 
 
@@ -34,9 +34,9 @@ class Lognormal:
     sigma: float
     """Standard deviation (0.01 is 1 %)."""
 
-    def __call__(self, rng: np.random.Generator, turns: int, /) -> FloatArray:
-        """Return the noise of `turns` turns."""
-        return self.sigma * rng.standard_normal(turns)
+    def __call__(self, rng: np.random.Generator, samples: int, /) -> FloatArray:
+        """Return the noise of `samples` samples."""
+        return self.sigma * rng.standard_normal(samples)
 
 
 @dataclass(frozen=True)
@@ -48,35 +48,35 @@ class HeavyTails:
     degrees_of_freedom: float
     """Few are heavy: the variance is infinite at 2 and below."""
 
-    def __call__(self, rng: np.random.Generator, turns: int, /) -> FloatArray:
-        """Return the noise of `turns` turns."""
-        return self.scale * rng.standard_t(self.degrees_of_freedom, turns)
+    def __call__(self, rng: np.random.Generator, samples: int, /) -> FloatArray:
+        """Return the noise of `samples` samples."""
+        return self.scale * rng.standard_t(self.degrees_of_freedom, samples)
 
 
 @dataclass(frozen=True)
 class Spikes:
-    """Now and then a turn is longer, by an exponentially distributed amount."""
+    """Now and then a sample is longer, by an exponentially distributed amount."""
 
     probability: float
-    """Chance that a turn is hit."""
+    """Chance that a sample is hit."""
     size: float
     """Mean of what is then added to the log latency (0.3 is about 30 %)."""
 
-    def __call__(self, rng: np.random.Generator, turns: int, /) -> FloatArray:
-        """Return the noise of `turns` turns."""
-        return np.where(rng.random(turns) < self.probability, rng.exponential(self.size, turns), 0.0)
+    def __call__(self, rng: np.random.Generator, samples: int, /) -> FloatArray:
+        """Return the noise of `samples` samples."""
+        return np.where(rng.random(samples) < self.probability, rng.exponential(self.size, samples), 0.0)
 
 
 @dataclass(frozen=True)
 class LinearDrift:
     """Latency that rises steadily, as when a machine heats up."""
 
-    per_turn: float
-    """Rise of the log latency from a turn to the next."""
+    per_sample: float
+    """Rise of the log latency from a sample to the next."""
 
-    def __call__(self, rng: np.random.Generator, turns: int, /) -> FloatArray:
-        """Return the noise of `turns` turns."""
-        return self.per_turn * np.arange(turns, dtype=np.float64)
+    def __call__(self, rng: np.random.Generator, samples: int, /) -> FloatArray:
+        """Return the noise of `samples` samples."""
+        return self.per_sample * np.arange(samples, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -84,28 +84,28 @@ class RandomWalk:
     """Latency that wanders off without return."""
 
     step: float
-    """Standard deviation of the step from a turn to the next."""
+    """Standard deviation of the step from a sample to the next."""
 
-    def __call__(self, rng: np.random.Generator, turns: int, /) -> FloatArray:
-        """Return the noise of `turns` turns."""
-        return np.cumsum(self.step * rng.standard_normal(turns))
+    def __call__(self, rng: np.random.Generator, samples: int, /) -> FloatArray:
+        """Return the noise of `samples` samples."""
+        return np.cumsum(self.step * rng.standard_normal(samples))
 
 
 @dataclass(frozen=True)
 class Autoregressive:
-    """Normal noise that remembers the turn before (AR(1)), stationary from the first turn."""
+    """Normal noise that remembers the sample before (AR(1)), stationary from the first sample."""
 
     sigma: float
-    """Standard deviation of one turn."""
+    """Standard deviation of one sample."""
     rho: float
-    """Correlation of neighbouring turns, between -1 and 1."""
+    """Correlation of neighbouring samples, between -1 and 1."""
 
-    def __call__(self, rng: np.random.Generator, turns: int, /) -> FloatArray:
-        """Return the noise of `turns` turns."""
-        values: list[float] = (self.sigma * rng.standard_normal(turns)).tolist()
+    def __call__(self, rng: np.random.Generator, samples: int, /) -> FloatArray:
+        """Return the noise of `samples` samples."""
+        values: list[float] = (self.sigma * rng.standard_normal(samples)).tolist()
         fresh = math.sqrt(1.0 - self.rho**2)
-        for turn in range(1, turns):
-            values[turn] = self.rho * values[turn - 1] + fresh * values[turn]
+        for sample in range(1, samples):
+            values[sample] = self.rho * values[sample - 1] + fresh * values[sample]
         return np.array(values)
 
 
@@ -114,9 +114,9 @@ class NoiseModel:
     """Where noises act; the noises of one place add up."""
 
     machine: tuple[Noise, ...] = ()
-    """Along time, on whichever arm runs: two turns a pair, their order drawn for each pair."""
+    """Along time, on whichever arm runs: two samples a pair, their order drawn for each pair."""
     arm: tuple[Noise, ...] = ()
-    """Along the turns of each arm, drawn for each arm apart."""
+    """Along the samples of each arm, drawn for each arm apart."""
     process: tuple[Noise, ...] = ()
     """Once for each arm and trial: what makes the same code in two processes differ."""
 
@@ -127,7 +127,7 @@ class NoiseModel:
 
         Args:
             rng: Source of randomness.
-            pairs: Pairs of turns.
+            pairs: Pairs of samples.
             ratio: True reference / candidate.
             latency_ms: Noiseless latency of the reference.
         """
@@ -147,10 +147,10 @@ class NoiseModel:
         return [self.trial(rng, pairs, ratio=ratio, latency_ms=latency_ms) for _ in range(count)]
 
 
-def _total(noises: Sequence[Noise], rng: np.random.Generator, turns: int) -> FloatArray:
-    total = np.zeros(turns)
+def _total(noises: Sequence[Noise], rng: np.random.Generator, samples: int) -> FloatArray:
+    total = np.zeros(samples)
     for noise in noises:
-        total = total + noise(rng, turns)
+        total = total + noise(rng, samples)
     return total
 
 
@@ -158,7 +158,7 @@ _SHIFT = Lognormal(0.003 / math.sqrt(2.0))
 """Two processes of this differ by 0.3 %."""
 
 TYPICAL = NoiseModel(arm=(Autoregressive(0.01, 0.3),), process=(_SHIFT,))
-"""An ordinary machine: 1 % a turn with a memory of 0.3, and 0.3 % from one pair of processes to the next."""
+"""An ordinary machine: 1 % a sample with a memory of 0.3, and 0.3 % from one pair of processes to the next."""
 
 MODELS: Mapping[str, NoiseModel] = MappingProxyType(
     {

@@ -1,4 +1,4 @@
-"""The programs of tests/exploits: attacks and their honest look-alikes, each with a header that says what it must get.
+"""The programs of tests/exploits: attacks and honest look-alikes, each with a header that states its status.
 
 Those that need a GPU lie in the folder `cuda`, and are called `cuda/NAME`.
 
@@ -71,7 +71,7 @@ class Program:
         return self.header.get("device", "cpu") in (device, "any")
 
     def task(self, device: Device = "cpu") -> Task:
-        """What it is judged on, at the size for a device."""
+        """Return its task, at the size for a device."""
         name = self.header["task"]
         folder = self.path.parents[1 if self._in_cuda else 0] / "tasks"
         return load_task(folder / name[5:] if name.startswith("file:") else name, device=device)
@@ -89,7 +89,7 @@ def exploits_folder() -> Path:
         if place.is_dir():
             return place
     raise FileNotFoundError(
-        f"expected the exploit programs in {' or '.join(map(str, places))}, found neither; "
+        f"found no exploit programs in {' or '.join(map(str, places))}; "
         "install the wheel of cudal1-env, or work in a whole checkout"
     )
 

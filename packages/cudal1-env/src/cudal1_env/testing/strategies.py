@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from cudal1_env.mutants import Array
+from cudal1_env.mutants.mutation import Mutation
 from cudal1_env.mutants.programs import ANSWER_MUTANTS, MUTANTS
-from cudal1_env.mutants.spoiler import Spoiler
 from cudal1_env.stats.trial_samples import TrialSamples
 from cudal1_env.testing import templates
 from cudal1_env.testing.noise import (
@@ -24,17 +24,17 @@ try:
     from hypothesis import strategies as st
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "expected hypothesis, which cudal1_env.testing.strategies draws with; install cudal1-env[testing]",
+        "cudal1_env.testing.strategies needs hypothesis; install cudal1-env[testing]",
         name="hypothesis",
     ) from error
 
 
-def mutants() -> st.SearchStrategy[Spoiler]:
-    """Return a strategy for mutants; `mutant.on(program)` is the spoilt program."""
+def mutants() -> st.SearchStrategy[Mutation]:
+    """Return a strategy for mutants; `mutant.on(program)` is the mutated program."""
     return st.sampled_from(list(MUTANTS.values()))
 
 
-def exploits() -> st.SearchStrategy[Spoiler]:
+def exploits() -> st.SearchStrategy[Mutation]:
     """Return a strategy for exploit templates with parameters; `exploit.on(program)` is the attack."""
     return st.one_of(
         st.builds(templates.honest_first, st.integers(1, 30)),
@@ -50,17 +50,17 @@ def exploits() -> st.SearchStrategy[Spoiler]:
 
 
 @st.composite
-def spoilt_answers(draw: st.DrawFn, right: Array, values: Array, other: Array) -> Array:
-    """Return a strategy for arrays that differ from a right answer; equivalent mutants are left out.
+def mutant_answers(draw: st.DrawFn, correct: Array, values: Array, other: Array) -> Array:
+    """Return a strategy for arrays that differ from a correct answer; equivalent mutants are left out.
 
     Args:
         draw: Given by hypothesis.
-        right: The right answer, floating-point numbers.
+        correct: The correct answer, floating-point numbers.
         values: The first input.
         other: The answer to another input, of the same shape.
     """
-    spoilt = [mutant(right, values, other) for mutant in ANSWER_MUTANTS.values()]
-    return draw(st.sampled_from([one for one in spoilt if not np.array_equal(one, right)]))
+    mutants = [mutant(correct, values, other) for mutant in ANSWER_MUTANTS.values()]
+    return draw(st.sampled_from([one for one in mutants if not np.array_equal(one, correct)]))
 
 
 def noises() -> st.SearchStrategy[Noise]:
@@ -70,7 +70,7 @@ def noises() -> st.SearchStrategy[Noise]:
         st.builds(Lognormal, sigma=small),
         st.builds(HeavyTails, scale=small, degrees_of_freedom=st.floats(2.0, 10.0)),
         st.builds(Spikes, probability=st.floats(0.0, 0.3), size=st.floats(0.0, 1.0)),
-        st.builds(LinearDrift, per_turn=st.floats(-0.01, 0.01)),
+        st.builds(LinearDrift, per_sample=st.floats(-0.01, 0.01)),
         st.builds(RandomWalk, step=st.floats(0.0, 0.02)),
         st.builds(Autoregressive, sigma=small, rho=st.floats(-0.95, 0.95)),
     )

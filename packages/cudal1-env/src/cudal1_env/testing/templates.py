@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from cudal1_env.mutants.spoiler import Spoiler
+from cudal1_env.mutants.mutation import Mutation
 
 
-def honest_first(calls: int = 5) -> Spoiler:
+def honest_first(calls: int = 5) -> Mutation:
     """Return a program that answers `calls` calls and then repeats the last answer."""
     code = f"""
 _kept = []
@@ -21,10 +21,10 @@ def _forward(self, *inputs):
     return _kept[-1]
 """
     idea = "Be honest while outputs are compared, and return the last of them ever after."
-    return Spoiler(f"honest_first({calls})", "H09", idea, code)
+    return Mutation(f"honest_first({calls})", "H09", idea, code)
 
 
-def kept_by_shape() -> Spoiler:
+def kept_by_shape() -> Mutation:
     """Return a program that keeps answers by the shapes of its inputs."""
     code = """
 _kept = {}
@@ -36,10 +36,10 @@ def _forward(self, *inputs):
         _kept[key] = _right(self, *inputs)
     return _kept[key]
 """
-    return Spoiler("kept_by_shape", "H28", "Keep outputs by the shape and dtype of the inputs.", code)
+    return Mutation("kept_by_shape", "H28", "Keep outputs by the shape and dtype of the inputs.", code)
 
 
-def kept_by_sample(elements: int = 8) -> Spoiler:
+def kept_by_sample(elements: int = 8) -> Mutation:
     """Return a program that keeps answers by a few rounded statistics of its first input."""
     code = f"""
 _kept = {{}}
@@ -53,10 +53,10 @@ def _forward(self, *inputs):
     return _kept[key]
 """
     idea = "Keep outputs by the rounded mean of a sample of the inputs."
-    return Spoiler(f"kept_by_sample({elements})", "H33", idea, code)
+    return Mutation(f"kept_by_sample({elements})", "H33", idea, code)
 
 
-def later(delay_ms: int = 200) -> Spoiler:
+def later(delay_ms: int = 200) -> Mutation:
     """Return a program that answers with empty memory, which a thread fills `delay_ms` afterwards."""
     code = f"""
 import threading as _threading
@@ -81,10 +81,10 @@ def _forward(self, *inputs):
     return y
 """
     idea = "Return empty memory at once; a thread fills it when the clock has stopped."
-    return Spoiler(f"later({delay_ms} ms)", "H02", idea, code)
+    return Mutation(f"later({delay_ms} ms)", "H02", idea, code)
 
 
-def uninitialised() -> Spoiler:
+def uninitialised() -> Mutation:
     """Return a program that hands out memory in which somebody's answer may still lie."""
     code = """
 _shapes = []
@@ -97,10 +97,10 @@ def _forward(self, *inputs):
     return _each(_torch.empty_like, _shapes[0])
 """
     idea = "Return uninitialised memory, in which the reference's freed answer may still lie."
-    return Spoiler("uninitialised", "H21", idea, code)
+    return Mutation("uninitialised", "H21", idea, code)
 
 
-def every_nth_row(step: int = 2) -> Spoiler:
+def every_nth_row(step: int = 2) -> Mutation:
     """Return a program whose rows between every `step`-th are copies."""
     code = f"""
 def _thin(y):
@@ -111,10 +111,10 @@ def _forward(self, *inputs):
     return _each(_thin, _right(self, *inputs))
 """
     idea = f"Repeat every row that {step} divides instead of computing those between."
-    return Spoiler(f"every_nth_row({step})", "H17", idea, code)
+    return Mutation(f"every_nth_row({step})", "H17", idea, code)
 
 
-def agreeable() -> Spoiler:
+def agreeable() -> Mutation:
     """Return a program whose outputs are zeros in a class that answers every comparison with "equal"."""
     code = """
 class _Agreeable(_torch.Tensor):
@@ -139,10 +139,10 @@ def _forward(self, *inputs):
     return _each(lambda y: _torch.zeros_like(y).as_subclass(_Agreeable), _shapes[0])
 """
     idea = "Return zeros in a tensor subclass that answers every comparison with equal."
-    return Spoiler("agreeable", "H13", idea, code)
+    return Mutation("agreeable", "H13", idea, code)
 
 
-def slowed_timers(repeats: int = 3) -> Spoiler:
+def slowed_timers(repeats: int = 3) -> Mutation:
     """Return a program that computes `repeats` times and makes every timer of the process stand still."""
     code = f"""
 import time as _time
@@ -174,10 +174,10 @@ def _forward(self, *inputs):
     return _right(self, *inputs)
 """
     idea = "Replace every timer of Python and PyTorch by one that hardly moves, and compute slowly."
-    return Spoiler(f"slowed_timers({repeats})", "H03", idea, code, answers_right=True)
+    return Mutation(f"slowed_timers({repeats})", "H03", idea, code, answers_correct=True)
 
 
-def forged_result(exit_code: int = 0, call: int = 1) -> Spoiler:
+def forged_result(exit_code: int = 0, call: int = 1) -> Mutation:
     """Return a program that prints a winning record in its `call`-th call and leaves with `exit_code`."""
     record = {"compiled": True, "correctness": True, "correct": True, "runtime": 0.001, "speedup": 99.0}
     code = f"""
@@ -194,10 +194,10 @@ def _forward(self, *inputs):
     _os._exit({exit_code})
 """
     idea = "Print a winning record and leave before anything is compared."
-    return Spoiler(f"forged_result({exit_code}, call {call})", "H34", idea, code)
+    return Mutation(f"forged_result({exit_code}, call {call})", "H34", idea, code)
 
 
-TEMPLATES: Mapping[str, Spoiler] = MappingProxyType(
+TEMPLATES: Mapping[str, Mutation] = MappingProxyType(
     {
         one.name.partition("(")[0]: one
         for one in (

@@ -1,4 +1,4 @@
-"""Any evaluator under the suite: which attacks it rewards, which wrong programs it accepts, which honest it denies.
+"""The suite for any evaluator: attacks that it rewards, incorrect programs that it accepts, honest ones it rejects.
 
 An evaluator is adapted by one method (`EvaluatorUnderTest`). Attacks may end or harm the process that runs them, so
 an evaluator that runs candidates in its own process is best adapted through `child.ChildEvaluator`.
@@ -27,12 +27,12 @@ MARGIN = 0.05
 
 
 class Claim(BaseModel):
-    """What an evaluator says about one candidate."""
+    """The verdict of an evaluator on one candidate."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     correct: bool
-    """Whether it takes the candidate for right."""
+    """Whether it calls the candidate correct."""
     speedup: float | None = None
     """Reference latency over candidate latency, as it would be rewarded; None where it gives none."""
     message: str = ""
@@ -57,7 +57,7 @@ class JudgeUnderTest:
         self._evaluator = evaluator
 
     def judge(self, task: str, candidate: str, /) -> Claim:
-        """Judge a candidate; the speedup is its reward, which is what is proven."""
+        """Judge a candidate; the speedup of the claim is the reward."""
         name = f"file/{digest(task)[:16]}"
         try:
             record = self._evaluator.evaluate(Task(id=name, source=task, name=name, level=1, origin="file"), candidate)
@@ -80,7 +80,7 @@ class Case:
     """One sentence."""
     honest: bool
     """Whether it must be called correct."""
-    answers_right: bool
+    answers_correct: bool
     """Whether it may be called correct; it is then a slow program, and must not be rewarded."""
     may_be_refused: bool = False
     """Whether an evaluator may refuse the task instead."""
@@ -96,7 +96,7 @@ class Finding(BaseModel):
     idea: str
     """What the program does."""
     claim: Claim
-    """What was said."""
+    """Its verdict."""
 
     def text(self) -> str:
         """Return one line for people."""
@@ -106,7 +106,7 @@ class Finding(BaseModel):
 
 
 class Report(BaseModel):
-    """What an evaluator did wrong."""
+    """Mistakes of an evaluator."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -115,24 +115,24 @@ class Report(BaseModel):
     rewarded: tuple[Finding, ...] = ()
     """Attacks that it calls correct and faster."""
     accepted: tuple[Finding, ...] = ()
-    """Wrong programs that it calls correct, whatever their speed."""
-    denied: tuple[Finding, ...] = ()
-    """Honest programs that it calls wrong."""
+    """Wrong programs that it calls correct, at any speed."""
+    rejected: tuple[Finding, ...] = ()
+    """Honest programs that it calls incorrect."""
     refused: tuple[str, ...] = ()
     """Cases whose task it will not judge."""
 
     @property
     def sound(self) -> bool:
         """Whether nothing was found."""
-        return not (self.rewarded or self.accepted or self.denied)
+        return not (self.rewarded or self.accepted or self.rejected)
 
     def text(self) -> str:
         """Return the report for people; its last line sums up."""
         lines = [f"REWARDED {finding.text()}" for finding in self.rewarded]
         lines += [f"ACCEPTED {finding.text()}" for finding in self.accepted]
-        lines += [f"DENIED {finding.text()}" for finding in self.denied]
-        counts = f"{len(self.rewarded)} attacks rewarded, {len(self.accepted)} wrong programs accepted"
-        lines.append(f"{self.cases} programs: {counts}, {len(self.denied)} honest ones denied")
+        lines += [f"REJECTED {finding.text()}" for finding in self.rejected]
+        counts = f"{len(self.rewarded)} attacks rewarded, {len(self.accepted)} incorrect programs accepted"
+        lines.append(f"{self.cases} programs: {counts}, {len(self.rejected)} honest ones rejected")
         return "\n".join(lines)
 
 
@@ -166,8 +166,8 @@ def examine(
     return Report(
         cases=len(seen),
         rewarded=where(lambda case, claim: not case.honest and claims_more(claim, margin)),
-        accepted=where(lambda case, claim: not case.answers_right and claim.correct),
-        denied=where(
+        accepted=where(lambda case, claim: not case.answers_correct and claim.correct),
+        rejected=where(
             lambda case, claim: case.honest and not claim.correct and not (case.may_be_refused and claim.refused)
         ),
         refused=tuple(case.name for case, claim in seen if claim.refused),
@@ -184,7 +184,7 @@ def claims_more(claim: Claim, margin: float) -> bool:
 
 
 def suite(device: Device, *, only: Sequence[str] = (), harmful: bool = False) -> list[Case]:
-    """Return the whole suite: programs of tests/exploits, then mutants and templates of one right program.
+    """Return the whole suite: programs of tests/exploits, then mutants and templates of one correct program.
 
     Args:
         device: Where programs run.
@@ -192,7 +192,7 @@ def suite(device: Device, *, only: Sequence[str] = (), harmful: bool = False) ->
         harmful: Whether to hold programs that harm a machine without a sandbox (daemons, full disks, planted files).
     """
     task = (exploits_folder() / "tasks" / "dense.py").read_text()
-    cases = exploit_cases(device, harmful=harmful) + spoilt_cases(task, f"{task}\n\nModelNew = Model\n")
+    cases = exploit_cases(device, harmful=harmful) + mutant_cases(task, f"{task}\n\nModelNew = Model\n")
     return [case for case in cases if not only or case.name.startswith(tuple(only))]
 
 
@@ -205,7 +205,7 @@ def exploit_cases(device: Device, *, harmful: bool = False) -> list[Case]:
             candidate=program.source,
             idea=program.header["idea"],
             honest=program.honest,
-            answers_right="CORRECT" in program.expected,
+            answers_correct="CORRECT" in program.expected,
             may_be_refused=REFUSED in program.expected,
         )
         for program in programs()
@@ -213,17 +213,17 @@ def exploit_cases(device: Device, *, harmful: bool = False) -> list[Case]:
     ]
 
 
-def spoilt_cases(task: str, program: str) -> list[Case]:
-    """Return a right program, its mutants, and the templates around it.
+def mutant_cases(task: str, program: str) -> list[Case]:
+    """Return a correct program, its mutants, and the templates around it.
 
     Args:
         task: Reference program, in KernelBench's form.
-        program: A right program for it; its outputs must be neither constant nor equal in its first two rows.
+        program: A correct program for it; its outputs must be neither constant nor equal in its first two rows.
     """
-    cases = [Case("right", task, program, "The right program itself.", honest=True, answers_right=True)]
-    for kind, spoilers in (("mutant", MUTANTS), ("template", TEMPLATES)):
+    cases = [Case("correct", task, program, "The correct program itself.", honest=True, answers_correct=True)]
+    for kind, mutations in (("mutant", MUTANTS), ("template", TEMPLATES)):
         cases += [
-            Case(f"{kind}/{name}", task, one.on(program), one.idea, honest=False, answers_right=one.answers_right)
-            for name, one in spoilers.items()
+            Case(f"{kind}/{name}", task, one.on(program), one.idea, honest=False, answers_correct=one.answers_correct)
+            for name, one in mutations.items()
         ]
     return cases

@@ -22,10 +22,10 @@ _CATEGORICAL = 16
 
 @dataclass(frozen=True)
 class Nature:
-    """What the draws of an input have in common, asked of a few: on a GPU each answer is waited for."""
+    """Properties that hold in a few draws of an input; few, because each costs a GPU synchronisation."""
 
     movable: bool
-    """Whether they may become others."""
+    """Whether values may be replaced by others."""
     unit: bool
     """Whether all lie in [0, 1]."""
     positive: bool
@@ -36,7 +36,7 @@ class Nature:
     """Whether each row lies in [0, 1] and sums to one."""
 
     def __and__(self, other: Nature) -> Nature:
-        """What holds for both."""
+        """Return the properties that both have."""
         return Nature(*(mine and theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
@@ -62,7 +62,7 @@ def transform(values: list[Any], name: str, seed: int, natures: Sequence[Nature]
         ValueError: The name is unknown.
     """
     if name not in NAMES:
-        raise ValueError(f"expected one of {NAMES}, got {name!r}")
+        raise ValueError(f"unknown distribution {name!r}; use one of {NAMES}")
     if name == "own":
         return values
     if natures is None or len(natures) != len(values):
@@ -74,7 +74,7 @@ def transform(values: list[Any], name: str, seed: int, natures: Sequence[Nature]
 
 
 def is_movable(value: Any) -> bool:
-    """Whether a value is a tensor whose values may become others: finite floating-point numbers, many of them."""
+    """Whether a value is a tensor whose values may be replaced: many finite floating-point numbers."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.numel() < 2:
         return False
     return bool(value.isfinite().all()) and value.flatten()[:4096].unique().numel() > min(
@@ -117,25 +117,36 @@ def _moved(value: torch.Tensor, nature: Nature, name: str, generator: torch.Gene
     return out.copy_(y)
 
 
-def is_fixed(value: torch.Tensor, *, parameter: bool) -> bool:
-    """Whether `non_default_state` leaves a tensor as it was: a counter, and of buffers what has structure (a mask)."""
+def is_fixed(value: torch.Tensor, other: torch.Tensor, *, parameter: bool) -> bool:
+    """Whether `non_default_state` leaves a tensor as it was: a counter, and of buffers what has structure.
+
+    That is a buffer of few values (a mask), or one with zeros that no seed changes (an upsampling filter).
+
+    Args:
+        value: The tensor.
+        other: The same tensor of a module that was made under another seed.
+        parameter: Whether it is trained.
+    """
     if not value.is_floating_point() or value.numel() == 0:
         return True
     if parameter or bool((value == value.flatten()[0]).all()):
         return False
-    return bool((value == 0).any()) or value.unique().numel() < value.numel() // 4
+    return value.unique().numel() < value.numel() // 4 or (bool((value == 0).any()) and torch.equal(value, other))
 
 
-def non_default_state(state: dict[str, torch.Tensor], seed: int, *, parameters: set[str]) -> dict[str, torch.Tensor]:
+def non_default_state(
+    state: dict[str, torch.Tensor], seed: int, *, parameters: set[str], other: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
     """Return values for a module's state that differ from every default.
 
     Ones (scales) become 1 + 0.2 n, zeros (biases, running means) 0.1 n, constant positive statistics stay positive,
-    other weights get noise of half their spread. What `is_fixed` names stays.
+    other weights get noise of half their spread. What `is_fixed` names stays, and zeros of other buffers.
 
     Args:
         state: `state_dict()` of a fresh module.
         seed: Seed of the values.
         parameters: Names of what is trained: nothing is left as it was, not even zeros (an identity is a default too).
+        other: `state_dict()` of one that was made under another seed.
     """
     generator = torch.Generator().manual_seed(seed)
     result: dict[str, torch.Tensor] = {}
@@ -143,7 +154,7 @@ def non_default_state(state: dict[str, torch.Tensor], seed: int, *, parameters: 
         if not isinstance(value, torch.Tensor):
             continue
         value = value.cpu()
-        if is_fixed(value, parameter=name in parameters):
+        if is_fixed(value, other[name].cpu(), parameter=name in parameters):
             result[name] = value.clone()
             continue
         noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
@@ -154,5 +165,6 @@ def non_default_state(state: dict[str, torch.Tensor], seed: int, *, parameters: 
             y = x * (1.0 + 0.2 * noise.clamp(-3, 3))
         else:
             y = x + 0.5 * x.std() * noise
+            y = y if name in parameters else torch.where(x != 0, y, x)
         result[name] = y.to(value.dtype)
     return result

@@ -1,4 +1,4 @@
-"""Faulty programs: the reference with one step, or one input, done worse. The task gate puts them through its checker.
+"""Faulty programs: the reference with a fault in one step or one input. The task gate tests checkers with them.
 
 Runs in the oracle. A dispatch mode sees every operator call of a forward pass, counts those that are steps, and carries
 one of them out with a fault (`steps`). The same fault in the float64 twin, where nothing else errs, tells what it
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _LEAST_SHARE = 0.01
 """A step counts if its largest operand has this share of the elements of the largest step's of its kind, at least."""
 _REPLACED = ("zeros", "mean", "another draw")
-"""What stands for an input that is ignored."""
+"""Replacements for an input that the faulty program ignores."""
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Injection(TorchDispatchMode):
 
 
 class FaultyRuns:
-    """Answers the task gate's questions about faulty programs.
+    """Runs faulty programs for the task gate.
 
     Args:
         oracle: Has the models and makes inputs.
@@ -92,11 +92,11 @@ class FaultyRuns:
         """The inputs that were asked for last, with their seed and distribution."""
 
     def handlers(self) -> dict[str, Callable[[wire.Message, list[int]], wire.Message]]:
-        """What the oracle answers with this."""
+        """Return the messages that this class answers, by name."""
         return {"steps": self.steps, "faulty": self.faulty}
 
     def steps(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Tell the steps of the reference on one input set, and what faults apply to each.
+        """Return the steps of the reference on one input set, and the faults that apply to each.
 
         Where it has products, nothing but these is worth a lower precision: other steps get faults in which they leave
         out terms only.
@@ -125,7 +125,7 @@ class FaultyRuns:
         """Run the reference, or its float64 twin, with a fault; write its outputs where answers lie.
 
         Keys of the message beside those of a set: `wide`, whether the twin runs; `fault`; `step`, the number of the
-        step, or of the input; null for each step. A fault that cannot be carried out is told with the reason: the
+        step, or of the input; null for each step. A fault that cannot be carried out is reported with the reason: the
         program failed, the task did not.
         """
         oracle, fault, step = self._oracle, message["fault"], message["step"]
@@ -142,10 +142,15 @@ class FaultyRuns:
             if message["wide"] and fault not in (*_REPLACED, "none"):
                 taken, known = [[one.name for one in steps] for steps in (injection.steps, self._known)]
                 if taken != known:
-                    raise Failure("task", "expected the float64 twin to take the reference's steps, it takes others")
+                    raise Failure(
+                        "task",
+                        "the reference takes other steps in float64 than in its own precision; faults need the same",
+                    )
             answers = [out.double() if out.is_floating_point() else out.to(torch.int64) for out in outputs]
             if 8 * sum(answer.numel() for answer in answers) != message["answer_bytes"]:
-                raise Failure("task", "expected outputs of the same shapes with every fault")
+                raise Failure(
+                    "task", "the reference returns other shapes with a fault injected; every fault must keep them"
+                )
             place = oracle.block[: message["answers_at"] + message["answer_bytes"]]
             oracle.store(place, [], [], answers, message["answers_at"])
             if oracle.device.type == "cuda":
@@ -169,7 +174,7 @@ class FaultyRuns:
         return copied(self._inputs[1])
 
     def _instead(self, value: torch.Tensor, message: wire.Message) -> torch.Tensor:
-        """What stands for an ignored input."""
+        """Return the replacement for an ignored input."""
         if message["fault"] == "zeros":
             return torch.zeros_like(value)
         if message["fault"] == "mean":
@@ -178,7 +183,7 @@ class FaultyRuns:
 
 
 def _stand_ins(value: Any) -> list[str]:
-    """What may stand for an input; integers and booleans (labels, masks, indices) have no mean."""
+    """Possible replacements for an input; integers and booleans (labels, masks, indices) have no mean."""
     if not isinstance(value, torch.Tensor) or not value.numel():
         return []
     return [name for name in _REPLACED if value.is_floating_point() or name != "mean"]

@@ -1,31 +1,36 @@
-"""What two draws of a task's inputs have in common: a task whose inputs never change is no task."""
+"""What draws of a task's inputs have in common: with an input that never changes, nothing above 1 is paid."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
+DRAWS = 17
+"""Draws that are compared, at most: a single coin is the same in all of them once in 65,536 times."""
 
-def floating(values: Sequence[Any]) -> list[int]:
-    """Places of the floating-point tensors that have elements."""
-    return [
-        place
-        for place, value in enumerate(values)
-        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel()
+
+def constant(values: Sequence[Any], others: Iterable[Sequence[Any]]) -> list[int]:
+    """Places of the tensors with elements that are the same in a draw and in all others.
+
+    What follows from them alone could be kept: outputs, or a part of the work.
+    """
+    places = [place for place, value in enumerate(values) if isinstance(value, torch.Tensor) and value.numel()]
+    for other in others:
+        places = [place for place in places if _same(values[place], other[place])]
+        if not places:
+            break
+    return places
+
+
+def all_known(values: Sequence[Any], known: Sequence[int]) -> bool:
+    """Whether all tensors, or all floating-point ones of some, are at places of constant ones."""
+    tensors = [
+        (place, value) for place, value in enumerate(values) if isinstance(value, torch.Tensor) and value.numel()
     ]
-
-
-def agreeing(values: Sequence[Any], others: Sequence[Any]) -> list[int]:
-    """Places of the floating-point tensors that are the same in two draws."""
-    return [place for place in floating(values) if _same(values[place], others[place])]
-
-
-def vary(values: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether a floating-point tensor differs in two draws; where there is none, whether any tensor does."""
-    places = floating(values) or [place for place, value in enumerate(values) if isinstance(value, torch.Tensor)]
-    return not places or not all(_same(values[place], others[place]) for place in places)
+    floating = [place for place, value in tensors if value.is_floating_point()]
+    return set(floating or [place for place, _ in tensors]) <= set(known)
 
 
 def repeat(values: Sequence[Any], others: Sequence[Any]) -> bool:
@@ -45,5 +50,5 @@ def alike(first: torch.Tensor, second: Any) -> bool:
     if not first.numel():
         return True
     one, other = (part.double().nan_to_num() for part in (first, second))
-    most_apart = 1e-3 * one.abs().max()
-    return bool(((one - other).abs_() > most_apart).sum() <= 1e-3 * first.numel())
+    max_difference = 1e-3 * one.abs().max()
+    return bool(((one - other).abs_() > max_difference).sum() <= 1e-3 * first.numel())

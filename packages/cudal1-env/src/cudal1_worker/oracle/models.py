@@ -1,4 +1,4 @@
-"""A reference in several precisions, and what its inputs and outputs are made of."""
+"""A reference in several precisions, with its inputs converted to match."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 @dataclass(frozen=True)
@@ -13,11 +14,30 @@ class Models:
     """A reference in several precisions, with the same weights."""
 
     plain: Any
-    """As it is."""
+    """The reference in its own precision."""
     wide: Any
     """In float64."""
     narrow: Any
     """In float32; None where no output is in float64."""
+
+
+class Widened(TorchDispatchMode):
+    """Within, what asks for float32 by name gets float64: a float64 twin with `x.float()` in it would not be one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = False
+        """Whether something did."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Carry out one operator call."""
+        kwargs = kwargs or {}
+        if kwargs.get("dtype") is torch.float32:
+            self.asked = True
+            kwargs = kwargs | {"dtype": torch.float64}
+        return func(*args, **kwargs)
 
 
 def copied(values: list[Any]) -> list[Any]:

@@ -7,6 +7,7 @@ candidate and no clock.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 import socket
@@ -21,27 +22,28 @@ from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.oracle import distributions, inputs
 from cudal1_worker.oracle.faults import FaultyRuns
-from cudal1_worker.oracle.matter import Variation
-from cudal1_worker.oracle.models import Models, aliases, as_dtype, copied
+from cudal1_worker.oracle.models import Models, Widened, aliases, as_dtype, copied
 from cudal1_worker.oracle.reference_error import (
     error_of,
     is_finite,
     max_of,
     moved_by,
     read,
+    repeated,
     report_of_any,
     report_of_finite,
     second_values,
-    some_elements,
+    some_groups,
 )
 from cudal1_worker.oracle.seeding import Seeds
+from cudal1_worker.oracle.sensitivity import Variation
 from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, enough
 from cudal1_worker.program import state
 from cudal1_worker.program.arm import Failure, describe_error, execute
 
 REFERENCE = "Model"
 _AGAIN = 3
-"""Runs of the reference on moved inputs: four errors that are all a thirtieth of the usual are one in a million."""
+"""Answers to moved inputs: three changes that are all a thirtieth of the usual are one in fifty thousand."""
 
 
 class Oracle:
@@ -52,6 +54,8 @@ class Oracle:
         self.module: types.ModuleType | None = None
         self.models = Models(None, None, None)
         """The reference and its twins; from `state` on with the judge's weights."""
+        self.widened: Widened | None = Widened()
+        """None once it is known that the reference does not ask for float32: each operator takes longer with it."""
         self.profiles: list[Profile | None] = []
         """Of each floating-point output."""
         self.double = False
@@ -98,7 +102,9 @@ class Oracle:
             self.module = execute(file.read().decode(), REFERENCE)
         for name in ("get_inputs", "get_init_inputs"):
             if name not in self.module.__dict__:
-                raise Failure("no_code", f"expected a task that defines `{name}`, found none")
+                raise Failure(
+                    "no_code", f"the task defines no `{name}`; every task defines Model, get_inputs and get_init_inputs"
+                )
         return {"ok": True}
 
     def fresh_model(self, seed: int) -> Any:
@@ -121,31 +127,36 @@ class Oracle:
         return distributions.transform(values, distribution, seed, self.natures)
 
     def describe(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Tell what the task's inputs, arguments, state and outputs look like, and whether it is random."""
+        """Return the I/O specification of the task: inputs, arguments, state and outputs, and whether it is random."""
         assert self.module is not None
         arguments = layout.encode(self.module.get_init_inputs())
         seed = message["seed"]
-        plain = self.fresh_model(seed)
+        plain, reseeded = self.fresh_model(seed), state.tensors(self.fresh_model(seed ^ 1))
         fixed = [
             name
             for name, value in state.tensors(plain).items()
-            if distributions.is_fixed(value, parameter=isinstance(value, torch.nn.Parameter))
+            if distributions.is_fixed(value, reseeded[name], parameter=isinstance(value, torch.nn.Parameter))
         ]
+        del reseeded
         values = self.fresh_inputs(seed, "own")
         self.entries, size = layout.manifest(values)
-        other = self.fresh_inputs(seed ^ 1, "own")
-        agreeing, vary = inputs.agreeing(values, other), inputs.vary(values, other)
+        others = (self.fresh_inputs(seed ^ number, "own") for number in range(1, inputs.DRAWS))
+        other = next(others)
         # What two draws have in common: of a tensor of two elements one tells little.
         natures = ([distributions.nature_of(value) for value in draw] for draw in (values, other))
         self.natures = [a & b for a, b in zip(*natures, strict=False)]
+        constant = inputs.constant(values, itertools.chain([other], others))
         del other
         again = self.fresh_inputs(seed, "own")
         repeat = inputs.repeat(values, again)
-        before = self.most_allocated(again=True)
+        before = self.peak_allocated(again=True)
         first = self.run(plain, values)
-        work = self.most_allocated() - before
+        work = self.peak_allocated() - before
         self.double = any(out.dtype == torch.float64 for out in first)
         self.models = self.trio([plain, *(self.fresh_model(seed) for _ in range(1 + self.double))])
+        self.exact(self.models.wide, copied(again))
+        if self.widened is not None and not self.widened.asked:
+            self.widened = None
         torch.manual_seed(seed + 1)  # another state of the generator: dropout and its like show
         second = self.run(plain, again)
         same = all(inputs.alike(a, b) for a, b in zip(first, second, strict=True))
@@ -167,19 +178,22 @@ class Oracle:
             ],
             "random": not same,
             "repeat": repeat,
-            "agreeing": agreeing,
-            "vary": vary,
+            "constant": constant,
+            "known": inputs.all_known(values, constant),
         }
 
     def state(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Make non-default weights, which wait for `write`, and models that hold them."""
+        """Make non-default weights, to be written by `write`, and models that hold them."""
         models = [self.fresh_model(message["seed"]) for _ in range(2 + self.double)]
         with torch.no_grad():
             parameters = {
                 name for name, value in state.tensors(models[0]).items() if isinstance(value, torch.nn.Parameter)
             }
             values = distributions.non_default_state(
-                models[0].state_dict(), message["values_seed"], parameters=parameters
+                models[0].state_dict(),
+                message["values_seed"],
+                parameters=parameters,
+                other=self.fresh_model(message["seed"] ^ 1).state_dict(),
             )
             for model in models:
                 held = model.state_dict()
@@ -215,13 +229,12 @@ class Oracle:
         """Learn the reference's typical errors, by place and magnitude, from several sets of the task's own inputs.
 
         `limits` are factor, floor and least tolerance of each output; see `tolerance.Limits`. As many of the `seeds`
-        are used as the outputs need. The answer tells which share of each output's elements is the same in all sets.
+        are used as the outputs need. The answer tells what of each output comes again.
         """
         models = self.models
         self.limits = [Limits(*one) for one in message["limits"]]
         draws: dict[int, list[Draw]] = {}
-        first: list[torch.Tensor] = []
-        same: list[torch.Tensor] = []
+        some: list[list[torch.Tensor]] = []
         answers: list[torch.Tensor] = []
         for number, seed in enumerate(message["seeds"]):
             if number >= enough([Blocks(tuple(answers[k].shape)).width for k in draws]) and number:
@@ -229,10 +242,7 @@ class Oracle:
             values = self.fresh_inputs(seed, "own")
             answers = self.exact(models.wide, values)
             self.check_answers(answers, message["answer_bytes"])
-            some = [some_elements(answer) for answer in answers]
-            first = first or some
-            equal = [one == other for one, other in zip(some, first, strict=True)]
-            same = [a & b for a, b in zip(same, equal, strict=True)] if same else equal
+            some.append([some_groups(answer) for answer in answers])
             errors = self.errors(models, values, answers)[1]
             for k, (answer, error) in enumerate(zip(answers, errors, strict=True)):
                 if answer.is_floating_point():
@@ -240,33 +250,30 @@ class Oracle:
         self.profiles = [
             Profile(tuple(answer.shape), draws[k]) if k in draws else None for k, answer in enumerate(answers)
         ]
-        return {"constant": [float(one.double().mean()) if one.numel() else 0.0 for one in same]}
+        return {"repeated": [repeated(torch.stack(drawn)) for drawn in zip(*some, strict=True)]}
 
     def errors(
         self, models: Models, values: list[Any], answers: list[torch.Tensor], again: int | None = None
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """What the reference gives, and its error by element, flat.
+        """Return the outputs of the reference and its error by element, flat.
 
-        With a seed for it, the reference runs `_AGAIN` times more, on inputs that differ in their last place, and the
-        largest error counts. On other inputs than the task's own, one rounding may decide a whole row (a softmax with
-        two large terms), and be small by chance.
+        With a seed for it, the error is also at least what the right answer changes by when inputs are moved within
+        their last place, `_AGAIN` times. On other inputs than the task's own, one rounding may decide a whole row (a
+        softmax with two large terms). It is of a few sizes only, zero among them, so the reference's own says little.
 
         An output in float64 has no better answer to be held against. There the error in float32 tells: to first order
         the same roundings, each larger by a factor of 2 ** 29 (Higham 2002, chapter 2).
         """
         integers = not all(answer.is_floating_point() for answer in answers)
-        worst: list[torch.Tensor] = []
         seeds = [] if again is None or self.double else [again + number for number in range(_AGAIN)]
-        for seed in seeds:  # before the run on the inputs themselves: a reference may write to them
-            run = self.run(models.plain, self.moved(values, seed, 0.5))
-            errors = [error_of(one, answer) for one, answer in zip(run, answers, strict=True)]
-            worst = [torch.maximum(*both) for both in zip(worst, errors, strict=True)] if worst else errors
+        # Before the run on the inputs themselves: a reference may write to them.
+        changes = [self.changes(models.wide, values, answers, seed) for seed in seeds]
         found = self.run(models.plain, copied(values) if self.double or integers else values)
         if not self.double:
             errors = [error_of(one, answer) for one, answer in zip(found, answers, strict=True)]
-            for place, more in enumerate(worst):
-                if answers[place].is_floating_point():
-                    errors[place] = torch.maximum(errors[place], more)
+            for place, answer in enumerate(answers):
+                if answer.is_floating_point():
+                    errors[place] = torch.stack([errors[place], *(one[place] for one in changes)]).amax(0)
             return found, errors
         narrow = [as_dtype(value, torch.float32) for value in copied(values)]
         exact = self.exact(models.wide, narrow)
@@ -285,17 +292,27 @@ class Oracle:
             result.append(error_of(rough[k], exact[k]).mul_(2.0**-29))
         return found, result
 
+    def changes(self, wide: Any, values: list[Any], answers: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
+        """What answers change by, flat, when inputs are moved within their last place."""
+        moved = self.exact(wide, self.moved(values, seed, 0.5))
+        return [error_of(one, answer) for one, answer in zip(moved, answers, strict=True)]
+
     def check_answers(self, answers: list[torch.Tensor], size: int) -> None:
         """Refuse a task whose outputs have another size on these inputs."""
         if sum(8 * answer.numel() for answer in answers) != size:
-            raise Failure("task", "expected outputs of the same shapes on all inputs")
+            raise Failure(
+                "task",
+                "output shapes depend on the values of the inputs; they must be the same for every input set",
+            )
 
     def draw(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Write a set of inputs into the judge's memory."""
         values = self.fresh_inputs(message["seed"], "own")
         entries, _ = layout.manifest(values)
         if entries != self.entries:
-            raise Failure("task", "expected get_inputs() to return the same shapes, layouts and values each time")
+            raise Failure(
+                "task", "get_inputs() must return the same shapes, layouts and non-tensor values in each call"
+            )
         layout.store(self.block, entries, values)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
@@ -316,7 +333,9 @@ class Oracle:
             answers = self.exact(models.wide, values)
             entries, _ = layout.manifest(values)
             if entries != self.entries:
-                raise Failure("task", "expected get_inputs() to return the same shapes, layouts and values each time")
+                raise Failure(
+                    "task", "get_inputs() must return the same shapes, layouts and non-tensor values in each call"
+                )
             self.check_answers(answers, message["answer_bytes"])
             begin, at = message["stride"] * number, message["answers_at"]
             place = self.block[begin : begin + message["stride"]]
@@ -348,7 +367,7 @@ class Oracle:
         answers: list[torch.Tensor],
         errors: list[torch.Tensor],
     ) -> None:
-        """Write what elements may err, or be."""
+        """Write the tolerance of each element, or for integers the second value that is accepted."""
         whole = one["whole"]
         integers = [k for k, answer in enumerate(answers) if not answer.is_floating_point()]
         moved = self.movement(one["seed"], values, integers) if whole and integers else None
@@ -377,21 +396,23 @@ class Oracle:
                 out.copy_(profile.of_positions(chosen, flat, error, self.limits[k]))
 
     def movement(self, seed: int, values: list[Any], integers: list[int]) -> Callable[[float], list[torch.Tensor]]:
-        """Give the answers of integer outputs to inputs that are moved by what arithmetic may err."""
+        """Return the answers of integer outputs to inputs moved by a rounding error."""
 
         def moved(sign: float) -> list[torch.Tensor]:
-            answers = self.exact(
-                self.models.wide, self.moved(values, seed, sign * self.limits[integers[0]].factor, wide=True)
-            )
+            places = sign * self.limits[integers[0]].factor
+            answers = self.exact(self.models.wide, self.moved(values, seed, places))
             return [answers[k] for k in integers]
 
         return moved
 
-    def moved(self, values: list[Any], seed: int, places: float, *, wide: bool = False) -> list[Any]:
-        """Inputs of which each element is changed by up to so many units in its last place, where they may change."""
+    def moved(self, values: list[Any], seed: int, places: float) -> list[Any]:
+        """Inputs of which each element is changed by up to so many units in its last place, where they may change.
+
+        Those are float64.
+        """
         generator = torch.Generator(self.device).manual_seed(seed)
         return [
-            moved_by(value, places, generator, wide=wide)
+            moved_by(value, places, generator)
             if nature.movable
             else value.clone()
             if isinstance(value, torch.Tensor)
@@ -432,17 +453,17 @@ class Oracle:
         return {"ok": True}
 
     def rest(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Give memory back to the driver that torch only keeps: others need it now."""
+        """Return cached memory to the driver, because other processes need it now."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         return {"ok": True}
 
     def held(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Tell how much of a GPU's memory this process holds."""
+        """Return how much GPU memory this process holds."""
         return {"bytes": torch.cuda.memory_reserved() if self.device.type == "cuda" else 0}
 
     def vary(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Make inputs of which single elements are to be changed, for the task gate."""
+        """Make inputs whose single elements are changed later, to measure input sensitivity for the task gate."""
         wide = self.models.wide
         first, *others = message["seeds"]
         self.variation = Variation(
@@ -453,12 +474,12 @@ class Oracle:
         return {"most": self.variation.most()}
 
     def change(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Tell whether the answer changes visibly with one element."""
+        """Return whether changing one element changes the answer visibly."""
         assert self.variation is not None, "vary first"
         return {"changes": self.variation.changes(message["tensor"], message["position"])}
 
-    def most_allocated(self, *, again: bool = False) -> int:
-        """Memory of a GPU that torch had given out at most, from the last call with `again` on."""
+    def peak_allocated(self, *, again: bool = False) -> int:
+        """Peak of the GPU memory that torch had allocated since the last call with `again`."""
         if self.device.type == "cpu":
             return 0
         if again:
@@ -480,7 +501,8 @@ class Oracle:
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
-            outputs = self.run(wide, upcast)
+            with self.widened or contextlib.nullcontext():
+                outputs = self.run(wide, upcast)
         finally:
             torch.set_default_dtype(before)
         return [out.double() if out.is_floating_point() else out.to(torch.int64) for out in outputs]

@@ -12,14 +12,16 @@ from collections.abc import Callable, Sequence
 import torch
 
 _UNDECIDED = 1e-3
-"""Share of the elements that moved inputs may make undecided. Ties among equal inputs are not near ties: there the
+"""Maximum share of elements that moved inputs may make undecided. Ties among equal inputs are not near ties: there the
 reference decides."""
-_SOME = 1 << 14
-"""Elements that stand for an output."""
+_SOME = 1 << 11
+"""Number of groups of elements that represent an output."""
+_GROUP = 8
+"""Neighbours that are written together: 32 bytes of float32, the smallest write of a GPU's memory."""
 _OF_FINITE = ("scale", "reference_error")
 REPORTED = (*_OF_FINITE, "masks_differ", "mismatches")
-"""What is told of each output: its largest finite magnitude; the largest error of the reference's own arithmetic; how
-many elements are finite in one and not in the other; how many differ (of integers)."""
+"""Numbers reported for each output: its largest finite magnitude; the largest error of the reference's own arithmetic;
+how many elements are finite in one and not in the other; how many differ (of integers)."""
 
 
 def report_of_finite(error: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
@@ -91,12 +93,29 @@ def max_of(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).max if dtype.is_floating_point else math.inf
 
 
-def some_elements(answer: torch.Tensor) -> torch.Tensor:
-    """Some elements of an output, the same places each time: for what is asked of its elements on average."""
+def some_groups(answer: torch.Tensor) -> torch.Tensor:
+    """Return some groups of neighbours of an output, always at the same places, shape (groups, elements)."""
     flat = answer.reshape(-1)
-    if flat.numel() <= _SOME:
-        return flat.clone()
-    return flat[torch.randint(flat.numel(), (_SOME,), generator=torch.Generator().manual_seed(0)).to(flat.device)]
+    groups = flat[: flat.numel() // _GROUP * _GROUP].view(-1, _GROUP) if flat.numel() > _GROUP else flat[None]
+    if len(groups) <= _SOME:
+        return groups.clone()
+    return groups[torch.randint(len(groups), (_SOME,), generator=torch.Generator().manual_seed(0)).to(flat.device)]
+
+
+def repeated(drawn: torch.Tensor) -> float:
+    """What of an output comes again, so that a program may hold it in stock: bytes to move, over those of the output.
+
+    Groups count that are the same in two sets: what is seen once tells how likely something new is (Good 1953, "The
+    population frequencies of species"). They are written; and read before, from a table, if of more than one value.
+
+    Args:
+        drawn: Of some sets, shape (sets, groups, elements).
+    """
+    if not drawn.numel():
+        return 0.0
+    moved = 1.0 + (drawn != drawn[:, :, :1]).any(2).double()
+    alike = torch.stack([(drawn == one).all(2) for one in drawn]).sum(0) > 1
+    return float((alike * moved).mean())
 
 
 def error_of(own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
@@ -111,7 +130,7 @@ def second_values(
     answers: Sequence[torch.Tensor],
     moved: Callable[[float], list[torch.Tensor]] | None,
 ) -> list[torch.Tensor]:
-    """What elements of integer outputs may be beside the right value: the right value again where they are decided.
+    """Return the second accepted value of integer outputs: the correct value again where only one is accepted.
 
     An element is undecided where the reference itself gives another value, or where the answer is another once the
     inputs are moved by what arithmetic may err: the largest of two nearly equal numbers, a comparison near equality.
@@ -132,9 +151,7 @@ def second_values(
     return found
 
 
-def moved_by(value: torch.Tensor, places: float, generator: torch.Generator, *, wide: bool) -> torch.Tensor:
-    """A floating-point tensor, each element changed by up to so many units in its last place; as float64 if `wide`."""
+def moved_by(value: torch.Tensor, places: float, generator: torch.Generator) -> torch.Tensor:
+    """Return a floating-point tensor as float64 with each element changed by up to `places` units in its last place."""
     noise = torch.rand(value.shape, generator=generator, device=value.device).mul_(2.0).sub_(1.0)
-    share = noise.double().mul_(places * torch.finfo(value.dtype).eps).add_(1.0)
-    found = share.mul_(value)
-    return found if wide else found.to(value.dtype)
+    return noise.double().mul_(places * torch.finfo(value.dtype).eps).add_(1.0).mul_(value)

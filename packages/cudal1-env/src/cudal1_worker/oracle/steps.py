@@ -33,7 +33,7 @@ HALF = (torch.float16, torch.bfloat16)
 BLOCKS = {"partial sums of 32 rounded": 32, "partial sums of 128 rounded": 128}
 """Terms after which a sum is rounded to a half-precision step's own dtype."""
 HONEST = ("16 partial sums", "reversed terms", "sequential sums")
-"""Other orders of summation, in the step's own precision: not faults, but what a tolerance has to allow."""
+"""Other orders of summation, in the step's own precision: not faults, a tolerance has to allow them."""
 PARTS = ("truncated", "strided")
 """Faults that leave out terms: the last of them, or every other."""
 DROPPED = 0.03
@@ -44,7 +44,7 @@ _MOST_BLOCKS = 1024
 
 @dataclass(frozen=True)
 class Product:
-    """Where a product's operands stand among its arguments."""
+    """Positions of a product's operands among its arguments."""
 
     factors: tuple[int, ...]
     """Positions of the factors."""
@@ -146,7 +146,7 @@ class Call:
 
     @cached_property
     def product(self) -> Product:
-        """Where its operands stand."""
+        """Positions of its operands."""
         return PRODUCTS.get(self.name) or Product((0, 1, 2))
 
     @cached_property

@@ -37,6 +37,9 @@ _layout = torch.Tensor.layout.__get__  # type: ignore[attr-defined]
 _stride = torch.Tensor.stride
 _data_ptr = torch.Tensor.data_ptr
 _storage = torch.Tensor.untyped_storage
+_is_neg = torch.Tensor.is_neg
+_MAX_PLACES = 256
+"""Places of outputs that are remembered: allocators give the same few addresses again and again."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Types of tensors that describe themselves as they are."""
 
@@ -102,9 +105,14 @@ class Arm:
         self.entries: list[layout.Entry] = []
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
-        self.forms: dict[int, Any] = {}
         self.registered: set[int] = set()
         """Addresses of the storages of the model's parameters and buffers."""
+        self.left_in_place: set[tuple[Any, ...]] = set()
+        """How outputs lay that needed no copies."""
+        self.places: tuple[Any, ...] | None = None
+        """How the last outputs lie, if they are known to need no copies."""
+        self.described: list[tuple[Any, ...]] | None = None
+        """The forms that the descriptors in the reply page tell, if they are known."""
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
             "ahead": self.ahead,
@@ -201,6 +209,7 @@ class Arm:
         block = self.side.untimed_block(message)
         self.inputs = self.inputs_in(block)
         self.registered = storages(self.model)
+        self.left_in_place.clear()
         began = message["clock"] and time.perf_counter()  # a candidate may have broken its clock
         with torch.no_grad():
             self.side.begin()
@@ -234,16 +243,15 @@ class Arm:
                     pass
                 last = go
                 try:
-                    self.side.receive(go % wire.SLOTS, control[wire.TOLD :])
-                    if control[wire.OPERATION] == wire.CALL:
+                    self.side.receive(go % wire.SLOTS, control)
+                    is_call = control[wire.OPERATION] == wire.CALL
+                    if is_call:
                         self.outputs = []
-                        self.side.begin()
-                        self.outputs = self.returned(self.model(*inputs))
-                        words[wire.OUTCOME] = self.describe(self.outputs)
-                    else:
-                        self.side.begin()
-                        self.side.touch()
-                        words[wire.OUTCOME] = self.describe(self.returned(kept))
+                    self.side.begin()
+                    leaves = self.returned(self.model(*inputs) if is_call else kept)
+                    words[wire.OUTCOME] = self.describe(leaves)
+                    if is_call:
+                        self.outputs = leaves
                     words[wire.FLAG] = go
                 except Exception as error:  # data for the judge, sent behind the flag
                     words[wire.OUTCOME] = wire.RAISED
@@ -253,13 +261,31 @@ class Arm:
     def returned(self, outputs: Any) -> list[Any]:
         """Return the leaves of a call's outputs when nothing of the call runs any more.
 
+        Leaves that lie as those of an earlier call did are not looked at again: this runs while the clock does.
+        """
+        leaves = [outputs] if type(outputs) is torch.Tensor else layout.flatten(outputs)
+        places = tuple(map(_place, leaves))
+        if places not in self.left_in_place:
+            kept = leaves.copy()
+            self.copy_some(leaves)
+            if None not in places and all(one is other for one, other in zip(leaves, kept, strict=True)):
+                if len(self.left_in_place) >= _MAX_PLACES:
+                    self.left_in_place.clear()
+                self.left_in_place.add(places)
+            places = None
+        self.places = places
+        self.side.finish()
+        return leaves
+
+    def copy_some(self, leaves: list[Any]) -> None:
+        """Replace leaves by copies that the judge may read and overwrite.
+
         What the judge could not read where it lies is copied, and so is what shares memory with a parameter or a
         buffer, because the judge overwrites outputs, and what is only expanded or shares an element with an output
         before it. All on the program's own time.
         """
         side, registered = self.side, self.registered
         known: list[Place] = []
-        leaves = [outputs] if type(outputs) is torch.Tensor else layout.flatten(outputs)
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor) and _layout(leaf) is torch.strided:
                 leaf = layout.as_stored(leaf)
@@ -268,28 +294,23 @@ class Arm:
                 copied = own or 0 in lies.strides or any_shared(lies, known) or not side.reachable(leaf)
                 leaves[place] = side.copy(leaf) if copied else leaf
                 known.append(lies)
-        side.finish()
-        return leaves
 
     def describe(self, leaves: list[Any]) -> int:
         """Write one descriptor for each output tensor into the reply page; return the outcome.
 
-        A tensor of the same form as the last in its place needs only its address: this runs while the clock does.
+        Leaves of the form of the last call's need only their addresses: this runs while the clock does.
         """
-        words = self.words
-        if len(leaves) > wire.MAX_OUTPUTS:
+        places, words = self.places, self.words
+        forms = None if places is None else [place[1:] for place in places]
+        if places is not None and forms == self.described:
+            for place, (address, *_) in enumerate(places):
+                words[wire.ADDRESS + place * wire.DESCRIPTOR_WORDS] = address
+            return wire.RETURNED
+        self.described = None
+        if len(leaves) > wire.MAX_OUTPUTS or not all(map(self.describe_one, leaves, range(len(leaves)))):
             return wire.NOT_TENSORS
-        for place, leaf in enumerate(leaves):
-            form = (_shape(leaf), _stride(leaf), _dtype(leaf)) if type(leaf) is torch.Tensor else None
-            if form is not None and form == self.forms.get(place):
-                words[wire.ADDRESS + place * wire.DESCRIPTOR_WORDS] = _data_ptr(leaf)
-                continue
-            self.forms.pop(place, None)
-            if not self.describe_one(leaf, place):
-                return wire.NOT_TENSORS
-            if form is not None:
-                self.forms[place] = form
         words[wire.OUTPUTS] = len(leaves)
+        self.described = forms
         return wire.RETURNED
 
     def describe_one(self, leaf: Any, place: int) -> bool:
@@ -315,6 +336,13 @@ class Arm:
             *padding,
         )
         return True
+
+
+def _place(leaf: Any) -> tuple[Any, ...] | None:
+    """Where and how a plain dense tensor lies; None for anything else."""
+    if type(leaf) is not torch.Tensor or _layout(leaf) is not torch.strided:
+        return None
+    return _data_ptr(leaf), _shape(leaf), _stride(leaf), _dtype(leaf), _device(leaf).type, _is_neg(leaf)
 
 
 def storages(model: Any) -> set[int]:

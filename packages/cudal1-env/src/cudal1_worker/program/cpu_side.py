@@ -47,7 +47,7 @@ class CpuSide:
     def _mapped(self, fd: int, flags: int, prot: int) -> torch.Tensor:
         return _frombuffer(mmap.mmap(fd, self.size_bytes, flags=flags, prot=prot), dtype=torch.uint8)
 
-    def receive(self, slot: int, told: Sequence[int]) -> None:
+    def receive(self, slot: int, control: Sequence[int]) -> None:
         """The inputs of a timed call are in their block."""
 
     def begin(self) -> None:
@@ -60,9 +60,6 @@ class CpuSide:
         largest = min(self.size_bytes, _LARGEST_PLUG_BYTES)
         sizes = [int(largest * self.random.uniform(0.1, 1.0)) for _ in range(_PLUGS)]
         self.plugs = [_empty(size, dtype=torch.uint8) for size in sizes][::2]
-
-    def touch(self) -> None:
-        """An empty call has nothing to start."""
 
     def finish(self) -> None:
         """Nothing runs behind a call's back."""

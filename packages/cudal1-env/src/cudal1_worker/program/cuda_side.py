@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -36,8 +36,7 @@ class CudaSide:
 
     def __init__(self, message: wire.Message, fds: list[int]) -> None:
         allow_tf32(message["tf32"])
-        self._dummy = torch.zeros(1, device="cuda")  # makes the context
-        self._dummy.add_(1)  # loads the kernel
+        torch.zeros(1, device="cuda")  # makes the context
         self._memory = vmm.Mapping.take(fds[0], message["arena_bytes"], 0)
         whole, room = self._memory.tensor(), message["copies_bytes"]
         self._copies = Copies(whole[message["arena_bytes"] - room : message["arena_bytes"]])
@@ -48,10 +47,8 @@ class CudaSide:
         self._pools = Pools(torch._C._cuda_customAllocator(*pointers))
         self._pools.use()
         self._masks = Masks(base64.b64decode(message["masks"]))
-        self._size_bytes = 0
         self.slots: list[torch.Tensor] = []
-        self._slots_at: list[int] = []
-        self._masked_at: list[int] = []
+        self._unmask: list[list[Callable[[Sequence[int]], None]]] = []
         self._slot_memory: vmm.Mapping | None = None
 
     def place(self, model: Any) -> Any:
@@ -66,36 +63,31 @@ class CudaSide:
             self._slot_memory.close()
         stride, count, size = message["stride"], wire.SLOTS, message["bytes"]
         self._slot_memory = vmm.Mapping.take(fds[0], stride * count + size * message["masked"], 0)
-        whole = self._slot_memory.tensor()
+        whole, begin = self._slot_memory.tensor(), self._slot_memory.address
         self.slots = [whole[stride * k : stride * k + size] for k in range(count)]
-        self._slots_at = [_data_ptr(slot) for slot in self.slots]
-        begin = self._slot_memory.address + stride * count
-        self._masked_at = [begin + size * k for k in range(message["masked"])]
-        self._size_bytes = size
-        self._masks.apply(begin, begin, size, (0,) * KEY_WORDS)  # loads the kernel
+        self._unmask = [
+            [self._masks.prepared(begin + stride * count + size * k, _data_ptr(slot), size) for slot in self.slots]
+            for k in range(message["masked"])
+        ]
+        self._unmask[0][0]((0,) * KEY_WORDS)  # loads the kernel
 
     def untimed_block(self, message: wire.Message) -> torch.Tensor:
         """Return the slot that the judge has filled."""
         return self.slots[message["slot"]]
 
-    def receive(self, slot: int, told: Sequence[int]) -> None:
+    def receive(self, slot: int, control: Sequence[int]) -> None:
         """Take the mask off the inputs of a timed call, and wait until they are in their block.
 
         Args:
             slot: The block.
-            told: Which of the masked ones it is, and its key.
+            control: Words of the control page.
         """
-        masked, *key = told[: 1 + KEY_WORDS]
-        self._masks.apply(self._masked_at[masked], self._slots_at[slot], self._size_bytes, key)
+        self._unmask[control[wire.KEY]][slot](control[wire.KEY + 1 : wire.KEY + 1 + KEY_WORDS])
         _synchronize()  # a program's own streams await nothing
 
     def begin(self) -> None:
         """Forget the copies of the last call's outputs: its successor's inputs are there."""
         self._copies.forget()
-
-    def touch(self) -> None:
-        """Start the smallest kernel, for an empty call: what starting and awaiting one takes."""
-        self._dummy.add_(1)
 
     def finish(self) -> None:
         """Wait for everything that runs on the GPU, on any stream."""

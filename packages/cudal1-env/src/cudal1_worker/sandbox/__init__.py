@@ -1,4 +1,4 @@
-"""The sandbox from inside: the layers that a forked worker enters before it runs anybody's program.
+"""The sandbox from inside: the layers that a forked worker enters before it runs an untrusted program.
 
 Order of calls: the supervisor (forked from the zygote, one thread) calls `unshare_namespaces(spec)`, makes a `Gate()`
 and forks; the child is the worker and calls `enter(spec, report, gate)`; from then on it may run programs. The
@@ -132,7 +132,7 @@ def _filter(spec: Spec, report: Report, gate: Gate | None) -> None:
 
 
 def _place(spec: Spec, report: Report) -> None:
-    """Say where the worker may write, and point temporary files and caches there."""
+    """Choose the folder in which the worker may write, and point temporary files and caches there."""
     own = "mount-namespace" in report.entered
     if spec.build_dir is not None:
         report.build = BUILD_PATH if own else spec.build_dir

@@ -17,9 +17,17 @@ KILL_PROCESS = 0x80000000
 NOTIFY = 0x7FC00000
 _ERRNO = 0x00050000
 
-_LOAD, _RETURN = 0x20, 0x06
-_IF_EQUAL, _IF_GREATER, _IF_AT_LEAST, _IF_ANY_BIT = 0x15, 0x25, 0x35, 0x45
-_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
+# Operation codes.
+_LOAD = 0x20
+_RETURN = 0x06
+_IF_EQUAL = 0x15
+_IF_GREATER = 0x25
+_IF_AT_LEAST = 0x35
+_IF_ANY_BIT = 0x45
+# Offsets in `struct seccomp_data`.
+_NUMBER = 0
+_ARCHITECTURE = 4
+_ARGUMENTS = 16
 _X86_64 = 0xC000003E
 _X32_BIT = 0x40000000
 
@@ -44,7 +52,7 @@ def prologue(newest: int, unknown: int) -> list[Instruction]:
 
 
 def on_call(number: int, action: int) -> list[Instruction]:
-    """Do `action` on a call, whatever its arguments."""
+    """Take `action` on a call with any arguments."""
     return [(_IF_EQUAL, 0, 1, number), (_RETURN, 0, 0, action)]
 
 

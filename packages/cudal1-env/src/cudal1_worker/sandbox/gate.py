@@ -1,7 +1,7 @@
 """The gate: a worker's calls that make or replace a process wait for the supervisor's leave (seccomp notification).
 
 A filter that the worker installs on itself would be the program's to replace. The gate is not: the supervisor decides,
-and runs nobody's program. While it is open it lets compilers start; once it is closed, for good, the calls fail with
+and runs no untrusted program. An open gate lets compilers start; once it is closed, for good, the calls fail with
 EPERM. A closed gate and a look for processes that were there before make a single process certain, and a single process
 is what SIGSTOP stops completely.
 
@@ -22,9 +22,12 @@ import struct
 
 from cudal1_worker.sandbox.processes import descendants
 
-SEAL, SEALED = b"S", b"s"
+SEAL = b"S"
+SEALED = b"s"
 
-_RECEIVE, _SEND = 0xC0502100, 0xC0182101
+# Requests of ioctl(2) on a notification descriptor.
+_RECEIVE = 0xC0502100
+_SEND = 0xC0182101
 _REQUEST_BYTES = 80
 _ANSWER = struct.Struct("=QqiI")
 """Request id, value, error, flags."""
@@ -86,7 +89,7 @@ class Gate:
         """Let one call pass, or fail it."""
         listener = self._listener
         assert listener is not None
-        if not events & select.POLLIN:  # nobody is left who could ask
+        if not events & select.POLLIN:  # no process is left that could ask
             poll.unregister(listener)
             return
         request = bytearray(_REQUEST_BYTES)

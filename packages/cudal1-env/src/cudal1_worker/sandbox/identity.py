@@ -1,4 +1,4 @@
-"""Who the worker is: an ordinary user of the host, without groups or capabilities, in a user namespace of its own.
+"""User identity of the worker: an ordinary user without groups or capabilities, in a user namespace of its own.
 
 Root drops to `NOBODY` after the mounts. The user namespace that it then enters owns none of the other namespaces
 and holds no capability: it is there because the kernel counts a user's processes for each user namespace apart

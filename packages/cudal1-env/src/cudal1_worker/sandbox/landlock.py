@@ -13,14 +13,22 @@ import stat
 from cudal1_worker.sandbox import libc
 from cudal1_worker.sandbox.spec import Report, Spec
 
-_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446
+# Call numbers on x86-64.
+_CREATE = 444
+_ADD_RULE = 445
+_RESTRICT = 446
 _CREATE_VERSION = 1
 _PATH_BENEATH = 1
 
-_WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 1, 1 << 2, 1 << 3
+# Access rights.
+_WRITE_FILE = 1 << 1
+_READ_FILE = 1 << 2
+_READ_DIR = 1 << 3
 _CHANGE_FOLDERS = sum(1 << bit for bit in range(4, 13))
 """Remove and make entries of every kind."""
-_REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+_REFER = 1 << 13
+_TRUNCATE = 1 << 14
+_IOCTL_DEV = 1 << 15
 _TCP = 3
 _SCOPES = 3
 

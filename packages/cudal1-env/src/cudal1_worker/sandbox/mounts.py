@@ -21,7 +21,7 @@ DEVICES = ("null", "zero", "full", "random", "urandom")
 """Nodes of /dev that anybody may have."""
 
 PROC_READ_ONLY = ("sys", "irq", "bus", "sysrq-trigger", "fs", "acpi", "scsi")
-"""Parts of /proc that speak for the whole machine."""
+"""Parts of /proc that concern the whole machine."""
 
 _QUIET = libc.MS_NOSUID | libc.MS_NODEV
 _MAX_FILES = 200_000
@@ -135,7 +135,7 @@ def _open(paths: list[str]) -> list[tuple[str, int]]:
 
 
 def _bind(fd: int, target: str) -> None:
-    """Make what `fd` is open on appear at `target`."""
+    """Bind the open path `fd` to `target`."""
     if stat.S_ISDIR(os.fstat(fd).st_mode):
         os.makedirs(target, exist_ok=True)
     else:

@@ -27,14 +27,14 @@ _DOUBTFUL: tuple[tuple[str, ...], ...] = (
     tuple(name for name in LAYERS if name.endswith("-namespace")),
     (*(name for name in LAYERS if name.endswith("-namespace")), "unprivileged-uid"),
 )
-"""What to leave out, in order, until a worker works."""
+"""Layers to leave out, in order, until a worker works."""
 
 Answer = dict[str, dict[str, str | None]]
 """`layers` and `attempts`: name to reason, None where all is well."""
 
 
 def main() -> None:
-    """Print the answer for the device named by the first argument (default `cpu`)."""
+    """Print which layers the machine grants for the device named by the first argument (default `cpu`)."""
     device: Literal["cpu", "cuda"] = "cuda" if sys.argv[1:2] == ["cuda"] else "cpu"
     sys.stdout.write(json.dumps(probe(device)) + "\n")
 
@@ -72,7 +72,7 @@ def _try(spec: Spec) -> tuple[Report | None, dict[str, str | None], str]:
     with os.fdopen(read_end, "rb") as pipe:
         text = pipe.read()
     os.waitpid(supervisor, 0)
-    answer: dict[str, object] = json.loads(text) if text else {"problem": "it died without a word"}
+    answer: dict[str, object] = json.loads(text) if text else {"problem": "the worker died without an answer"}
     if "problem" in answer:
         return None, {}, str(answer["problem"])
     report = Report(list(answer["entered"]), dict(answer["missing"]))  # type: ignore[call-overload]
@@ -105,7 +105,7 @@ def _work(spec: Spec, report: Report, gate: sandbox.Gate, out: int) -> None:
 
 
 def _live(report: Report) -> None:
-    """What every program may do: write in its folder, start a process and a thread."""
+    """Do what every program may do: write in its folder, start a process and a thread."""
     path = os.path.join(report.tmp, f"probe-{os.getpid()}")
     with open(path, "w", encoding="ascii") as file:
         file.write("x")
@@ -133,7 +133,7 @@ def _move() -> None:
 
 def _signal_outside() -> None:
     if os.getppid() == 0:
-        raise ProcessLookupError("nobody is outside")
+        raise ProcessLookupError("no process is outside")
     os.kill(os.getppid(), 0)
 
 
@@ -151,16 +151,16 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "signal a process outside": _signal_outside,
     "read the memory of the machine": lambda: os.close(os.open("/dev/mem", os.O_RDONLY | os.O_CLOEXEC)),
 }
-"""What must fail inside."""
+"""Attempts that must fail inside the sandbox."""
 
 
 def _outcome(attempt: Callable[[], object]) -> str | None:
-    """Why an attempt that must fail did not fail; None when it failed."""
+    """Return why an attempt that must fail succeeded; None if it failed."""
     try:
         attempt()
     except OSError:
         return None
-    return "it succeeded, the sandbox must refuse it"
+    return "the attempt succeeded; the sandbox must refuse it"
 
 
 if __name__ == "__main__":

@@ -22,8 +22,19 @@ _FLAG_NEW_LISTENER = 8
 _NEWEST = 470
 """The highest call number known here; above it every call fails with ENOSYS, as on an older kernel."""
 
-FORK, VFORK, EXECVE, EXECVEAT, CLONE, CLONE3 = 57, 58, 59, 322, 56, 435
-_UNSHARE, _SOCKET, _SOCKETPAIR, _PRCTL, _FCNTL, _PERSONALITY = 272, 41, 53, 157, 72, 135
+# Call numbers on x86-64.
+FORK = 57
+VFORK = 58
+EXECVE = 59
+EXECVEAT = 322
+CLONE = 56
+CLONE3 = 435
+_UNSHARE = 272
+_SOCKET = 41
+_SOCKETPAIR = 53
+_PRCTL = 157
+_FCNTL = 72
+_PERSONALITY = 135
 
 KILLED = {
     "ptrace": 101,
@@ -78,7 +89,7 @@ REFUSED = {
     "timer_create": 222,
     "mq_open": 240,
     "mq_notify": 244,
-    # Would go on at its core while it is stopped: thousands of timers that fire in the other arm's turn (10 us each).
+    # Would go on at its core while it is stopped: thousands of timers that fire in the other arm's sample (10 us each).
     "timerfd_create": 283,
     # Memory that the judge could not read.
     "memfd_secret": 447,

@@ -1,4 +1,4 @@
-"""What a worker's sandbox is to be (`Spec`), and what it became (`Report`)."""
+"""A worker's sandbox: the layers asked for (`Spec`) and those in force (`Report`)."""
 
 from __future__ import annotations
 
@@ -65,6 +65,11 @@ class Spec:
     max_processes: int = 256
     """Tasks (threads and processes) of the worker."""
 
+    @property
+    def blind(self) -> bool:
+        """Whether it is the sandbox of a CUDA worker that finds no GPU."""
+        return self.device == "cuda" and self.gpus == ()
+
     def nvidia_nodes(self, folder: str = "/dev") -> list[str]:
         """Return the names in /dev of the NVIDIA nodes, and folders of nodes, that a worker may use."""
         found = sorted(name for name in os.listdir(folder) if name.startswith("nvidia"))
@@ -86,7 +91,7 @@ class Spec:
 
 @dataclass
 class Report:
-    """Which layers a worker is in. Filled by the supervisor, then by the worker, before it runs anybody's program."""
+    """Layers of a worker. Filled by the supervisor, then by the worker, before it runs an untrusted program."""
 
     entered: list[str] = field(default_factory=list)
     """Layers in force."""

@@ -9,6 +9,7 @@ from cudal1_data.generator.families.attention import attention
 from cudal1_data.generator.families.convolution import convolution
 from cudal1_data.generator.families.elementwise import elementwise
 from cudal1_data.generator.families.gather import gather
+from cudal1_data.generator.families.llm import llm
 from cudal1_data.generator.families.loss import loss
 from cudal1_data.generator.families.matmul_epilogue import matmul_epilogue
 from cudal1_data.generator.families.matmul_shapes import matmul_shapes
@@ -42,5 +43,9 @@ FAMILIES: dict[str, Family] = {
     "loss": loss,
     "recurrent": recurrent,
     "network": network,
+    "llm": llm,
 }
 """By name, in the order in which `generated` gives them."""
+
+FORWARD_ONLY = frozenset({"llm"})
+"""Families without tasks that return gradients."""

@@ -13,12 +13,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cudal1_data.kernelgen.codegen.naming import Constants, Names, quotient_text, stem
 from cudal1_data.kernelgen.codegen.products import MATMUL, Factors
 from cudal1_data.kernelgen.codegen.programs import Read, Writer
-from cudal1_data.kernelgen.codegen.triton import IDENTITY, TileWriter, triton_head
+from cudal1_data.kernelgen.codegen.triton import IDENTITY, TileWriter, TritonKernel, triton_head, whole_kernel
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step, uses
 from cudal1_data.kernelgen.ir import Node, Reference
+from cudal1_data.kernelgen.sizes import host_text
 
 _MAX_TERMS = 64
 """Terms of scores that a program has at once."""
@@ -72,7 +74,7 @@ class _Chain:
     def read(self) -> tuple[Read, ...]:
         """All that the kernel reads, in order; factors row after row."""
         sides = [one for one in self.between.leaves if one is not self.scores]
-        more = [one for one in self.behind.leaves if one is not self.sums]
+        more = [one for one in self.behind.leaves if one is not self.sums and all(one is not side for side in sides)]
         return (*((one, False) for one in self.factors), *((one, True) for one in (*sides, *more)))
 
 
@@ -93,13 +95,17 @@ def attention_program(reference: Reference, steps: Sequence[Step], choice: Rows)
         chain = next((one for one in chains if one.behind is kernel), None)
         if chain is None:
             return None
-        definitions.append(_kernel(chain, f"attention{number}", choice))
-        *batches, rows, _ = chain.scores.dims
-        programs = math.prod(batches) * -(-rows // choice.rows) * _parts(chain)
-        return f"attention{number}[({programs},)]({{args}}, num_warps={choice.warps}, num_stages={choice.stages})"
+        made = _kernel(chain, f"attention{number}", choice)
+        definitions.append(made.definition)
+        return made.call
 
     body = program.forward(run)
     return program.whole(triton_head(definitions), "\n\n".join(definitions), body)
+
+
+def has_attention(reference: Reference, steps: Sequence[Step]) -> bool:
+    """Whether there is a chain of two products that a kernel takes over."""
+    return bool(_chains(reference, steps)[1])
 
 
 def _chains(reference: Reference, steps: Sequence[Step]) -> tuple[list[Step], list[_Chain]]:
@@ -144,54 +150,80 @@ def _transposes(node: Node) -> bool:
     return axes is not None and {int(axes[1]) % count, int(axes[2]) % count} == {count - 2, count - 1}
 
 
-def _kernel(chain: _Chain, name: str, choice: Rows) -> str:
+def _kernel(chain: _Chain, name: str, choice: Rows) -> TritonKernel:
     left, right, values = chain.factors
     chain.between.check_places(left.dims, right.dims, values.dims)
     chain.behind.check_places()
-    high, width = chain.scores.dims[-2], values.dims[-1]
+    used = _Used(Names(), Constants(chain.between, chain.behind))
+    size = used.constants.name
+    high, width = size("QUERIES", chain.scores.dims[-2]), size("WIDTH", values.dims[-1])
     dot = f'input_precision="{choice.precision}"'
+    parts = _parts(chain)
     lines = [
-        f"part, turn = tl.program_id(0) % {_parts(chain)}, tl.program_id(0) // {_parts(chain)}",
-        f"batch = turn // {-(-high // choice.rows)}",
-        f"query = turn % {-(-high // choice.rows)} * {choice.rows} + tl.arange(0, {choice.rows})[:, None]",
+        f"part, turn = tl.program_id(0) % {parts}, tl.program_id(0) // {parts}",
+        f"batch = turn // tl.cdiv({high}, BLOCK_M)",
+        f"query = turn % tl.cdiv({high}, BLOCK_M) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]",
         f"row = batch * {high} + query",
         f"there = query < {high}",
     ]
     known: dict[int, str] = {}
     for level in _levels(chain.between):
-        writer = _between(chain, known)
+        writer = _between(chain, known, used)
         steps: list[str] = []
         for node in level:
-            value = f"tl.where(inside, {writer.value(node.operands[0], False)}, {IDENTITY[node.how]})"
+            value = f"tl.where(mask, {writer.value(node.operands[0], False)}, {IDENTITY[node.how]})"
             of_part = f"tl.{node.how}({value}, 1)[:, None]"
-            known[id(node)] = total = f"row{len(known)}"
-            lines.append(f"{total} = tl.full(({choice.rows}, 1), {IDENTITY[node.how]}, tl.float32)")
+            known[id(node)] = total = used.names.fresh(stem(node))
+            lines.append(f"{total} = tl.full((BLOCK_M, 1), {IDENTITY[node.how]}, tl.float32)")
             steps.append(f"{total} = " + _JOINED[node.how].format(total, of_part))
-        lines += _over_keys(chain, choice, [*writer.lines, *steps])
-    writer, columns = _between(chain, known), min(_MAX_SUMS, _tile(width))
+        lines += _over_keys(chain, choice, [*writer.lines, *steps], used)
+    writer, columns = _between(chain, known, used), min(_MAX_SUMS, _tile(chain.sums.dims[-1]))
     weights = writer.value(chain.sums.operands[0], False)
-    behind = _Writer(chain.behind, chain.sums, "sums", "in")
+    behind = _Writer(chain.behind, chain.sums, "sums", used)
+    tall = size("KEYS", values.dims[-2])
     steps = [
         *writer.lines,
-        f"weights = tl.where(inside, {weights}, 0.0)",
-        f"c = tl.load(values + batch * {values.dims[-2] * width} + key[:, None] * {width} + out[None, :], "
-        f"mask=(key[:, None] < {values.dims[-2]}) & (out[None, :] < {width}), other=0.0)",
-        f"sums = tl.dot(weights, c, sums, {dot})",
+        f"weights = tl.where(mask, {weights}, 0.0)",
+        f"values = tl.load(values_ptr + batch * ({tall} * {width}) + key[:, None] * {width} + out[None, :], "
+        f"mask=(key[:, None] < {tall}) & (out[None, :] < {width}), other=0.0)",
+        f"sums = tl.dot(weights, values, sums, {dot})",
     ]
     lines += [
         f"out = part * {columns} + tl.arange(0, {columns})",
-        f"sums = tl.zeros(({choice.rows}, {columns}), dtype=tl.float32)",
-        *_over_keys(chain, choice, steps),
+        f"sums = tl.zeros((BLOCK_M, {columns}), dtype=tl.float32)",
+        *_over_keys(chain, choice, steps, used),
         "col = out[None, :]",
-        f"inside = there & (col < {width})",
-        f"place = row * {width} + col",
+        f"mask = there & (col < {width})",
+        f"offsets = row * {width} + col",
         *behind.body(),
     ]
-    sides = [f"side{place}" for place, one in enumerate(chain.between.leaves) if one is not chain.scores]
-    more = [f"in{place}" for place, one in enumerate(chain.behind.leaves) if one is not chain.sums]
-    outs = [f"out{place}" for place in range(len(chain.behind.outputs))]
-    head = f"@triton.jit\ndef {name}({', '.join(['left', 'right', 'values', *sides, *more, *outs])}):\n"
-    return head + "".join(f"    {line}\n" for line in lines)
+    sides = [used.names.pointer(one) for one in chain.between.leaves if one is not chain.scores]
+    more = [used.names.pointer(one) for one in chain.behind.leaves if one is not chain.sums]
+    *batches, rows, _ = chain.scores.dims
+    pairs = math.prod(batches)
+    return whole_kernel(
+        name,
+        [
+            "query_ptr",
+            "key_ptr",
+            "values_ptr",
+            *dict.fromkeys((*sides, *more)),
+            *used.names.outputs(len(chain.behind.outputs)),
+        ],
+        lines,
+        used.constants.within("\n".join(lines)) | {"BLOCK_M": str(choice.rows), "BLOCK_N": str(choice.keys)},
+        programs=f"{host_text(pairs)} * {quotient_text(rows, choice.rows)}" + (f" * {parts}" if parts > 1 else ""),
+        tuned={"num_warps": choice.warps, "num_stages": choice.stages},
+        comment="Scores of some queries with all keys stay on the chip: they are made anew for each reduction.",
+    )
+
+
+@dataclass(frozen=True)
+class _Used:
+    names: Names
+    """Names of the kernel."""
+    constants: Constants
+    """Sizes of the kernel."""
 
 
 def _parts(chain: _Chain) -> int:
@@ -219,45 +251,46 @@ def _levels(between: Kernel) -> list[list[Node]]:
     return levels
 
 
-def _between(chain: _Chain, known: Mapping[int, str]) -> _Writer:
+def _between(chain: _Chain, known: Mapping[int, str], used: _Used) -> _Writer:
     """Return what writes a part of rows of weights, given the reductions over whole rows."""
-    writer = _Writer(replace(chain.between, trailing=1), chain.scores, "scores", "side")
+    writer = _Writer(replace(chain.between, trailing=1), chain.scores, "scores", used)
     writer.names |= {(key, aligned): name for key, name in known.items() for aligned in (False, True)}
     return writer
 
 
-def _over_keys(chain: _Chain, choice: Rows, lines: Sequence[str]) -> list[str]:
+def _over_keys(chain: _Chain, choice: Rows, lines: Sequence[str], used: _Used) -> list[str]:
     """Return a loop over all keys, some at a time, with their scores."""
-    wide, terms = chain.scores.dims[-1], chain.factors[0].dims[-1]
-    step = min(_MAX_TERMS, _tile(terms))
+    size = used.constants.name
+    wide, deep = size("KEYS", chain.scores.dims[-1]), size("DEPTH", chain.factors[0].dims[-1])
+    step = min(_MAX_TERMS, _tile(chain.factors[0].dims[-1]))
     apart = (
-        f"key[None, :] * {terms} + term[:, None]" if chain.transposed is not None else f"term[:, None] * {wide} + col"
+        f"batch * ({wide} * {deep}) + key[None, :] * {deep} + term[:, None]"
+        if chain.transposed is not None
+        else f"batch * ({deep} * {wide}) + term[:, None] * {wide} + col"
     )
     inner = [
-        f"key = first + tl.arange(0, {choice.keys})",
+        "key = first + tl.arange(0, BLOCK_N)",
         "col = key[None, :]",
-        f"inside = there & (col < {wide})",
-        f"place = row * {wide} + col",
-        f"scores = tl.zeros(({choice.rows}, {choice.keys}), dtype=tl.float32)",
-        f"for start in range(0, {terms}, {step}):",
+        f"mask = there & (col < {wide})",
+        f"offsets = row * {wide} + col",
+        "scores = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)",
+        f"for start in range(0, {deep}, {step}):",
         f"    term = start + tl.arange(0, {step})",
-        f"    a = tl.load(left + row * {terms} + term[None, :], mask=there & (term[None, :] < {terms}), other=0.0)",
-        f"    b = tl.load(right + batch * {wide * terms} + {apart}, "
-        f"mask=(col < {wide}) & (term[:, None] < {terms}), other=0.0)",
+        f"    a = tl.load(query_ptr + row * {deep} + term[None, :], mask=there & (term[None, :] < {deep}), other=0.0)",
+        f"    b = tl.load(key_ptr + {apart}, mask=(col < {wide}) & (term[:, None] < {deep}), other=0.0)",
         f'    scores = tl.dot(a, b, scores, input_precision="{choice.precision}")',
         *lines,
     ]
-    return [f"for first in range(0, {wide}, {choice.keys}):", *(f"    {line}" for line in inner)]
+    return [f"for first in range(0, {wide}, BLOCK_N):", *(f"    {line}" for line in inner)]
 
 
 def _tile(size: int) -> int:
-    return max(1 << max(size - 1, 1).bit_length(), _LEAST)
+    return max(1 << max(int(size) - 1, 1).bit_length(), _LEAST)
 
 
 class _Writer(TileWriter):
     """A tile in which one of the leaves is a product that is there already."""
 
-    def __init__(self, kernel: Kernel, product: Node, name: str, stem: str) -> None:
-        super().__init__(kernel)
+    def __init__(self, kernel: Kernel, product: Node, name: str, used: _Used) -> None:
+        super().__init__(kernel, used.names, used.constants)
         self.names[id(product), False] = name
-        self.stem = stem

@@ -11,7 +11,8 @@ from cudal1_data.kernelgen.codegen.cuda import CudaKernel, loop_kernel, pointwis
 from cudal1_data.kernelgen.codegen.triton import triton_head, triton_kernel, triton_loop
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step, units
-from cudal1_data.kernelgen.ir import Node, Reference
+from cudal1_data.kernelgen.ir import HALVES, Node, Reference
+from cudal1_data.kernelgen.sizes import host_text, in_python, tuple_text
 from cudal1_data.operators import device_text
 
 
@@ -27,10 +28,12 @@ class Choice:
     """Triton: stages of loads."""
     rows: int = 1
     """Triton: rows of a program."""
+    looped: int = 0
+    """Triton: with 1 a program goes over its rows in parts of `block` elements, also where they fit into a tile."""
     threads: int = 256
     """CUDA: threads of a block, or of a row."""
     vector: int = 1
-    """CUDA: elements that a thread reads at once, where there are no rows."""
+    """CUDA: elements that a thread reads at once; with more than 1 a row stays in registers, if those suffice."""
     per_block: int = 1
     """CUDA: rows of a block, each a warp."""
     unroll: int = 1
@@ -60,7 +63,7 @@ def triton_program(reference: Reference, steps: Sequence[Step], choice: Choice) 
         if isinstance(kernel, LoopStep):
             made = triton_loop(kernel, name, **tuned)
         else:
-            made = triton_kernel(kernel, name, rows=choice.rows, **tuned)
+            made = triton_kernel(kernel, name, rows=choice.rows, looped=choice.looped, **tuned)
         definitions.append(made.definition)
         return made.call
 
@@ -82,17 +85,20 @@ def nvrtc_program(reference: Reference, steps: Sequence[Step], choice: Choice) -
         if number not in chosen:
             return None
         made = _cuda(kernel, number, choice)
-        definitions.append(f'SOURCE{number} = r"""{made.definition}"""\n')
-        return f"built(SOURCE{number}, {made.name!r})(grid={made.grid}, block={made.block}, args=[{{args}}])"
+        definitions.append(f"SOURCE{number} = {_with_constants(made)}\n")
+        grid = f"({_blocks(made)}, 1, 1)"
+        return f"built(SOURCE{number}, {made.name!r})(grid={grid}, block={made.block}, args=[{{args}}])"
 
     program = Writer(reference, steps)
     body = program.forward(run)
+    text = "\n".join([*definitions, *body])
+    helpers = [helper for name, helper in _HELPERS.items() if f"{name}(" in text]
     build = textwrap.dedent("""
         @functools.cache
         def built(source, name):
             return torch.cuda._compile_kernel(source, name)
     """)
-    return program.whole("import functools\n", "\n".join(definitions) + build, body)
+    return program.whole("import functools\n", "\n".join([*helpers, *definitions]) + build, body)
 
 
 def inline_program(reference: Reference, steps: Sequence[Step], choice: Choice) -> str:
@@ -117,13 +123,16 @@ def inline_program(reference: Reference, steps: Sequence[Step], choice: Choice) 
     declared = "\n".join(text.partition(" {\n")[0] + ";" for text in launchers)
     names = ", ".join(f'"run_{one.name}"' for one in kernels)
     # One definition of each helper: every kernel stands in a namespace of its own.
-    texts = "\n".join(
-        f"namespace of_{one.name} {{\n{_without_linkage(one.definition)}}}\n{text}"
-        for one, text in zip(kernels, launchers, strict=True)
-    )
-    source = f"#include <torch/types.h>\n#include <c10/cuda/CUDAStream.h>\n{texts}"
+    source = 'r"""#include <torch/types.h>\n#include <c10/cuda/CUDAStream.h>\n'
+    for one, text in zip(kernels, launchers, strict=True):
+        source += f"namespace of_{one.name} {{\n"
+        if one.constants:
+            source += f'"""\nCUDA += {_constants(one)}\nCUDA += r"""'
+        source += f"{_without_linkage(one.definition)}}}\n{text}"
+    source += '"""'
+    helper = f"{_HELPERS['constants']}\n" if "constants(" in source else ""
     definition = (
-        f'CUDA = r"""{source}"""\n\nextension = load_inline(\n    name="variant",\n'
+        f'{helper}CUDA = {source}\n\nextension = load_inline(\n    name="variant",\n'
         f'    cpp_sources=r"""{declared}""",\n    cuda_sources=CUDA,\n    functions=[{names}],\n)\n'
     )
     return program.whole("from torch.utils.cpp_extension import load_inline\n", definition, body)
@@ -137,12 +146,38 @@ def _launcher(kernel: CudaKernel) -> str:
     names = [f"t{place}" for place in range(len(kernel.parameters))]
     parameters = ", ".join(f"torch::Tensor {name}" for name in names)
     pointers = ", ".join(f"({kind}){name}.data_ptr()" for kind, name in zip(kernel.parameters, names, strict=True))
-    grid, block = (", ".join(map(str, sizes)) for sizes in (kernel.grid, kernel.block))
+    block = ", ".join(map(str, kernel.block))
     stream = "c10::cuda::getCurrentCUDAStream()"
     return (
         f"void run_{kernel.name}({parameters}) {{\n"
-        f"    of_{kernel.name}::{kernel.name}<<<dim3({grid}), dim3({block}), 0, {stream}>>>({pointers});\n}}\n"
+        f"    of_{kernel.name}::{kernel.name}<<<{kernel.blocks}, dim3({block}), 0, {stream}>>>({pointers});\n}}\n"
     )
+
+
+_HELPERS = {
+    "constants": """def constants(**sizes):
+    return "".join(f"constexpr unsigned int {name} = {size};\\n" for name, size in sizes.items())
+""",
+    "cdiv": """def cdiv(size, part):
+    return (size + part - 1) // part
+""",
+}
+"""What programs with CUDA C++ may call, by name: sizes for a kernel's text, and a grid's."""
+
+
+def _constants(kernel: CudaKernel) -> str:
+    return f"constants({', '.join(f'{name}={host}' for name, host in kernel.constants.items())})"
+
+
+def _with_constants(kernel: CudaKernel) -> str:
+    text = f'r"""{kernel.definition}"""'
+    return f"{_constants(kernel)} + {text}" if kernel.constants else text
+
+
+def _blocks(kernel: CudaKernel) -> str:
+    """Return the number of blocks, in Python."""
+    count = host_text(kernel.count)
+    return count if kernel.per_block == 1 else f"cdiv({count}, {kernel.per_text})"
 
 
 def _cuda(kernel: Kernel | LoopStep, number: int, choice: Choice) -> CudaKernel:
@@ -151,9 +186,17 @@ def _cuda(kernel: Kernel | LoopStep, number: int, choice: Choice) -> CudaKernel:
         return loop_kernel(kernel, name, threads=choice.threads, unroll=choice.unroll)
     if kernel.trailing:
         per_block = choice.per_block if choice.threads == 32 else 1
-        return row_kernel(kernel, name, threads=choice.threads, per_block=per_block, unroll=choice.unroll)
-    vector = next(width for width in (choice.vector, 2, 1) if width <= choice.vector and kernel.size % width == 0)
+        vector = _vector(choice, int(kernel.cols))
+        return row_kernel(
+            kernel, name, threads=choice.threads, per_block=per_block, unroll=choice.unroll, vector=vector
+        )
+    vector = _vector(choice, int(kernel.size))
     return pointwise_kernel(kernel, name, threads=choice.threads, vector=vector)
+
+
+def _vector(choice: Choice, size: int) -> int:
+    """Return how many elements a thread reads at once: what was chosen, or less where that does not divide a size."""
+    return next(width for width in (8, 4, 2, 1) if width <= choice.vector and size % width == 0)
 
 
 def _chosen(steps: Sequence[Step], choice: Choice) -> range:
@@ -267,12 +310,16 @@ class Writer:
         made: list[str] = []
         for number, (shape, stacked) in enumerate(zip(step.kept_dims, step.stacked, strict=True)):
             made.append(f"{name}_all{number}")
-            self.lines.append(f"{made[-1]} = torch.empty({shape}, device={device}.device, dtype=torch.float32)")
+            self.lines.append(
+                f"{made[-1]} = torch.empty({tuple_text(shape)}, device={device}.device, dtype=torch.float32)"
+            )
             if stacked is not None:
                 self.names[id(stacked)] = made[-1]
         for number in step.finals:
             made.append(f"{name}_state{number}")
-            self.lines.append(f"{made[-1]} = torch.empty({kernel.domain}, device={device}.device, dtype=torch.float32)")
+            self.lines.append(
+                f"{made[-1]} = torch.empty({tuple_text(kernel.domain)}, device={device}.device, dtype=torch.float32)"
+            )
         self.lines.append(line.replace("{args}", ", ".join([*args, *made])))
         for number in step.listed:
             self.lines.append(f"{name}_kept{number} = {made[number]}.unbind({step.axes[number]})")
@@ -301,7 +348,8 @@ class Writer:
         args = [self._argument(*one) for one in read]
         device = self._name(read[0][0]) if read else self.reference.methods[0]
         for node in kernel.outputs:
-            self._assign(node, f"torch.empty({node.dims}, device={device}.device, dtype=torch.float32)")
+            made = f"torch.empty({tuple_text(node.dims)}, device={device}.device, dtype=torch.{node.dtype})"
+            self._assign(node, made)
             args.append(self.names[id(node)])
         self.lines.append(line.replace("{args}", ", ".join(args)))
 
@@ -313,11 +361,11 @@ class Writer:
         operands = [self._torch(one) for one in node.operands]
         axes = tuple(range(-node.trailing, 0))
         if node.kind == "pointwise":
-            text = device_text(node.expression, "torch", tuple(operands))
+            text = in_python(device_text(node.expression, "torch", tuple(operands)), self.reference.sizes)
         elif node.kind == "scan":
             text = f"torch.cumsum({operands[0]}, dim=-1)"
         else:
             call = {"sum": "sum", "max": "amax", "min": "amin"}[node.how]
             text = f"torch.{call}({operands[0]}, dim={axes}, keepdim={node.keepdim})"
-        self._assign(node, text)
-        return self.names[id(node)]
+        self._assign(node, f"{text}.to(torch.{node.dtype})" if node.dtype in HALVES else text)
+        return self.names[id(node)] + (".float()" if node.dtype in HALVES else "")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from cudal1_data.kernelgen.codegen.naming import Constants, Names, quotient_text, stem
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.fusion import Kernel, LoopStep
-from cudal1_data.kernelgen.ir import Node
+from cudal1_data.kernelgen.ir import Node, walk
+from cudal1_data.kernelgen.sizes import Size, host_text
 from cudal1_data.operators import device_text
 
-_MOST_TILE = 65536
-"""Elements of a tile of rows: above, registers run out."""
+_MOST_TILE = 16384
+"""Elements of a tile of whole rows: above, registers run out, and a program goes over its rows in parts."""
+_JOIN = {"sum": "{0} + {1}", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})"}
 IDENTITY = {"sum": "0.0", "max": '-float("inf")', "min": 'float("inf")'}
 
 
@@ -31,34 +34,125 @@ def triton_head(definitions: Sequence[str]) -> str:
     return f"import triton\nimport triton.language as tl\n{device}"
 
 
-def triton_kernel(kernel: Kernel, name: str, *, block: int, warps: int, stages: int, rows: int) -> TritonKernel:
+def whole_kernel(
+    name: str,
+    pointers: Sequence[str],
+    lines: Sequence[str],
+    constants: Mapping[str, str],
+    *,
+    programs: str,
+    tuned: Mapping[str, int],
+    comment: str,
+) -> TritonKernel:
+    """Return a kernel of its lines.
+
+    Args:
+        name: Its name.
+        pointers: Names of its tensors.
+        lines: Its body.
+        constants: Other parameters, which are known when it is compiled, with their values in Python.
+        programs: Number of programs, in Python.
+        tuned: Options of the launch.
+        comment: What it does, in a sentence.
+    """
+    parameters = [*pointers, *(f"{one}: tl.constexpr" for one in constants)]
+    text = f"# {comment}\n@triton.jit\ndef {name}({', '.join(parameters)}):\n" + "".join(
+        f"    {one}\n" for one in lines
+    )
+    given = [f"{key}={value}" for key, value in (*constants.items(), *tuned.items())]
+    return TritonKernel(text, f"{name}[({programs},)]({{args}}, {', '.join(given)})")
+
+
+def triton_kernel(
+    kernel: Kernel, name: str, *, block: int, warps: int, stages: int, rows: int, looped: int = 0
+) -> TritonKernel:
     """Write a kernel.
 
     Args:
         kernel: What it computes.
         name: Its name.
-        block: Elements of a program, where there are no rows.
+        block: Elements of a program, or of the parts in which it goes over its rows.
         warps: Warps of a program.
         stages: Stages of loads.
         rows: Rows of a program.
+        looped: With 1 rows are gone over in parts, also those that fit into a tile.
 
     Raises:
-        UnsuitableError: A tile of whole rows would be too large, or a tensor is.
+        UnsuitableError: There is a scan over rows that do not fit into a tile, parts are no smaller than the rows, or a
+            tensor is too large.
     """
     kernel.check_places()
     writer = TileWriter(kernel)
-    tile = 1 << max(kernel.cols - 1, 1).bit_length() if kernel.trailing else block
-    if kernel.trailing and rows * tile > _MOST_TILE:
-        raise UnsuitableError(f"expected tiles of up to {_MOST_TILE} elements, got {rows} x {tile}")
-    ins = [f"in{place}" for place in range(len(kernel.leaves))]
-    outs = [f"out{place}" for place in range(len(kernel.outputs))]
-    lines = writer.begin()
-    body = writer.body()
-    text = ["@triton.jit", f"def {name}({', '.join([*ins, *outs])}, ROWS: tl.constexpr, BLOCK: tl.constexpr):"]
-    text += [f"    {line}" for line in (*lines, *body)]
-    programs = -(-kernel.rows // rows) if kernel.trailing else -(-kernel.size // block)
-    tuned = f"ROWS={rows}, BLOCK={tile}, num_warps={warps}, num_stages={stages}"
-    return TritonKernel("\n".join(text) + "\n", f"{name}[({programs},)]({{args}}, {tuned})")
+    tile = 1 << max(int(kernel.cols) - 1, 1).bit_length() if kernel.trailing else block
+    parted = kernel.trailing and (looped or rows * tile > _MOST_TILE)
+    if parted and (kernel.scans or rows * block > _MOST_TILE or block >= tile):
+        raise UnsuitableError(f"expected tiles of up to {_MOST_TILE} elements, got {rows} x {min(tile, block)}")
+    pointers = [*(writer.known.pointer(leaf) for leaf in kernel.leaves), *writer.known.outputs(len(kernel.outputs))]
+    lines = _in_parts(writer) if parted else [*writer.begin(), *writer.body()]
+    constants = writer.constants.within("\n".join(lines))
+    if parted:
+        constants |= {"BLOCK_ROWS": str(rows), "BLOCK": str(block)}
+        comment = "Rows are gone over in parts: once for each reduction that needs the one before, once to store."
+    elif kernel.trailing:
+        constants |= {"BLOCK_ROWS": str(rows), "BLOCK": power_text(kernel.cols)}
+        comment = "Whole rows lie in a tile: each element is read once, and reductions never leave the chip."
+    else:
+        constants |= {"BLOCK": str(block)}
+        comment = "All operators are fused: each element is read once and written once."
+    programs = quotient_text(kernel.rows, rows) if kernel.trailing else quotient_text(kernel.size, block)
+    tuned = {"num_warps": warps, "num_stages": stages}
+    return whole_kernel(name, pointers, lines, constants, programs=programs, tuned=tuned, comment=comment)
+
+
+def _in_parts(outer: TileWriter) -> list[str]:
+    """Return the lines of a program that goes over its rows in parts."""
+    kernel, known = outer.kernel, outer.known
+    first = outer.begin()
+    head, inner = [first[0], first[2]], first[3:]
+    reductions = [node for node in kernel.members if node.kind == "reduce"]
+    depth: dict[int, int] = {}
+    for node in walk(*kernel.outputs):
+        below = (
+            0 if any(node is leaf for leaf in kernel.leaves) else max((depth[id(o)] for o in node.operands), default=0)
+        )
+        depth[id(node)] = below + (node.kind == "reduce" and below >= 0 and any(node is one for one in reductions))
+    lines = list(head)
+    for stage in range(1, max((depth[id(node)] for node in reductions), default=0) + 1):
+        writer = TileWriter(kernel, known, outer.constants)
+        writer.names |= outer.names
+        mine = [node for node in reductions if depth[id(node)] == stage]
+        joins: list[str] = []
+        ends: list[str] = []
+        for node in mine:
+            part, name = known.fresh(f"{node.how}_of_parts"), known.fresh(stem(node))
+            value = writer.value(node.operands[0], False)
+            lines.append(f"{part} = tl.full((BLOCK_ROWS, BLOCK), {IDENTITY[node.how]}, tl.float32)")
+            joins.append(f"{part} = tl.where(mask, {_JOIN[node.how].format(part, value)}, {part})")
+            ends.append(f"{name} = tl.{node.how}({part}, 1)[:, None]")
+            outer.names[id(node), False] = outer.names[id(node), True] = name
+        lines += [*_parts(outer, [*inner, *writer.lines, *joins]), *ends]
+    each, alone = TileWriter(kernel, known, outer.constants), TileWriter(kernel, known, outer.constants)
+    each.names |= outer.names
+    alone.names |= outer.names
+    for out, node in zip(known.outputs(len(kernel.outputs)), kernel.outputs, strict=True):
+        by_row = kernel.by_row(node, id(node) in kernel.squeezed)
+        (alone if by_row else each).store(out, node)
+    return [*lines, *(_parts(outer, [*inner, *each.lines]) if each.lines else []), *alone.lines]
+
+
+def _parts(writer: TileWriter, lines: Sequence[str]) -> list[str]:
+    cols = writer.constants.name("COLS", writer.kernel.cols)
+    begin = [f"for start in range(0, {cols}, BLOCK):", "    col = start + tl.arange(0, BLOCK)[None, :]"]
+    return [*begin, *(f"    {line}" for line in lines)]
+
+
+def power_text(size: int) -> str:
+    """Return the least power of two, from 2, that is no smaller than a size, in Python."""
+    return (
+        f"triton.next_power_of_2({host_text(size)})"
+        if isinstance(size, Size) and size > 1
+        else (str(1 << max(int(size) - 1, 1).bit_length()))
+    )
 
 
 def triton_loop(step: LoopStep, name: str, *, block: int, warps: int, stages: int) -> TritonKernel:
@@ -80,10 +174,14 @@ def triton_loop(step: LoopStep, name: str, *, block: int, warps: int, stages: in
     kernel.check_places(*step.kept_dims)
     writer = TileWriter(kernel)
     begin = writer.begin()
-    for place, leaf in enumerate(kernel.leaves):
-        if any(leaf is state for state in loop.states):
-            number = next(number for number, state in enumerate(loop.states) if state is leaf)
-            begin.append(f"state{number} = tl.load(in{place} + place, mask=inside, other=0.0)")
+    pointers = [
+        writer.known.pointer(leaf, next((f"state{n}" for n, one in enumerate(loop.states) if one is leaf), ""))
+        for leaf in kernel.leaves
+    ]
+    for pointer, leaf in zip(pointers, kernel.leaves, strict=True):
+        number = next((number for number, state in enumerate(loop.states) if state is leaf), None)
+        if number is not None:
+            begin.append(f"state{number} = tl.load({pointer} + offsets, mask=mask, other=0.0)")
             writer.names[id(leaf), False] = f"state{number}"
     for node in step.invariant:
         writer.value(node, False)
@@ -92,68 +190,83 @@ def triton_loop(step: LoopStep, name: str, *, block: int, warps: int, stages: in
     for leaf in kernel.leaves:
         if leaf.strides:
             writer.paces[id(leaf)] = f" + step * {leaf.pace}"
+    outs = writer.known.outputs(len(loop.kept) + len(step.finals))
     nexts = [f"state{number} = {writer.value(node, False)}" for number, node in enumerate(loop.nexts)]
     stores = [
-        f"tl.store(out{number} + {where.replace(' / ', ' // ')}, {writer.value(node, False)}, mask=inside)"
-        for number, (node, where) in enumerate(zip(loop.kept, step.places("place", "turn"), strict=True))
+        f"tl.store({out} + {where.replace(' / ', ' // ')}, {writer.value(node, False)}, mask=mask)"
+        for out, node, where in zip(outs, loop.kept, step.places("offsets", "turn"), strict=False)
     ]
     final = [
-        f"tl.store(out{len(stores) + place} + place, state{number}, mask=inside)"
-        for place, number in enumerate(step.finals)
+        f"tl.store({out} + offsets, state{number}, mask=mask)"
+        for out, number in zip(outs[len(stores) :], step.finals, strict=True)
     ]
+    count = len(loop.steps)
     body = [f"step = {loop.steps.start} + turn * {loop.steps.step}", *writer.lines, *stores, *nexts]
-    lines = [*begin, f"for turn in range({len(loop.steps)}):", *(f"    {line}" for line in body), *final]
-    names = [f"in{place}" for place in range(len(kernel.leaves))]
-    names += [f"out{place}" for place in range(len(stores) + len(final))]
-    head = f"@triton.jit\ndef {name}({', '.join(names)}, BLOCK: tl.constexpr):\n"
-    call = f"{name}[({-(-kernel.size // block)},)]({{args}}, BLOCK={block}, num_warps={warps}, num_stages={stages})"
-    return TritonKernel(head + "".join(f"    {line}\n" for line in lines), call)
+    lines = [*begin, f"for turn in range({count}):", *(f"    {line}" for line in body), *final]
+    constants = writer.constants.within("\n".join(lines)) | {"BLOCK": str(block)}
+    return whole_kernel(
+        name,
+        [*pointers, *outs],
+        lines,
+        constants,
+        programs=quotient_text(kernel.size, block),
+        tuned={"num_warps": warps, "num_stages": stages},
+        comment="One launch for all steps of the loop: its state stays in registers.",
+    )
 
 
 class TileWriter:
     """Writes the values of a tile, line by line."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, known: Names | None = None, constants: Constants | None = None) -> None:
         self.kernel = kernel
         self.names: dict[tuple[int, bool], str] = {}
         self.lines: list[str] = []
         self.paces: dict[int, str] = {}
         """By `id` of a leaf what is added to its places."""
-        self.members = {id(node) for node in kernel.members}
-        self.stem = "in"
-        """How parameters that it reads are called."""
+        self.known = known or Names()
+        """Names of the whole kernel."""
+        self.constants = constants or Constants(kernel)
+        """Sizes of the whole kernel."""
 
     def begin(self) -> list[str]:
         """Return the lines that say which elements a program has."""
         if not self.kernel.trailing:
+            size = self.constants.name("SIZE", self.kernel.size)
             return [
-                "place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)",
-                f"inside = place < {self.kernel.size}",
+                "offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)",
+                f"mask = offsets < {size}",
             ]
+        rows, cols = self.constants.name("ROWS", self.kernel.rows), self.constants.name("COLS", self.kernel.cols)
         return [
-            "row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]",
+            "row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]",
             "col = tl.arange(0, BLOCK)[None, :]",
-            f"there = row < {self.kernel.rows}",
-            f"inside = there & (col < {self.kernel.cols})",
-            f"place = row * {self.kernel.cols} + col",
+            f"there = row < {rows}",
+            f"mask = there & (col < {cols})",
+            f"offsets = row * {cols} + col",
         ]
 
     def body(self) -> list[str]:
         """Return the lines that compute and store."""
-        for place, node in enumerate(self.kernel.outputs):
-            lost = id(node) in self.kernel.squeezed
-            value = self.value(node, lost)
-            by_row = self.kernel.by_row(node, lost)
-            where = self._offset(node, lost)
-            self.lines.append(f"tl.store(out{place} + {where}, {value}, mask={'there' if by_row else 'inside'})")
+        outs = self.known.outputs(len(self.kernel.outputs))
+        for out, node in zip(outs, self.kernel.outputs, strict=True):
+            self.store(out, node)
         return self.lines
+
+    def store(self, out: str, node: Node) -> None:
+        """Write the lines that compute and store one output."""
+        lost = id(node) in self.kernel.squeezed
+        value = self.value(node, lost)
+        by_row = self.kernel.by_row(node, lost)
+        where = self._offset(node, lost)
+        self.lines.append(f"tl.store({out} + {where}, {value}, mask={'there' if by_row else 'mask'})")
 
     def value(self, node: Node, aligned: bool) -> str:
         """Return the name of a node's value; its lines are written before."""
         key = (id(node), aligned)
         if key not in self.names:
             text = self._text(node, aligned)
-            self.names[key] = f"v{len(self.names)}"
+            self.names[key] = self.known.fresh(stem(node))
             self.lines.append(f"{self.names[key]} = {text}")
         return self.names[key]
 
@@ -167,18 +280,17 @@ class TileWriter:
             return device_text(node.expression, "triton", args)
         value = self.value(node.operands[0], False)
         if node.kind == "scan":
-            return f"tl.cumsum(tl.where(inside, {value}, 0.0), 1)"
-        return f"tl.{node.how}(tl.where(inside, {value}, {IDENTITY[node.how]}), 1)[:, None]"
+            return f"tl.cumsum(tl.where(mask, {value}, 0.0), 1)"
+        return f"tl.{node.how}(tl.where(mask, {value}, {IDENTITY[node.how]}), 1)[:, None]"
 
     def _load(self, node: Node, aligned: bool) -> str:
-        place = next(number for number, leaf in enumerate(self.kernel.leaves) if leaf is node)
-        mask = "there" if self.kernel.by_row(node, aligned) else "inside"
-        load = f"tl.load({self.stem}{place} + {self._offset(node, aligned)}, mask={mask}, other=0.0)"
+        mask = "there" if self.kernel.by_row(node, aligned) else "mask"
+        load = f"tl.load({self.known.pointer(node)} + {self._offset(node, aligned)}, mask={mask}, other=0.0)"
         if node.dtype == "bool":
             return load.replace("other=0.0", "other=0") + ".to(tl.float32)"
         return load if node.dtype == "float32" else load + ".to(tl.float32)"
 
     def _offset(self, node: Node, aligned: bool) -> str:
-        text = self.kernel.offset(node, aligned, place="place", row="row", col="col").replace(" / ", " // ")
-        blank = "row * 0" if self.kernel.by_row(node, aligned) else "place * 0"
+        text = self.kernel.offset(node, aligned, place="offsets", row="row", col="col").replace(" / ", " // ")
+        blank = "row * 0" if self.kernel.by_row(node, aligned) else "offsets * 0"
         return (blank if text == "0" else text) + self.paces.get(id(node), "")

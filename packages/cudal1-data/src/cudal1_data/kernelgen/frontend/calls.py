@@ -1,4 +1,4 @@
-"""Calls that stay PyTorch's own, with the shapes of what they return; and layers."""
+"""Calls that stay PyTorch's own, with the shapes of what they return."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend import dtypes, shapes
-from cudal1_data.kernelgen.frontend.operators import Unfused, fused, layer_norm, reduction
-from cudal1_data.kernelgen.frontend.values import Layer, Symbol, Value, opaque, pointwise, shape, written
-from cudal1_data.kernelgen.ir import Dims, Node, broadcast
+from cudal1_data.kernelgen.frontend.operators import Unfused, fused, lowered, reduction
+from cudal1_data.kernelgen.frontend.values import Symbol, Value, opaque, pointwise, shape, written
+from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, broadcast
 
 _MAKES = ("randn", "rand", "randint", "ones", "zeros", "arange", "eye", "empty")
 _STORED = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "bool": "bool", "long": "int64"}
@@ -33,6 +33,10 @@ _SAME = (
     "group_norm",
     "layer_norm",
 )
+_COUNTED = ("arange", "ones", "tril", "triu")
+"""Calls whose sizes `counts.py` reads as numbers."""
+_ALIASES = {"multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div"}
+"""Other names of functions."""
 _PRODUCTS = ("linear", "matmul", "bmm", "mm", "mv", "outer", "kron")
 _PAIRS = ("cummax", "cummin")
 """Calls that return values and their indices."""
@@ -58,13 +62,19 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
         return _stored(name, args, named)
     if name == "detach" and len(args) == 1:
         return args[0]  # no gradients are asked for
+    if name == "tensor" and len(args) == 1 and not named and isinstance(args[0], float):
+        return args[0]  # a tensor of one number goes with others like the number
+    name = _ALIASES.get(name, name)
+    if name.startswith("adaptive_avg_pool") and isinstance(args[0], Node) and len(args) == 2:
+        return pooled_to(args[0], args[1], f"F.{name}({{0}}, {args[1]!r})")
     result = fused(name, args, named)
     if not isinstance(result, Unfused):
         return result
     nodes = [one for one in args if isinstance(one, Node)]
     operands: list[Node] = []
-    given = [written(one, operands) for one in args]
-    given += [f"{key}={written(one, operands)}" for key, one in named.items()]
+    by_name = name not in _COUNTED
+    given = [written(one, operands, by_name=by_name) for one in args]
+    given += [f"{key}={written(one, operands, by_name=by_name)}" for key, one in named.items()]
     if text.startswith("."):
         whole = f"{given[0]}{text}({', '.join(given[1:])})"
     else:
@@ -73,33 +83,6 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
         values = opaque(f"{whole}[0]", nodes[0].dims, *operands, dtype=nodes[0].dtype)
         return values, opaque(f"{whole}[1]", nodes[0].dims, *operands, dtype="int64")
     return opaque(whole, _dims(name, args, named), *operands, dtype=_dtype(name, nodes, args, named))
-
-
-def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Node:
-    """Return what a layer of the model computes.
-
-    Raises:
-        UnsuitableError: The layer is none of those that are known.
-    """
-    if len(args) != 1 or not isinstance(args[0], Node):
-        raise UnsuitableError(f"expected one tensor in {module.name}(...)")
-    dims = shapes.layer_dims(module, args[0].dims)
-    if args[0].dtype != "float32":
-        raise UnsuitableError(f"expected float32 in {module.name}(...), got {args[0].dtype}")
-    if module.kind == "LayerNorm" and not module.kwargs and all(one is True for one in module.args[2:]):
-        weight, bias = (_parameter(module, name, leaves) for name in ("weight", "bias"))
-        return layer_norm(module, args[0], weight, bias)
-    if module.kind == "Linear":
-        weight = _parameter(module, "weight", leaves)
-        if not module.argument(2, "bias", True):
-            return opaque("F.linear({0}, {1})", dims, args[0], weight)
-        return opaque("F.linear({0}, {1}, {2})", dims, args[0], weight, _parameter(module, "bias", leaves))
-    return opaque(f"{module.name}({{0}})", dims, args[0])
-
-
-def _parameter(module: Layer, name: str, leaves: dict[str, Node]) -> Node:
-    text = f"{module.name}.{name}"
-    return leaves.setdefault(text, Node("parameter", shapes.attribute_dims(module, name), text=text))
 
 
 def _stored(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Node:
@@ -112,8 +95,8 @@ def _stored(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Nod
         dtype = "float32" if same else dtypes.asked(args[1])
     else:
         raise UnsuitableError("expected x.to(dtype)")
-    if dtype == "float32" and node.dtype in ("float32", "float16", "bfloat16"):
-        return pointwise("a", node)
+    if dtype in FLOATS and node.dtype in FLOATS:
+        return pointwise("a", node, dtype=dtype)
     target = {"float32": "torch.get_default_dtype()"}.get(dtype, f"torch.{dtype}")
     return opaque(f"{{0}}.to({target})", node.dims, node, dtype=dtype)
 
@@ -208,6 +191,17 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
             return (x.dims[0], x.dims[0])
         case "contiguous":
             return x.dims
+        case "squeeze":
+            places = {shapes.axis(x, one) for one in shapes.ints(rest[0])} if rest else set(range(len(x.dims)))
+            return tuple(size for place, size in enumerate(x.dims) if place not in places or size != 1)
+        case "select":
+            return shapes.reduced(x.dims, [shapes.axis(x, rest[0])], keepdim=False)
+        case "narrow":
+            return (*x.dims[: shapes.axis(x, rest[0])], *shapes.ints(rest[2]), *x.dims[shapes.axis(x, rest[0]) + 1 :])
+        case "expand":
+            sizes = shapes.ints(rest[0] if isinstance(rest[0], tuple) else rest)
+            padded = (1,) * (len(sizes) - len(x.dims)) + x.dims
+            return tuple(old if new == -1 else new for old, new in zip(padded, sizes, strict=True))
         case "repeat_interleave" if rest:
             count, *more = rest
             place = shapes.axis(x, next(iter(more), named.get("dim")))
@@ -228,7 +222,7 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
             return (*x.dims[:2], *(size * scale for size in x.dims[2:]))
         case _ if "_pool" in name and "adaptive" not in name and "ceil_mode" not in named:
             return _pooled(name, x, rest, named)
-        case "mean" | "sum" | "amax" | "amin" | "var" | "std" | "argmax" | "argmin":
+        case "mean" | "sum" | "amax" | "amin" | "var" | "std" | "argmax" | "argmin" | "prod" | "logsumexp":
             asked = reduction(name, rest, named)
             axes = range(len(x.dims)) if asked.dim is None else [shapes.axis(x, one) for one in shapes.ints(asked.dim)]
             return shapes.reduced(x.dims, axes, keepdim=asked.keepdim)
@@ -274,8 +268,22 @@ def _einsum(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
     return tuple(sizes[letter] for letter in result)
 
 
+def _joined(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
+    """Return the shape of tensors that are put behind each other."""
+    parts = [one for one in args[0] if isinstance(one, Node)] if isinstance(args[0], tuple) else []
+    if not parts or not isinstance(args[0], tuple) or len(parts) != len(args[0]):
+        raise UnsuitableError("expected a list of tensors in cat")
+    place = shapes.axis(parts[0], args[1] if len(args) > 1 else named.get("dim", 0))
+    first = parts[0].dims
+    rest = {(*one.dims[:place], *one.dims[place + 1 :]) for one in parts}
+    if len(rest) != 1:
+        raise UnsuitableError(f"expected tensors of one shape beside axis {place} in cat")
+    return (*first[:place], sum(one.dims[place] for one in parts), *first[place + 1 :])
+
+
 _SEVERAL: dict[str, Callable[[Sequence[Value], Mapping[str, Value]], Dims]] = {
     "stack": _stacked,
+    "cat": _joined,
     "block_diag": _block_diagonal,
     "einsum": _einsum,
 }
@@ -289,13 +297,19 @@ def _pooled(name: str, x: Node, rest: tuple[Value, ...], named: Mapping[str, Val
     most = 2 if name.startswith("lp_") else 3
     if rank < 1 or len(given) > most or "dilation" in named or "return_indices" in named:
         raise UnsuitableError(f"expected plain windows in {name}")
-    kernel, stride, padding = (
-        (shapes.ints(value) * rank)[:rank]
-        for value in (
-            given[0] if given else named.get("kernel_size"),
-            (given[1] if len(given) > 1 else named.get("stride")) or (given[0] if given else named.get("kernel_size")),
-            given[2] if len(given) > 2 else named.get("padding", 0),
-        )
-    )
-    space = zip(x.dims[2:], kernel, stride, padding, strict=True)
-    return (*x.dims[:2], *((size + 2 * pad - edge) // step + 1 for size, edge, step, pad in space))
+    return shapes.windows(x.dims, {**dict(zip(("kernel_size", "stride", "padding"), given, strict=False)), **named})
+
+
+def pooled_to(x: Node, size: Value, text: str) -> Value:
+    """Return the averages of windows, so many that `size` remain; with one window for each map a mean of rows.
+
+    Raises:
+        UnsuitableError: The sizes are not known.
+    """
+    rank = len(x.dims) - 2
+    sizes = (shapes.ints(size) * rank)[:rank] if isinstance(size, int) else shapes.ints(size)
+    if rank < 1 or len(sizes) != rank:
+        raise UnsuitableError(f"expected {rank} sizes of an adaptive pool, got {sizes}")
+    if all(one == 1 for one in sizes):
+        return lowered("mean", x, tuple(range(2, rank + 2)), keepdim=True)
+    return opaque(text, (*x.dims[:2], *sizes), x)

@@ -60,13 +60,20 @@ def _twin(node: Node) -> Node | None:
         if left is None or right is None:
             return None
         return pointwise(_EXPRESSIONS[sides[2]], left, right, dtype="bool" if node.dtype == "bool" else "float32")
-    if (triangle := _TRIANGLE.fullmatch(text)) is not None and _ONES.fullmatch(operands[0].text):
-        return _triangle(node, lower=triangle[1] == "tril", diagonal=int(triangle[2] or 0))
+    if (side := _TRIANGLE.fullmatch(text)) is not None and _ONES.fullmatch(operands[0].text):
+        return triangle(node, lower=side[1] == "tril", diagonal=int(side[2] or 0))
     return None
 
 
-def _triangle(node: Node, *, lower: bool, diagonal: int) -> Node | None:
-    rows, cols = node.dims
+def triangle(node: Node, *, lower: bool, diagonal: int) -> Node | None:
+    """Return truth values for one side of a diagonal of matrices; None where they are too large.
+
+    Args:
+        node: The matrices: its last two axes.
+        lower: Whether the side is the one below.
+        diagonal: How far above the main diagonal; the places on it are true.
+    """
+    rows, cols = node.dims[-2:]
     row, col = _count((rows, 1), node), _count((cols,), node)
     if row is None or col is None or max(rows, cols, abs(diagonal)) > _MOST:
         return None

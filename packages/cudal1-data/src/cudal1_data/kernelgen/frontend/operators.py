@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend import counts, dtypes, shapes
-from cudal1_data.kernelgen.frontend.values import Layer, Value, pointwise
-from cudal1_data.kernelgen.ir import How, Node
+from cudal1_data.kernelgen.frontend.layout import moved, reshaped, split
+from cudal1_data.kernelgen.frontend.values import Value, pointwise
+from cudal1_data.kernelgen.ir import FLOATS, How, Node
+from cudal1_data.kernelgen.sizes import inverse
 from cudal1_data.operators import BINARY, SPECIAL, UNARY
 
 Arguments = Sequence[Value]
+Axes = tuple[int, ...]
 Named = Mapping[str, Value]
+
+
+_FEW_ROWS = 32
+"""Rows that do not occupy a GPU: where they are long, their parts are reduced first."""
+_LONG_ROW = 2**16
+"""Elements of a row that is reduced in parts where there are few."""
 
 
 class Unfused:
@@ -34,7 +44,9 @@ def fused(name: str, args: Arguments, named: Named) -> Value | Unfused:
     if name == "where":
         return _where(args) if not named else Unfused()
     kinds = {one.dtype for one in args if isinstance(one, Node)}
-    if kinds - {"float32", "bool"}:
+    if kinds - {*FLOATS, "bool"}:
+        return Unfused()
+    if kinds == {"bool"} and name in ("tril", "triu"):
         return Unfused()
     if kinds == {"bool"} and (name in UNARY or name in BINARY or name in _POINTWISE or name in _ROWS):
         raise UnsuitableError(f"expected numbers in {name}, got truth values")
@@ -52,9 +64,9 @@ def fused(name: str, args: Arguments, named: Named) -> Value | Unfused:
 def _where(args: Arguments) -> Value | Unfused:
     if len(args) != 3 or not (isinstance(args[0], Node) and args[0].dtype == "bool"):
         return Unfused()
-    if any(isinstance(one, Node) and one.dtype != "float32" for one in args[1:]) or _whole(args[1:]):
+    if any(isinstance(one, Node) and one.dtype not in FLOATS for one in args[1:]) or _whole(args[1:]):
         return Unfused()
-    return pointwise(SPECIAL["where"], *args)
+    return pointwise(SPECIAL["where"], *args, dtype=dtypes.promoted(*args[1:]))
 
 
 def _whole(values: Arguments) -> bool:
@@ -99,10 +111,57 @@ def _softshrink(args: Arguments, named: Named) -> Node:
     return pointwise(SPECIAL["softshrink"], args[0], -edge, edge)
 
 
+_POWERS = {2: UNARY["square"], 3: "a * a * a", 4: "(a * a) * (a * a)", 0.5: UNARY["sqrt"], -1: UNARY["reciprocal"]}
+
+
 def _pow(args: Arguments, named: Named) -> Value | Unfused:
-    if args[1] == 2:
-        return pointwise(UNARY["square"], args[0])
-    return pointwise(UNARY["sqrt"], args[0]) if args[1] == 0.5 else Unfused()
+    power = args[1]
+    return pointwise(_POWERS[power], args[0]) if isinstance(power, int | float) and power in _POWERS else Unfused()
+
+
+def _elu(args: Arguments, named: Named) -> Node:
+    _only(args, named, 2, "alpha")
+    alpha = args[1] if len(args) > 1 else named.get("alpha", 1.0)
+    if not isinstance(alpha, int | float):
+        raise UnsuitableError("expected a number as the alpha of elu")
+    return pointwise("where(less(0.0, a), a, b * expm1(a))", args[0], alpha)
+
+
+def _hardtanh(args: Arguments, named: Named) -> Node:
+    _only(args, named, 3, "min_val", "max_val")
+    low = args[1] if len(args) > 1 else named.get("min_val", -1.0)
+    high = args[2] if len(args) > 2 else named.get("max_val", 1.0)
+    return _clamp((args[0], low, high), {})
+
+
+def _softplus(args: Arguments, named: Named) -> Value | Unfused:
+    plain = len(args) == 1 and named.get("beta", 1) == 1 and named.get("threshold", 20) == 20
+    return pointwise(UNARY["softplus"], args[0]) if plain and set(named) <= {"beta", "threshold"} else Unfused()
+
+
+def _extreme(kind: str) -> Callable[[Arguments, Named], Value | Unfused]:
+    """`torch.max(x, y)` of two tensors, `torch.max(x, dim)`, or of all elements."""
+
+    def lower(args: Arguments, named: Named) -> Value | Unfused:
+        first = args[0]
+        if len(args) == 2 and not named and isinstance(args[1], Node | float):
+            return pointwise(BINARY["maximum" if kind == "max" else "minimum"], *args)
+        return _rows(kind, first, args, named) if isinstance(first, Node) else Unfused()
+
+    return lower
+
+
+def _triangle(kind: str) -> Callable[[Arguments, Named], Value | Unfused]:
+    """`torch.tril(x)` and `torch.triu(x)`: places on the other side of a diagonal are 0."""
+
+    def lower(args: Arguments, named: Named) -> Value | Unfused:
+        x, diagonal = args[0], args[1] if len(args) > 1 else named.get("diagonal", 0)
+        if not isinstance(x, Node) or not isinstance(diagonal, int) or len(x.dims) < 2 or x.kind == "opaque":
+            return Unfused()
+        mask = counts.triangle(x, lower=kind == "tril", diagonal=diagonal)
+        return Unfused() if mask is None else pointwise(SPECIAL["where"], mask, x, 0.0)
+
+    return lower
 
 
 def _lerp(args: Arguments, named: Named) -> Node:
@@ -133,6 +192,29 @@ def _smooth_l1(args: Arguments, named: Named) -> Value | Unfused:
     return pointwise(SPECIAL["smooth_l1"], away, edge)
 
 
+def _averaged(
+    loss: Callable[[Arguments, Named], Value | Unfused],
+) -> Callable[[Arguments, Named], Value | Unfused]:
+    """A loss of two tensors, with what its `reduction` says done to its elements."""
+
+    def lower(args: Arguments, named: Named) -> Value | Unfused:
+        how = named.get("reduction", "mean")
+        each = loss(args, {**named, "reduction": "none"})
+        if isinstance(each, Node) and how in ("mean", "sum", "batchmean"):
+            whole = lowered("mean" if how == "mean" else "sum", each, tuple(range(len(each.dims))))
+            return pointwise("a * b", whole, inverse(each.dims[0])) if how == "batchmean" else whole
+        return each if how == "none" else Unfused()
+
+    return lower
+
+
+def _distance(expression: str) -> Callable[[Arguments, Named], Value | Unfused]:
+    def lower(args: Arguments, named: Named) -> Value | Unfused:
+        return pointwise(expression, *args) if _reduced_by(args, named) else Unfused()
+
+    return lower
+
+
 def _cross_entropy_of_two(args: Arguments, named: Named) -> Value | Unfused:
     if not _reduced_by(args, named):
         return Unfused()
@@ -143,12 +225,23 @@ _POINTWISE: dict[str, Callable[[Arguments, Named], Value | Unfused]] = {
     "gelu": _gelu,
     "leaky_relu": _leaky,
     "clamp": _clamp,
+    "elu": _elu,
+    "hardtanh": _hardtanh,
+    "softplus": _softplus,
+    "max": _extreme("max"),
+    "min": _extreme("min"),
+    "tril": _triangle("tril"),
+    "triu": _triangle("triu"),
     "softshrink": _softshrink,
     "pow": _pow,
     "lerp": _lerp,
-    "huber_loss": _huber,
-    "smooth_l1_loss": _smooth_l1,
-    "binary_cross_entropy_with_logits": _cross_entropy_of_two,
+    "huber_loss": _averaged(_huber),
+    "smooth_l1_loss": _averaged(_smooth_l1),
+    "binary_cross_entropy_with_logits": _averaged(_cross_entropy_of_two),
+    "mse_loss": _averaged(_distance("(a - b) * (a - b)")),
+    "l1_loss": _averaged(_distance("abs(a - b)")),
+    # Where the target is 0 the product is 0, as its limit is.
+    "kl_div": _averaged(_distance("where(less(0.0, b), b * (log(b) - a), 0.0)")),
 }
 
 _ROWS: dict[str, str] = {
@@ -167,26 +260,34 @@ _ROWS: dict[str, str] = {
     "cumsum": "dim",
     "cosine_similarity": "dim",
     "vector_norm": "dim",
+    "norm": "dim",
 }
 
 
 def _rows(name: str, node: Node, args: Arguments, named: Named) -> Value | Unfused:
+    if name == "norm":
+        given = dict(zip(("p", "dim", "keepdim"), args[1:], strict=False)) | dict(named)
+        if given.pop("p", 2) not in (2, 2.0, "fro", None) or set(given) - {"dim", "keepdim"}:
+            return Unfused()
+        args, named, name = (node,), given, "vector_norm"
     if name == "vector_norm" and (len(args) > 1 or set(named) - {"dim", "keepdim"}):
         return Unfused()  # another order than 2
     given = args[2:] if name == "cosine_similarity" else args[1:]
     if given and isinstance(given[0], Node):
         return Unfused()
     asked = reduction(name, given, named)
-    where = asked.dim
-    if where is None or asked.dtype != "float32":
+    if asked.dtype != "float32":
         return Unfused()
-    axes = {place % len(node.dims) for place in shapes.ints(where)}
-    trailing = len(axes)
-    if axes != set(range(len(node.dims) - trailing, len(node.dims))) or trailing == len(node.dims):
+    count = len(node.dims)
+    axes = tuple(range(count) if asked.dim is None else sorted({place % count for place in shapes.ints(asked.dim)}))
+    trailing = axes == tuple(range(count - len(axes), count))
+    if not axes or (name == "cumsum" and not trailing) or math.prod(node.dims) == 0:
         return Unfused()
+    if name in ("max", "min") and asked.dim is None:
+        name = f"a{name}"
     if name == "cosine_similarity":
-        return _cosine(args, trailing, asked.eps)
-    return _lowered(name, node, trailing, keepdim=asked.keepdim, correction=asked.correction)
+        return _cosine(args, axes, asked.eps)
+    return lowered(name, node, axes, keepdim=asked.keepdim, correction=asked.correction)
 
 
 @dataclass(frozen=True)
@@ -240,78 +341,97 @@ def reduction(name: str, given: Arguments, named: Named) -> Reduction:
     return Reduction(asked.get("dim"), keepdim, correction, eps, dtype)
 
 
-def _lowered(name: str, x: Node, k: int, *, keepdim: bool, correction: float) -> Value:
-    """Write a row operator in reductions and pointwise operators. `k`: how many trailing axes it goes over."""
-    length = _length(x, k)
+def lowered(name: str, x: Node, axes: Axes, *, keepdim: bool = False, correction: float = 1) -> Value:
+    """Write a reduction, a softmax or a scan in reductions and pointwise operators.
+
+    Args:
+        name: Its name in PyTorch.
+        x: What it is done to.
+        axes: Which it goes over, counted from the front, in order.
+        keepdim: Whether these axes stay, with size 1.
+        correction: Of a variance: what is taken from the number of elements.
+    """
+    length = math.prod(x.dims[axis] for axis in axes)
     match name:
         case "sum":
-            return reduce("sum", x, k, keepdim=keepdim)
+            return over("sum", x, axes, keepdim=keepdim)
         case "mean":
-            return pointwise("a * b", reduce("sum", x, k, keepdim=keepdim), 1.0 / length)
+            return pointwise("a * b", over("sum", x, axes, keepdim=keepdim), inverse(length))
         case "amax" | "amin":
-            return reduce("max" if name == "amax" else "min", x, k, keepdim=keepdim)
+            return over("max" if name == "amax" else "min", x, axes, keepdim=keepdim)
         case "max" | "min":
-            return reduce("max" if name == "max" else "min", x, k, keepdim=keepdim), None
+            return over("max" if name == "max" else "min", x, axes, keepdim=keepdim), None
         case "var" | "std":
-            middle = pointwise("a * b", reduce("sum", x, k), 1.0 / length)
-            total = reduce("sum", pointwise("(a - b) * (a - b)", x, middle), k, keepdim=keepdim)
+            middle = pointwise("a * b", over("sum", x, axes), inverse(length))
+            total = over("sum", pointwise("(a - b) * (a - b)", x, middle), axes, keepdim=keepdim)
             if length <= correction:
                 raise UnsuitableError(f"expected rows of more than {correction} elements in {name}")
-            spread = pointwise("a * b", total, 1.0 / (length - correction))
+            whole = correction == int(correction)
+            count = inverse(length - int(correction)) if whole else 1.0 / (length - correction)
+            spread = pointwise("a * b", total, count)
             return spread if name == "var" else pointwise("sqrt(a)", spread)
         case "vector_norm":
-            return pointwise("sqrt(a)", reduce("sum", pointwise("a * a", x), k, keepdim=keepdim))
+            return pointwise("sqrt(a)", over("sum", pointwise("a * a", x), axes, keepdim=keepdim))
         case "cumsum":
-            return Node("scan", x.dims, operands=(x,), how="sum", trailing=1)
+            return Node("scan", x.dims, operands=(x,), how="sum", trailing=1, dtype=x.dtype)
         case "softmin":
-            return _lowered("softmax", pointwise("-a", x), k, keepdim=keepdim, correction=correction)
+            return lowered("softmax", pointwise("-a", x), axes, keepdim=keepdim, correction=correction)
         case _:
-            return _exponential(name, x, k, keepdim=keepdim)
+            return _exponential(name, x, axes, keepdim=keepdim)
 
 
-def _exponential(name: str, x: Node, k: int, *, keepdim: bool) -> Node:
+def _exponential(name: str, x: Node, axes: Axes, *, keepdim: bool) -> Node:
     if name == "logsumexp":
-        top, again = reduce("max", x, k), reduce("max", x, k, keepdim=keepdim)
-        total = reduce("sum", pointwise("exp(a - b)", x, top), k, keepdim=keepdim)
+        top, again = over("max", x, axes), over("max", x, axes, keepdim=keepdim)
+        total = over("sum", pointwise("exp(a - b)", x, top), axes, keepdim=keepdim)
         return pointwise("a + log(b)", again, total)
-    shifted = pointwise("a - b", x, reduce("max", x, k))
+    shifted = pointwise("a - b", x, over("max", x, axes))
     powers = pointwise("exp(a)", shifted)
-    total = reduce("sum", powers, k)
+    total = over("sum", powers, axes)
     return pointwise("a / b", powers, total) if name == "softmax" else pointwise("a - log(b)", shifted, total)
 
 
-def _cosine(args: Arguments, k: int, eps: float) -> Node:
+def _cosine(args: Arguments, axes: Axes, eps: float) -> Node:
     left, right = args[0], args[1]
     assert isinstance(left, Node)
     if not isinstance(right, Node) or left.dims != right.dims:
         raise UnsuitableError("expected two tensors of one shape in cosine_similarity")
-    dot = reduce("sum", pointwise("a * b", left, right), k, keepdim=False)
-    ones = [reduce("sum", pointwise("a * a", one), k, keepdim=False) for one in (left, right)]
+    dot = over("sum", pointwise("a * b", left, right), axes, keepdim=False)
+    ones = [over("sum", pointwise("a * a", one), axes, keepdim=False) for one in (left, right)]
     lengths = [pointwise("max(sqrt(a), b)", one, eps) for one in ones]
     return pointwise("a / (b * c)", dot, *lengths)
 
 
-def layer_norm(layer: Layer, x: Node, weight: Node | None, bias: Node | None) -> Node:
-    """Return what `nn.LayerNorm` computes."""
-    k = len(shapes.ints(layer.args[0]))
-    scale = 1.0 / _length(x, k)
-    centred = pointwise("a - b", x, pointwise("a * b", reduce("sum", x, k), scale))
-    spread = pointwise("a * b", reduce("sum", pointwise("a * a", centred), k), scale)
-    result = pointwise("a * rsqrt(b + c)", centred, spread, layer.argument(1, "eps", 1e-5))
-    if weight is not None:
-        result = pointwise("a * b", result, weight)
-    return result if bias is None else pointwise("a + b", result, bias)
+def normalized(x: Node, k: int, eps: Value, *, centred: bool = True) -> Node:
+    """Return the rows of the last `k` axes, scaled to a mean square of 1, after their mean was taken away."""
+    axes = tuple(range(len(x.dims) - k, len(x.dims)))
+    scale = inverse(math.prod(x.dims[-k:]))
+    if centred:
+        x = pointwise("a - b", x, pointwise("a * b", over("sum", x, axes), scale))
+    spread = pointwise("a * b", over("sum", pointwise("a * a", x), axes), scale)
+    return pointwise("a * rsqrt(b + c)", x, spread, eps)
 
 
-def reduce(how: How, x: Node, k: int, *, keepdim: bool = True) -> Node:
-    """Return the reduction of the last `k` axes."""
+def over(how: How, x: Node, axes: Axes, *, keepdim: bool = True) -> Node:
+    """Return a reduction over any axes, in an order that kernels can go: rows, their parts first where they are few."""
+    count, k = len(x.dims), len(axes)
+    kept = shapes.reduced(x.dims, axes, keepdim=True)
+    if axes != tuple(range(count - k, count)):
+        order = (*(place for place in range(count) if place not in axes), *axes)
+        inner = _reduce(how, moved(x, order), k, keepdim=keepdim)
+        return reshaped(inner, kept) if keepdim else inner
+    rows, length = math.prod(x.dims[: count - k]), math.prod(x.dims[count - k :])
+    if rows > _FEW_ROWS or length < _LONG_ROW:
+        return _reduce(how, x, k, keepdim=keepdim)
+    if k > 1:
+        enough = (place for place in range(1, k) if rows * math.prod(x.dims[count - k :][:place]) > 2 * _FEW_ROWS)
+        return _reduce(how, _reduce(how, x, k - next(enough, k - 1), keepdim=True), k, keepdim=keepdim)
+    parts = next((size for size in (256, 128, 64) if length % size == 0), 1)
+    result = _reduce(how, _reduce(how, split(x, parts), 1, keepdim=True), 2, keepdim=keepdim)
+    return reshaped(result, kept) if keepdim else result
+
+
+def _reduce(how: How, x: Node, k: int, *, keepdim: bool) -> Node:
     axes = range(len(x.dims) - k, len(x.dims))
     dims = shapes.reduced(x.dims, axes, keepdim=keepdim)
-    return Node("reduce", dims, operands=(x,), how=how, trailing=k, keepdim=keepdim)
-
-
-def _length(x: Node, k: int) -> int:
-    size = 1
-    for one in x.dims[-k:]:
-        size *= one
-    return size
+    return Node("reduce", dims, operands=(x,), how=how, trailing=k, keepdim=keepdim, dtype=x.dtype)

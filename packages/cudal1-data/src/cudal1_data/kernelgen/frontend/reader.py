@@ -10,9 +10,11 @@ from typing import cast
 
 from cudal1_data.errors import BrokenTaskError
 from cudal1_data.kernelgen.errors import UnsuitableError
-from cudal1_data.kernelgen.frontend import calls, copied, counts, dtypes, loops, shapes
+from cudal1_data.kernelgen.frontend import calls, copied, counts, dtypes, layers, loops, shapes
+from cudal1_data.kernelgen.frontend.layout import merged
 from cudal1_data.kernelgen.frontend.values import Layer, Listed, Symbol, Value, opaque, pointwise, shape, written
-from cudal1_data.kernelgen.ir import Node, Reference, walk
+from cudal1_data.kernelgen.ir import FLOATS, Node, Reference, walk
+from cudal1_data.kernelgen.sizes import Size, named
 from cudal1_data.operators import BINARY
 from cudal1_data.task import parse
 
@@ -42,6 +44,8 @@ _FILLS = re.compile(
     r"|self\.[\w.]+\.(normal|uniform|fill|zero|copy|mul|add|sub|div|clamp|abs|requires_grad)_|self(\.\w+)*\.eval"
 )
 """Calls in a constructor after which every tensor has the shape and dtype that it had before."""
+_OF_TORCH = re.compile(r"torch\.linalg\.|(torch\.)?nn\.functional\.")
+"""How functions begin that stand in PyTorch's modules."""
 _MADE = re.compile(r"torch\.(randn|rand|randint|ones|zeros|empty|eye|arange)\(")
 """How tensors that are contiguous begin."""
 
@@ -75,13 +79,15 @@ class _Reader:
         self.leaves: dict[str, Node] = {}
         self.body: loops.Body | None = None
         """The loop that is being followed."""
+        self.sizes: dict[str, str] = {}
         self.loops = 0
         self.steps = 0
 
     def reference(self) -> Reference:
         for statement in self.tree.body:
-            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-                self.constants[statement.targets[0].id] = self.value(statement.value, {})
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name | ast.Tuple):
+                self._assign(statement.targets[0], self.value(statement.value, {}), self.constants)
+                self._name_constants(statement.targets[0])
         head = copied.head(self.tree)
         if [ast.unparse(one) for one in self.model.bases] not in (["nn.Module"], ["torch.nn.Module"]):
             raise UnsuitableError("expected a model that is an nn.Module and nothing else")
@@ -104,7 +110,16 @@ class _Reader:
         roots = tuple(root for root in returned if isinstance(root, Node) and not root.leaf)
         if len(roots) != len(returned):
             raise UnsuitableError("expected tensors that forward computes")
-        return Reference(head, text, names, roots, several)
+        return Reference(head, text, names, merged(roots), several, self.sizes)
+
+    def _name_constants(self, target: ast.expr) -> None:
+        """Let whole numbers at the top level be sizes by their names, unless `forward` has arguments of these names."""
+        local = {one.arg for one in ast.walk(self.methods["forward"].args) if isinstance(one, ast.arg)}
+        for one in ast.walk(target):
+            if isinstance(one, ast.Name) and one.id not in local:
+                value = self.constants[one.id]
+                if isinstance(value, int) and not isinstance(value, bool) and value > 1:
+                    self.constants[one.id] = named(value, one.id, self.sizes)
 
     def _bind(self, method: ast.FunctionDef, args: Sequence[Value], named: Mapping[str, Value]) -> dict[str, Value]:
         """Return what each parameter of a method stands for, those given by position first."""
@@ -151,12 +166,14 @@ class _Reader:
             kind = right.func.attr
             if kind == "Parameter":
                 value = self.value(right.args[0], scope)
+                if isinstance(value, float) and ast.unparse(right.args[0]).startswith("torch.tensor("):
+                    return Node("parameter", (), text=f"self.{name}")
                 if not isinstance(value, Node):
                     raise UnsuitableError(f"expected a tensor in self.{name}")
                 leaf = Node("parameter", value.dims, text=f"self.{name}", dtype=value.dtype)
                 return leaf if _laid_out(value) else opaque("{0}.contiguous()", leaf.dims, leaf, dtype=leaf.dtype)
-            if ast.unparse(right.func).startswith("nn."):
-                args = tuple(self.value(one, scope) for one in right.args)
+            if ast.unparse(right.func).startswith(("nn.", "torch.nn.")):
+                args = self._values(right.args, scope)
                 named = {str(one.arg): self.value(one.value, scope) for one in right.keywords}
                 if any(isinstance(one, Symbol) for one in (*args, *named.values())):
                     raise UnsuitableError(f"expected a layer in float32, got {ast.unparse(right)}")
@@ -202,12 +219,14 @@ class _Reader:
         if self.steps > _MAX_STEPS:
             raise UnsuitableError("expected a shorter program")
         match node:
+            case ast.Constant(value=int() as constant) if constant > 1 and not isinstance(constant, bool):
+                return Size(constant, str(constant), str(constant), self.sizes)
             case ast.Constant(value=bool() | int() | float() | str() | None as constant):
                 return constant
             case ast.Name(id=name):
                 return scope[name] if name in scope else self.constants[name]
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
-                return tuple(self.value(one, scope) for one in parts)
+                return self._values(parts, scope)
             case ast.ListComp(elt=inner, generators=[ast.comprehension(iter=ast.Call() as several)]):
                 (count,) = (self.value(one, scope) for one in several.args)
                 return tuple(self.value(inner, scope) for _ in range(*shapes.ints(count)))
@@ -232,6 +251,14 @@ class _Reader:
             case _:
                 raise UnsuitableError(f"expected plain expressions, got {ast.unparse(node)[:60]!r}")
 
+    def _values(self, parts: Sequence[ast.expr], scope: dict[str, Value]) -> tuple[Value, ...]:
+        """Follow a list's parts; `*sizes` stands for as many parts as it has."""
+        found: list[Value] = []
+        for one in parts:
+            spread = self.value(one.value, scope) if isinstance(one, ast.Starred) else None
+            found += spread if isinstance(spread, tuple) else [self.value(one, scope)]
+        return tuple(found)
+
     def _arithmetic(self, node: ast.BinOp, scope: dict[str, Value]) -> Value:
         left, right = self.value(node.left, scope), self.value(node.right, scope)
         if not isinstance(left, Node) and not isinstance(right, Node):
@@ -247,7 +274,7 @@ class _Reader:
         tensors = [one for one in (left, right) if isinstance(one, Node)]
         kind = dtypes.divided(left, right) if sign == "/" else dtypes.promoted(left, right)
         counted = [counts.as_places(one, whole=True) for one in (left, right)]
-        if kind != "float32" or not _masks(counted):
+        if kind not in FLOATS or not _masks(counted):
             operands: list[Node] = []
             text = f"({written(left, operands)} {sign} {written(right, operands)})"
             return opaque(text, shape(*tensors), *operands, dtype=kind)
@@ -258,7 +285,7 @@ class _Reader:
         tensors = [one for one in (left, right) if isinstance(one, Node)]
         if len(node.ops) != 1 or not tensors:
             raise UnsuitableError("expected one comparison of tensors")
-        floats = all(one.dtype == "float32" for one in tensors)
+        floats = all(one.dtype in FLOATS for one in tensors)
         if floats and isinstance(node.ops[0], ast.Lt | ast.Gt):
             expression = "less(a, b)" if isinstance(node.ops[0], ast.Lt) else "less(b, a)"
             return pointwise(expression, counts.as_places(left), counts.as_places(right), dtype="bool")
@@ -321,7 +348,7 @@ class _Reader:
         return opaque(f"{{0}}[{inner}]", shapes.indexed(value.dims, index), *operands, dtype=value.dtype)
 
     def _call(self, node: ast.Call, scope: dict[str, Value]) -> Value:
-        args = tuple(self.value(one, scope) for one in node.args)
+        args = self._values(node.args, scope)
         named = {str(one.arg): self.value(one.value, scope) for one in node.keywords}
         if args and isinstance(args[0], Listed):
             return loops.joined(ast.unparse(node.func), args, named)
@@ -337,14 +364,12 @@ class _Reader:
                 return cast("float", getattr(math, name)(*args))
             case ast.Attribute(value=ast.Name(id="torch" | "F" | "nn"), attr=name):
                 return calls.call(name, ast.unparse(node.func), args, named)
-            case ast.Attribute(value=ast.Attribute(), attr=name) if ast.unparse(node.func).startswith("torch.linalg"):
-                return calls.call(name, ast.unparse(node.func), args, named)
-            case ast.Attribute(value=ast.Attribute(), attr=name) if ast.unparse(node.func).startswith("nn.functional"):
+            case ast.Attribute(value=ast.Attribute(), attr=name) if _OF_TORCH.match(ast.unparse(node.func)):
                 return calls.call(name, ast.unparse(node.func), args, named)
             case ast.Attribute(value=inner, attr=name):
                 value = self.value(inner, scope) if not _is_member(node.func) else self.attributes[name]
                 if isinstance(value, Layer):
-                    return calls.layer(value, args, self.leaves)
+                    return layers.layer(value, args, self.leaves)
                 return calls.call(name, f".{name}", (value, *args), named)
             case _:
                 raise UnsuitableError(f"expected calls of functions by name, got {ast.unparse(node.func)}")
@@ -357,11 +382,11 @@ def _is_member(node: ast.Attribute) -> bool:
 def _masks(values: list[Value]) -> bool:
     """Whether all tensors are floats, or truth values that a kernel made itself."""
     tensors = [one for one in values if isinstance(one, Node)]
-    return all(one.dtype == "float32" or (one.dtype == "bool" and one.kind == "pointwise") for one in tensors)
+    return all(one.dtype in FLOATS or (one.dtype == "bool" and one.kind == "pointwise") for one in tensors)
 
 
 def _negative(node: Node) -> Node:
-    return pointwise("-a", node) if node.dtype == "float32" else opaque("(-{0})", node.dims, node, dtype=node.dtype)
+    return pointwise("-a", node) if node.dtype in FLOATS else opaque("(-{0})", node.dims, node, dtype=node.dtype)
 
 
 def _laid_out(node: Node) -> bool:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.values import Layer, Symbol, Value
 from cudal1_data.kernelgen.ir import Dims, Node, broadcast
+
+_KEEPS_SHAPE = (
+    *("LayerNorm", "RMSNorm", "GroupNorm"),
+    *(f"{kind}{rank}d" for kind in ("BatchNorm", "InstanceNorm") for rank in (1, 2, 3)),
+)
+"""Layers whose result has the shape of what they are given."""
 
 
 def ints(value: Value) -> tuple[int, ...]:
@@ -89,6 +95,27 @@ def indexed(dims: Dims, index: tuple[Value, ...]) -> Dims:
     return (*result, *left)
 
 
+def windows(dims: Dims, given: Mapping[str, Value]) -> Dims:
+    """Return the shape of a batch of maps after windows were pooled.
+
+    Args:
+        dims: Samples, channels, and the maps' own axes.
+        given: `kernel_size`, and where they were given `stride`, `padding` and `dilation`.
+    """
+    rank = len(dims) - 2
+    edge = given.get("kernel_size")
+    settings = (edge, edge if given.get("stride") is None else given["stride"], given.get("padding", 0))
+    kernel, stride, padding, dilation = ((ints(value) * rank)[:rank] for value in (*settings, given.get("dilation", 1)))
+    space = zip(dims[2:], kernel, stride, padding, dilation, strict=True)
+    return (*dims[:2], *(_windowed(size, edge, step, pad, wide) for size, edge, step, pad, wide in space))
+
+
+def _windowed(size: int, edge: int, step: int, pad: int, wide: int) -> int:
+    """Return how many windows lie in an axis: of `edge` elements, `wide` apart, each `step` behind the one before."""
+    whole = size + 2 * pad - wide * (edge - 1)
+    return whole if step == 1 else (whole - 1) // step + 1
+
+
 def layer_dims(layer: Layer, dims: Dims) -> Dims:
     """Return the shape of what a layer makes.
 
@@ -98,7 +125,7 @@ def layer_dims(layer: Layer, dims: Dims) -> Dims:
     rank = len(dims) - 2
     if layer.kind.startswith("Conv") and not layer.kind.endswith(f"{rank}d"):
         raise UnsuitableError(f"expected a batch of maps in {layer.name}(...), got {dims}")
-    if layer.kind in ("LayerNorm", "BatchNorm1d", "BatchNorm2d", "GroupNorm", "InstanceNorm2d"):
+    if layer.kind in _KEEPS_SHAPE:
         return dims
     if layer.kind == "Linear":
         return (*dims[:-1], *ints(layer.argument(1, "out_features")))
@@ -108,7 +135,7 @@ def layer_dims(layer: Layer, dims: Dims) -> Dims:
             for place, name, default in ((2, "kernel_size", 1), (3, "stride", 1), (4, "padding", 0), (5, "dilation", 1))
         )
         space = tuple(
-            (size + 2 * pad - wide * (edge - 1) - 1) // step + 1
+            _windowed(size, edge, step, pad, wide)
             for size, edge, step, pad, wide in zip(dims[2:], kernel, stride, padding, dilation, strict=True)
         )
         return (dims[0], *ints(layer.argument(1, "out_channels")), *space)
@@ -142,7 +169,10 @@ def attribute_dims(layer: Layer, name: str) -> Dims:
     if layer.kind == "Linear":
         inner, outer = *ints(layer.argument(0, "in_features")), *ints(layer.argument(1, "out_features"))
         return {"weight": (outer, inner), "bias": (outer,)}[name]
-    names = ("weight", "bias") if layer.kind == "LayerNorm" else ("weight", "bias", "running_mean", "running_var")
-    if layer.kind in ("LayerNorm", "BatchNorm1d", "BatchNorm2d") and name in names:
-        return ints(layer.args[0])
+    if layer.kind == "GroupNorm" and name in ("weight", "bias"):
+        return ints(layer.argument(1, "num_channels"))
+    if layer.kind in ("LayerNorm", "RMSNorm") and name in ("weight", "bias"):
+        return ints(layer.argument(0, "normalized_shape"))
+    if layer.kind.startswith("BatchNorm") and name in ("weight", "bias", "running_mean", "running_var"):
+        return ints(layer.argument(0, "num_features"))
     raise UnsuitableError(f"expected a parameter whose shape is known, got {layer.name}.{name}")

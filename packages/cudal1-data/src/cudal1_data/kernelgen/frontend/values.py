@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cudal1_data.kernelgen.errors import UnsuitableError
-from cudal1_data.kernelgen.ir import Dims, Node, broadcast
+from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, broadcast
+from cudal1_data.kernelgen.sizes import Ratio, host_text
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,10 @@ class Listed:
 Value = Node | Layer | Symbol | Listed | int | float | bool | str | None | slice | tuple["Value", ...]
 
 
-def pointwise(expression: str, *operands: Value, dtype: str = "float32") -> Node:
+def pointwise(expression: str, *operands: Value, dtype: str = "") -> Node:
     """Return a pointwise node; numbers among the operands become part of the expression.
+
+    Without a dtype it is that of the operands' floats, float32 where they have several or none.
 
     Raises:
         UnsuitableError: An operand is no tensor or number, is stored in a form that kernels do not compute in, or
@@ -64,12 +67,16 @@ def pointwise(expression: str, *operands: Value, dtype: str = "float32") -> Node
         if isinstance(operand, Node):
             names[letter] = "abc"[len(nodes)]
             nodes.append(operand)
+        elif isinstance(operand, Ratio):
+            names[letter] = f"({operand.kernel})"
         elif isinstance(operand, int | float):
             names[letter] = f"({float(operand)!r})" if operand < 0 else repr(float(operand))
         else:
             raise UnsuitableError(f"expected tensors and numbers in {expression!r}, got {type(operand).__name__}")
     text = "".join(names.get(part, part) for part in _split(expression))
-    return Node("pointwise", shape(*nodes), operands=tuple(nodes), expression=text, dtype=dtype)
+    floats = {one.dtype for one in nodes if one.dtype in FLOATS and one.dims} or {one.dtype for one in nodes}
+    kind = dtype or (floats.pop() if len(floats) == 1 and floats <= set(FLOATS) else "float32")
+    return Node("pointwise", shape(*nodes), operands=tuple(nodes), expression=text, dtype=kind)
 
 
 def shape(*nodes: Node) -> Dims:
@@ -89,8 +96,13 @@ def opaque(text: str, dims: Dims, *operands: Node, dtype: str = "float32") -> No
     return Node("opaque", dims, text=text, operands=operands, dtype=dtype)
 
 
-def written(value: Value, operands: list[Node]) -> str:
+def written(value: Value, operands: list[Node], *, by_name: bool = False) -> str:
     """Write a value into the text of an opaque call; tensors are appended to `operands`.
+
+    Args:
+        value: The value.
+        operands: The call's tensors so far.
+        by_name: Whether sizes are written as the reference's constants, not as numbers.
 
     Raises:
         UnsuitableError: The value cannot be written.
@@ -103,7 +115,7 @@ def written(value: Value, operands: list[Node]) -> str:
         case Symbol(text=text, of=of):
             return text if of is None else text.format(written(of, operands))
         case tuple():
-            inner = ", ".join(written(one, operands) for one in value)
+            inner = ", ".join(written(one, operands, by_name=by_name) for one in value)
             return f"({inner},)" if len(value) == 1 else f"({inner})"
         case slice():
             ends = ["" if end is None else str(end) for end in (value.start, value.stop)]
@@ -112,6 +124,8 @@ def written(value: Value, operands: list[Node]) -> str:
             return f'float("{value}")'
         case Layer():
             return value.name
+        case int() if by_name and not isinstance(value, bool):
+            return host_text(value)
         case _:
             return repr(value)
 

@@ -1,4 +1,4 @@
-"""The audit of tasks: wrong answers go through a task's own checker, and what it calls right is listed."""
+"""The audit of tasks: incorrect answers go through a task's own checker, and those that it accepts are listed."""
 
 from cudal1_env.campaigns.audit.run import audit_file, audit_task, audit_tasks
 

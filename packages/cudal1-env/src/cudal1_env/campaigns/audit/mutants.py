@@ -1,4 +1,4 @@
-"""Mutants of a right answer: what a wrong program might return.
+"""Mutants of a correct answer: what an incorrect program might return.
 
 Each is made from the float64 answer and leaves out, mixes up or rounds away what a cheap program would. That the last
 3 % of a sum's terms were dropped cannot be told from the sum alone: `scaled by 0.97` stands for it.
@@ -15,10 +15,13 @@ import numpy.typing as npt
 from cudal1_env import mutants
 from cudal1_env.judge.audit import KnownSet, Values
 from cudal1_env.judge.device.tensors import EPSILON, Expected
-from cudal1_env.judge.oracle.numerics import Answer, compare
+from cudal1_env.judge.oracle.numerics import HALF, Answer, compare
 
 Make = Callable[[], Values | None]
 """Makes a mutant: flat, in the output's order, float64 (integers as int64); None where it does not apply."""
+
+_NEIGHBOURS = 16
+"""Elements, next to each other, over whose largest magnitude errors are measured."""
 
 _OWN_ROUNDING = 2.0**-40
 """Differences below this share of the scale are float64's own rounding."""
@@ -28,7 +31,7 @@ _OWN_ROUNDING = 2.0**-40
 class Subject:
     """One output of one input set, with what its mutants are made of."""
 
-    right: Values
+    correct: Values
     """The float64 (or int64) answer, flat."""
     expected: Expected
     """What the output must look like."""
@@ -54,24 +57,24 @@ def subjects(one: KnownSet, other: KnownSet, random: np.random.Generator) -> lis
 
 def makers(subject: Subject) -> dict[str, Make]:
     """Return the mutants of an output by name; nothing is computed before a maker is called."""
-    right, random = subject.right, subject.random
+    correct, random = subject.correct, subject.random
     result: dict[str, Make] = {
-        "zeros": lambda: np.zeros_like(right),
-        "constant": lambda: mutants.constant(right),
+        "zeros": lambda: np.zeros_like(correct),
+        "constant": lambda: mutants.constant(correct),
         "another set's answer": lambda: subject.other,
-        f"scaled by {mutants.SHARE}": lambda: mutants.scaled(right, mutants.SHARE),
-        f"scaled by {mutants.FACTOR}": lambda: mutants.scaled(right, mutants.FACTOR),
-        "one element wrong": lambda: _one_wrong(right, subject.scale, random),
-        "swapped rows": lambda: _swapped_rows(right, subject.expected.shape, random),
+        f"scaled by {mutants.SHARE}": lambda: mutants.scaled(correct, mutants.SHARE),
+        f"scaled by {mutants.FACTOR}": lambda: mutants.scaled(correct, mutants.FACTOR),
+        "one element wrong": lambda: _one_wrong(correct, subject.scale, random),
+        "swapped rows": lambda: _swapped_rows(correct, subject.expected.shape, random),
     }
     kinds = "f" if subject.expected.floating else "iub"
     for position, values in enumerate(subject.inputs):
         if values.shape == subject.expected.shape and values.dtype.kind in kinds:
-            result[f"input {position}"] = lambda values=values: values.reshape(-1).astype(right.dtype)
+            result[f"input {position}"] = lambda values=values: values.reshape(-1).astype(correct.dtype)
     if subject.expected.floating:
-        result["rounded to bfloat16"] = lambda: mutants.rounded(right, "bfloat16")
-        result["rounded to float16"] = lambda: mutants.rounded(right, "float16")
-        result["NaN at one place"] = lambda: _with_nan(right, random)
+        result["rounded to bfloat16"] = lambda: mutants.rounded(correct, "bfloat16")
+        result["rounded to float16"] = lambda: mutants.rounded(correct, "float16")
+        result["NaN at one place"] = lambda: _with_nan(correct, random)
     return result
 
 
@@ -83,41 +86,60 @@ def left_by_worker(mutant: Values, expected: Expected) -> Values:
 
 
 def is_equivalent(left: Values, subject: Subject) -> bool:
-    """Whether what was left is the right answer up to one rounding of each element."""
+    """Whether the mutant is the correct answer up to one rounding of each element.
+
+    In half precision the largest of its neighbours measures it, as for programs: numbers next to zero, and the
+    subnormal ones of float16, are known to no program that rounds what it adds.
+    """
     if not subject.expected.floating:
-        return bool((left.astype(np.int64) == subject.right).all())
-    wide, right = left.astype(np.float64), subject.right
+        return bool((left.astype(np.int64) == subject.correct).all())
+    own, unit = _OWN_ROUNDING * subject.scale, EPSILON[subject.expected.dtype]
+    if subject.expected.dtype in HALF:
+        errors, largest = beside_neighbours(left.astype(np.float64), subject)
+        return bool((errors <= unit * largest + own).all())
+    wide, right = left.astype(np.float64), subject.correct
     with np.errstate(all="ignore"):
-        near = EPSILON[subject.expected.dtype] * np.abs(right) + _OWN_ROUNDING * subject.scale
+        near = unit * np.abs(right) + own
         same = (wide == right) | (np.isnan(wide) & np.isnan(right)) | (np.abs(wide - right) <= near)
     return bool(same.all())
 
 
+def beside_neighbours(values: Values, out: Subject) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Errors, shape (n, `_NEIGHBOURS`), infinite where one value is not finite; largest magnitudes, shape (n, 1)."""
+    with np.errstate(all="ignore"):
+        same = (values == out.correct) | (np.isnan(values) & np.isnan(out.correct))
+        errors = np.where(same, 0.0, np.nan_to_num(np.abs(values - out.correct), nan=np.inf, posinf=np.inf))
+    size = np.abs(np.where(np.isfinite(out.correct), out.correct, 0.0))
+    padding = (0, -len(errors) % _NEIGHBOURS)
+    blocks = np.pad(size, padding).reshape(-1, _NEIGHBOURS)
+    return np.pad(errors, padding).reshape(-1, _NEIGHBOURS), blocks.max(axis=1, keepdims=True, initial=0.0)
+
+
 def passes(left: Values, answer: Answer, subject: Subject) -> bool:
-    """Whether the judge would call an output right on a set whose whole output it compares."""
+    """Whether the judge would call an output correct on a set whose whole output it compares."""
     sample = compare(left[answer.positions], answer, subject.expected, whole=False)
     return sample.right and compare(left, answer, subject.expected, whole=True).right
 
 
-def _one_wrong(right: Values, scale: float, random: np.random.Generator) -> Values | None:
-    place = _finite_place(right, random)
-    return None if place is None else mutants.one_wrong(right, place, mutants.SLIP * (scale or 1.0))
+def _one_wrong(correct: Values, scale: float, random: np.random.Generator) -> Values | None:
+    place = _finite_place(correct, random)
+    return None if place is None else mutants.one_wrong(correct, place, mutants.SLIP * (scale or 1.0))
 
 
-def _swapped_rows(right: Values, shape: tuple[int, ...], random: np.random.Generator) -> Values | None:
+def _swapped_rows(correct: Values, shape: tuple[int, ...], random: np.random.Generator) -> Values | None:
     """Swap two rows (last dimension); two elements of a vector."""
-    rows = right.size // shape[-1] if len(shape) > 1 and shape[-1] else right.size
+    rows = correct.size // shape[-1] if len(shape) > 1 and shape[-1] else correct.size
     if rows < 2:
         return None
     one, other = random.choice(rows, size=2, replace=False, shuffle=False)
-    return mutants.swapped_rows(right, rows, int(one), int(other))
+    return mutants.swapped_rows(correct, rows, int(one), int(other))
 
 
-def _with_nan(right: Values, random: np.random.Generator) -> Values | None:
-    place = _finite_place(right, random)
-    return None if place is None else mutants.with_nan(right, place)
+def _with_nan(correct: Values, random: np.random.Generator) -> Values | None:
+    place = _finite_place(correct, random)
+    return None if place is None else mutants.with_nan(correct, place)
 
 
-def _finite_place(right: Values, random: np.random.Generator) -> int | None:
-    places: npt.NDArray[np.int64] = np.flatnonzero(np.isfinite(right))
+def _finite_place(correct: Values, random: np.random.Generator) -> int | None:
+    places: npt.NDArray[np.int64] = np.flatnonzero(np.isfinite(correct))
     return int(random.choice(places)) if places.size else None

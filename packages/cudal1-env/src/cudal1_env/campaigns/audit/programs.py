@@ -1,7 +1,7 @@
-"""Faulty programs: the reference run with one fault, and what the judge would say to its outputs.
+"""Faulty programs: the reference run with one fault, and the judge's verdict on its outputs.
 
 A fault is done to one step (`cudal1_worker.oracle.steps`), to one input, or to what is small in the outputs. It is
-harmless on an input set if a program with it gives away nothing that the reference has (docs/decisions/003):
+harmless on an input set if a program with it loses nothing that the reference computes (docs/decisions/003):
 
 - its outputs are the reference's own, bit for bit; or
 - the float64 twin with the fault alone is off by no more than one unit in the last place of each element's neighbours,
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from cudal1_data import Task
 
-from cudal1_env.campaigns.audit.mutants import Subject, left_by_worker, passes
+from cudal1_env.campaigns.audit.mutants import Subject, beside_neighbours, left_by_worker, passes
 from cudal1_env.judge.audit import AuditJudge, KnownSet, Values
 from cudal1_env.judge.device.tensors import EPSILON
 
@@ -30,20 +30,17 @@ HONEST = ("16 partial sums", "reversed terms", "sequential sums")
 """Orders of summation that the tolerance must allow, in each step at once (`cudal1_worker.oracle.steps.HONEST`)."""
 
 _OWN_ERRORS = 2.0
-_NEIGHBOURS = 16
-"""Elements, next to each other, over whose largest magnitude errors are measured."""
-
 _TINY = float(np.finfo(np.float32).tiny)
 _FADED = 1e-6
 """What is below this share of the output's largest magnitude has faded."""
-_LEAST_FADED = 0.01
+_MIN_FADED = 0.01
 """Single elements or rows are worth leaving out if they are this share of all, at least."""
 _SMALLEST = 0.25
 """Share of the rows that `smallest rows dropped` sets to zero."""
 _KNOWN = 1e-3
 """The reference knows an element that it gives with this relative error; what it does not know is noise."""
-_LEAST_KNOWN = 0.01
-"""Dropping elements gives something away if the reference knows this share of them."""
+_MIN_KNOWN = 0.01
+"""Dropping elements is harmful if the reference knows at least this share of them."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ def _faded_elements(out: Values) -> Values:
     """Elements that have faded, if they are many."""
     size = _magnitudes(out)
     small = (size > 0) & (size < _FADED * size.max(initial=0.0))
-    return small if small.mean() >= _LEAST_FADED else np.zeros_like(small)
+    return small if small.mean() >= _MIN_FADED else np.zeros_like(small)
 
 
 def _faded_slices(out: Values) -> Values:
@@ -76,7 +73,7 @@ def _faded_slices(out: Values) -> Values:
         others = tuple(dim for dim in range(out.ndim) if dim != kept)
         dropped |= size.max(axis=others, keepdims=True, initial=0.0) < limit
     rows = size.max(axis=-1, keepdims=True, initial=0.0) < limit
-    return dropped | rows if rows.mean() >= _LEAST_FADED else dropped
+    return dropped | rows if rows.mean() >= _MIN_FADED else dropped
 
 
 def _smallest_rows(out: Values) -> Values:
@@ -204,18 +201,18 @@ class Programs:
         return all(
             bool((errors_of(a, out) <= _OWN_ERRORS * errors_of(b, out)).all())
             if out.expected.floating
-            else bool((a == out.right).all())
+            else bool((a == out.correct).all())
             for a, b, out in zip(alone, step, outputs, strict=True)
         )
 
 
 def all_pass(faulty: Sequence[Values], one: KnownSet, outputs: Sequence[Subject]) -> bool:
-    """Whether the judge would call all outputs right."""
+    """Whether the judge would accept all outputs."""
     return all(passes(left, answer, out) for left, answer, out in zip(faulty, one.answers, outputs, strict=True))
 
 
 def passes_in_any_order(judge: AuditJudge, task: Task, one: KnownSet, outputs: Sequence[Subject]) -> bool:
-    """Whether the judge calls the reference right on a set in each order of summation."""
+    """Whether the judge accepts the reference on a set in each order of summation."""
     for order in HONEST:
         found = judge.faulty(task, one, order)
         if isinstance(found, str):
@@ -229,32 +226,21 @@ def passes_in_any_order(judge: AuditJudge, task: Task, one: KnownSet, outputs: S
 def is_one_rounding(values: Values, out: Subject) -> bool:
     """Whether each float64 output is off by no more than one unit in the last place of its neighbours' largest."""
     if not out.expected.floating:
-        return bool((values == out.right).all())
-    errors, largest = _beside_neighbours(values, out)
+        return bool((values == out.correct).all())
+    errors, largest = beside_neighbours(values, out)
     return bool((errors <= EPSILON[out.expected.dtype] * largest).all())
 
 
 def errors_of(values: Values, out: Subject) -> npt.NDArray[np.float64]:
-    """How far float64 outputs are from the right ones, shape (2,).
+    """Return the errors of float64 outputs, shape (2,).
 
     The largest absolute error, and the root mean square of errors over the largest magnitude among their neighbours:
     the second sees what faded elements lose.
     """
-    errors, largest = _beside_neighbours(values, out)
+    errors, largest = beside_neighbours(values, out)
     with np.errstate(all="ignore"):
         mean_square = float(np.square(errors / np.maximum(largest, _TINY)).sum()) / max(errors.size, 1)
     return np.array([float(errors.max(initial=0.0)), mean_square**0.5])
-
-
-def _beside_neighbours(values: Values, out: Subject) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Errors, shape (n, `_NEIGHBOURS`), infinite where one value is not finite; largest magnitudes, shape (n, 1)."""
-    with np.errstate(all="ignore"):
-        same = (values == out.right) | (np.isnan(values) & np.isnan(out.right))
-        errors = np.where(same, 0.0, np.nan_to_num(np.abs(values - out.right), nan=np.inf, posinf=np.inf))
-    size = np.abs(np.where(np.isfinite(out.right), out.right, 0.0))
-    padding = (0, -len(errors) % _NEIGHBOURS)
-    blocks = np.pad(size, padding).reshape(-1, _NEIGHBOURS)
-    return np.pad(errors, padding).reshape(-1, _NEIGHBOURS), blocks.max(axis=1, keepdims=True, initial=0.0)
 
 
 def _dropped(program: Program, own: Sequence[Values], outputs: Sequence[Subject]) -> list[Values]:
@@ -271,8 +257,8 @@ def _knows_dropped(own: Sequence[Values], dropped: Sequence[Values], outputs: Se
     """Whether the reference knows what was dropped."""
     count = known = 0
     for left, gone, out in zip(own, dropped, outputs, strict=True):
-        right = out.right[gone]
-        count += int((right != 0).sum())
+        correct = out.correct[gone]
+        count += int((correct != 0).sum())
         with np.errstate(all="ignore"):
-            known += int((np.abs(left[gone] - right) < _KNOWN * np.abs(right)).sum())
-    return known > _LEAST_KNOWN * count
+            known += int((np.abs(left[gone] - correct) < _KNOWN * np.abs(correct)).sum())
+    return known > _MIN_KNOWN * count

@@ -15,16 +15,16 @@ from scipy.special import betaincinv  # pyright: ignore[reportMissingTypeStubs]
 from cudal1_env.campaigns.audit.mutants import Subject, is_equivalent, left_by_worker, makers, passes, subjects
 from cudal1_env.campaigns.audit.programs import Programs, passes_in_any_order
 from cudal1_env.errors import TOO_LARGE, TaskError
-from cudal1_env.gate import AUDIT_FORM, AuditLine, AuditReport, InputShare, TaskAudit, reference_sha256
+from cudal1_env.gate import AUDIT_FORM, AuditLine, AuditReport, InputSensitivity, TaskAudit, reference_sha256
 from cudal1_env.judge.audit import AuditJudge, KnownSet
 from cudal1_env.records import PROTOCOL_VERSION, Device, Status
 from cudal1_env.records.results import ResultsFile
 
-MOST_SETS = 12
+MAX_SETS = 12
 """Input sets on which a mutant must survive: nine of the task's own distribution and one of each other."""
 
 FACTORS = (16.0, 8.0, 4.0)
-"""Error factors to which a task is tightened, where that of the settings lets something through."""
+"""Error factors to which a task is tightened, if that of the settings accepts something incorrect."""
 
 _DOUBT = 0.01
 """Probability that a bound on a share lies above it."""
@@ -43,7 +43,7 @@ class _Mutants:
     def __init__(self, only: Collection[str] | None = None) -> None:
         self._only = only
         self.alive: dict[str, bool] | None = None
-        """By name: whether the mutant was the right answer, up to rounding, on every set. None before the first set."""
+        """By name: whether the mutant equalled the correct answer, up to rounding, on every set. None at first."""
 
     def meet(self, one: KnownSet, outputs: Sequence[Subject]) -> None:
         """Drop what is caught on a set. A mutant that does not apply to it is dropped too."""
@@ -67,7 +67,7 @@ class _Mutants:
 
 @dataclass(frozen=True)
 class _Found:
-    """What a task's checker let through."""
+    """Mutants and programs that a task's checker accepted."""
 
     left: dict[str, bool]
     """By name of mutant or program: whether it is equivalent."""
@@ -78,15 +78,15 @@ class _Found:
 
     @property
     def survivors(self) -> tuple[str, ...]:
-        """What is wrong and was called right."""
+        """Incorrect answers and programs that the checker accepted."""
         return tuple(name for name, equivalent in self.left.items() if not equivalent)
 
 
 def _hunt(judge: AuditJudge, task: Task, only: Collection[str] | None = None) -> _Found:
-    """Put mutants and faulty programs through the checker until a set has caught each, on `MOST_SETS` sets at most."""
+    """Put mutants and faulty programs through the checker until a set has caught each, on `MAX_SETS` sets at most."""
     mutants, programs, random = _Mutants(only), Programs(judge, task, only), np.random.default_rng(_SEED)
     distributions: list[str] = []
-    with closing(judge.known_sets(task, MOST_SETS + 1)) as sets:
+    with closing(judge.known_sets(task, MAX_SETS + 1)) as sets:
         other = next(sets)
         for one in sets:
             outputs = subjects(one, other, random)
@@ -117,7 +117,7 @@ def _tightened(judge: AuditJudge, task: Task, survivors: tuple[str, ...]) -> flo
 
 def _honest_pass(judge: AuditJudge, task: Task) -> bool:
     random = np.random.default_rng(_SEED)
-    with closing(judge.known_sets(task, MOST_SETS)) as sets:
+    with closing(judge.known_sets(task, MAX_SETS)) as sets:
         for one in sets:
             if not passes_in_any_order(judge, task, one, subjects(one, one, random)):
                 return False
@@ -125,14 +125,14 @@ def _honest_pass(judge: AuditJudge, task: Task) -> bool:
     return all(judge.evaluate(task, one.source).status is not Status.WRONG_OUTPUT for one in variants)
 
 
-def audit_task(judge: AuditJudge, task: Task, *, matter: bool = True) -> TaskAudit:
-    """Try a task's checker, and find the error factor that it needs where the settings' lets something through.
+def audit_task(judge: AuditJudge, task: Task, *, sensitivity: bool = True) -> TaskAudit:
+    """Try a task's checker, and find the error factor that it needs if the default lets a fault through.
 
     Args:
         judge: Makes inputs and answers, and runs faulty programs.
         task: The task.
-        matter: On a GPU, find out how much of each input matters, too, for the floor; it takes three times as long as
-            all mutants. A task for which that takes too much memory is told with the reason.
+        sensitivity: On a GPU, measure the input sensitivity for the roofline, too; that takes three times as long as
+            all mutants. If it takes too much memory, the reason is recorded.
 
     Raises:
         MachineError: The machine broke.
@@ -142,7 +142,6 @@ def audit_task(judge: AuditJudge, task: Task, *, matter: bool = True) -> TaskAud
         found = _hunt(judge, task)
         factor = _tightened(judge, task, found.survivors) if found.survivors else None
         judge.use_factor(task, factor)
-        known = tuple(f"known values for input {place}" for place in judge.agreeing_inputs(task))
     except TaskError as error:
         judge.use_factor(task, None)
         return TaskAudit(
@@ -156,39 +155,39 @@ def audit_task(judge: AuditJudge, task: Task, *, matter: bool = True) -> TaskAud
     if factor is not None:
         reasons.insert(0, f"passed at the error factor {judge.settings.error_factor:g}: {', '.join(found.survivors)}")
     inputs: list[tuple[int, int, float]] = []
-    if matter and judge.device.name == "cuda":
+    if sensitivity and judge.device.name == "cuda":
         try:
-            inputs = judge.inputs_that_matter(task)
+            inputs = judge.input_sensitivity(task)
         except TaskError as error:
             reasons.append(str(error).removeprefix(f"{task.id}: "))
-    wrong = (found.survivors if factor is None else ()) + known
+    survivors = found.survivors if factor is None else ()
     return TaskAudit(
         name=task.id,
         sha256=reference_sha256(task),
-        verdict="survivors" if wrong else "sound",
-        survivors=wrong,
+        verdict="survivors" if survivors else "sound",
+        survivors=survivors,
         equivalents=tuple(name for name, equivalent in found.left.items() if equivalent),
         sets=len(found.distributions),
         distributions=tuple(dict.fromkeys(found.distributions)),
-        inputs=tuple(share_that_matters(*one) for one in inputs),
+        inputs=tuple(sensitivity_of(*one) for one in inputs),
         error_factor=factor,
         reason="; ".join(reasons),
     )
 
 
-def share_that_matters(tested: int, mattered: int, most: float) -> InputShare:
-    """Return what a count of elements says about the whole tensor.
+def sensitivity_of(tested: int, influential: int, max_share: float) -> InputSensitivity:
+    """Return the input sensitivity of a whole tensor, from a sample of its elements.
 
-    The bound is Clopper and Pearson's (1934), one-sided: the p at which as many or more of `tested` draws matter in 1 %
-    of cases, the `_DOUBT` quantile of Beta(mattered, tested - mattered + 1).
+    The bound is Clopper and Pearson's (1934), one-sided: the p at which as many or more of `tested` draws are
+    influential in 1 % of cases, the `_DOUBT` quantile of Beta(influential, tested - influential + 1).
 
     Args:
         tested: Elements that were changed, chosen at random.
-        mattered: Those with which the answer changed.
-        most: The largest share that can matter.
+        influential: Those whose change altered the answer.
+        max_share: The maximum share that can be influential.
     """
-    share = float(betaincinv(mattered, tested - mattered + 1, _DOUBT)) if mattered else 0.0
-    return InputShare(tested=tested, mattered=mattered, share=min(share, most))
+    share = float(betaincinv(influential, tested - influential + 1, _DOUBT)) if influential else 0.0
+    return InputSensitivity(tested=tested, influential=influential, share=min(share, max_share))
 
 
 def audit_file(
@@ -197,10 +196,9 @@ def audit_file(
     """Open the results file of an audit.
 
     Raises:
-        RecordError: A file holds something else, or verdicts of another device or version, which do not stand beside
-            these.
+        RecordError: A file holds something else, or verdicts of another device or version.
     """
-    asked = (f"protocol {PROTOCOL_VERSION}", device, f"{MOST_SETS} input sets")
+    asked = (f"protocol {PROTOCOL_VERSION}", device, f"{MAX_SETS} input sets")
     return ResultsFile(path, AUDIT_FORM, asked, known=known, join=join)
 
 
@@ -212,7 +210,7 @@ def audit_tasks(
     file: ResultsFile[AuditLine],
     log: Callable[[str], None],
     *,
-    matter: bool = True,
+    sensitivity: bool = True,
 ) -> AuditReport:
     """Audit tasks, except those that are known already.
 
@@ -222,9 +220,9 @@ def audit_tasks(
         suite: Name of their suite.
         tasks: The tasks.
         file: What was found before, and gets a line for each task that is audited now. What it knows is taken over by
-            the reference's hash, but not that a task was too large, which others on the device may have made it.
-        log: Told each task's verdict.
-        matter: As for `audit_task`.
+            the reference's hash, except that a task was too large: other processes may have held the memory.
+        log: Called with each task's verdict.
+        sensitivity: As for `audit_task`.
 
     Raises:
         MachineError: The machine broke; what was found is in the file.
@@ -238,9 +236,9 @@ def audit_tasks(
             found.append(known.model_copy(update={"name": task.id}))
             continue
         judge = judge or begin()
-        one = audit_task(judge, task, matter=matter)
+        one = audit_task(judge, task, sensitivity=sensitivity)
         found.append(one)
-        file.add(AuditLine(protocol=PROTOCOL_VERSION, device=device, most_sets=MOST_SETS, suite=suite, task=one))
+        file.add(AuditLine(protocol=PROTOCOL_VERSION, device=device, max_sets=MAX_SETS, suite=suite, task=one))
         text = ", ".join([*one.survivors, *(f"{name} (equivalent)" for name in one.equivalents)]) or one.reason
         log(f"[{number}/{len(tasks)}] {task.id}: {one.verdict}" + (f": {text}" if text else ""))
-    return AuditReport(suite=suite, device=device, protocol=PROTOCOL_VERSION, most_sets=MOST_SETS, tasks=tuple(found))
+    return AuditReport(suite=suite, device=device, protocol=PROTOCOL_VERSION, max_sets=MAX_SETS, tasks=tuple(found))

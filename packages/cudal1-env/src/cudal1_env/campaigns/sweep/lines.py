@@ -16,7 +16,7 @@ from cudal1_env.records.results import ResultsFile, form_of
 
 
 class SweepLine(BaseModel):
-    """What came of one program."""
+    """The result of one program."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -35,7 +35,7 @@ class SweepLine(BaseModel):
     device: Device
     """Where it was judged."""
     precision: Precision
-    """How narrow the interval had to be."""
+    """Precision of the interval."""
     evaluation: Evaluation | None = None
     """The verdict; None where the judge refuses the task."""
     refused: str | None = None
@@ -44,12 +44,12 @@ class SweepLine(BaseModel):
     @model_validator(mode="after")
     def _one_outcome(self) -> Self:
         if (self.evaluation is None) == (self.refused is None):
-            raise ValueError("expected either an evaluation or the reason of a refusal")
+            raise ValueError("a line needs either an evaluation or the reason of a refusal")
         return self
 
     @property
     def key(self) -> Key:
-        """What tells the program from others."""
+        """Identity of the program."""
         return self.task, self.task_sha256, self.source_sha256
 
     @property

@@ -41,7 +41,7 @@ class Program:
 
     @cached_property
     def key(self) -> Key:
-        """What tells it from others."""
+        """Its identity."""
         return self.task.id, digest(self.task.source), digest(self.source)
 
 

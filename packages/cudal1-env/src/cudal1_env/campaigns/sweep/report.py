@@ -50,7 +50,7 @@ class Row(BaseModel):
 
 
 class Verdict(BaseModel):
-    """What came of one program, beside what was published of it."""
+    """The verdict on one program, next to its published figures."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -117,9 +117,9 @@ class SweepReport(BaseModel):
     disagreements: tuple[Disagreement, ...]
     """Programs whose verdict is not what was published: what failed first, then by how far speedups are apart."""
     apart: dict[str, dict[str, str]] = Field(default_factory=dict[str, dict[str, str]])
-    """For each baseline the tasks that are not in its rows though a program was right, with the reason."""
+    """For each baseline the tasks that are not in its rows though a program was correct, with the reason."""
     ran: dict[Origin, float] = Field(default_factory=dict[Origin, float])
-    """Whose code ran: mean shares of the time of all kernels, over the right programs that have a profile."""
+    """Mean shares of kernel time by origin, over the correct programs that have a profile."""
     profiles: int = Field(default=0, ge=0)
     """How many those are."""
     techniques: tuple[TechniqueRow, ...]
@@ -139,10 +139,10 @@ class SweepReport(BaseModel):
         parts.append(f"{self.programs} programs judged: {counts}; {self.without} tasks of the file hold no program")
         for baseline, tasks in self.apart.items():
             reasons = "\n".join(f"{name}: {' '.join(reason.split())}" for name, reason in tasks.items())
-            parts.append(f"{len(tasks)} tasks with a right program are in no row against {baseline}:\n{reasons}")
+            parts.append(f"{len(tasks)} tasks with a correct program are in no row against {baseline}:\n{reasons}")
         if self.ran:
             shares = ", ".join(f"{100 * share:.0f} % {origin}" for origin, share in self.ran.items())
-            parts.append(f"what ran in {self.profiles} right programs, mean shares of kernel time: {shares}")
+            parts.append(f"mean shares of kernel time in {self.profiles} correct programs: {shares}")
         if self.techniques:
             columns = [
                 [row.tag, row.name, str(row.programs), str(row.correct), _number(row.mean), _number(row.geometric_mean)]
@@ -214,7 +214,7 @@ def _baselines(evaluations: Sequence[Evaluation]) -> list[str]:
 def _rows(lines: Sequence[SweepLine], baseline: str, names: Sequence[str]) -> list[Row]:
     """Rows against a baseline: for each level, then for all, measured and published figures of the same tasks.
 
-    The strongest is so among `names`, in the published figures too. A task with a right program, none of which has a
+    The strongest is so among `names`, in the published figures too. A task with a correct program, none of which has a
     speedup against the baseline, is left out; see `_apart`.
     """
     apart = _apart(lines, baseline)
@@ -243,13 +243,13 @@ def _by_task(lines: Sequence[SweepLine]) -> dict[str, list[SweepLine]]:
 
 
 def _apart(lines: Sequence[SweepLine], baseline: str) -> dict[str, str]:
-    """Tasks with a right program of which nothing is known against a baseline, with the reason."""
+    """Tasks with a correct program of which nothing is known against a baseline, with the reason."""
     reasons: dict[str, str] = {}
     for task, of_task in _by_task(lines).items():
-        right = [line.evaluation for line in of_task if line.evaluation is not None and line.evaluation.correct]
-        if not right or any(_speedup(one, baseline) is not None for one in right):
+        correct = [line.evaluation for line in of_task if line.evaluation is not None and line.evaluation.correct]
+        if not correct or any(_speedup(one, baseline) is not None for one in correct):
             continue
-        fault = next((one.baselines_failed[baseline] for one in right if baseline in one.baselines_failed), None)
+        fault = next((one.baselines_failed[baseline] for one in correct if baseline in one.baselines_failed), None)
         reasons[task] = "not measured" if fault is None else f"{fault.status}: {fault.message}"
     return reasons
 
@@ -275,9 +275,9 @@ def _speedup(evaluation: Evaluation, baseline: str) -> Speedup | None:
 
 
 def _best(lines: Sequence[SweepLine], baseline: str) -> float | None:
-    """Return the speedup of the program that is surest to be fast; None without a correct one."""
-    right = [line.evaluation for line in lines if line.evaluation is not None and line.evaluation.correct]
-    speedups = [speedup for one in right if (speedup := _speedup(one, baseline)) is not None]
+    """Return the speedup of the program with the highest lower confidence bound; None without a correct one."""
+    correct = [line.evaluation for line in lines if line.evaluation is not None and line.evaluation.correct]
+    speedups = [speedup for one in correct if (speedup := _speedup(one, baseline)) is not None]
     return max(speedups, key=lambda speedup: speedup.low).point if speedups else None
 
 

@@ -10,21 +10,12 @@ from cudal1_data import Task
 from cudal1_env.campaigns.sweep.lines import SweepFile, SweepLine
 from cudal1_env.campaigns.sweep.programs import Program
 from cudal1_env.errors import MachineError, RecordError, TaskError
+from cudal1_env.evaluator import EachEvaluator
 from cudal1_env.records import Device, Evaluation, Precision
 
 
-class EachEvaluator(Protocol):
+class SweepEvaluator(EachEvaluator, Protocol):
     """What a sweep needs of a judge; `cudal1_env.judge.batch.BatchJudge` is one."""
-
-    def evaluate_each(
-        self,
-        jobs: Sequence[tuple[Task, str]],
-        done: Callable[[int, Evaluation | TaskError], None],
-        *,
-        precision: Precision = "training",
-    ) -> None:
-        """Judge programs and tell each outcome with the job's position as soon as it is known."""
-        ...
 
     def compare(self, task: Task, evaluation: Evaluation) -> Evaluation:
         """Return a record with speedups against those of the judge's baselines that it lacks."""
@@ -32,7 +23,7 @@ class EachEvaluator(Protocol):
 
 
 def sweep(
-    judge: EachEvaluator,
+    judge: SweepEvaluator,
     programs: Sequence[Program],
     file: SweepFile,
     *,
@@ -109,7 +100,7 @@ def _wanted(line: SweepLine | None) -> bool:
 
 
 def _compared(
-    judge: EachEvaluator, program: Program, file: SweepFile, noted: Callable[[str], None]
+    judge: SweepEvaluator, program: Program, file: SweepFile, noted: Callable[[str], None]
 ) -> SweepLine | None:
     """Add what a line lacks of baselines; return the new line, which stands behind the old one and counts."""
     line = _line(program, file)

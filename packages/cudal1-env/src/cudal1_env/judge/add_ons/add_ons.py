@@ -1,4 +1,4 @@
-"""What a record holds beyond the verdict: other baselines, what ran, KernelBench's verdict. None changes the verdict.
+"""What a record holds beyond the verdict: other baselines, a profile, KernelBench's verdict. None changes the verdict.
 
 All are done under the lease of the program that they are for, with the judge's own steps.
 """
@@ -61,7 +61,7 @@ class Extras:
         self._builder, self._trials = builder, trials
 
     def add(self, built: Built, pool: Pool, evaluation: Evaluation) -> Evaluation:
-        """Return the record of a program that was just judged with everything that is asked for.
+        """Return the record of a program that was just judged, with all additions that the settings ask for.
 
         Args:
             built: The program; its workers are dead.
@@ -151,7 +151,7 @@ class Extras:
         return Case(case.task, source, case.precision, "baseline", case.machine, case.sensitivity)
 
     def _entry(self, case: Case, name: BaselineName, pool: Callable[[], Pool]) -> BaselineEntry:
-        """Return what is known of a baseline, measuring it where nothing is."""
+        """Return the stored result of a baseline, measuring it if there is none."""
         key, limit_s = self._key(case, name), self.settings.baseline_warmup_timeout_s
         entry = self.store.find(key, case.precision, limit_s)
         if entry is None:
@@ -182,7 +182,7 @@ class Extras:
 
     @contextlib.contextmanager
     def _another(self, built: Built, pool: Pool) -> Generator[Arm]:
-        """Import a program once more; within, its arm is there.
+        """Import a program in a further worker; the block runs with its arm.
 
         Raises:
             Fault: It cannot be imported.
@@ -210,7 +210,7 @@ class Extras:
             reference.close()
 
     def _profile(self, built: Built, pool: Pool) -> Profile | str:
-        """Return what a program runs, or why that is not known."""
+        """Return the profile of a program, or why there is none."""
         try:
             with self._another(built, pool) as arm:
                 return run_profile(arm, pool, built.case.source, self.device)
@@ -249,8 +249,7 @@ def _check_machine(theirs: Machine | None, ours: Machine | None) -> None:
     if parts[0] != parts[1]:
         texts = ["an unknown machine" if part is None else ", ".join(part) for part in parts]
         raise RecordError(
-            f"expected a record made on {texts[1]} to compare it with baselines here, got one of {texts[0]}; "
-            "judge it again"
+            f"a record made on {texts[0]} cannot be compared with baselines of {texts[1]}; judge it again"
         )
 
 

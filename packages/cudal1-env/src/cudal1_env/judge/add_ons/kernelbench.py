@@ -1,4 +1,4 @@
-"""A second verdict, by KernelBench's rules, for those who compare with published figures. It is never the reward.
+"""A second verdict, by KernelBench's rules, to compare with published figures. It is never the reward.
 
 KernelBench makes both models under one seed and keeps the weights of their constructors, draws inputs from the task's
 `get_inputs`, and asks whether `torch.allclose` holds between the two outputs. The tolerance, absolute and relative
@@ -25,7 +25,11 @@ from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.records import KernelBench, Status
 
 _SETS = 5
-_TOLERANCE, _HALF_TOLERANCE = 1e-4, 1e-2
+"""Input sets, as in KernelBench."""
+_TOLERANCE = 1e-4
+"""KernelBench's tolerance for float32."""
+_HALF_TOLERANCE = 1e-2
+"""KernelBench's tolerance for half precision."""
 
 
 def kernelbench_verdict(reference: Arm, candidate: Arm, pool: Pool, label: str) -> KernelBench:

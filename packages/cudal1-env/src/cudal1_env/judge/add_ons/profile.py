@@ -1,4 +1,4 @@
-"""What a candidate ran: from the word of a worker that serves for nothing else to `Profile`, or why there is none."""
+"""Profile of a candidate: parsed from the answer of a worker that is used for nothing else."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cudal1_env.records import Device, Kernel, Profile
 
 _CALLS = 5
 _TIMEOUT_S = 30.0
-_LEAST_US = 1e-3
-"""Less than a cycle: a call that takes so little was not measured."""
+_MIN_US = 1e-3
+"""Microseconds below which a call counts as not measured: less than a clock cycle."""
 """For calls that were all made before: only the profiler can make them this slow."""
 
 
@@ -26,16 +26,16 @@ _Count = Annotated[int, Field(strict=True, ge=1, lt=1 << 32)]
 
 
 class _Told(BaseModel):
-    """What a worker says, if it is in form."""
+    """The answer of a worker, if it is well-formed."""
 
     kernels: list[tuple[_Name, _Time, _Count]] = Field(max_length=wire.MAX_KERNELS)
     """Name, microseconds and launches over all calls."""
     rest_us: _Time
-    """Microseconds of what is not listed."""
+    """Microseconds of the kernels that are not listed."""
 
 
 class OddProfileError(Exception):
-    """What the worker said is no profile."""
+    """The worker's answer is not a profile."""
 
 
 def run_profile(arm: Arm, pool: Pool, source: str, device: Device) -> Profile:
@@ -83,7 +83,7 @@ def parse_profile(answer: wire.Message, *, calls: int, source: str, device: Devi
     except ValidationError as error:
         raise OddProfileError(f"the worker's answer has {error.error_count()} faults") from None
     total_us = math.fsum([told.rest_us, *(took_us for _, took_us, _ in told.kernels)])
-    if not told.kernels or total_us < _LEAST_US:
+    if not told.kernels or total_us < _MIN_US:
         what = "kernel: CUPTI may be refused here" if device == "cuda" else "operator"
         raise OddProfileError(f"the profiler saw no {what}")
     triton = triton_names(source)

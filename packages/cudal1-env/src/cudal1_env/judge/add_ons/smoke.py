@@ -1,4 +1,4 @@
-"""Does a program run at all inside the sandbox, on the device, by the way that every candidate goes?"""
+"""Smoke test: does a program run in the sandbox on the device, on the same path as every candidate?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ModelNew:
     def __init__(self):
         ones = torch.ones(1024, device="{device}")
         if int((ones + ones).sum()) != 2048:
-            raise RuntimeError("expected 2048 from the sum of 1024 twos")
+            raise RuntimeError("the sum of 1024 twos is not 2048")
 """
 
 

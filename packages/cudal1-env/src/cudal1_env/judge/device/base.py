@@ -1,4 +1,4 @@
-"""What the judge asks of a device. `cpu.py` and `cuda/` answer; everything else is the same for both."""
+"""The protocol of a device. `cpu.py` and `cuda/` implement it; everything else is the same for both."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import platform
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Contract(Exception):
-    """Outputs are not what the task's contract says.
+    """Outputs break the task's contract.
 
     Args:
         expected: What was expected.
-        got: What came; numbers in it are the program's to choose.
+        got: What the program returned; it chooses the numbers in it.
     """
 
     def __init__(self, expected: str, got: str = "") -> None:
@@ -36,20 +36,20 @@ class Contract(Exception):
         self.expected, self.got = expected, got
 
     def text(self, *, withheld: bool) -> str:
-        """Say what was expected, and what came unless that is withheld."""
+        """Return what was expected, and what the program returned unless that is withheld."""
         return self.expected if withheld or not self.got else f"{self.expected}, got {self.got}"
 
     def __str__(self) -> str:
         return self.text(withheld=False)
 
 
-_MOST_SPAN_BYTES = 256 << 20
-"""What an output may span whatever its size. On a CPU all of it is copied when the whole output is compared."""
+_MAX_SPAN_BYTES = 256 << 20
+"""Bytes that an output of any size may span. On a CPU all of them are copied when the whole output is compared."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where a worker says that one output lies; checked against what the task expects."""
+    """Address and strides of one output as a worker reports them, checked against the form that the task expects."""
 
     address: int
     strides: tuple[int, ...]
@@ -98,14 +98,14 @@ class ArmMemory(Protocol):
     """
 
     def begin(self) -> tuple[wire.Message, list[int]] | None:
-        """What the worker must be told before its constructor runs, and what it answers is given to `began`."""
+        """Return what the worker is sent before its constructor runs; `began` takes its answer."""
         return None
 
     def began(self, answer: wire.Message) -> None:
         """Take the worker's answer to `begin`."""
 
     def slots(self) -> tuple[wire.Message, list[int]]:
-        """Make `wire.SLOTS` blocks for inputs; what the worker must be told of them."""
+        """Make `wire.SLOTS` blocks for inputs; return what the worker is sent about them."""
         ...
 
     def put(self, slot: int, inputs: Array) -> None:
@@ -114,21 +114,13 @@ class ArmMemory(Protocol):
     def settle(self) -> None:
         """Bring the caches into the state in which each timed sample begins. The arm stands still."""
 
-    def stage(self, calls: Sequence[Staging]) -> Sequence[object]:
-        """Prepare the calls of a chain, so that little is left to do on the clock; what `release` wants for each."""
-        return [None] * len(calls)
-
-    def release(self, staged: Any, stale: Sequence[Output]) -> Sequence[int]:
-        """Do what a chain's next call needs while the clock runs.
-
-        Args:
-            staged: What `stage` returned for it.
-            stale: Outputs of the call before, which were read; a part of them is overwritten.
+    def stage(self, calls: Sequence[Staging]) -> Sequence[Sequence[int]]:
+        """Prepare the calls of a chain before the clock runs.
 
         Returns:
-            Words that the worker gets before the ready word; without them it has nothing of the inputs.
+            For each call the words that the worker gets before its ready word: the key of its inputs.
         """
-        return ()
+        return [()] * len(calls)
 
     def intact(self, slot: int, inputs: Array, address: int) -> bool:
         """Whether the inputs of an untimed call, mapped in the worker at `address`, are as they were."""
@@ -165,27 +157,23 @@ class ArmMemory(Protocol):
 
 @dataclass(frozen=True)
 class Staging:
-    """What is known of a chain's call before the clock runs."""
+    """What is known of a call of a chain before the clock runs."""
 
     inputs: Array
     plan: Plan
     """What is read of its outputs before the clock stops."""
-    stale: Plan
-    """Elements of the outputs of the call before that are overwritten with its release."""
-    forms: Sequence[Output]
-    """What the outputs of the call before will be like but for their addresses."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What an arm's memory must hold."""
+    """Sizes that an arm's memory must hold."""
 
     input_bytes: int
     """Size of a set of inputs."""
     output_bytes: int
     """Size of the outputs of one call."""
     work_bytes: int
-    """What a call of the reference takes at most, its outputs among it; 0 on a CPU."""
+    """Peak memory of a call of the reference, outputs included; 0 on a CPU."""
 
 
 class Device(Protocol):
@@ -207,44 +195,44 @@ class Device(Protocol):
     """Whether a sample is a chain of calls between which the clock runs on and the worker is not stopped. A GPU's work
     outlives a stopped process. On a CPU nothing does, so each call is a sample of its own."""
     neighbour_allowance: float
-    """How many times as long the reference may take beside an honest candidate that stands still."""
+    """Maximum ratio of the reference's latency beside a frozen honest candidate to its latency alone."""
     on_clock_elements: int | None
     """How many secret elements of each call are read before the clock stops; None: whole samples."""
     gpus: tuple[str, ...] | None = None
     """Which GPUs' nodes of /dev a worker finds, where the machine has several; None: what there is."""
     at_once_bytes: int
-    """Input sets with answers that an oracle makes in one go: each time that it and the judge take turns costs."""
+    """Bytes of input sets and answers that an oracle makes per request: each switch of the GPU costs time."""
     environment: dict[str, str]
     """Environment variables of the workers, beside those that they share with the judge."""
     faults: tuple[type[Exception], ...] = ()
-    """What the device's own failures raise in the judge."""
+    """Exceptions that failures of the device raise in the judge."""
     model: str
-    """Of CPU or GPU."""
+    """Model of the CPU or GPU."""
     driver: str | None = None
-    """Its version."""
+    """Version of the driver."""
 
     def chain_limit(self, input_bytes: int) -> int:
-        """How many calls a chain may have, with inputs of this size."""
+        """Return the maximum length of a chain for inputs of this size, untimed calls included."""
         return 1
 
     def out_of_room(self, error: Exception) -> bool:
-        """Whether a fault says that the device has too little memory free."""
+        """Whether a fault means that the device has too little free memory."""
         return False
 
     def state(self) -> GpuState | None:
-        """What the driver tells about the device now; None where there is none."""
+        """State of the device as its driver reports it; None without a driver."""
         return None
 
     def foreign_processes(self, own: Collection[int]) -> int:
-        """How many processes work on the device that are not of this judge."""
+        """Number of foreign processes on the device."""
         return 0
 
     def held(self) -> Held | None:
-        """Memory of the device that is in use; None where control groups and limits see to it."""
+        """Device memory in use; None where control groups and limits bound it."""
         return None
 
     def free_bytes(self) -> int | None:
-        """Memory of the device that nobody uses; None as in `held`."""
+        """Free device memory; None as in `held`."""
         return None
 
     def own_bytes(self) -> int:
@@ -252,21 +240,21 @@ class Device(Protocol):
         return 0
 
     def computes(self) -> bool:
-        """Whether the judge itself still gets right answers from the device."""
+        """Whether the device still computes correctly for the judge."""
         return True
 
     def floor(self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float]) -> Floor | None:
-        """The speed of light of a task (see `roofline.moved_bytes`); None where no floor is known.
+        """Return the roofline of a task (see `roofline.moved_bytes`); None where none is known.
 
         Args:
             input_bytes: Size of each input tensor.
             output_bytes: Size of all outputs.
-            shares: For each input tensor the share of its elements that matter, at least.
+            shares: For each input tensor the minimum share of its elements that influence the output.
         """
         return None
 
     def write_ms(self, size_bytes: int) -> float:
-        """How long writing bytes takes that need no reading, at most. Under the lease."""
+        """Upper bound of the milliseconds for writing bytes without reading any. Under the lease."""
         ...
 
     def memory(self, pid: int, needs: Needs) -> ArmMemory:
@@ -282,7 +270,7 @@ class Device(Protocol):
         return wanted
 
     def trim(self) -> None:
-        """Give memory back that is only kept for later use."""
+        """Free cached memory."""
 
     def copy(self, array: Array) -> Array:
         """Copy an array of the device."""
@@ -293,7 +281,7 @@ class Device(Protocol):
         ...
 
     def take(self, wanted: Sequence[tuple[Array, npt.NDArray[np.int64]]]) -> list[npt.NDArray[np.generic]]:
-        """Copy elements of flat arrays to the host, all in one go.
+        """Copy elements of several flat arrays to the host in one transfer.
 
         Args:
             wanted: float64, float32 or int64 arrays, and positions in each; float32 may come as float64.
@@ -358,11 +346,11 @@ def parse_outputs(page: bytes, expected: tuple[Expected, ...], device_code: int)
 
 
 def check_holes(output: Output) -> None:
-    """Refuse outputs that span more memory than can be looked at; a diagonal or a column of some matrix may have holes.
+    """Refuse outputs that span too much memory to be compared; a diagonal or a column of some matrix may have holes.
 
     Raises:
         Contract: They do.
     """
     want = output.expected
-    if output.span_bytes > max(16 * want.size * want.item_bytes, _MOST_SPAN_BYTES):
-        raise Contract("expected an output without large holes", f"strides {list(output.strides)}")
+    if output.span_bytes > max(16 * want.size * want.item_bytes, _MAX_SPAN_BYTES):
+        raise Contract("expected an output without large gaps in its memory", f"strides {list(output.strides)}")

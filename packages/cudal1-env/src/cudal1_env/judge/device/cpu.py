@@ -22,9 +22,10 @@ from cudal1_env.judge.device.tensors import decode
 Bytes = npt.NDArray[np.uint8]
 _NOISE_BYTES = 1 << 20
 
-
-_FILLED_BYTES, _FILLS = 64 << 20, 3
-"""Memory that is filled, and how often, to learn how long that takes."""
+_FILLED_BYTES = 64 << 20
+"""Bytes that are filled to time writing: more than any cache holds."""
+_FILLS = 3
+"""Repetitions of that; the median counts."""
 
 
 class CpuDevice(Device):
@@ -38,7 +39,7 @@ class CpuDevice(Device):
     code = 0
     chained = False
     neighbour_allowance = 1.05
-    """Arms share the L3 cache, which is not emptied: what one leaves there costs the other some per cent."""
+    """Arms share the L3 cache, which is not emptied: what one leaves there slows the other by some per cent."""
     at_once_bytes = 16 << 20
     on_clock_elements: int | None = None
 
@@ -145,7 +146,7 @@ class CpuMemory(ArmMemory):
         try:
             return memory.gather(self._pid, plan.sources(addresses), plan.sizes)
         except memory.Unreadable as error:
-            raise Contract("expected readable outputs", str(error)) from None
+            raise Contract("an output lies in memory that cannot be read", str(error)) from None
 
     def whole(self, output: Output) -> npt.NDArray[np.generic]:
         """Copy a whole output from the stopped worker, flat, in C order of its shape."""
@@ -155,7 +156,7 @@ class CpuMemory(ArmMemory):
         # Where the reference itself returns an input, so may a candidate; inputs lie in shared, sealed memory.
         ranges = [] if want.aliases else memory.private_ranges(self._pid)
         if not want.aliases and not memory.is_private(ranges, output.address, output.span_bytes):
-            raise Contract("expected outputs in the process's own memory, they lie in a shared or unmapped range")
+            raise Contract("an output lies in shared or unmapped memory; return tensors in the process's own memory")
         elements = _elements(self._span(output), output)
         return decode(np.ascontiguousarray(elements).reshape(-1).view(np.uint8), want.dtype)
 
@@ -173,7 +174,7 @@ class CpuMemory(ArmMemory):
                     _elements(span, output)[...] = np.resize(noise.view(f"V{want.item_bytes}"), want.shape)
                     memory.write(self._pid, output.address, span)
             except memory.Unreadable as error:
-                raise Contract("expected outputs in writable memory", str(error)) from None
+                raise Contract("an output lies in memory that cannot be written", str(error)) from None
 
     def _span(self, output: Output) -> Bytes:
         """Copy the memory from an output's first to its last element.
@@ -185,7 +186,7 @@ class CpuMemory(ArmMemory):
         try:
             return memory.read(self._pid, output.address, output.span_bytes)
         except memory.Unreadable as error:
-            raise Contract("expected readable outputs", str(error)) from None
+            raise Contract("an output lies in memory that cannot be read", str(error)) from None
 
     def close(self) -> None:
         """Give the blocks back."""

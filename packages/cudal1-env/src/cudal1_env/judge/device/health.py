@@ -1,4 +1,4 @@
-"""Is the GPU as it was, now that a candidate is dead?"""
+"""Health check: is the GPU as it was before the candidate?"""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Held:
     """Memory of a GPU."""
 
     used_bytes: int
-    """In use by anybody, as the driver tells it."""
+    """Memory in use by all processes, as the driver reports it."""
     own_bytes: int
-    """Of that, what the judge and its oracles hold, as they count it themselves."""
+    """The part of it that the judge and its oracles hold, by their own count."""
 
     def beyond(self, before: Held) -> int:
-        """Bytes that others hold now and did not hold before."""
+        """Return the bytes that other processes hold now and did not hold before."""
         return (self.used_bytes - self.own_bytes) - (before.used_bytes - before.own_bytes)
 
 
@@ -43,17 +43,17 @@ def await_memory(before: Held, look: Callable[[], Held], *, within_s: float = _B
 
 
 def check_returned(beyond_bytes: int, foreign_processes: int) -> None:
-    """Insist that what a candidate held is free again.
+    """Check that the memory of a candidate is free again.
 
     Args:
         beyond_bytes: What is still held.
         foreign_processes: Foreign processes on the GPU: if there are some, the memory may be theirs.
 
     Raises:
-        MachineError: It is held, and nobody else is there.
+        MachineError: It is still held, and there is no foreign process.
     """
     if beyond_bytes and not foreign_processes:
         raise MachineError(
-            f"expected the GPU's memory back within {_BACK_WITHIN_S:g} s of a candidate's death, "
-            f"{beyond_bytes / 2**20:.0f} MiB are still held by something; look at nvidia-smi, and judge on another GPU"
+            f"{beyond_bytes / 2**20:.0f} MiB of GPU memory are still held "
+            f"{_BACK_WITHIN_S:g} s after a candidate died; look at nvidia-smi, and judge on another GPU"
         )

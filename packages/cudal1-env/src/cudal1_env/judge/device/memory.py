@@ -19,12 +19,15 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-_F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_FUTURE_WRITE = 0x1, 0x2, 0x4, 0x10
+_F_SEAL_SEAL = 0x1
+_F_SEAL_SHRINK = 0x2
+_F_SEAL_GROW = 0x4
+_F_SEAL_FUTURE_WRITE = 0x10
 _FIXED = _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_SEAL
 _IOV_MAX = 1024
 _NAME = "cudal1-judge"
 _SENT = f"/memfd:{_NAME} ".encode()
-"""How memory that the judge shares or sent is called where a worker has mapped it."""
+"""Name of memory that the judge shares, in the memory map of a worker."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _readv = _libc.process_vm_readv
@@ -46,7 +49,7 @@ class Unreadable(Exception):
 
 
 class SharedBlock:
-    """A block of memory that a worker can map. Nobody can change its size: whoever reads beyond the end is killed.
+    """A block of memory that a worker can map. Its size is sealed: reading beyond the end would kill the reader.
 
     Args:
         size_bytes: Size of the block, a multiple of 8.
@@ -77,7 +80,7 @@ class SharedBlock:
 
 @contextlib.contextmanager
 def sealed_file(data: bytes | memoryview) -> Generator[int]:
-    """Yield a descriptor of fresh memory that holds `data` and that nobody can write to any more.
+    """Yield a descriptor of fresh memory that holds `data` and that no process can write to any more.
 
     Written by `write`, because mapping it first would make the kernel clear every page before.
     """
@@ -123,7 +126,7 @@ def _move(call: Callable[..., int], pid: int, address: int, data: npt.NDArray[np
         remote = np.array([[address + done, data.size - done]], dtype=np.uint64)
         count = call(pid, local.ctypes.data, 1, remote.ctypes.data, 1, 0)
         if count <= 0:
-            raise Unreadable(f"expected {data.size} {how} bytes at {address:#x}, got {done}")
+            raise Unreadable(f"only {done} of {data.size} bytes at {address:#x} are {how}")
         done += count
 
 
@@ -141,7 +144,7 @@ def fill(pid: int, address: int, size_bytes: int, pattern: npt.NDArray[np.uint8]
         want = int(local[:, 1].sum())
         remote = np.array([[address + done, want]], dtype=np.uint64)
         if _writev(pid, local.ctypes.data, len(local), remote.ctypes.data, 1, 0) != want:
-            raise Unreadable(f"expected {size_bytes} writable bytes at {address:#x}, some are not")
+            raise Unreadable(f"some of {size_bytes} bytes at {address:#x} are not writable")
         done += want
 
 
@@ -167,13 +170,13 @@ def gather(pid: int, addresses: npt.NDArray[np.uint64], sizes: npt.NDArray[np.ui
         want = int(part[:, 1].sum())
         local = np.array([[data.ctypes.data + done, want]], dtype=np.uint64)
         if _readv(pid, local.ctypes.data, 1, part.ctypes.data, len(part), 0) != want:
-            raise Unreadable(f"expected {len(part)} readable items, some are not mapped")
+            raise Unreadable(f"some of {len(part)} items are not mapped")
         done += want
     return data
 
 
 def private_ranges(pid: int) -> list[tuple[int, int]]:
-    """Return the address ranges that a worker shares with nobody, sorted, neighbours joined.
+    """Return the private address ranges of a worker, sorted, with neighbours joined.
 
     A private mapping of what the judge sent (inputs) is none: it shows the judge's memory. A worker whose first thread
     is dead, or that hides its memory from other users (an unreadable program was executed), has no ranges.

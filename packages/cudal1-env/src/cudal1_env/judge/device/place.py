@@ -1,4 +1,4 @@
-"""Where programs run: on which device, and what of this machine they must not see."""
+"""Choice of the device, and the folders that programs must not see."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def choose_device(settings: JudgeSettings, core: int | None) -> Device:
 
 
 def answers() -> tuple[str, ...]:
-    """Folders of right programs for bundled tasks: this package's, and those of other copies on the module path."""
+    """Folders with correct programs for bundled tasks: this package's, and those of other copies on the module path."""
     copies = (Path(entry) / "cudal1_data" / "starter" for entry in sys.path)
     return tuple({str(STARTER_FOLDER), *(str(copy.resolve()) for copy in copies if copy.is_dir())})

@@ -13,15 +13,15 @@ from cudal1_env.judge.device.tensors import Expected, decode
 
 Addresses = npt.NDArray[np.uint64]
 
-_MOST_CHECKED = 256
-"""Descriptions that are remembered: torch's allocator gives the same few addresses again and again."""
+_MAX_CHECKED = 256
+"""Maximum number of descriptors that are remembered: torch's allocator gives the same few addresses again and again."""
 
 
 class Plan:
     """Elements of all outputs of one call, at flat positions.
 
     Args:
-        outputs: Form of the outputs; their addresses do not matter.
+        outputs: Form of the outputs; their addresses are ignored.
         positions: Flat positions of elements, for each output.
     """
 
@@ -32,7 +32,7 @@ class Plan:
         self.dtypes = [output.expected.dtype for output in outputs]
         self.item_bytes = [output.expected.item_bytes for output in outputs]
         self.which = np.repeat(np.arange(len(outputs)), self.counts)
-        """Whose element each is, shape (elements,)."""
+        """Output of each element, shape (elements,)."""
         offsets = [one.offsets(where) for one, where in zip(outputs, positions, strict=True)]
         self.offsets: Addresses = np.concatenate(offsets).astype(np.uint64) if offsets else np.empty(0, np.uint64)
         """Where each lies in its output, in bytes, shape (elements,)."""
@@ -46,7 +46,7 @@ class Plan:
         self.borders = borders.astype(np.int64)
         """Where the elements of each output end in the bytes that are read, shape (outputs,)."""
         self.prepared: object = None
-        """What the memory that reads them keeps for that."""
+        """Cache of the memory that reads them."""
 
     def fits(self, outputs: Sequence[Output]) -> bool:
         """Whether outputs have the form that the plan was made for; shapes and dtypes are the task's in any case."""
@@ -93,7 +93,7 @@ class Reader:
         if outputs is None:
             outputs = parse_outputs(page, self.expected, self._code)
             check(outputs)
-            if len(self._checked) >= _MOST_CHECKED:
+            if len(self._checked) >= _MAX_CHECKED:
                 self._checked.clear()
             self._checked[described] = outputs
         self.known = outputs

@@ -1,9 +1,10 @@
-"""The speed of light of a task on a GPU: no program can be faster than its bytes move at the memory's full rate.
+"""Roofline of a task on a GPU: no program is faster than its bytes move at the full memory bandwidth.
 
-Bytes that must move are input elements that matter (the task gate found out how many at least), because the judge has
-emptied the L2 cache, and what of one call's outputs cannot stay in that cache. Weights do not count: they are the same
-in each call, and may lie in registers. So the floor is a lower bound of what an honest program needs. Where a sample's
-inputs are few they may lie in the L2 cache after all; in the single calls that decide they do not.
+Bytes that must move are input elements that influence the output (the task gate measured their minimum share), because
+the judge has emptied the L2 cache, and the part of one call's outputs that cannot stay in that cache. Weights do not
+count: they are the same in each call, and may lie in registers. So the roofline is a lower bound of the latency of
+honest programs. Where a sample's inputs are few they may lie in the L2 cache after all; in the single calls that decide
+they do not.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _IMPOSSIBLE_BELOW = 0.95
-"""Share of the floor below which a latency is not believed (docs/decisions/006-surprising-speedups.md). Copies reach
-0.89 of the full rate on an H200; the rest is for what the clock errs."""
+"""Share of the roofline below which a latency is impossible (docs/decisions/006-surprising-speedups.md). Copies reach
+0.89 of the full rate on an H200; the rest is for errors of the clock."""
 
 
 @dataclass(frozen=True)
 class Floor:
-    """What a call of one task needs at least."""
+    """The memory-bandwidth bound of a call of one task."""
 
     moved_bytes: int
     """Bytes that must move between memory and the GPU."""
     floor_ms: float
-    """How long that takes at the memory's full rate; over 0."""
+    """Milliseconds that this takes at the full memory bandwidth; over 0."""
 
     def forbids(self, latencies_ms: Sequence[float], *, resolution_ms: float = 0.0) -> bool:
-        """Whether latencies lie below what can be believed, surely.
+        """Whether latencies lie below the roofline beyond doubt.
 
-        Their median, with three standard errors and what the clock cannot resolve, must be below 0.95 of the floor.
+        Their median, with three standard errors and what the clock cannot resolve, must be below 0.95 of the roofline.
 
         Args:
             latencies_ms: Mean latencies of the samples' calls.
@@ -42,9 +43,9 @@ class Floor:
         return middle + 3.0 * error + resolution_ms < _IMPOSSIBLE_BELOW * self.floor_ms
 
     def is_broken_by(self, reference_ms: Sequence[float]) -> bool:
-        """Whether the reference seems to do what the floor forbids, so that the floor must be wrong.
+        """Whether the reference itself is below the roofline, which must then be wrong.
 
-        Its median decides, without any allowance: a doubtful floor denies nobody.
+        Its median decides, without any allowance: a doubtful roofline rejects no program.
 
         Args:
             reference_ms: Mean latencies of the calls of the reference's samples.
@@ -53,13 +54,13 @@ class Floor:
 
 
 def moved_bytes(input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float], *, level2_bytes: int) -> int:
-    """Bytes that one call must move at least.
+    """Return the minimum of bytes that one call must move.
 
     Args:
         input_bytes: Size of each input tensor.
         output_bytes: Size of all outputs that are not inputs.
-        shares: For each input tensor the share of its elements that matter, at least; empty where nothing is known,
-            and then inputs do not count.
+        shares: For each input tensor the minimum share of its elements that influence the output; empty if
+            not known, and then inputs do not count.
         level2_bytes: Size of the L2 cache, in which inputs may lie when a call begins, and outputs when it ends.
     """
     known = len(shares) == len(input_bytes)
@@ -68,5 +69,5 @@ def moved_bytes(input_bytes: Sequence[int], output_bytes: int, shares: Sequence[
 
 
 def floor_of(moved: int, bandwidth_gb_s: float) -> Floor | None:
-    """Return the floor for bytes at a bandwidth: bytes / (1e9 bytes a second), in milliseconds; None for no bytes."""
+    """Return the roofline of bytes at a bandwidth: bytes / (1e9 bytes a second), in milliseconds; None for none."""
     return Floor(moved, moved / bandwidth_gb_s * 1e-6) if moved > 0 else None

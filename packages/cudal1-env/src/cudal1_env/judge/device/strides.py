@@ -1,4 +1,4 @@
-"""Do elements of a tensor lie in the same memory?"""
+"""Do elements of a tensor share memory?"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def own_memory(strides: tuple[int, ...], expected: Expected) -> bool:
 
 
 def apart(dimensions: list[tuple[int, int]]) -> bool:
-    """Whether no two elements meet for certain, given each dimension's size and stride (zero or more).
+    """Whether no two elements share memory for certain, given each dimension's size and stride (zero or more).
 
     >>> apart([(3, 5), (4, 1)]), apart([(3, 3), (4, 1)]), apart([(1, 0), (2, 1)])
     (True, False, True)

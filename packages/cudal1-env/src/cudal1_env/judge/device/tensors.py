@@ -21,7 +21,7 @@ _NUMPY = {"bool": "bool", "bfloat16": "uint16"}
 
 @dataclass(frozen=True)
 class Expected:
-    """What one output of a task must look like."""
+    """Form of one output of a task."""
 
     shape: tuple[int, ...]
     dtype: str

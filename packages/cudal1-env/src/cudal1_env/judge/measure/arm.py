@@ -1,4 +1,4 @@
-"""One arm of a trial, led by the judge: build, construct, load weights, untimed calls, and the parts of timed ones.
+"""One arm of a trial, driven by the judge: build, construct, load weights, untimed calls, and the parts of timed ones.
 
 Both arms, reference and candidate, go through exactly this code.
 """
@@ -32,7 +32,7 @@ from cudal1_env.records import Status
 _SPINS = 0x3FFF
 """Polls of the flag between two looks at the clock (about a millisecond)."""
 _STALL_S = 1.0
-"""A host may hold up a short call for so long."""
+"""Seconds for which a host may hold up a short call."""
 
 _BUILD_ERRORS = {
     "syntax": Status.SYNTAX_ERROR,
@@ -78,7 +78,7 @@ class Arm:
         self.settings = settings
         self.wanted = wanted
         self.reader = Reader(io_spec.outputs, device.code)
-        self.random = np.random.default_rng()  # seeded by the system: nobody needs to repeat it
+        self.random = np.random.default_rng()  # seeded by the system: it need not be repeatable
         self._memory: ArmMemory | None = None
         self._slots_at: list[int] = []
         self._turn = 0
@@ -100,7 +100,7 @@ class Arm:
             self._ask({"op": "build", "wanted": self.wanted}, [fd], limit, _BUILD_ERRORS, "importing the program")
 
     def precompile(self, seed: int) -> None:
-        """Make the model and call it once on made-up inputs, outside of the judge's memory; this arm is used no more.
+        """Make the model and call it once on made-up inputs, outside of the judge's memory; the arm is not used again.
 
         Args:
             seed: Of the constructor and the inputs.
@@ -152,7 +152,7 @@ class Arm:
         return parse_state(self._ask_untimed(message, [], f"{self.wanted}(...)").get("state"))
 
     def fingerprints(self, names: Sequence[str]) -> Fingerprints:
-        """Fingerprints of some of the model's state, as the worker says.
+        """Return fingerprints of some of the model's state, as the worker reports them.
 
         Raises:
             Fault: The worker fails.
@@ -161,7 +161,7 @@ class Arm:
         return parse_fingerprints(answer.get("fingerprints"))
 
     def withhold(self) -> None:
-        """From here on the program knows secrets that others of the task will meet: tell nothing that it says."""
+        """Withhold the program's text from messages from now on: it knows secrets that later programs will meet."""
         self.worker.mute()
         self._withheld = True
 
@@ -189,7 +189,7 @@ class Arm:
             slot: The block in which it lies.
 
         Returns:
-            Seconds of the call as the worker says (the reference's are believed), and the comparisons.
+            Seconds of the call as the worker reports them (used for the reference only), and the comparisons.
 
         Raises:
             Fault: The call fails or breaks the contract.
@@ -225,7 +225,7 @@ class Arm:
         return comparisons
 
     def _compared_call(self, one: InputSet, slot: int) -> tuple[wire.Message, tuple[Comparison, ...]]:
-        """Call once, untimed; return the worker's answer and the comparisons. Right outputs are overwritten."""
+        """Call once, untimed; return the worker's answer and the comparisons. Correct outputs are overwritten."""
         answer = self._untimed_call(one.inputs, slot, writable=False)
         with self.contract():
             outputs = self.outputs(self._page())
@@ -240,14 +240,14 @@ class Arm:
         return answer, comparisons
 
     def _intact(self, slot: int, inputs: Array, answer: wire.Message) -> None:
-        """Insist that the inputs of an untimed call are as they were.
+        """Check that the inputs of an untimed call are unchanged.
 
         Raises:
-            Fault: They are not.
+            Fault: The program wrote to them.
         """
         inputs_at = answer.get("inputs")
         if not self.memory.intact(slot, inputs, inputs_at if isinstance(inputs_at, int) else 0):
-            raise Fault(Status.WRONG_CONTRACT, "expected inputs to be left as they are, the program wrote to one")
+            raise Fault(Status.WRONG_CONTRACT, "the program wrote to one of its inputs; inputs must stay unchanged")
 
     def _untimed_call(self, inputs: Array, slot: int, *, writable: bool) -> dict[str, Any]:
         self.memory.put(slot, inputs)
@@ -285,12 +285,12 @@ class Arm:
         return (self._turn + 1) % wire.SLOTS
 
     def operation(self, operation: int) -> None:
-        """Say what the next calls are: `wire.CALL` or `wire.EMPTY`."""
+        """Set the kind of the next calls: `wire.CALL` or `wire.EMPTY`."""
         self._control.words[wire.OPERATION] = operation
 
-    def go(self, told: Sequence[int]) -> int:
-        """Write what `ArmMemory.release` says of the next call, then its ready word; return its number."""
-        for place, word in enumerate(told, wire.TOLD):
+    def go(self, key: Sequence[int]) -> int:
+        """Release the next call: write the key of its inputs (`ArmMemory.stage`), then its ready word, its number."""
+        for place, word in enumerate(key, wire.KEY):
             self._control.words[place] = word
         self._turn += 1
         self._control.words[wire.GO] = self._turn
@@ -304,21 +304,24 @@ class Arm:
         """
         words, spins = self._reply.words, 0
         limit_ns = time.perf_counter_ns() + int(self._deadline_s * 1e9)
-        with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
-            while words[wire.FLAG] != turn:
-                spins += 1
-                if not spins & _SPINS:
-                    self.worker.drain()
-                    if time.perf_counter_ns() > limit_ns:
-                        raise Late("it did not")
-                    if not self.worker.alive:
-                        raise Dead(self.worker.end())
+        while words[wire.FLAG] != turn:
+            spins += 1
+            if not spins & _SPINS:
+                self._check_waiting(limit_ns)
         if words[wire.OUTCOME] != wire.RETURNED:
             self._raise_outcome(words[wire.OUTCOME])
         return self._page()
 
+    def _check_waiting(self, limit_ns: int) -> None:
+        with self._faults(f"a timed call (limit {self._deadline_s:.3g} s)"):
+            self.worker.drain()
+            if time.perf_counter_ns() > limit_ns:
+                raise Late("no answer in time")
+            if not self.worker.alive:
+                raise Dead(self.worker.end())
+
     def outputs(self, page: bytes) -> list[Output]:
-        """Where a call's outputs lie, as the worker says and the contract allows.
+        """Return where a call's outputs lie, as the worker reports and the contract allows.
 
         Raises:
             Fault: They are not what the task's outputs are.
@@ -339,11 +342,15 @@ class Arm:
         for place, one in own:
             lies = Place(one.address, one.expected.shape, one.strides, one.expected.item_bytes)
             if any_shared(lies, known):
-                raise Contract(f"expected output {place} in memory of its own, it shares elements with another output")
+                raise Contract(
+                    f"output {place} shares elements with another output; return tensors with memory of their own"
+                )
             known.append(lies)
             for start in self._slots_at:
                 if one.address < start + self.io_spec.input_bytes and start < one.address + one.span_bytes:
-                    raise Contract(f"expected output {place} in memory of its own, it lies in an input")
+                    raise Contract(
+                        f"output {place} lies in the memory of an input; return tensors with memory of their own"
+                    )
 
     def read(self, plan: Plan, samples: Samples, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:
         """Read elements of a call's outputs.
@@ -374,10 +381,12 @@ class Arm:
 
     def _raise_outcome(self, outcome: int) -> None:
         if outcome == wire.RAISED:
-            with self._faults("telling its error"):
+            with self._faults("reporting its error"):
                 answer = self.worker.answer(timeout_s=5.0)
             check_answer(answer, _CALL_ERRORS, "a timed call", withheld=True)
-        raise Fault(Status.WRONG_CONTRACT, "expected dense tensors on the task's device, or nested sequences of them")
+        raise Fault(
+            Status.WRONG_CONTRACT, "the outputs must be dense tensors on the task's device, or nested sequences of them"
+        )
 
     def _page(self) -> bytes:
         return self._reply.bytes[: self.reader.page_bytes].tobytes()
@@ -396,7 +405,7 @@ class Arm:
     # --- stopping ----------------------------------------------------------------------------------------------
 
     def freeze(self) -> None:
-        """Stop the arm with everything that it made.
+        """Stop the arm and all its children.
 
         Raises:
             Fault: It is dead or does not stop.
@@ -415,13 +424,13 @@ class Arm:
 
     @contextlib.contextmanager
     def _faults(self, what: str) -> Generator[None]:
-        """Turn the worker's end or silence into the program's fault."""
+        """Turn the death or timeout of the worker into a fault of its program."""
         try:
             yield
         except Late as late:
-            raise Fault(Status.TIMEOUT, f"expected {what} to end in time, {late}") from None
+            raise Fault(Status.TIMEOUT, f"{what} did not end in time: {late}") from None
         except wire.BadMessage as error:
-            text = f"what came over the worker's channel during {what} is no message: {error}"
+            text = f"the worker sent something that is no message during {what}: {error}"
             raise Fault(Status.TAMPERING, text) from None
         except Dead as error:
             raise fault_of_death(error, what, withheld=self._withheld) from None
@@ -429,7 +438,7 @@ class Arm:
     # --- messages ----------------------------------------------------------------------------------------------
 
     def _ask_untimed(self, message: wire.Message, fds: list[int], what: str) -> dict[str, Any]:
-        """Ask for a part of what comes before the timed calls; all parts share one budget."""
+        """Ask for one of the steps before the timed calls; all of them share one budget."""
         limit_s = self.settings.warmup_timeout_s
         if self._untimed_s <= 0.0:
             raise Fault(Status.TIMEOUT, f"construction and untimed calls took over {limit_s:g} s together")
@@ -456,7 +465,7 @@ class Arm:
 
 
 def _addresses(told: Any) -> list[int]:
-    """The addresses that a worker says its inputs have; only its own contract depends on them."""
+    """Return the addresses that a worker reports for its inputs; only its own contract depends on them."""
     return [one for one in cast(list[Any], told) if isinstance(one, int)] if isinstance(told, list) else []
 
 

@@ -17,12 +17,16 @@ from cudal1_env.judge.oracle.client import IoSpec
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.build_folders import BuildFolders
+from cudal1_env.judge.workers.build_store import BuildKey, BuildStore
 from cudal1_env.judge.workers.lease import Sharing, sharing
+from cudal1_env.judge.workers.toolchain import cpu_features, toolchain
 from cudal1_env.judge.workers.worker import Worker
 from cudal1_env.judge.workers.zygote import Zygote
 from cudal1_env.records import Status
-from cudal1_env.sandbox import default_spec
+from cudal1_env.sandbox import clean_environment, default_spec
 
+_EXTENSIONS = ("torch.utils.cpp_extension",)
+"""What programs with an extension import first: a second in each worker, under the lease."""
 _COMPILER = ("torch._dynamo", "torch._inductor.compile_fx", "triton")
 """What `torch.compile` imports when it is first used: seconds in each worker, under the lease."""
 
@@ -69,9 +73,10 @@ class Builder:
         self.settings = settings
         self.device = device
         self.core = core
-        self.zygote = Zygote(device.environment)
-        self._with_compiler = Zygote(device.environment, preload=_COMPILER)
+        self.zygote = Zygote(device.environment, preload=_EXTENSIONS)
+        self._with_compiler = Zygote(device.environment, preload=(*_EXTENSIONS, *_COMPILER))
         self.folders = BuildFolders()
+        self.store = BuildStore(settings.build_store_bytes)
         self.precompilations = Precompilations(self)
 
     def spec(self, folder: Path | None, *, core: int | None, blind: bool = False) -> Spec:
@@ -91,6 +96,22 @@ class Builder:
     def hides_gpus(self) -> bool:
         """Whether a blind worker's sandbox does hide GPUs here."""
         return "mount-namespace" in self.spec(None, core=None).layers
+
+    def key(self, case: Case) -> BuildKey | None:
+        """What a program's build depends on; None where workers could write to the store."""
+        layers = self.spec(None, core=None).layers
+        if "mount-namespace" not in layers:
+            return None
+        self.zygote.start()
+        environment = clean_environment(**self.device.environment)
+        return BuildKey(
+            program=case.source,
+            reference=case.task.source,
+            layers=layers,
+            toolchain=f"{toolchain(environment)}\ntorch {self.zygote.torch}, CUDA {self.zygote.cuda}",
+            architecture=f"{cpu_features()}\n{self.device.name} {self.device.model}, driver {self.device.driver}",
+            flags=(*sorted(environment.items()), ("tf32", str(self.device.tf32))),
+        )
 
     def build(
         self,
@@ -163,9 +184,7 @@ class Builder:
             with case.watch.phase("build"):
                 arm.build(case.source)
             arm.freeze()
-            kept = snapshot
-            if kept is None and case.precision == "report":
-                kept = self.folders.keep(folder, worker.pid)
+            kept = snapshot or self.folders.keep(folder, worker.pid)
         except Fault as fault:
             arm.close()
             self.folders.drop(folder)

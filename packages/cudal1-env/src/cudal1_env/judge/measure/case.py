@@ -1,4 +1,4 @@
-"""One candidate while it is judged: what it is, where its time goes, and what was seen of its outputs."""
+"""One candidate while it is judged: task and program, seconds by phase, and the errors of its outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cudal1_env.judge.oracle.pool import InputSet
 from cudal1_env.records import Machine, OutputError, Precision, Seconds, Status
 
 Role = Literal["candidate", "baseline", "profile"]
-"""What a program is judged for: its own verdict, a baseline of its task, or only what it runs."""
+"""Why a program is judged: for its own verdict, as a baseline of its task, or for its profile only."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class Case:
-    """A candidate and what it is judged for."""
+    """A candidate, its task and the purpose of its judgement."""
 
     task: Task
     source: str
@@ -56,13 +56,13 @@ class Case:
     machine: Machine | None = None
     """Where it is judged."""
     sensitivity: tuple[float, ...] = ()
-    """How much of each input tensor influences the output at least; empty where that is not known."""
+    """Input sensitivity: minimum share of each input tensor that influences the output; empty if not known."""
     watch: Stopwatch = field(default_factory=Stopwatch)
 
 
 @dataclass
 class Tally:
-    """What has been seen of a candidate's outputs."""
+    """Errors of a candidate's outputs, over all compared calls."""
 
     calls: int = 0
     full_checks: int = 0
@@ -73,7 +73,7 @@ class Tally:
         """Count a call's comparisons.
 
         Raises:
-            Fault: One of them is wrong.
+            Fault: One of them is incorrect.
         """
         self.calls += 1
         for position, (comparison, answer) in enumerate(zip(comparisons, one.answers, strict=True)):
@@ -92,7 +92,6 @@ class Tally:
             if wrong:
                 raise Fault(
                     Status.WRONG_OUTPUT,
-                    f"expected each element of output {position} within its tolerance, one is {seen.error:.2g} from "
-                    f"the float64 answer, {seen.tolerance:.2g} is allowed there (both over the largest element) on "
-                    f"{one.distribution} inputs",
+                    f"an element of output {position} is {seen.error:.2g} from the float64 answer, its tolerance is "
+                    f"{seen.tolerance:.2g} (both over the largest element), on {one.distribution} inputs",
                 )

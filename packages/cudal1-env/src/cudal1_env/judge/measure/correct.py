@@ -21,11 +21,11 @@ from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.records import Evaluation, Status
 
 UNDECIDED = (Status.OUT_OF_MEMORY, Status.TIMEOUT, Status.CRASH)
-"""Statuses that others beside a candidate may cause: such a verdict is repeated alone."""
+"""Statuses that other programs on the device may cause: such a verdict is repeated alone."""
 
 
 def judge_correct(builder: Builder, built: Built, pool: Pool) -> Evaluation:
-    """Return the verdict on a built candidate; its worker is dead afterwards. What is leased is the caller's to see to.
+    """Return the verdict on a built candidate; its worker is dead afterwards. The caller holds the lease.
 
     Memory that is missing may have been taken by another candidate: such a verdict is one of `UNDECIDED`.
 

@@ -1,4 +1,4 @@
-"""What a program did wrong, as data, and how much of its own words is told."""
+"""Faults of programs as data, and how much of a program's own text a message may show."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cudal1_env.records import Status
 
 _SIGSYS = 31
 _SIGKILL = 9
-_MOST_CHARS = 2000
-_MOST_LINES = 10_000
-"""A line number is the worker's to choose: a larger one is not told."""
+_MAX_CHARS = 2000
+_MAX_LINE = 10_000
+"""Largest line number that is shown: the worker chooses the number, and could encode a secret in it."""
 _KNOWN = {name for name, one in vars(builtins).items() if isinstance(one, type) and issubclass(one, BaseException)} | {
     "AcceleratorError",
     "CompilationError",
@@ -25,7 +25,7 @@ _KNOWN = {name for name, one in vars(builtins).items() if isinstance(one, type) 
 
 
 class Fault(Exception):
-    """A program failed, with the status that this gets. Data, not an error of the judge."""
+    """A program failed, with its status. Data, not an error of the judge."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -33,22 +33,22 @@ class Fault(Exception):
         self.message = message
 
     def plain(self) -> Fault:
-        """Return it as data: without the frames that it came through, which hold workers and their memory."""
+        """Return a copy without traceback, whose frames hold workers and their memory."""
         return Fault(self.status, self.message)
 
 
 def check_answer(answer: wire.Message, errors: dict[str, Status], what: str, *, withheld: bool) -> None:
-    """See whether a worker reports an error.
+    """Raise the fault that a worker reports, if it reports one.
 
     Args:
         answer: What it sent.
         errors: Status by kind of error; `raised` for kinds that are not listed.
         what: What was going on.
-        withheld: Whether the program has received a secret that later programs of the task will receive, too. Then its
-            words stay in the judge: only the exception's type, if Python or torch named it, and the line are told.
+        withheld: Whether the program has received a secret that later programs of the task will receive, too. Then the
+            message shows only the exception's type, if Python or torch defines it, and the line.
 
     Raises:
-        Fault: It does.
+        Fault: The worker reports an error.
     """
     if "error" not in answer:
         return
@@ -57,16 +57,16 @@ def check_answer(answer: wire.Message, errors: dict[str, Status], what: str, *, 
     if withheld:
         name, line = answer.get("type"), answer.get("line")
         text = name if isinstance(name, str) and name in _KNOWN else "an exception"
-        if isinstance(line, int) and 0 < line < _MOST_LINES:
+        if isinstance(line, int) and 0 < line < _MAX_LINE:
             text += f" (line {line})"
         raise Fault(status, f"{what} failed: {text}; its text is withheld, because the program had seen secret inputs")
     text = answer.get("text", "")
-    text = text[:_MOST_CHARS] if isinstance(text, str) else "(no text)"
+    text = text[:_MAX_CHARS] if isinstance(text, str) else "(no text)"
     raise Fault(status, text if status in (Status.NO_CODE, Status.SYNTAX_ERROR) else f"{what} failed: {text}")
 
 
 def fault_of_death(error: Dead, what: str, *, withheld: bool) -> Fault:
-    """Return what the end of a worker means.
+    """Return the fault that the end of a worker means.
 
     Args:
         error: How it ended.

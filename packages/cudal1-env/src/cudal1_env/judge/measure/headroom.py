@@ -10,16 +10,16 @@ from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.records import Status
 
-_ROOM_BYTES = 4 << 30
+_HEADROOM_BYTES = 4 << 30
 """Memory of the GPU that a candidate must leave free, or half of what it found where that is less."""
 _MUCH_BYTES = 2 << 30
-"""More of a GPU's memory than a program that was only imported needs: a context takes some 0.5 GiB."""
+"""GPU memory above which an imported program is suspect: a context takes some 0.5 GiB."""
 _BLAME_TRIES = 4
 _BLAME_PAUSE_S = 0.5
 
 
 class Headroom:
-    """Watches that a candidate leaves memory of the device to the judge and the reference."""
+    """Checks that a candidate leaves device memory to the judge and the reference."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -32,7 +32,7 @@ class Headroom:
         return self._before is not None
 
     def begin(self) -> None:
-        """The candidate comes now."""
+        """Note the free memory before the candidate starts."""
         self._before, self._own = self._device.free_bytes(), self._device.own_bytes()
 
     def check(self) -> None:
@@ -50,35 +50,35 @@ class Headroom:
 
 
 def headroom_missing(free_before_bytes: int, free_bytes: int) -> str | None:
-    """Say what a candidate took that it should have left; None if it left enough.
+    """Return why a candidate left too little GPU memory; None if it left enough.
 
-    Without room the judge cannot make inputs, nor the reference answer. Nothing bounds a process's share of a GPU from
-    outside, so what it took is looked at.
+    With too little memory the judge cannot make inputs, and the reference cannot run. No limit bounds a process's share
+    of a GPU from outside, so free memory is compared before and after.
 
     Args:
         free_before_bytes: Free memory before the candidate was constructed, the reference being at work already.
         free_bytes: Free memory now.
     """
-    room = min(_ROOM_BYTES, free_before_bytes // 2)
-    if free_bytes >= room:
+    headroom = min(_HEADROOM_BYTES, free_before_bytes // 2)
+    if free_bytes >= headroom:
         return None
     return (
-        f"expected a program to leave {room / 2**30:.3g} GiB of the GPU's memory to the judge and the reference, "
-        f"{free_bytes / 2**30:.3g} GiB are left of {free_before_bytes / 2**30:.3g}"
+        f"the program leaves {free_bytes / 2**30:.3g} GiB of {free_before_bytes / 2**30:.3g} GiB of free GPU memory; "
+        f"judge and reference need {headroom / 2**30:.3g} GiB"
     )
 
 
 def memory_taken(
     device: Device, reference: Arm, candidate: Arm, works_alone: Callable[[], bool], *, beside: bool
 ) -> None:
-    """Find out whether something failed because a candidate took the device's memory when it was imported.
+    """Find out whether a failure was caused by a candidate that took device memory when it was imported.
 
     Args:
         device: Where both arms are.
         reference: Its arm; dead afterwards.
         candidate: Its arm; dead afterwards.
         works_alone: Whether a fresh reference works while neither is there.
-        beside: Whether the reference worked beside the candidate, and there was no room for what came then.
+        beside: Whether the reference worked beside the candidate, and memory ran out after that.
 
     Raises:
         Fault: The candidate held much, and the reference works once it is dead, or worked and held much less.
@@ -99,10 +99,10 @@ def memory_taken(
         more = (device.free_bytes() or 0) - free - references
         if more < _MUCH_BYTES:
             continue
-        seen = f"there was no room beside it, which held {more / 2**30:.3g} GiB more than the reference"
+        seen = f"it held {more / 2**30:.3g} GiB more than the reference, and too little was left"
         if not beside:
             if not works_alone():
                 continue
             seen = "the reference works only without it"
-        text = f"expected a program to leave the GPU's memory to others when it is imported, {seen}"
+        text = f"the program took GPU memory when it was imported: {seen}"
         raise Fault(Status.OUT_OF_MEMORY, text)

@@ -20,16 +20,16 @@ _DRIVERS = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw.s \S+ \S+ \S+ +/dev/nvidia",
 
 
 def check_host_memory(pid: int, max_bytes: int) -> None:
-    """Deny a program whose worker holds more of the host's memory than it may.
+    """Reject a program whose worker holds too much host memory.
 
     Raises:
-        Fault: It does.
+        Fault: It holds more than `max_bytes`.
     """
     if (held := held_bytes(pid)) > max_bytes:
         raise Fault(
             Status.OUT_OF_MEMORY,
-            f"expected at most {max_bytes / 2**30:.3g} GiB of the host's memory, pinned memory among it, the program "
-            f"holds {held / 2**30:.3g} GiB",
+            f"the program holds {held / 2**30:.3g} GiB of host memory, pinned memory included; the limit is "
+            f"{max_bytes / 2**30:.3g} GiB",
         )
 
 
@@ -45,7 +45,7 @@ def held_bytes(pid: int) -> int:
     except (FileNotFoundError, ProcessLookupError):
         return 0
     except PermissionError as error:
-        raise MachineError(f"expected to see what memory worker {pid} maps, got: {error}; judge as root") from error
+        raise MachineError(f"cannot read the memory map of worker {pid}: {error}; judge as root") from error
     return sum(int(size) << 10 for size in _RESIDENT.findall(status)) + drivers_bytes(maps)
 
 

@@ -5,9 +5,13 @@ that nobody else sees. What it compiled by then is where its arms begin. So a bu
 any device is leased alone, wherever in the program it is, and later trials do not repeat it. Beyond its import a
 precompilation decides nothing.
 
-nvcc needs no GPU, and takes longest: a program that calls it when it is imported is imported in a worker that finds no
-GPU first, without a lease. Then, as all others, it is imported and called under a shared lease. Where that had to give
-way to somebody who waited to have the GPU alone, the program compiles the rest under its own lease.
+nvcc needs no GPU, and takes longest: a program that names it is imported and constructed in a worker that finds no GPU
+first, without a lease; torch says there that a GPU is available (`cudal1_worker.preload.pretend_gpu`). Then, as all
+others, it is imported and called under a shared lease. Where that had to give way to somebody who waited to have the
+GPU alone, the program compiles the rest under its own lease.
+
+What came of it is kept in the store of builds: a program that was precompiled before, in this run or an earlier one,
+begins with that, and needs neither compiler nor shared lease. So each worker of a program begins with the same files.
 """
 
 from __future__ import annotations
@@ -17,16 +21,17 @@ import os
 import re
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from cudal1_worker.compilers import COMPILED, UNSETTLED
 
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.workers.lease import Sharing, sharing
-from cudal1_env.judge.workers.worker import Dead, Late
 from cudal1_env.records import Status
 
 if TYPE_CHECKING:
@@ -70,6 +75,11 @@ def compiles_by_torch(source: str) -> bool:
     return _BY_TORCH.search(source) is not None
 
 
+def settled(snapshot: Path) -> bool:
+    """Whether no compiler failed for want of memory or the like: such a build is tried again by the next verdict."""
+    return not (snapshot / COMPILED / UNSETTLED).exists()
+
+
 class Precompilations:
     """Precompiles programs. Several threads may ask at once.
 
@@ -92,7 +102,7 @@ class Precompilations:
         """
         key = (case.task.source, case.source)
         if key not in self._kept and compiles(case.source) and self._builder.too_long(case) is None:
-            precompilation = self._made(case, pool, leased=leased)
+            precompilation = self._found(case) or self._made(case, pool, leased=leased)
             with self._lock:
                 old = [self._kept.pop(key)] if key in self._kept else []  # another thread was at the same program
                 self._kept[key] = precompilation
@@ -110,11 +120,39 @@ class Precompilations:
         """
         with self._lock:
             known = self._kept.pop((case.task.source, case.source), None)
-        if known is not None or leased or not compiles(case.source):
+        if known is not None or not compiles(case.source):
             return known
-        return self._made(case, pool, leased=False)
+        return self._found(case) or (None if leased else self._made(case, pool, leased=False))
+
+    def _found(self, case: Case) -> Precompilation | None:
+        """What the store has of an earlier precompilation."""
+        began, builder = time.perf_counter(), self._builder
+        if (key := builder.key(case)) is None:
+            return None
+        snapshot = builder.folders.empty()
+        if (note := builder.store.find(key, snapshot)) is None:
+            builder.folders.drop(snapshot)
+            return None
+        return Precompilation(None, snapshot, time.perf_counter() - began, "", note)
 
     def _made(self, case: Case, pool: Pool, *, leased: bool) -> Precompilation:
+        """Precompile; what came of it goes into the store, unless its worker died or gave way.
+
+        A text that nvcc refuses is kept, too: each import is told so at once.
+        """
+        made, whole = self._attempts(case, pool, leased=leased)
+        refused = made.fault is not None and _NVCC_FAILED in made.fault.message
+        if whole and made.snapshot is not None and (made.fault is None or refused) and settled(made.snapshot):
+            key = self._builder.key(case)
+            if key is not None:
+                self._builder.store.keep(key, made.snapshot, made.note)
+        if made.fault is None:
+            return made
+        self._builder.folders.drop(made.snapshot)
+        return replace(made, snapshot=None)
+
+    def _attempts(self, case: Case, pool: Pool, *, leased: bool) -> tuple[Precompilation, bool]:
+        """Precompile; also tell whether that was not cut short by somebody who waited for the device."""
         began = time.perf_counter()
         builder = self._builder
         first: Precompilation | None = None
@@ -123,8 +161,7 @@ class Precompilations:
             if first.fault is not None and (
                 first.fault.status is Status.TIMEOUT or _NVCC_FAILED in first.fault.message
             ):
-                builder.folders.drop(first.snapshot)
-                return first
+                return first, True
         snapshot = None if first is None else first.snapshot
         with contextlib.ExitStack() as held:
             hold: Sharing | None = None
@@ -134,9 +171,9 @@ class Precompilations:
             gave_way = hold is not None and hold.gave_way
         if gave_way:
             builder.folders.drop(made.snapshot)
-            return Precompilation(None, snapshot, made.seconds, "")
+            return Precompilation(None, snapshot, made.seconds, ""), False
         builder.folders.drop(snapshot)
-        return made
+        return made, True
 
     def _tried(
         self,
@@ -148,7 +185,7 @@ class Precompilations:
         hold: Sharing | None = None,
         blind: bool = False,
     ) -> Precompilation:
-        """Import a program and, unless it finds no GPU, call it; its worker is dead afterwards.
+        """Import a program, construct it and call it; its worker is dead afterwards. Without a GPU no call is made.
 
         Args:
             case: The candidate.
@@ -169,29 +206,34 @@ class Precompilations:
                 arm.build(case.source)
             except Fault as error:
                 fault = error.plain()
-            if fault is None or blind:
-                kept, note = self._compiled(arm, folder, called=not blind)
+            if fault is None:
+                kept, note = self._compiled(arm, folder)
+            elif blind:
+                kept = self._kept_of(arm, folder)
         finally:
             arm.close()
             self._builder.folders.drop(folder)
         return Precompilation(fault, kept, time.perf_counter() - began, arm.worker.log, note)
 
-    def _compiled(self, arm: Arm, folder: Path | None, *, called: bool) -> tuple[Path | None, str]:
+    def _compiled(self, arm: Arm, folder: Path | None) -> tuple[Path | None, str]:
         """Let an imported program compile the rest; no folder where its worker dies or is late. Also how it failed.
 
         What an exception of the program's own ended counts: it may be these inputs that it refuses, or others that
         precompile may have taken the memory. Its own trial will tell.
         """
         seed, note = int.from_bytes(os.urandom(7), "little"), ""
-        if called:
-            try:
-                arm.precompile(seed)
-            except Fault as fault:
-                note = fault.message
-                if fault.status in _LOST:
-                    return None, note
+        try:
+            arm.precompile(seed)
+        except Fault as fault:
+            note = fault.message
+            if fault.status in _LOST:
+                return None, note
+        return self._kept_of(arm, folder), note
+
+    def _kept_of(self, arm: Arm, folder: Path | None) -> Path | None:
+        """Freeze a worker and copy what it compiled; None where it is dead."""
         try:
             arm.freeze()
-        except (Fault, Dead, Late):  # killed, say for its memory
-            return None, note
-        return self._builder.folders.keep(folder, arm.worker.pid), note
+        except Fault:  # killed, say for its memory
+            return None
+        return self._builder.folders.keep(folder, arm.worker.pid)

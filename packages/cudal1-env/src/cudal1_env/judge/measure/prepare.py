@@ -1,4 +1,4 @@
-"""What comes before a candidate's compared calls: its private first call, its state matched, the judge's weights."""
+"""Steps before a candidate's compared calls: a private first call, matching its state, loading the judge's weights."""
 
 from __future__ import annotations
 

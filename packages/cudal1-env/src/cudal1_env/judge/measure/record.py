@@ -1,4 +1,4 @@
-"""From what was seen of a candidate to its record."""
+"""Records of candidates, from what was measured of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cudal1_env.stats import summarize_latency
 
 @dataclass
 class Seen:
-    """What was seen of one candidate."""
+    """What was measured of one candidate."""
 
     layers: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -33,7 +33,9 @@ class Seen:
     floor: Floor | None = None
     """The task's bound by memory bandwidth, where one is known."""
     constant_ms: float = 0.0
-    """How long writing takes what is the same in each call's outputs."""
+    """Milliseconds for moving what of the outputs comes again with other inputs."""
+    constant_inputs: tuple[int, ...] = ()
+    """Places of inputs that are the same in each call: what follows from them could be kept."""
     weights: Literal["loaded"] | None = None
     mapping: Mapping | None = None
     """Where the reference's state is in the candidate."""
@@ -46,6 +48,11 @@ class Seen:
     def reference(self) -> Latency:
         """Latency of the reference, over all trials."""
         return summarize_latency([ms for trial in self.trials for ms in trial.samples.reference_ms])
+
+    @property
+    def counted_ms(self) -> float:
+        """Latency of the reference that counts: without what the candidate slowed it by (`interference`)."""
+        return statistics.median(ms for trial in self.trials for ms in trial.counted.reference_ms)
 
     @property
     def candidate(self) -> Latency:
@@ -71,19 +78,24 @@ def failed(case: Case, seen: Seen, fault: Fault, *, note: str = "") -> Evaluatio
 def measured(case: Case, seen: Seen, speedup: Speedup) -> Evaluation:
     """Return the record of a candidate that was correct and was measured."""
     stealable_ms = statistics.median(trial.overhead.stealable_ms for trial in seen.trials)
-    reference_ms = seen.reference.median_ms
+    reference_ms = seen.counted_ms  # one that was slowed must not make the overhead look small
     too_short = is_too_short(reference_ms, stealable_ms)
     verb = "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "not told apart"
     text = f"correct; {speedup.point:.3g} x the reference's speed ({speedup.low:.3g} to {speedup.high:.3g}): {verb}"
     if too_short:
         text += f"; calls of {1e3 * reference_ms:.2g} us are too short for a reward above 1 on this machine"
+    rewarded = rewarded_low(speedup.low, reference_ms, stealable_ms, seen.constant_ms)
+    if seen.constant_inputs:
+        rewarded = min(rewarded, 1.0)
+        places = ", ".join(map(str, seen.constant_inputs))
+        text += f"; input {places} is the same in each call, and what follows from it could be kept: no reward above 1"
     return _record(
         case,
         seen,
         Status.CORRECT,
         text,
         speedup=speedup,
-        rewarded=rewarded_low(speedup.low, reference_ms, stealable_ms, seen.constant_ms),
+        rewarded=rewarded,
         stealable_ms=stealable_ms,
         too_short=too_short,
         reference=seen.reference,

@@ -1,4 +1,4 @@
-"""Where the judge's weights go in a constructed candidate; see `cudal1_env.judge.oracle.state`."""
+"""Matches the judge's weights with the state of a constructed candidate; see `cudal1_env.judge.oracle.state`."""
 
 from __future__ import annotations
 

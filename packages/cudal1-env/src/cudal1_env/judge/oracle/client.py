@@ -1,4 +1,4 @@
-"""The oracle, seen from the judge: what a task looks like, and single-use input sets with their answers."""
+"""The oracle, seen from the judge: the I/O specification of a task, and single-use input sets with their answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PAGE = 4096
 
 @dataclass(frozen=True)
 class IoSpec:
-    """What a task's inputs, arguments, state and outputs look like."""
+    """I/O specification of a task: shapes, dtypes and bytes of its inputs, arguments, state and outputs."""
 
     arguments: Any
     """Constructor arguments, encoded (see `cudal1_worker.layout.encode`)."""
@@ -36,12 +36,11 @@ class IoSpec:
     input_bytes: int
     """Size of an input set."""
     outputs: tuple[Expected, ...]
-    """What each output must look like."""
+    """Form of each output."""
     work_bytes: int = 0
-    """Memory of a GPU that a call of the reference takes at most, its outputs among it."""
-    agreeing_inputs: tuple[int, ...] = ()
-    """Places of the floating-point tensors among the inputs that are the same in two draws under different seeds: their
-    values are no secret."""
+    """Peak GPU memory of a call of the reference, its outputs included."""
+    constant_inputs: tuple[int, ...] = ()
+    """Places of the tensors among the inputs that are the same under different seeds: their values are no secret."""
 
     @property
     def tensor_bytes(self) -> list[int]:
@@ -63,7 +62,7 @@ class Weights:
     data: npt.NDArray[np.uint8]
 
     def renamed(self, pairs: dict[str, str]) -> Weights:
-        """Return those of them that a candidate has, by its own names.
+        """Return the weights that a candidate has, under its own names.
 
         Args:
             pairs: Its name for each of the reference's.
@@ -74,7 +73,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Request:
-    """An input set that is to be made."""
+    """A request for an input set."""
 
     seed: int
     """Single-use."""
@@ -119,17 +118,17 @@ class OracleClient:
             answer = self._ask("describe", seed=seed)
             if not answer["repeat"]:
                 raise TaskError(
-                    f"{task.id}: expected get_inputs() to draw from generators that the judge seeds, two calls under "
+                    f"{task.id}: get_inputs() must draw from generators that the judge seeds; two calls under "
                     "one seed differ; draw by torch, random or numpy.random"
                 )
-            if not answer["vary"]:
+            if answer["known"]:
                 raise TaskError(
-                    f"{task.id}: expected inputs that differ from call to call, all floating-point tensors of "
-                    "get_inputs() are the same under different seeds: answers could be kept; draw them at random"
+                    f"{task.id}: inputs must differ from call to call; all floating-point (or all) tensors of "
+                    "get_inputs() are the same under different seeds, so answers could be kept; draw them at random"
                 )
             if answer["random"]:
                 raise TaskError(
-                    f"{task.id}: expected an output that is a function of the inputs, two calls on the same inputs "
+                    f"{task.id}: the output must be a function of the inputs; two calls on the same inputs "
                     "differ; random tasks give no reward"
                 )
             outputs = tuple(
@@ -148,7 +147,7 @@ class OracleClient:
                 answer["bytes"],
                 outputs,
                 answer["work_bytes"],
-                tuple(answer["agreeing"]),
+                tuple(answer["constant"]),
             )
             self.rest()
         except BaseException:
@@ -191,13 +190,13 @@ class OracleClient:
             limits: Factor, floor and least tolerance of each output; see `cudal1_worker.oracle.tolerance.Limits`.
 
         Returns:
-            Which share of each output's elements does not depend on the inputs.
+            What of each output comes again: bytes to move, over those of the output.
         """
         told = self._ask("probe", seeds=list(seeds), limits=[*map(list, limits)], answer_bytes=self._answer_bytes)
-        return [float(share) for share in told["constant"]]
+        return [float(share) for share in told["repeated"]]
 
     def make(self, sets: Sequence[Request]) -> list[RawSet]:
-        """Make input sets with their answers and what elements may err; `most_at_once` may be asked for."""
+        """Make input sets with their answers and what elements may err; `max_at_once` may be asked for."""
         answers_at, stride = self.io_spec.input_bytes, self.set_bytes
         block = self._memory(stride * len(sets))
         wanted = [asdict(one) | {"positions": [positions.tolist() for positions in one.positions]} for one in sets]
@@ -234,8 +233,8 @@ class OracleClient:
         return self._device.copy(block[: self.io_spec.input_bytes])
 
     @property
-    def most_at_once(self) -> int:
-        """How many sets may be made in one go: each time the judge and the oracle take turns on a GPU costs."""
+    def max_at_once(self) -> int:
+        """How many sets are made per request: each switch of the GPU between judge and oracle costs time."""
         return max(1, self._device.at_once_bytes // self.set_bytes)
 
     @property
@@ -251,7 +250,7 @@ class OracleClient:
             seeds: Of the inputs, then of other sets, from which new values are taken.
 
         Returns:
-            For each input tensor the largest share of its elements that can matter.
+            For each input tensor the maximum share of elements that can influence the output.
         """
         return [float(share) for share in self._ask("vary", seeds=list(seeds))["most"]]
 

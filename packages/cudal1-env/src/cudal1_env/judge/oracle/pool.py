@@ -1,4 +1,4 @@
-"""The secret pool of a task: input sets nobody has seen, with float64 answers.
+"""The secret pool of a task: input sets that no candidate has seen, with float64 answers.
 
 No candidate is timed on a set that any candidate has met before, in this trial or an earlier one. A worker dies with
 its trial, but what it asked the host's kernel for stays in the kernel's caches: names that do not exist, pages of
@@ -47,13 +47,18 @@ def private_seed() -> int:
     return secrets.randbits(62)
 
 
-_MAKING_SETS, _MAKING_INPUTS = 3, 4
-"""Making a large set takes as much memory as so many sets and so many inputs beside: 7 to 9 times the inputs, where
-inputs and outputs are alike (counted on a CPU, the float64 twin's own included)."""
+_MAKING_SETS = 3
+"""Making a large set takes the memory of this many further sets, and of `_MAKING_INPUTS` times the inputs.
 
+Together that is 7 to 9 times the inputs, where inputs and outputs are alike (counted on a CPU, the float64 twin's own
+included).
+"""
+
+_MAKING_INPUTS = 4
+"""See `_MAKING_SETS`."""
 
 _AHEAD_BYTES = 2 << 30
-"""Sets of at most so many bytes are made ahead: both arms have not taken their memory yet."""
+"""Maximum bytes of sets that are made ahead: at that time both arms have not taken their memory yet."""
 
 
 class Secrets:
@@ -109,14 +114,14 @@ class InputSet:
 
 @dataclass(frozen=True)
 class _Draft:
-    """An input set that is asked for, or was made, and whose sample has not been read yet."""
+    """An input set that was requested or made, and whose sample has not been read yet."""
 
     index: int
     name: str
     request: Request
 
     def wanted(self, raw: RawSet) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
-        """What is to be read, and where."""
+        """Which elements are read, and where."""
         for values, limits, positions in zip(raw.answers, raw.limits, self.request.positions, strict=True):
             yield values, positions
             yield limits, positions if self.request.whole else np.arange(positions.size)
@@ -166,11 +171,11 @@ class Pool:
         self._fingerprints: Fingerprints | None = None
         self._sets: dict[int, InputSet] = {}
         self.max_bytes = settings.pool_bytes
-        """What exceeds this is not kept; whoever holds several pools says so."""
+        """Maximum memory that its sets may keep; set by the owner of several pools."""
         self.size_bytes = 0
         """Memory that its sets take."""
         self.constant_bytes = 0
-        """Bytes of outputs that are the same whatever the inputs are; known once there are sets."""
+        """Bytes to move for what of the outputs comes again with other inputs; known once there are sets."""
         self._reference_error: dict[str, list[float]] = {}
         """Of the reference on each usable distribution, for each output, over its scale."""
 
@@ -234,7 +239,7 @@ class Pool:
                 self._probe()
             made = dict[int, InputSet]()
             missing = [index for index in range(first, last) if index not in self._sets]
-            step = self.oracle.most_at_once
+            step = self.oracle.max_at_once
             for start in range(0, len(missing), step):
                 for one in self._make(missing[start : start + step]):
                     made[one.index] = one
@@ -257,9 +262,9 @@ class Pool:
             return [*shared, *self._make([self.fresh - 1])]
 
     def prepare(self, first: int, last: int) -> None:
-        """Make sets that will be wanted, as far as they can be kept; then give back what only making them took."""
+        """Make sets that will be wanted, as far as they can be kept; then free the memory for making them."""
         with self._lock:
-            step = self.oracle.most_at_once
+            step = self.oracle.max_at_once
             for start in range(first, last, step):
                 part = self.sets(start, min(start + step, last))
                 if self.size_bytes + sum(one.size_bytes for one in part) > self.max_bytes:
@@ -270,7 +275,7 @@ class Pool:
 
     @contextlib.contextmanager
     def making_ahead(self) -> Generator[None]:
-        """Within, make the sets that the last trial asked for at its beginning, beside what else is done.
+        """Make the sets that the last trial asked for at its beginning, in the background of the block.
 
         At the end they are there. The device is leased, and nothing is timed meanwhile.
 
@@ -293,7 +298,7 @@ class Pool:
             self.size_bytes -= self._sets.pop(key).size_bytes
 
     def rest(self) -> None:
-        """Give back what only making sets took, here and in the oracle."""
+        """Free the memory that only making sets needs, here and in the oracle."""
         self.oracle.rest()
         self.device.trim()
 
@@ -301,7 +306,7 @@ class Pool:
         """Keep no more sets from now on than leave room for making others.
 
         Args:
-            free_bytes: Memory that nobody uses, once both arms have theirs; None where that is not counted.
+            free_bytes: Free memory once both arms have theirs; None where that is not counted.
             held: How many sets a trial holds at a time that may not be kept.
         """
         if free_bytes is not None:
@@ -333,7 +338,7 @@ class Pool:
                 self._reference_error[name] = [answer.reference_error for answer in one.answers]
             elif name == "own":
                 raise TaskError(
-                    f"{self.task.id}: expected a reference whose own arithmetic agrees with float64, {reason}: any "
+                    f"{self.task.id}: the reference's own arithmetic must agree with float64, but {reason}: any "
                     "answer would pass; make the reference more accurate, or its inputs less extreme"
                 )
 
@@ -361,7 +366,7 @@ class Pool:
         return Request(seed, name, [part.astype(np.int64) for part in positions], whole)
 
     def _finished(self, drafts: Sequence[_Draft]) -> list[tuple[InputSet, str]]:
-        """Make sets, read the chosen elements in one go, and say of each why it cannot be used, if so."""
+        """Make sets and read all chosen elements together; return each with the reason why it is unusable, if any."""
         raws = self.oracle.make([draft.request for draft in drafts])
         pairs = list(zip(drafts, raws, strict=True))
         taken = iter(self.device.take([one for draft, raw in pairs for one in draft.wanted(raw)]))
@@ -386,7 +391,7 @@ class Pool:
         taken: Iterator[npt.NDArray[np.generic]],
         own: list[float] | None,
     ) -> Answer:
-        """Return the answer of an output, given what was read; `own` is the reference's error where that is known."""
+        """Return the answer of an output from the elements read; `own` is the reference error if known."""
         out, report = self.io_spec.outputs[place], raw.reports[place]
         scale = report["scale"] if out.floating else 1.0
         error = (

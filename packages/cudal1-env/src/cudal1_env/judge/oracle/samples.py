@@ -1,4 +1,4 @@
-"""What of a sample's outputs is read on the clock, and what after it."""
+"""Which elements of a sample's outputs are read on the clock, and which after it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Samples:
         return [answer.positions[part] for answer, part in zip(self.answers, self.parts, strict=True)]
 
     def compare(self, got: Sequence[Array], expected: Sequence[Expected]) -> list[Comparison]:
-        """Compare what was read, for each call and output."""
+        """Compare the elements that were read, for each call and output."""
         return [
             compare(
                 one,

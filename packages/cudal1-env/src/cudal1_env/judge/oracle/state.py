@@ -51,7 +51,7 @@ class Entry:
     tied_to: str | None = None
     """First name of the same memory, where this is a second one."""
     fixed: bool = False
-    """Whether the judge leaves it as the constructor made it (a counter, a mask); told of the reference only."""
+    """Whether the judge leaves it as the constructor made it (a counter, a mask); reported for the reference only."""
 
 
 Fingerprints = dict[str, str]
@@ -68,18 +68,18 @@ class Mapping:
     guessed: tuple[str, ...] = ()
     """Names of the reference's whose partner was found by its seeded value."""
     missing: tuple[Entry, ...] = ()
-    """What of the reference's has no partner and needs one."""
+    """Names of the reference's state that have no partner and need one."""
     constructed: tuple[Entry, ...] = ()
-    """What of the candidate's has no partner, and keeps the constructor's value."""
+    """Names of the candidate's state that have no partner, and keep the constructor's value."""
 
     @property
     def similar(self) -> list[str]:
-        """What of the candidate's might be something that is missing, but for the value."""
+        """Names of the candidate's state that could match a missing one except for their value."""
         wanted = {_form(one) for one in self.missing}
         return [one.name for one in self.constructed if _form(one) in wanted]
 
     def refusal(self) -> str:
-        """Say why the program is rejected."""
+        """Return why the program is rejected."""
         shown = [f"{_clean(one.name)} ({_text(one)})" for one in self.missing[:_SHOWN]]
         more = [f"and {len(self.missing) - _SHOWN} more"] if len(self.missing) > _SHOWN else []
         return (
@@ -88,7 +88,7 @@ class Mapping:
         )
 
     def note(self) -> str:
-        """Say what may explain a wrong output; empty where names sufficed and nothing kept the constructor's value.
+        """Return a hint for an incorrect output; empty if names sufficed and nothing kept the constructor's value.
 
         The candidate's names are in it. They were told when it was constructed, so they hold nothing that the task's
         other candidates do not see in their own constructors.
@@ -198,7 +198,7 @@ _FINGERPRINTS: TypeAdapter[Fingerprints] = TypeAdapter(Fingerprints)
 
 
 def parse_state(told: object) -> tuple[Entry, ...]:
-    """Return the state that a worker describes (`cudal1_worker.program.state`); empty where it is not in form."""
+    """Return the state that a worker describes (`cudal1_worker.program.state`); empty if it is malformed."""
     try:
         rows = _ROWS.validate_python(told, strict=False)
     except ValidationError:
@@ -209,7 +209,7 @@ def parse_state(told: object) -> tuple[Entry, ...]:
 
 
 def parse_fingerprints(told: object) -> Fingerprints:
-    """Return the fingerprints that a worker tells; empty where they are not in form."""
+    """Return the fingerprints that a worker reports; empty if they are malformed."""
     try:
         return _FINGERPRINTS.validate_python(told, strict=True)
     except ValidationError:

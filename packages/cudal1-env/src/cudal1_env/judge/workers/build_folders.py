@@ -2,7 +2,7 @@
 
 The folder is in the worker's private /tmp. A snapshot is taken after the import, or after a precompilation on inputs
 that nobody else sees (`precompile.py`), so that nothing of the judge's inputs or answers can be in it. The judge copies
-it itself: regular files and folders only, no links followed.
+it itself: regular files and folders only, no links followed. `build_store.py` keeps snapshots between runs.
 
 Where a machine has no mount namespaces the folder is one of the host, whose size nothing bounds; it is removed after
 the evaluation, however deep it is and whatever its permissions are.
@@ -62,11 +62,15 @@ class BuildFolders:
             folder: The folder, where it is one of the host; None for one in the worker's own file system.
             pid: The worker, frozen.
         """
-        kept = Path(tempfile.mkdtemp(dir=self._root, prefix="kept-"))
+        kept = self.empty()
         source = folder or Path(f"/proc/{pid}/root{BUILD_PATH}")
         if source.is_dir() and not source.is_symlink() and os.access(source, os.R_OK | os.X_OK):
             copy_plain(source, kept)
         return kept
+
+    def empty(self) -> Path:
+        """Return a new folder that no worker can write to."""
+        return Path(tempfile.mkdtemp(dir=self._root, prefix="kept-"))
 
     def drop(self, folder: Path | None) -> None:
         """Remove a folder."""

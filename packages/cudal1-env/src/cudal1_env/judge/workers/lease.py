@@ -18,10 +18,10 @@ from cudal1_env.records import Device
 _WAIT_S = 600.0
 _POLL_S = 0.01
 PATIENCE_S = 5.0
-"""How long whoever waits to have a device alone lets those go on who share it. Then their workers are killed. With the
-death of a worker and the judge's own work it has the device within 10 s."""
-_LOOK_S = 0.1
-"""Time between two looks for somebody who waits."""
+"""Seconds for which a judge that waits for exclusive use lets shared users continue. Then it kills their workers. With
+the death of a worker and the judge's own work it has the device within 10 s."""
+_CHECK_S = 0.1
+"""Seconds between two checks whether another judge waits."""
 
 
 def choose_core() -> int | None:
@@ -91,7 +91,7 @@ def take_seat(device: Device) -> Seat:
 
 
 def core_name(core: int | None) -> str:
-    """What the lease of a core is called."""
+    """Return the name of the lease of a core."""
     return f"cpu-{'all' if core is None else core}"
 
 
@@ -120,12 +120,12 @@ class Sharing:
 
     def __init__(self) -> None:
         self.gave_way = False
-        """Whether workers were killed because somebody waited to have a device alone: what they did says nothing."""
+        """Whether workers were killed because another judge waited for exclusive use: their results do not count."""
         self._stops: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
     def kills(self, stop: Callable[[], None]) -> None:
-        """Let somebody who waits stop a worker.
+        """Let a waiting judge stop a worker.
 
         Args:
             stop: Kills the worker; called from another thread, at once if somebody has waited for too long already.
@@ -147,7 +147,7 @@ class Sharing:
 
 @contextlib.contextmanager
 def sharing(*names: str, wait_s: float = _WAIT_S) -> Generator[tuple[Sharing, float]]:
-    """Hold devices beside others; yield the hold and the seconds that were waited for it.
+    """Share devices with other judges; yield the hold and the seconds that were waited for it.
 
     Workers that the hold `kills` may use the devices until the block ends; close them within it. When somebody has
     waited for `PATIENCE_S` to have one of the devices alone, they are killed. So nothing that runs beside others
@@ -170,13 +170,13 @@ def sharing(*names: str, wait_s: float = _WAIT_S) -> Generator[tuple[Sharing, fl
 
 
 def _watch(names: Sequence[str], hold: Sharing, done: threading.Event) -> None:
-    """Look whether somebody waits to have a device alone: a turnstile that cannot be passed tells."""
+    """Check whether another judge waits for exclusive use: it holds the turnstile."""
     with contextlib.ExitStack() as opened:
         turnstiles = [_open_lock(f"{name}.turnstile") for name in names]
         for fd in turnstiles:
             opened.callback(os.close, fd)
         waited_since: float | None = None
-        while not done.wait(_LOOK_S):
+        while not done.wait(_CHECK_S):
             free = [_locked(fd, fcntl.LOCK_SH) for fd in turnstiles]
             for fd in turnstiles:
                 fcntl.flock(fd, fcntl.LOCK_UN)

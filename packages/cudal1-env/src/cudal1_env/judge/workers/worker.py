@@ -1,4 +1,4 @@
-"""A worker process, seen from the judge: its messages, its log, stopping it, killing it with all that it made.
+"""A worker process, seen from the judge: messages, log, freezing, and killing it with all its children.
 
 Stopping is SIGSTOP, confirmed thread by thread in /proc. It is complete for one process: nothing inside can arm what
 would wake it (see the worker's `seccomp`), and process 1 of a pid namespace can be stopped from outside only. A second
@@ -34,14 +34,14 @@ from cudal1_env.sandbox import Cage
 
 _LOG_KEPT = 4000
 _LOG_READS = 32
-"""Reads of 64 KiB from a log at a time: a worker may write faster than anybody reads."""
+"""Reads of 64 KiB from a log at a time: a worker may write faster than the judge reads."""
 _DEATH_S = 30.0
 """A GPU's driver ends what a worker left running there before the worker is dead. Where a million device threads print,
 that takes more than 5 s (tests/exploits/cuda/h36_printf_flood.py)."""
 
 
 class Dead(Exception):
-    """A worker ended; `how` is what its supervisor saw: `{"signal": n}` or `{"exit": n}`."""
+    """A worker ended; `how` is what its supervisor reported: `{"signal": n}` or `{"exit": n}`."""
 
     def __init__(self, how: dict[str, Any]) -> None:
         super().__init__(str(how))
@@ -315,10 +315,10 @@ class Worker:
         return not _readable(self._pidfd, 0.0)
 
     def uses_gpu(self) -> bool:
-        """Whether the worker may be at work on a GPU: it has opened one, or has another process that might have."""
+        """Whether the worker may be using a GPU: it has opened one, or has a child process that may have."""
         try:
             return bool(self.other_processes()) or touched_gpu(self.pid)
-        except PermissionError:  # nobody knows
+        except PermissionError:  # it cannot be known
             return True
 
     def start_kill(self) -> None:

@@ -46,7 +46,7 @@ class Zygote:
         self._touched = False
 
     def usable(self) -> bool:
-        """Start it, and tell whether what it preloads left GPUs alone: else its workers could not use them."""
+        """Start it; return whether its preloaded modules left GPUs untouched: otherwise workers could not use them."""
         with self._lock:
             if not self._touched:
                 self.start()
@@ -142,7 +142,7 @@ class Zygote:
         return worker
 
     def _ask_to_fork(self, role: str, spec: Spec, fds: list[int]) -> wire.Message:
-        """Ask for a worker; a zygote that is late is stopped, because its answer would be taken for the next one's.
+        """Ask for a worker; a late zygote is stopped, because its answer would be taken for that of the next request.
 
         Raises:
             WorkerLostError: It is dead or late.

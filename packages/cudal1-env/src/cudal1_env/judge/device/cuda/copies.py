@@ -7,6 +7,7 @@ the judge's clock. Copy engines work beside whatever the multiprocessors do.
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ class Batch:
     def __init__(self, targets: Places, sources: Places, sizes: Places) -> None:
         self.targets, self.sources, self.sizes = targets, sources, sizes
         self.count = targets.size
-        self.pointers = (targets.ctypes.data, sources.ctypes.data, sizes.ctypes.data)
+        self.pointers = tuple(ctypes.c_void_p(one.ctypes.data) for one in (targets, sources, sizes))
 
 
 class CopyEngine:
@@ -56,10 +57,13 @@ class CopyEngine:
 
     def __init__(self) -> None:
         self._stream: Any = vmm.check(vmm.driver.cuStreamCreate(1))  # CU_STREAM_NON_BLOCKING
-        try:
-            self._batch: Any = ctypes.CDLL("libcuda.so.1").cuMemcpyBatchAsync
+        stream = ctypes.c_void_p(int(self._stream))
+        try:  # without what cuda-bindings do for each call
+            driver = ctypes.CDLL("libcuda.so.1")
+            self._batch: Any = driver.cuMemcpyBatchAsync
         except (OSError, AttributeError) as error:
-            raise MachineError("expected a driver of CUDA 12.8 or later, it knows no cuMemcpyBatchAsync") from error
+            raise MachineError("this driver has no cuMemcpyBatchAsync: install one of CUDA 12.8 or later") from error
+        self._wait: Any = functools.partial(driver.cuStreamSynchronize, stream)
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         self._batch.argtypes = [pointer, pointer, pointer, size, pointer, pointer, size, pointer, pointer]
         self._shared: tuple[Any, ...] = (
@@ -67,7 +71,7 @@ class CopyEngine:
             ctypes.byref(ctypes.c_size_t(0)),  # the attributes are those of all pieces from the first on
             1,
             ctypes.byref(ctypes.c_size_t(0)),
-            int(self._stream),
+            stream,
         )
 
     def run(self, batch: Batch) -> None:
@@ -78,9 +82,8 @@ class CopyEngine:
         """
         if not batch.count:
             return
-        if status := self._batch(*batch.pointers, batch.count, *self._shared):
-            raise MachineError(f"expected the driver to copy {batch.count} pieces, it said {status}")
-        vmm.check(vmm.driver.cuStreamSynchronize(self._stream))
+        if status := self._batch(*batch.pointers, batch.count, *self._shared) or self._wait():
+            raise MachineError(f"copying {batch.count} pieces of memory failed with error {status} of the driver")
 
     def copy_one(self, target: int, source: int, size_bytes: int) -> None:
         """Copy one piece."""

@@ -96,8 +96,8 @@ class CudaDevice(Device):
         return Held(self._nvml.used_bytes(), self.own_bytes())
 
     def chain_limit(self, input_bytes: int) -> int:
-        """As many as there are masked blocks for, but for the first call's, which is not timed."""
-        return masked_blocks(input_bytes) - 1
+        """As many as there are masked blocks for."""
+        return masked_blocks(input_bytes)
 
     def free_bytes(self) -> int:
         """Memory of the GPU that nobody uses."""

@@ -37,14 +37,10 @@ _ALIGNING_BYTES = 512 * wire.MAX_OUTPUTS
 """What the copies of a call's outputs need beside their sizes, since each begins at a multiple of 512 bytes."""
 _ARENA_SHARE = 1 / 16
 """Most of the GPU's memory that an arena takes for what a call needs beside its outputs."""
-LEAST_BUS_BYTES = 64 << 10
-"""Copies over the bus are at least this large: the driver sends smaller ones by another way, which takes the worker off
-the GPU. On an H200 a release then takes 160 to 190 us and the worker's next kernel 160 more; from 64 KiB on 19 and 30
-(docs/results/link_h200.txt)."""
 _MASKED_BYTES = 512 << 20
 """Memory for the masked inputs of a chain; two sets of any size have room."""
-_MAX_MASKED = 33
-"""Most sets of a chain, the first call's among them."""
+_MAX_MASKED = 36
+"""Most sets of a chain, those of its untimed calls among them."""
 
 
 def masked_blocks(input_bytes: int) -> int:
@@ -109,40 +105,6 @@ class CudaBlock:
             cls.all_bytes += size_bytes
 
 
-@dataclass(frozen=True)
-class _Pieces:
-    """What is overwritten of a call's outputs."""
-
-    which: npt.NDArray[np.int64]
-    """The output of each piece, shape (pieces,)."""
-    offsets: Places
-    """Where it begins in its output, in bytes, shape (pieces,)."""
-    sources: Places
-    """Where noise lies, shape (pieces,)."""
-    sizes: Places
-    """Bytes, shape (pieces,)."""
-
-    def batch(self) -> Batch:
-        """The copies that overwrite them; the targets are not known yet."""
-        return Batch(np.zeros_like(self.offsets), self.sources, self.sizes)
-
-
-@dataclass(frozen=True)
-class _Staged:
-    """One call of a chain, prepared: its inputs lie masked in the worker's memory."""
-
-    told: tuple[int, ...]
-    """Which of the masked blocks has its inputs, and their key."""
-    pieces: _Pieces
-    """What is overwritten of the outputs of the call before."""
-    batch: Batch
-    """The same as copies, but for the targets."""
-    stale: Plan
-    """Of those outputs, if they are not as they were."""
-    strides: list[tuple[int, ...]]
-    """As they were."""
-
-
 class CudaMemory(ArmMemory):
     """Memory of one arm on a GPU: the arena in which the worker's torch allocates, and the slots of its inputs.
 
@@ -166,9 +128,6 @@ class CudaMemory(ArmMemory):
         self._base = 0
         self._host: Tensor = torch.empty(_SAMPLE_BYTES, dtype=torch.uint8, pin_memory=True)
         self._read: npt.NDArray[np.uint8] = self._host.numpy()
-        self._noise: Tensor = torch.randint(256, (_SAMPLE_BYTES,), dtype=torch.uint8).pin_memory()
-        self._bits: Tensor = (self._noise & 1).pin_memory()
-        self._random = np.random.default_rng()
 
     def begin(self) -> tuple[wire.Message, list[int]]:
         """Hand over the arena."""
@@ -197,8 +156,8 @@ class CudaMemory(ArmMemory):
         """Give back what of the L2 cache was set aside for somebody; a sample's first call brings the rest."""
         self._device.reset()
 
-    def stage(self, calls: Sequence[Staging]) -> list[_Staged]:
-        """Lay down the inputs of a chain, each under a mask of its own, and lay out all copies.
+    def stage(self, calls: Sequence[Staging]) -> list[list[int]]:
+        """Lay down the inputs of a chain, each under a mask of its own, and lay out what is read of the outputs.
 
         Every masked block is written, also those that no call of this chain needs: a worker that saw which blocks
         changed would know the chain's length.
@@ -210,46 +169,10 @@ class CudaMemory(ArmMemory):
         for number, key in enumerate(keys):
             source = calls[min(number, len(calls) - 1)].inputs
             self._device.masks.apply(source.data_ptr(), begin + size * number, size, key)
-        staged: list[_Staged] = []
-        for number, (one, key) in enumerate(zip(calls, keys, strict=False)):
+        for one in calls:
             one.plan.prepared = self._reading(one.plan)
-            pieces = self._pieces(one.forms, one.stale)
-            strides = [form.strides for form in one.forms]
-            staged.append(_Staged((number, *key), pieces, pieces.batch(), one.stale, strides))
         self._torch.cuda.synchronize()
-        return staged
-
-    def release(self, staged: _Staged, stale: Sequence[Output]) -> tuple[int, ...]:
-        """Overwrite a part of the last call's outputs; return what takes the mask off the inputs of the next."""
-        if stale:
-            pieces, batch = staged.pieces, staged.batch
-            if [one.strides for one in stale] != staged.strides:
-                pieces = self._pieces(stale, staged.stale)
-                batch = pieces.batch()
-            np.add(pieces.offsets, self._begins(stale)[pieces.which], out=batch.targets)
-            self._copies.run(batch)
-        return staged.told
-
-    def _pieces(self, outputs: Sequence[Output], plan: Plan) -> _Pieces:
-        """Choose what is overwritten of a call's outputs when the next one is released.
-
-        Of an output that lies in one piece, a block of `LEAST_BUS_BYTES` at a secret place; a smaller one costs too
-        little to write. Of outputs with holes the elements of the plan, which takes long, on the clock of the program
-        that makes such outputs.
-        """
-        if any(one.span_bytes != one.expected.size * one.expected.item_bytes for one in outputs):
-            plan = plan if plan.fits(outputs) else Plan(outputs, plan.positions)
-            return _Pieces(plan.which, plan.offsets, plan.starts + np.uint64(self._noise.data_ptr()), plan.sizes)
-        which, offsets, sources = list[int](), list[int](), list[int]()
-        for number, one in enumerate(outputs):
-            blocks = (one.span_bytes - LEAST_BUS_BYTES) // one.expected.item_bytes
-            if blocks >= 0 and not one.expected.aliases:
-                which.append(number)
-                offsets.append(int(self._random.integers(blocks + 1)) * one.expected.item_bytes)
-                noise = self._bits if one.expected.dtype == "bool" else self._noise
-                sources.append(noise.data_ptr() + 8 * int(self._random.integers(_SAMPLE_BYTES // 16)))
-        sizes = [LEAST_BUS_BYTES] * len(which)
-        return _Pieces(np.array(which, dtype=np.int64), _places(offsets), _places(sources), _places(sizes))
+        return [[number, *key] for number, key in enumerate(keys[: len(calls)])]
 
     def _slot(self, number: int) -> Tensor:
         assert self._slots is not None
@@ -262,7 +185,8 @@ class CudaMemory(ArmMemory):
     def read(self, plan: Plan, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:
         """Copy the elements of a plan to the host."""
         batch = plan.prepared if isinstance(plan.prepared, Batch) else self._reading(plan)
-        np.add(plan.offsets, self._begins(outputs)[plan.which], out=batch.sources)
+        begins = [self._arena.address + self._start(one) for one in outputs]
+        np.add(plan.offsets, begins[0] if len(begins) == 1 else _places(begins)[plan.which], out=batch.sources)
         self._copies.run(batch)
         return self._read[: plan.size_bytes].copy()
 
@@ -270,10 +194,6 @@ class CudaMemory(ArmMemory):
         """Lay out the copies of a plan but for the addresses from which they come."""
         assert plan.size_bytes <= _SAMPLE_BYTES, "more samples than there is room for"
         return Batch(plan.starts + np.uint64(self._host.data_ptr()), np.zeros_like(plan.sizes), plan.sizes)
-
-    def _begins(self, outputs: Sequence[Output]) -> Places:
-        """Addresses of outputs in the judge's own mapping of the arena, shape (outputs,)."""
-        return _places([self._arena.address + self._start(one) for one in outputs])
 
     def whole(self, output: Output) -> Tensor:
         """Return a copy of a whole output, flat, in C order of its shape."""

@@ -1,6 +1,6 @@
 """One timed sample: calls of one arm, each released after the judge has read the outputs of the call before.
 
-  judge   |- first call, untimed -|= key in, GO =|        |= sample out =|= key in, GO =|        |= sample out =|
+  judge   |-- untimed calls ------|= key in, GO =|        |= sample out =|= key in, GO =|        |= sample out =|
   worker                                         |= call =|                             |= call =|
   clock                           ^ it starts                                                      it stops ^
 
@@ -47,8 +47,8 @@ class Sample:
     """Calls whose whole outputs were compared."""
     reading_ms: float
     """How long the judge read while the worker was stopped; 0 where it was not."""
-    first_call_s: float
-    """How long the call before the clock took; 0 where there is none."""
+    untimed_s: float
+    """How long the calls before the clock took; 0 where there are none."""
 
 
 @dataclass
@@ -60,12 +60,10 @@ class _Link:
     """What is read before the clock stops."""
     plan: Plan
     """The same as bytes, for outputs of the form that the last ones had."""
-    stale: Plan
-    """Elements of the outputs of the call before that are overwritten with the release."""
     afterwards: Samples
     """What is read behind the clock, if this is a chain's last call."""
-    staged: object = None
-    """What `ArmMemory.release` wants."""
+    key: Sequence[int] = ()
+    """Words that release the inputs of a chain's call; without them the worker has nothing of the inputs."""
     outputs: list[Output] = field(default_factory=list[Output])
     """As the worker described them."""
     data: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
@@ -76,13 +74,14 @@ class _Link:
     """When its outputs had been read, by the clock."""
 
 
-def timed_sample(arm: Arm, sets: Sequence[InputSet], warm: InputSet, *, empty: bool = False) -> Sample:
+def timed_sample(arm: Arm, sets: Sequence[InputSet], untimed: Sequence[InputSet], *, empty: bool = False) -> Sample:
     """Make timed calls with an arm; it stands still before and after.
 
     Args:
         arm: In the timed loop.
         sets: Inputs that this arm never saw, one for each call; on a CPU one.
-        warm: Inputs of the first call of a chain, which is not timed.
+        untimed: Inputs of a chain's first calls, before the clock: they bring caches, clocks and the GPU's contexts
+            into the state in which each later call finds them. The first takes half as long again as the fourth.
         empty: Everything but the calls themselves, with the last untimed call's outputs: tells the overhead.
 
     Raises:
@@ -91,67 +90,56 @@ def timed_sample(arm: Arm, sets: Sequence[InputSet], warm: InputSet, *, empty: b
     arm.operation(wire.EMPTY if empty else wire.CALL)
     links = [_link(arm, one) for one in sets]
     if arm.device.chained:
-        first = _link(arm, warm)
-        everything = (first, *links)
-        calls = [Staging(one.one.inputs, one.plan, one.stale, arm.reader.known) for one in everything]
-        for link, staged in zip(everything, arm.memory.stage(calls), strict=True):
-            link.staged = staged
+        before = [_link(arm, one) for one in untimed]
+        everything = (*before, *links)
+        calls = [Staging(link.one.inputs, link.plan) for link in everything]
+        for link, key in zip(everything, arm.memory.stage(calls), strict=True):
+            link.key = key
         arm.memory.settle()
         arm.thaw()
-        first_call_s = _clocked(arm, [first], []) * 1e-9
-        elapsed_ns = _clocked(arm, links, first.outputs)
+        untimed_s = _clocked(arm, before) * 1e-9
+        elapsed_ns = _clocked(arm, links)
         arm.freeze()
     else:
         arm.memory.put(arm.next_slot, sets[0].inputs)
         arm.memory.settle()
-        first_call_s = 0.0
-        elapsed_ns = _clocked(arm, links, [])
+        untimed_s = 0.0
+        elapsed_ns = _clocked(arm, links)
     comparisons, full_checks = ((), 0) if empty else _compared(arm, links)
     last = links[-1]
     with arm.contract():
         arm.memory.overwrite(last.outputs)
     arm.worker.drain()
     reading_ms = (last.read_ns - last.stopped_ns) * 1e-6 if last.stopped_ns else 0.0
-    return Sample(elapsed_ns * 1e-6 / len(links), comparisons, full_checks, reading_ms, first_call_s)
+    return Sample(elapsed_ns * 1e-6 / len(links), comparisons, full_checks, reading_ms, untimed_s)
 
 
-def _clocked(arm: Arm, links: Sequence[_Link], stale: Sequence[Output]) -> int:
+def _clocked(arm: Arm, links: Sequence[_Link]) -> int:
     """Make calls; return the nanoseconds from the first release to the last read. This is all that the clock sees."""
     chained, now = arm.device.chained, time.perf_counter_ns
     began = ended = now()
     for link in links:
-        told = arm.memory.release(link.staged, stale) if chained else ()
-        turn = arm.go(told)  # the ready word, last
+        turn = arm.go(link.key)  # the ready word, last
         if not chained:
             arm.thaw()
         page = arm.wait_for(turn)  # the done word
         if not chained:
             arm.freeze()
             link.stopped_ns = now()
-        link.outputs = stale = arm.outputs(page)
-        link.data = arm.read(link.plan, link.on_clock, stale)
+        link.outputs = arm.outputs(page)
+        link.data = arm.read(link.plan, link.on_clock, link.outputs)
         link.read_ns = ended = now()
     return ended - began
 
 
 def _link(arm: Arm, one: InputSet) -> _Link:
-    """Choose what is read of a call's outputs, and where, before the clock runs.
-
-    With the release, half of the elements that will be read are overwritten in the outputs of the call before, and as
-    many others: where a program uses that memory again, what it does not write anew shows.
-    """
-    forms, random = arm.reader.known, arm.random
+    """Choose what is read of a call's outputs, and where, before the clock runs."""
+    forms = arm.reader.known
     if arm.device.on_clock_elements is None:
         samples = whole_samples(one.answers)
-        plan = Plan(forms, samples.positions)
-        return _Link(one, samples, plan, plan, samples)
-    on_clock, afterwards = chosen_samples(one.answers, arm.device.on_clock_elements, random)
-    halves = [where[: where.size // 2] for where in on_clock.positions]
-    others = [
-        random.integers(0, max(1, form.expected.size), half.size) for form, half in zip(forms, halves, strict=True)
-    ]
-    stale = [np.concatenate(both) for both in zip(halves, others, strict=True)]
-    return _Link(one, on_clock, Plan(forms, on_clock.positions), Plan(forms, stale), afterwards)
+        return _Link(one, samples, Plan(forms, samples.positions), samples)
+    on_clock, afterwards = chosen_samples(one.answers, arm.device.on_clock_elements, arm.random)
+    return _Link(one, on_clock, Plan(forms, on_clock.positions), afterwards)
 
 
 def _compared(arm: Arm, links: Sequence[_Link]) -> tuple[tuple[tuple[Comparison, ...], ...], int]:

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from cudal1_env.stats.trial_samples import TRIM
 
 _ERRORS = 2.0
-"""Standard errors that the reference alone is given, so that noise takes little from an honest program."""
+"""Standard errors added to the reference's latency alone, so that noise costs an honest program little."""
 
 
 def reference_share(
     beside_ms: Sequence[float], before_ms: Sequence[float], after_ms: Sequence[float], *, allowed: float
 ) -> float:
-    """How much of the reference's latency beside the candidate counts; at most 1.
+    """Return the share of the reference's latency in pairs that counts; at most 1.
 
     The smaller reference time counts (docs/decisions/005-smaller-reference-time.md): min(1, allowed x
     alone / beside). Beside is the trimmed mean of the logarithms, as speedups have it; alone is the smaller of those

@@ -1,4 +1,4 @@
-"""Harness overhead: what is subtracted from a timed call of both arms, and what of it a candidate could steal."""
+"""Harness overhead: subtracted from each timed call of both arms, and the part of it that a candidate could steal."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ _RESOLUTION = 0.02
 """Latencies below this share of the overhead, or below its spread, cannot be told from it: taken as that long."""
 TOO_SHORT = 3.0
 """A reference that takes less than this many times the stealable overhead is too short for a reward above 1."""
+_CONSTANT_SHARE = 0.02
+"""Where writing what is the same in each call's outputs takes more than this share of the reference's latency, nothing
+above 1 is paid: a program that keeps outputs in which it stands already does not write it."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +22,8 @@ class Overhead:
     call_ms: float
     """L: release, flag and read; the median of a trial. A pair's own is subtracted from both of its arms."""
     stealable_ms: float
-    """h: how much of it a candidate could use for its own work at most, at most L. On a GPU all of it: a kernel can
-    compute while inputs arrive and while samples are copied. On a CPU all but the judge's own reading, during which the
+    """h: maximum part of L that a candidate could use for its own work. On a GPU all of it: kernels can run
+    while masks come off and while samples are copied. On a CPU all but the judge's own reading, during which the
     worker is stopped. It is added to the candidate's latency at the rewarded end."""
     spread_ms: float
     """Median absolute deviation of empty calls."""
@@ -36,7 +39,7 @@ class Overhead:
 
 
 def estimate_overhead(empty_ms: Sequence[float], reading_ms: Sequence[float]) -> Overhead:
-    """Return the overhead that empty calls of the reference show.
+    """Return the overhead estimated from empty calls of the reference.
 
     Args:
         empty_ms: Empty calls, by the judge's clock.
@@ -53,21 +56,23 @@ def estimate_overhead(empty_ms: Sequence[float], reading_ms: Sequence[float]) ->
 def rewarded_low(low: float, reference_ms: float, stealable_ms: float, constant_ms: float = 0.0) -> float:
     """Return the lower end that rewards use.
 
-    (T_ref - L) / (T_cand - L + h + w) with T_cand - L = (T_ref - L) / low: 1 / (1 / low + (h + w) / (T_ref - L)). Where
-    the reference takes less than `TOO_SHORT` h, nothing above 1 is paid.
+    (T_ref - L) / (T_cand - L + h + w) with T_cand - L = (T_ref - L) / low: 1 / (1 / low + (h + w) / (T_ref - L)).
+    Nothing above 1 is paid where the reference takes less than `TOO_SHORT` h, or where w is more than
+    `_CONSTANT_SHARE` of its latency.
 
     Args:
         low: Lower end of the speedup's interval.
         reference_ms: T_ref - L, the reference's latency.
         stealable_ms: h.
-        constant_ms: w, how long writing takes what is the same in each call's outputs: a program may keep a stock of
-            outputs in which it stands already.
+        constant_ms: w, how long moving takes what comes again in outputs: a program may keep a stock of outputs in
+            which it stands already.
 
     >>> rewarded_low(2.0, 1.0, 0.1), rewarded_low(2.0, 1.0, 0.0), rewarded_low(8.0, 0.2, 0.1)
     (1.6666666666666667, 2.0, 1.0)
     """
     end = 1.0 / (1.0 / low + (stealable_ms + constant_ms) / reference_ms)
-    return min(end, 1.0) if is_too_short(reference_ms, stealable_ms) else end
+    unpaid = is_too_short(reference_ms, stealable_ms) or constant_ms > _CONSTANT_SHARE * reference_ms
+    return min(end, 1.0) if unpaid else end
 
 
 def is_too_short(reference_ms: float, stealable_ms: float) -> bool:

@@ -29,12 +29,15 @@ ALONE_BEFORE = 4
 ALONE_AFTER = 8
 """Samples of the reference alone, before the pairs and after the candidate's death."""
 _OVERHEAD_ALLOWANCE = 1.25
-"""How many times as long an empty call may take beside the candidate as after its death. More is not subtracted."""
+"""Maximum ratio of an empty call beside the candidate to one after its death. More is not subtracted."""
 FIRST_PAIRS = 8
 MORE_PAIRS = 6
 """Pairs whose input sets are made before the first one, and when those are used up: the interim looks are there."""
 _LONG_MS = 10.0
 """Where calls take longer than this, the reference is timed alone half as often after the candidate's death."""
+_CALLS_TO_WHOLE = 6.0
+"""A chain of at most this many calls ends at the first set that is compared whole. One of at most n ends at such a
+set with the chance of this over n, so that chains of 16 have some eight calls."""
 _AWAKE_S = 2.0
 _AWAKE_FACTOR = 3.0
 """What a candidate's calls before the clock may take in a trial, in seconds and over the reference's own, whichever is
@@ -46,15 +49,17 @@ class Sizes:
     """How much a trial measures."""
 
     pairs: int
-    """Most pairs of samples."""
+    """Maximum number of pairs of samples."""
     calls: int
-    """Most calls of a sample; 1 on a CPU."""
+    """Maximum calls of a sample; 1 on a CPU."""
     repeats: int
     """Samples of each arm that a pair averages over; 1 on a GPU."""
+    untimed: int = 0
+    """Calls of a sample before its timed ones; 0 on a CPU."""
 
     @property
     def sets(self) -> int:
-        """Most input sets of a pair."""
+        """Maximum input sets of a pair."""
         return self.calls * self.repeats
 
 
@@ -92,7 +97,7 @@ def overhead_of(samples: Sequence[Timed]) -> Overhead:
 
 @dataclass
 class Pairs:
-    """Samples of both arms, in pairs."""
+    """Paired samples of both arms."""
 
     reference: list[Timed] = field(default_factory=list[Timed])
     candidate_ms: list[float] = field(default_factory=list[float])
@@ -122,9 +127,9 @@ class TrialResult:
     alone_ms: tuple[float, float]
     """Median latency of the reference alone, before the pairs and after the candidate's death."""
     reference_share: float
-    """How much of the reference's latency beside the candidate counts (`interference`)."""
+    """Share of the reference's latency in pairs that counts (`interference`)."""
     states: tuple[GpuState, ...] = ()
-    """What the driver said after each pair."""
+    """State of the GPU after each pair."""
 
     @property
     def counted(self) -> TrialSamples:
@@ -134,7 +139,7 @@ class TrialResult:
 
 @dataclass
 class Trial:
-    """Two arms in the timed loop, and what they are timed on.
+    """Two arms in the timed loop, and the input sets that they are timed on.
 
     Raises:
         Fault: The candidate fails.
@@ -148,8 +153,8 @@ class Trial:
     tally: Tally
     """Counts the candidate's calls."""
     random: np.random.Generator
-    """Order of the arms, and lengths of samples."""
-    _unpaid_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
+    """Order of the arms."""
+    _untimed_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
 
     def run(self, reference_s: float, enough: Callable[[TrialSamples], bool]) -> TrialResult:
         """Measure until `enough` says so or the trial is full; the candidate is dead afterwards.
@@ -206,17 +211,27 @@ class Trial:
         return pairs, states
 
     def _pair(self, pairs: Pairs, order: Sequence[bool]) -> None:
-        calls = self._calls()
-        sets = self.sets.take(calls * self.sizes.repeats)  # both arms see the same
+        sets = self._next_sets()  # both arms see the same
+        calls = len(sets) // self.sizes.repeats
         for is_candidate in order:
             if is_candidate:
                 pairs.candidate_ms.append(self._candidate_ms(sets, calls))
             else:
                 pairs.reference.append(self._reference(sets, calls))
 
-    def _calls(self) -> int:
-        """Length of the next samples: secret, so that any call may be the last one, which is compared whole."""
-        return int(self.random.integers(1, self.sizes.calls + 1))
+    def _next_sets(self) -> list[InputSet]:
+        """Sets of the next samples. A chain ends at a set that is compared whole; which one is secret.
+
+        So each call is as likely as any other to be compared whole. Where a chain may be long, it passes some of these
+        sets, because a short chain is noisier.
+        """
+        if self.sizes.calls == 1:
+            return self.sets.take(self.sizes.repeats)
+        end_at = min(1.0, _CALLS_TO_WHOLE / self.sizes.calls)
+        sets = self.sets.take(1)
+        while len(sets) < self.sizes.calls and not (sets[-1].whole and self.random.random() < end_at):
+            sets += self.sets.take(1)
+        return sets
 
     def _candidate_ms(self, sets: Sequence[InputSet], calls: int) -> float:
         """Return the mean latency of a candidate's call, with the overhead, over samples of `calls` calls each."""
@@ -224,14 +239,18 @@ class Trial:
         return statistics.fmean(one.call_ms for one in samples)
 
     def _reference(self, sets: Sequence[InputSet], calls: int) -> Timed:
-        """Return the same of the reference, and how long the calls of an empty sample take."""
+        """Return the same of the reference, and the latency of a call of an empty sample."""
         samples = [self._of_reference(part) for part in _parts(sets, calls)]
         empty = self._of_reference([self.sets.warm] * calls, empty=True)
         return Timed(statistics.fmean(one.call_ms for one in samples), empty.call_ms, empty.reading_ms)
 
+    @property
+    def _untimed(self) -> list[InputSet]:
+        return [self.sets.warm] * self.sizes.untimed
+
     def _of_candidate(self, sets: Sequence[InputSet]) -> Sample:
-        sample = timed_sample(self.candidate, sets, self.sets.warm)
-        self._charge(sample.first_call_s, is_candidate=True)
+        sample = timed_sample(self.candidate, sets, self._untimed)
+        self._add_untimed(sample.untimed_s, is_candidate=True)
         for one, comparisons in zip(sets, sample.comparisons, strict=True):
             self.tally.check(one, comparisons)
         self.tally.full_checks += sample.full_checks
@@ -239,30 +258,30 @@ class Trial:
 
     def _of_reference(self, sets: Sequence[InputSet], *, empty: bool = False) -> Sample:
         try:
-            sample = timed_sample(self.reference, sets, self.sets.warm, empty=empty)
+            sample = timed_sample(self.reference, sets, self._untimed, empty=empty)
         except Fault as fault:
-            raise TaskError(f"expected the reference to answer, got {fault.status}: {fault.message}") from fault
+            raise TaskError(f"the reference failed in a timed call with {fault.status}: {fault.message}") from fault
         if not all(comparison.right for one in sample.comparisons for comparison in one):
             errors = [comparison.error for one in sample.comparisons for comparison in one]
-            raise TaskError(f"expected the reference to agree with its own float64 answer, errors over scale: {errors}")
+            raise TaskError(f"the reference disagrees with its own float64 answer; errors over scale: {errors}")
         if not empty:  # the candidate has no empty samples: those would raise its budget
-            self._charge(sample.first_call_s, is_candidate=False)
+            self._add_untimed(sample.untimed_s, is_candidate=False)
         return sample
 
-    def _charge(self, seconds: float, *, is_candidate: bool) -> None:
-        """Add up what calls took that are not paid for: a budget bounds what no clock sees.
+    def _add_untimed(self, seconds: float, *, is_candidate: bool) -> None:
+        """Add up the seconds of calls outside the clock, which a budget bounds.
 
         Raises:
-            Fault: The candidate's is spent.
+            Fault: The candidate's budget is spent.
         """
-        self._unpaid_s[is_candidate] += seconds
-        limit_s = max(_AWAKE_S, _AWAKE_FACTOR * self._unpaid_s[False])
-        if self._unpaid_s[True] > limit_s:
-            text = f"expected the calls that are not timed to take at most {limit_s:.2g} s in a trial, they took longer"
+        self._untimed_s[is_candidate] += seconds
+        limit_s = max(_AWAKE_S, _AWAKE_FACTOR * self._untimed_s[False])
+        if self._untimed_s[True] > limit_s:
+            text = f"the untimed calls of a trial took longer than {limit_s:.2g} s"
             raise Fault(Status.TIMEOUT, text)
 
     def _alone(self, sets: Sequence[InputSet], count: int) -> list[Timed]:
-        """Time the reference alone; it can be trusted with the same sets again."""
+        """Time the reference alone; it may meet the same sets again."""
         size = self.sizes.sets
         starts = [size * number % max(1, len(sets) - size + 1) for number in range(count)]
         return [self._reference(sets[start : start + size], self.sizes.calls) for start in starts]
@@ -273,5 +292,5 @@ def _parts(sets: Sequence[InputSet], calls: int) -> list[Sequence[InputSet]]:
 
 
 def _net_ms(samples: Sequence[Timed], overhead: Overhead) -> list[float]:
-    """Latencies without what each sample's own empty one took, at least what can be told from the overhead."""
+    """Latencies minus each sample's own empty call, and at least the resolution of the overhead."""
     return [overhead.net_ms(one.call_ms, one.empty_ms) for one in samples]

@@ -26,14 +26,18 @@ from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.stats import RULES, Spread, TrialSamples, centre, conclude, decide
 
 _WARM_REPEATS = 3
-"""Further untimed calls of the reference, which tell how long it takes once all is compiled and allocated."""
+"""Further untimed calls of the reference, to estimate its latency once everything is compiled and allocated."""
 _RECHECKED_ABOVE = 3.0
 """Speedups of which this much is certain must be found in two trials (docs/decisions/006-surprising-speedups.md)."""
 _MOST_TRIALS_TO_AGREE = 3
+_MAX_UNTIMED = 4
+"""Untimed calls at the beginning of a chain at most: the next one takes no longer than later ones (docs/log.md) ..."""
+_UNTIMED_S = 0.5e-3
+"""... and no more than take the reference about this long; one at least."""
 
 
 class Trials:
-    """Measures built candidates. What is leased is the caller's to see to.
+    """Measures built candidates. The caller holds the lease.
 
     Args:
         builder: Makes workers.
@@ -71,6 +75,7 @@ class Trials:
                 self._trial(built, pool, seen, clock)
             speedup = conclude(_counted(seen), rule, spread=self._spread)
         seen.constant_ms = self._device.write_ms(pool.constant_bytes)
+        seen.constant_inputs = pool.io_spec.constant_inputs
         if self._forbidden(seen) and seen.floor is not None:
             return record.impossible(case, seen, speedup, seen.floor)
         return record.measured(case, seen, speedup)
@@ -78,7 +83,7 @@ class Trials:
     def _forbidden(self, seen: Seen) -> bool:
         """Whether the candidate's latencies are below what its bytes need at the GPU's bandwidth.
 
-        A floor that the reference itself breaks is none.
+        A roofline that the reference itself breaks is wrong, and does not count.
         """
         reference = [ms for trial in seen.trials for ms in trial.samples.reference_ms]
         candidate = [ms for trial in seen.trials for ms in trial.samples.candidate_ms]
@@ -152,7 +157,7 @@ class Trials:
             case.watch.add("measure", clock.last_s)
 
     def _check_memory(self, headroom: Headroom, candidate: Arm) -> None:
-        """See whether a candidate left others the memory of the device, and of the host where no limit binds it.
+        """Check that a candidate left enough device memory, and enough host memory where no limit binds it.
 
         Raises:
             Fault: It did not.
@@ -162,7 +167,7 @@ class Trials:
             check_host_memory(candidate.worker.pid, self._settings.memory_bytes)
 
     def _blame(self, case: Case, pool: Pool, reference: Arm, candidate: Arm, *, beside: bool) -> None:
-        """Find out whether something fails because a candidate took the device's memory when it was imported.
+        """Find out whether a failure was caused by a candidate that took device memory when it was imported.
 
         Args:
             case: The candidate's.
@@ -223,20 +228,22 @@ class Trials:
     # --- how much ----------------------------------------------------------------------------------------------
 
     def _sizes(self, precision: Precision, reference_s: float, pool: Pool) -> Sizes:
-        """Return how much a trial measures, from what a call of the reference takes."""
+        """Return how much a trial measures, from the latency of the reference."""
         rule, settings = RULES[precision], self._settings
         training = precision == "training"
+        untimed = 0
         if self._device.chained:
+            limit = self._device.chain_limit(pool.io_spec.input_bytes)
+            untimed = max(1, min(_MAX_UNTIMED, limit - 1, round(_UNTIMED_S / reference_s)))
             most = settings.chain_training if training else settings.chain_report
-            most = min(most, self._device.chain_limit(pool.io_spec.input_bytes))
-            most = max(1, min(most, pool.room // (2 * rule.min_pairs)))
+            most = max(1, min(most, limit - untimed, pool.room // (2 * rule.min_pairs)))
             calls, repeats = max(1, min(most, math.ceil(settings.chain_ms * 1e-3 / reference_s))), 1
         else:
             most = settings.sets_training if training else settings.sets_report
             wanted = round(settings.sample_ms * 1e-3 / max(reference_s, 1e-6))
             calls, repeats = 1, max(1, min(wanted, most // rule.pairs_in_trial))
-        affordable = int(self._budget_s(precision) / (2 * reference_s * (calls + self._device.chained) * repeats))
-        return Sizes(max(2 * rule.min_pairs, min(rule.pairs_in_trial, affordable)), calls, repeats)
+        affordable = int(self._budget_s(precision) / (2 * reference_s * (calls + untimed) * repeats))
+        return Sizes(max(2 * rule.min_pairs, min(rule.pairs_in_trial, affordable)), calls, repeats, untimed)
 
     def _budget_s(self, precision: Precision) -> float:
         settings = self._settings
@@ -254,7 +261,7 @@ class Trials:
 
 @contextlib.contextmanager
 def of_reference(pool: Pool) -> Generator[None]:
-    """Within, the reference is at work, and what fails is not the candidate's.
+    """Turn faults inside the block into errors of the task: only the reference runs there.
 
     Raises:
         TooLargeError: There is too little memory for it.
@@ -263,7 +270,7 @@ def of_reference(pool: Pool) -> Generator[None]:
     try:
         yield
     except Fault as fault:
-        text = f"{pool.task.id}: expected the reference to run, got {fault.message}"
+        text = f"{pool.task.id}: the reference failed: {fault.message}"
         if fault.status is Status.OUT_OF_MEMORY:
             raise TooLargeError(text) from fault
         raise TaskError(text) from fault
@@ -301,7 +308,7 @@ class _Clock:
 
 
 class _TrialSets:
-    """A trial's own input sets: the first of the pool's that no candidate has met."""
+    """Input sets of one trial: the first sets of the pool that no candidate has met."""
 
     def __init__(self, case: Case, pool: Pool) -> None:
         self._case, self._pool = case, pool

@@ -1,0 +1,215 @@
+"""How fast the templates' best kernels are: against eager, `torch.compile` and the roofline, by family. Needs a GPU.
+
+    uv run benchmarks/kernels.py kernels.jsonl --budget-s 480
+
+The same command goes on where it was cut off. Each line is one program of a task, timed with CUDA events after it was
+compared with the reference; the summary goes to standard output. The roofline is the larger of two times: bytes of
+inputs, parameters and outputs over the bandwidth of a copy, and operations over the rate of a large product, both
+measured when the command starts. Programs are the templates' own, so they run in this process, without a judge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.util
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Any
+
+import torch
+from cudal1_data import Task, load_suite
+from cudal1_data.corpus.build import render
+from cudal1_data.hashes import digest
+from cudal1_data.techniques import Backend
+from torch.utils.flop_counter import FlopCounterMode
+
+BACKENDS: tuple[Backend, ...] = ("triton", "cuda-nvrtc")
+TOLERANCE = 2e-2
+"""Largest difference over the scale of the reference's answer: it tells broken kernels, the judge tells fine ones."""
+
+
+def ideal_ms(count_bytes: int, operations: int, *, bytes_per_ms: float, operations_per_ms: float) -> float:
+    """Return the roofline.
+
+    >>> ideal_ms(3_000_000, 10, bytes_per_ms=1e6, operations_per_ms=1e3)
+    3.0
+    """
+    return max(count_bytes / bytes_per_ms, operations / operations_per_ms)
+
+
+def sampled(tasks: Iterable[Task], per_family: int) -> list[Task]:
+    """Return some tasks of each family, families in turn."""
+    families: dict[str, list[Task]] = {}
+    for task in tasks:
+        families.setdefault(task.category, []).append(task)
+    rounds = [[line[turn] for line in families.values() if len(line) > turn] for turn in range(per_family)]
+    return [task for one in rounds for task in one]
+
+
+def time_ms(call: Callable[[], object], device: str, *, repeats: int = 20) -> float:
+    """Return the median time of a call; on a GPU with the L2 cache cleared before each."""
+    for _ in range(3):
+        call()
+    if device == "cpu":
+        times = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            call()
+            times.append(1e3 * (time.perf_counter() - start))
+        return statistics.median(times)
+    flushed = torch.empty(1 << 26, dtype=torch.int32, device=device)
+    pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
+    for start, end in pairs:
+        flushed.zero_()
+        start.record()
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(end) for start, end in pairs)
+
+
+def rates(device: str) -> dict[str, float]:
+    """Measure the bandwidth of a copy and the rate of a product in float32, and in bfloat16 on a GPU."""
+    size = 1 << 28 if device == "cuda" else 1 << 20
+    x = torch.empty(size, device=device)
+    y = torch.empty_like(x)
+    found = {"bytes_per_ms": 2 * x.nbytes / time_ms(lambda: y.copy_(x), device)}
+    for dtype in (torch.float32, torch.bfloat16) if device == "cuda" else (torch.float32,):
+        side = 8192 if device == "cuda" else 256
+        a = torch.randn(side, side, device=device, dtype=dtype)
+        found[str(dtype).removeprefix("torch.")] = 2 * side**3 / time_ms(lambda a=a: a @ a, device)
+    return found
+
+
+def loaded(text: str, folder: Path) -> ModuleType:
+    """Import a program from a file, which Triton reads its kernels' lines from."""
+    path = folder / f"program_{digest(text)[:16]}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def tensors(value: object) -> list[torch.Tensor]:
+    """Return a tensor, or those of a tuple, as a list."""
+    several = value if isinstance(value, tuple | list) else (value,)
+    return [one for one in several if isinstance(one, torch.Tensor)]
+
+
+def measure(
+    task: Task, programs: int, known: set[str], machine: dict[str, float], device: str, backends: Sequence[Backend]
+) -> Iterable[dict[str, Any]]:
+    """Yield a task's lines: its reference first, then programs that are not known yet."""
+    with TemporaryDirectory() as folder, torch.no_grad():
+        given = loaded(task.source, Path(folder))
+        torch.manual_seed(0)
+        model = given.Model(*given.get_init_inputs()).to(device)
+        inputs = [one.to(device) if isinstance(one, torch.Tensor) else one for one in given.get_inputs()]
+        with FlopCounterMode(display=False) as counter:
+            wanted = tensors(model(*inputs))
+        half = any(one.dtype in (torch.float16, torch.bfloat16) for one in tensors(inputs))
+        count_bytes = sum(one.nbytes for one in (*tensors(inputs), *model.parameters(), *model.buffers(), *wanted))
+        ideal = ideal_ms(
+            count_bytes,
+            counter.get_total_flops(),
+            bytes_per_ms=machine["bytes_per_ms"],
+            operations_per_ms=machine.get("bfloat16" if half else "float32", machine["float32"]),
+        )
+        head = {"task": task.id, "family": task.category}
+        if f"{task.id} eager" not in known:
+            compiled = torch.compile(model) if device == "cuda" else model
+            times = {"eager_ms": time_ms(lambda: model(*inputs), device)}
+            times["compile_ms"] = time_ms(lambda: compiled(*inputs), device)
+            yield {"kind": "reference", "key": f"{task.id} eager", **head, **times, "ideal_ms": ideal}
+        pairs = (pair for pair in render(task, 0, backends=backends) if device == "cuda" or not pair.needs_gpu)
+        for pair in islice(pairs, programs):
+            key = f"{task.id} {pair.source_sha256}"
+            if key in known:
+                continue
+            line = {"kind": "program", "key": key, **head, "template": pair.template, "parameters": pair.parameters}
+            try:
+                made = loaded(pair.source, Path(folder))
+                new = made.ModelNew(*given.get_init_inputs()).to(device)
+                new.load_state_dict(model.state_dict())
+                got = tensors(new(*inputs))
+                error = max(
+                    float((one.float() - other.float()).abs().max() / one.float().abs().max().clamp_min(1e-30))
+                    for one, other in zip(wanted, got, strict=True)
+                )
+                line |= {"error": error, "ms": time_ms(lambda new=new: new(*inputs), device)}
+            except (RuntimeError, ValueError, AssertionError) as failure:  # a finding, and the others go on
+                line |= {"failed": f"{type(failure).__name__}: {str(failure)[:300]}"}
+            yield line
+
+
+def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return by family medians of the best correct program: over eager, over `torch.compile`, share of the roofline."""
+    references = {line["task"]: line for line in lines if line["kind"] == "reference"}
+    best: dict[str, dict[str, Any]] = {}
+    broken = 0
+    for line in lines:
+        if line["kind"] != "program":
+            continue
+        if "failed" in line or not line["error"] < TOLERANCE:
+            broken += 1
+        elif line["task"] not in best or line["ms"] < best[line["task"]]["ms"]:
+            best[line["task"]] = line
+    rows: dict[str, list[tuple[float, float, float]]] = {}
+    for task, line in best.items():
+        if (one := references.get(task)) is not None:
+            shares = (one["eager_ms"] / line["ms"], one["compile_ms"] / line["ms"], one["ideal_ms"] / line["ms"])
+            rows.setdefault(line["family"], []).append(shares)
+    names = ("over_eager", "over_compile", "of_roofline")
+    families = {
+        family: {"tasks": len(some)}
+        | {name: round(statistics.median(one[place] for one in some), 3) for place, name in enumerate(names)}
+        for family, some in sorted(rows.items())
+    }
+    return {"programs": sum(line["kind"] == "program" for line in lines), "broken": broken, "families": families}
+
+
+def main() -> None:
+    """Measure what is missing, then summarise."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--suite", default="generated?n=160&seed=0")
+    parser.add_argument("--per-family", type=int, default=3)
+    parser.add_argument("--programs", type=int, default=10, help="programs of a task")
+    parser.add_argument("--budget-s", type=float, default=480.0)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    given = parser.parse_args()
+    backends: tuple[Backend, ...] = BACKENDS if given.device == "cuda" else ("pytorch",)
+    end = time.monotonic() + given.budget_s
+    text = given.out.read_text() if given.out.exists() else ""
+    whole = text[: text.rfind("\n") + 1]  # a line that was cut off is measured again
+    given.out.write_text(whole)
+    lines: list[dict[str, Any]] = [json.loads(line) for line in whole.splitlines()]
+    known = {line["key"] for line in lines}
+    machine = rates(given.device)
+    with given.out.open("a") as out:
+        for task in sampled(load_suite(given.suite, device=given.device), given.per_family):
+            for line in measure(task, given.programs, known, machine, given.device, backends):
+                lines.append(line)
+                out.write(json.dumps(line) + "\n")
+                out.flush()
+                if time.monotonic() > end:
+                    break
+            if time.monotonic() > end:
+                break
+            gc.collect()
+    name = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
+    print(json.dumps({"machine": name, "rates": machine, **summary(lines)}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""A stream of training pairs: generated tasks and the programs that templates write for them, rendered while training.
+
+Task k of a stream is the same everywhere, and so are its pairs: a place in the stream says where to go on.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Generator, Sequence, Set
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import numpy as np
+from cudal1_data import Device, Task
+from cudal1_data.corpus.build import build
+from cudal1_data.generator.make import make_task
+from cudal1_data.generator.request import parse_request
+from cudal1_data.techniques import Backend
+from cudal1_env.exemplars import Exemplar
+from cudal1_env.known import BACKENDS
+from pydantic import BaseModel, ConfigDict, Field
+
+from cudal1_agent.data.decontamination import Decontamination
+from cudal1_agent.data.examples import Pair, Program, example, slower
+from cudal1_agent.data.prompts import Style, build_prompt
+from cudal1_agent.errors import ConfigError, CorpusError
+
+EMPTY = 512
+"""A stream is empty when so many tasks in a row give no pair."""
+
+Choices = tuple[Pair, ...]
+"""One training example with as many exemplars as were drawn, then with one less each; the first that fits is learnt."""
+
+
+class Place(BaseModel):
+    """A place in a stream: before which pair of which task."""
+
+    model_config = ConfigDict(frozen=True)
+
+    task: int = Field(default=0, ge=0)
+    """Number of the task."""
+    pair: int = Field(default=0, ge=0)
+    """Number of the pair among those of the task."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What decides the pairs of a stream."""
+
+    families: tuple[str, ...]
+    """Families of tasks, which alternate."""
+    seed: int
+    """Seed of tasks and draws."""
+    backward: bool
+    """Whether the tasks compute gradients."""
+    device: Device
+    """Where the programs are to run."""
+    style: Style
+    """How many words prompts use."""
+    contexts: tuple[int, ...]
+    """Numbers of exemplars to draw from."""
+    per_task: int
+    """Programs of a task at most."""
+    backends: tuple[Backend, ...]
+    """Backends of the programs."""
+    held_out: tuple[Task, ...] = field(default=(), repr=False)
+    """Tasks that are never learnt, and none that are the same program."""
+    sizes: tuple[Task, ...] = field(default=(), repr=False)
+    """Training tasks at sizes that are never learnt."""
+
+    def programs(self, number: int) -> list[Program]:
+        """Return the programs of a task, none where the task is no training data."""
+        family = self.families[number % len(self.families)]
+        task = make_task(family, self.seed, number // len(self.families), backward=self.backward)
+        if task.split != "train" or task.overlaps is not None:
+            return []
+        task = task.on(self.device)
+        pairs = [
+            pair
+            for pair in build([task], per_task=self.per_task, backends=self.backends)
+            if self.device == "cuda" or not pair.needs_gpu
+        ]
+        test = _decontamination(self)
+        if any(test.evaluated(pair) or test.kernelbench(pair) for pair in pairs[:1]):
+            return []
+        return [Program(task, pair.source, pair.techniques) for pair in pairs]
+
+    def pairs(self, number: int) -> list[Choices]:
+        """Return the training examples of a task: each program once, in an order drawn from seed and number."""
+        programs = self.programs(number)
+        rng = np.random.default_rng([self.seed, 8, number])
+
+        def prompt_of(task: Task, shown: Sequence[Exemplar]) -> str:
+            return build_prompt(task.source, shown, style=self.style, device=self.device)
+
+        made: list[Choices] = []
+        for index in rng.permutation(len(programs)):
+            program = programs[int(index)]
+            shown = slower(program, programs, int(rng.choice(np.asarray(self.contexts))), rng)
+            choices = [example(program, shown, prompt_of, programs)]
+            while shown:
+                shown.remove(min(shown, key=lambda exemplar: exemplar.speedup))
+                choices.append(example(program, shown, prompt_of, programs))
+            made.append(tuple(choices))
+        return made
+
+
+def make_stream(
+    text: str,
+    *,
+    device: Device,
+    style: Style,
+    contexts: Sequence[int],
+    per_task: int,
+    have: Set[str],
+    held_out: Sequence[Task] = (),
+    sizes: Sequence[Task] = (),
+) -> Stream:
+    """Return the stream of a text such as `generated:softmax+scan?seed=7`.
+
+    Args:
+        text: `generated`, optionally families, and options; `n` has no meaning here.
+        device: Where the programs are to run.
+        style: How many words prompts use.
+        contexts: Numbers of exemplars to draw from.
+        per_task: Programs of a task at most.
+        have: What the machine has, see `cudal1_data.usable_variants`.
+        held_out: Tasks that are never learnt.
+        sizes: Training tasks at sizes that are never learnt.
+
+    Raises:
+        ConfigError: It is no such text.
+        UnknownSuiteError: A family or an option is none.
+    """
+    head, mark, options = text.partition("?")
+    name, _, families = head.partition(":")
+    if name != "generated":
+        raise ConfigError(f"sft.stream takes generated tasks, such as 'generated?seed=0', got {text!r}")
+    request = parse_request(families + mark + options)
+    return Stream(
+        families=request.families,
+        seed=request.seed,
+        backward=request.backward,
+        device=device,
+        style=style,
+        contexts=tuple(contexts),
+        per_task=per_task,
+        backends=tuple(one for one in BACKENDS[device] if one != "triton" or "triton" in have),
+        held_out=tuple(held_out),
+        sizes=tuple(sizes),
+    )
+
+
+def streamed(stream: Stream, start: Place, *, workers: int) -> Generator[tuple[Place, Choices]]:
+    """Yield the pairs of a stream from a place on, each with its place, in an order that no worker changes.
+
+    Args:
+        stream: The stream.
+        start: Where to begin.
+        workers: Processes that render ahead; 0 renders in this one.
+
+    Raises:
+        CorpusError: The stream yields nothing.
+    """
+    empty = 0
+    with closing(_rendered(stream, start.task, workers)) as rendered:
+        for number, choices in rendered:
+            empty = 0 if choices else empty + 1
+            if empty == EMPTY:
+                raise CorpusError(
+                    f"the stream yields nothing: {EMPTY} tasks in a row (families {', '.join(stream.families)}, seed "
+                    f"{stream.seed}) have no program for {stream.device} that may be learnt; take other families, or "
+                    "hold out fewer tasks"
+                )
+            for index, one in enumerate(choices):
+                if number > start.task or index >= start.pair:
+                    yield Place(task=number, pair=index), one
+
+
+def _rendered(stream: Stream, first: int, workers: int) -> Generator[tuple[int, list[Choices]]]:
+    if not workers:
+        number = first
+        while True:
+            yield number, stream.pairs(number)
+            number += 1
+    # Fresh processes: a fork of one that uses a GPU or threads is not safe.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _keep, (stream,)) as pool:
+        ahead: deque[tuple[int, Future[list[Choices]]]] = deque()
+        number = first
+        try:
+            while True:
+                while len(ahead) < 8 * workers:
+                    ahead.append((number, pool.submit(_pairs_of, number)))
+                    number += 1
+                place, future = ahead.popleft()
+                yield place, future.result()
+        finally:
+            for _, future in ahead:
+                future.cancel()
+
+
+def free_cores() -> int:
+    """Return how many cores may render while another one trains."""
+    return max(len(os.sched_getaffinity(0)) - 1, 1)
+
+
+_kept: list[Stream] = []
+"""In a worker: the stream that it renders."""
+
+_tests: dict[int, Decontamination] = {}
+"""By stream in this process: what it must not yield."""
+
+
+def _keep(stream: Stream) -> None:
+    _kept[:] = [stream]
+
+
+def _pairs_of(number: int) -> list[Choices]:
+    return _kept[0].pairs(number)
+
+
+def _decontamination(stream: Stream) -> Decontamination:
+    if id(stream) not in _tests:
+        _tests.clear()
+        _tests[id(stream)] = Decontamination(stream.held_out, stream.sizes)
+    return _tests[id(stream)]

@@ -1,0 +1,220 @@
+"""What is checked before a run spends anything: every table of settings, the model, its context, memory and disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cudal1_agent.data.tasks import TaskSets
+from cudal1_agent.errors import ConfigError
+from cudal1_agent.policies.embedded import is_embedded
+from cudal1_agent.policies.prompting import PromptBuilder
+from cudal1_agent.policies.transformers import LARGE, load_tokenizer, parameters_of, tokens_of
+from cudal1_agent.run.judge import stays_on_cpu
+from cudal1_agent.settings import EmbeddedModel, Settings
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What of a model decides how much memory it takes."""
+
+    parameters: int
+    layers: int
+    hidden: int
+    vocabulary: int
+    context: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run will need at most, in bytes."""
+
+    weights_bytes: int
+    """Weights of the policy, and of the reference policy where there is one."""
+    training_bytes: int
+    """Gradients and the optimizer's state."""
+    activations_bytes: int
+    """What the largest step keeps for its gradients, logits included."""
+    disk_bytes: int
+    """Models and checkpoints of all stages."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """All that must fit into the memory of the policy's device."""
+        return self.weights_bytes + self.training_bytes + self.activations_bytes
+
+    def text(self) -> str:
+        """Return the estimate as text."""
+        return (
+            f"memory of the policy: {self.memory_bytes / GIB:.2f} GiB (weights {self.weights_bytes / GIB:.2f}, "
+            f"training {self.training_bytes / GIB:.2f}, activations {self.activations_bytes / GIB:.2f}); "
+            f"disk: {self.disk_bytes / GIB:.2f} GiB"
+        )
+
+
+def check_settings(settings: Settings, folder: Path) -> None:
+    """Check every table that another library reads, and what must fit together.
+
+    Args:
+        settings: Settings of the run.
+        folder: The run directory.
+
+    Raises:
+        ConfigError: A table is refused, or settings contradict each other.
+    """
+    from trl.trainer.sft_config import SFTConfig
+
+    from cudal1_agent.stages.contrast import contrast_config
+    from cudal1_agent.stages.trl import arguments, lora_of
+
+    use_cpu = stays_on_cpu(settings)
+    if settings.evaluation.train_tasks == 0:
+        raise ConfigError(
+            "evaluation.train_tasks = 0 leaves nothing to compare stages on; set it to 1 or more, or leave it out"
+        )
+    tables: dict[str, Callable[[], object]] = {
+        "sft.trl": lambda: arguments(SFTConfig, settings.sft.trl, folder=folder, seed=0, use_cpu=use_cpu),
+        "self_train.trl": lambda: arguments(SFTConfig, settings.self_train.trl, folder=folder, seed=0, use_cpu=use_cpu),
+        "contrast.trl": lambda: contrast_config(settings, folder, use_cpu=use_cpu),
+    }
+    for name, made in tables.items():
+        if name.partition(".")[0] in settings.stages:
+            try:
+                made()
+            except ConfigError as error:
+                raise ConfigError(f"[{name}]: {error}") from error
+    lora_of(settings.peft)
+    if settings.policy.backend == "openai":
+        raise ConfigError(
+            "a model behind an OpenAI endpoint cannot be trained: it answers with weights of its own; set backend to "
+            "'transformers' or 'vllm' in [policy], or evaluate it (cudal1-agent evaluate)"
+        )
+
+
+def check_model(model: str | Path, settings: Settings, tasks: TaskSets, prompts: PromptBuilder) -> None:
+    """Check that a model can be asked and trained: it has a tokenizer, a chat template, and room for each task.
+
+    Args:
+        model: The model that the run begins with.
+        settings: Settings of the run.
+        tasks: The tasks of the run.
+        prompts: Makes the prompts for the model.
+
+    Raises:
+        PolicyError: It cannot be loaded.
+        ConfigError: It has no chat template, or a prompt and its answer are longer than its context.
+    """
+    tokenizer = load_tokenizer(model)
+    if tokenizer.chat_template is None and not is_embedded(model):
+        raise ConfigError(
+            f"the model {model} has no chat template, so nothing says how it is asked and where its answers end; use "
+            "its instruction-tuned version, or put a chat_template.jinja into its folder"
+        )
+    context = shape_of(model).context
+    longest = max(settings.evaluation.max_new_tokens, int(settings.contrast.trl.get("max_completion_length", 512)))
+    asked = [*tasks.train, *(task for group in tasks.groups.values() for task in group)]
+    sizes = {task.id: tokens_of(tokenizer, prompts(task), "", settings.policy.chat) for task in asked}
+    task = max(sizes, key=lambda name: sizes[name])
+    if sizes[task] + longest > context:
+        raise ConfigError(
+            f"the prompt of {task} without exemplars has {sizes[task]} tokens, and with an answer of {longest} it is "
+            f"longer than the model's context of {context}; shorten answers (evaluation.max_new_tokens, "
+            "contrast.trl.max_completion_length), take a model with a longer context, or leave the task out"
+        )
+
+
+def shape_of(model: str | Path) -> Shape:
+    """Return the shape of a model in a folder or on the hub.
+
+    Raises:
+        PolicyError: There is none.
+    """
+    from transformers import AutoConfig
+
+    parameters = parameters_of(model)
+    config: Any = AutoConfig.from_pretrained(model)
+    return Shape(
+        parameters, config.num_hidden_layers, config.hidden_size, config.vocab_size, config.max_position_embeddings
+    )
+
+
+def embedded_shape(shape: EmbeddedModel) -> Shape:
+    """Return the shape of an embedded model that is not made yet."""
+    layer = 4 * shape.hidden**2 + 3 * shape.hidden * shape.intermediate + 2 * shape.hidden
+    parameters = shape.vocabulary * shape.hidden + shape.layers * layer + shape.hidden
+    return Shape(parameters, shape.layers, shape.hidden, shape.vocabulary, shape.context)
+
+
+def estimate(shape: Shape, settings: Settings, *, use_cpu: bool) -> Estimate:
+    """Return what a run needs at most.
+
+    Weights are float32, and bfloat16 from `LARGE` parameters on. Adam keeps two numbers for each trained one. With
+    gradient checkpointing a step keeps one hidden state for each layer and the activations of one layer
+    (some 34 values for each hidden one: Korthikanti et al., arXiv 2205.05198, section 4.1); logits are kept in the
+    compute type, in float32, and as gradient. A stage keeps two checkpoints while it runs, and leaves a model.
+
+    Args:
+        shape: Shape of the model.
+        settings: Settings of the run.
+        use_cpu: Whether the policy stays on the CPU.
+    """
+    width = 2 if shape.parameters >= LARGE else 4
+    weights = shape.parameters * width
+    rank = int(settings.peft.get("r", 8)) if settings.peft else 0
+    # Adapters of the seven matrices of a layer at most, about 18 hidden widths in all.
+    trained = min(18 * rank * shape.hidden * shape.layers, shape.parameters) if rank else shape.parameters
+    state = trained * (4 if rank else width) * 3
+    reference = weights if float(settings.contrast.trl.get("beta", 0.0)) and not rank else 0
+    activations = 0
+    for name, length in (
+        ("sft", settings.sft.trl.get("max_length")),
+        ("self_train", settings.self_train.trl.get("max_length")),
+        ("contrast", settings.prompt.max_tokens + int(settings.contrast.trl.get("max_completion_length", 512))),
+    ):
+        if name not in settings.stages:
+            continue
+        table: dict[str, Any] = getattr(settings, name).trl
+        tokens = int(table.get("per_device_train_batch_size", 8)) * int(length or shape.context)
+        compute = 4 if use_cpu else 2
+        checkpointed = bool(table.get("gradient_checkpointing", not use_cpu))
+        layers = shape.layers * compute + 34 if checkpointed else shape.layers * 34 * compute // 2
+        logits = shape.vocabulary * (compute + 4 + compute)
+        activations = max(activations, tokens * (shape.hidden * layers + logits))
+    stages = len(settings.stages) + (settings.self_train.iterations - 1 if "self_train" in settings.stages else 0)
+    disk = weights * (stages + 1) + 2 * (trained * (4 if rank else width) * 3)
+    return Estimate(weights + reference, state, activations, disk)
+
+
+def check_room(needed: Estimate, folder: Path, *, use_cpu: bool) -> None:
+    """Check that memory and disk suffice.
+
+    Args:
+        needed: What the run needs.
+        folder: The run directory, which need not exist.
+        use_cpu: Whether the policy stays on the CPU.
+
+    Raises:
+        ConfigError: They do not.
+    """
+    place = next(path for path in (folder, *folder.resolve().parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    if needed.disk_bytes > free:
+        raise ConfigError(
+            f"the run needs {needed.disk_bytes / GIB:.1f} GiB on the disk of {folder}, which has {free / GIB:.1f} GiB "
+            "free; free some, name another --run-dir, or train adapters (a table [peft])"
+        )
+    if use_cpu:
+        return
+    import torch
+
+    room = torch.cuda.mem_get_info()[0]
+    if needed.memory_bytes > room:
+        raise ConfigError(
+            f"the policy needs about {needed.memory_bytes / GIB:.1f} GiB and the GPU has {room / GIB:.1f} GiB free; "
+            "train adapters (a table [peft]), or lower per_device_train_batch_size and max_length"
+        )

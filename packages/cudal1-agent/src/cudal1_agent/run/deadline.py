@@ -1,0 +1,59 @@
+"""The time that a training was given: it stops at the first safe point after it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+from cudal1_agent.errors import ConfigError, TimeIsUpError
+
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Deadline:
+    """Says when a training must stop. Each session of it passes one safe point at least, so that it gets on."""
+
+    def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin to count.
+
+        Args:
+            seconds: How long the training may take; None for as long as it takes.
+            clock: Seconds since some moment.
+        """
+        self._clock = clock
+        self._end_s = None if seconds is None else clock() + seconds
+        self._safe_points = 0
+
+    @property
+    def passed(self) -> bool:
+        """Whether the time is over."""
+        return self._end_s is not None and self._clock() >= self._end_s
+
+    def safe_point(self, *, progress: bool = True) -> None:
+        """Stop here if the time is over: what was done is on the disk.
+
+        Args:
+            progress: Whether anything was done since the last safe point.
+
+        Raises:
+            TimeIsUpError: The time is over.
+        """
+        self._safe_points += progress
+        if self.passed and self._safe_points:
+            raise TimeIsUpError("the time of --for is over; the run stopped where it can be resumed exactly")
+
+
+def seconds_of(text: str) -> float:
+    """Return the seconds that a text like `540s`, `9m` or `1.5h` stands for.
+
+    Raises:
+        ConfigError: It is no such text, or no time at all.
+
+    >>> seconds_of("9m"), seconds_of("90s")
+    (540.0, 90.0)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
+    if found is None or float(found[1]) == 0:
+        raise ConfigError(f"--for takes a time such as 540s, 9m or 1.5h, got {text!r}")
+    return float(found[1]) * _UNITS_S[found[2]]

@@ -1,0 +1,106 @@
+"""Forks: a new run that begins where a phase of another one ended, to compare what follows under other settings."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cudal1_env import Archive
+
+from cudal1_agent.errors import RunError
+from cudal1_agent.run.files import write_aside
+from cudal1_agent.run.folder import ARCHIVE, CONFIG, METRICS, Mark, RunFolder, read_mark, read_settings, stage_model
+from cudal1_agent.run.machine import MACHINE
+from cudal1_agent.run.metrics import Metrics
+from cudal1_agent.settings import STAGES, Settings, StageName, differences, with_flags
+
+FREE = ("seed", "stages", "contrast.", "evaluation.", "prompt.exemplars", "judge.", "policy.")
+"""Settings in which a fork may differ from its origin: those that the copied phases do not rest on."""
+
+
+def forked_settings(origin: Path, flags: Mapping[str, Any]) -> Settings:
+    """Return the settings of a run with some changed, all stages to come.
+
+    Raises:
+        RunError: There is no such run.
+        ConfigError: A value is not one of those expected.
+    """
+    stored = read_settings(origin)
+    stages = tuple(stage for stage in STAGES if stage in (*stored.stages, "contrast"))
+    return with_flags(stored, {"stages": stages, **flags})
+
+
+def split_origin(text: str) -> tuple[Path, StageName]:
+    """Return run directory and stage of a text like `runs/one@self_train`.
+
+    Raises:
+        RunError: It is no such text.
+
+    >>> split_origin("runs/one@self_train")
+    (PosixPath('runs/one'), 'self_train')
+    """
+    run, _, name = text.rpartition("@")
+    for stage in STAGES:
+        if run and name == stage:
+            return Path(run), stage
+    raise RunError(f"--from takes RUN@STAGE with a stage of {', '.join(STAGES)}, got {text!r}")
+
+
+def fork(origin: Path, stage: StageName, path: Path, settings: Settings, names: Sequence[str]) -> None:
+    """Make a run directory that stands where a stage of another run ended.
+
+    The last model of the stage is copied, and metrics and archive as they were then; the origin stays as it is.
+
+    Args:
+        origin: Directory of the other run.
+        stage: A stage that it has finished.
+        path: The new run directory.
+        settings: Settings of the new run.
+        names: Names of the new run's phases, in order.
+
+    Raises:
+        RunError: The stage is not finished, or the settings differ in what the finished phases rest on.
+    """
+    last = f"{stage}.table"
+    mark = read_mark(origin / "marks" / f"{last}.json")
+    if mark is None:
+        raise RunError(
+            f"the stage {stage} of {origin} is not finished, so there is nothing to fork from; finish it with: "
+            f"cudal1-agent train --run-dir {origin} --resume"
+        )
+    stored = read_settings(origin)
+    fixed = [line for line in differences(stored, settings) if not line.startswith(FREE)]
+    if fixed:
+        raise RunError(
+            f"a fork of {origin}@{stage} keeps the settings that its stages rest on ({'; '.join(fixed)}); "
+            "leave them out"
+        )
+    done = [name for name in names[: names.index(last) + 1] if (origin / "marks" / f"{name}.json").is_file()]
+    model = stage_model(origin, stage, stored)
+    with RunFolder.begin(path, settings):
+        pass
+    # What says that there is a run comes last: a fork that was killed before is none.
+    (path / CONFIG).unlink()
+    shutil.copytree(model, stage_model(path, stage, settings), dirs_exist_ok=True)
+    shutil.copyfile(origin / METRICS, path / METRICS)
+    metrics = Metrics(path / METRICS)
+    metrics.truncate_to(mark.metrics_bytes)
+    metrics.close()
+    _copy_archive(origin / ARCHIVE, path / ARCHIVE, mark)
+    if (origin / MACHINE).is_file():
+        shutil.copyfile(origin / MACHINE, path / MACHINE)
+    for name in done:
+        write_aside(path / "marks" / f"{name}.json", mark.model_dump_json())
+    write_aside(path / CONFIG, settings.model_dump_json(indent=2) + "\n")
+
+
+def _copy_archive(origin: Path, path: Path, mark: Mark) -> None:
+    with Archive(origin) as old, Archive(path) as new:
+        new.add_all(old.evaluations()[: mark.archive_position])
+        if new.position() != mark.archive_position:
+            raise RunError(
+                f"the archive {origin} has {new.position()} evaluations up to the end of the stage, expected "
+                f"{mark.archive_position}; it is not the one that the run wrote"
+            )

@@ -1,0 +1,155 @@
+"""What TRL is told of stage 3's answers: their verdicts as smoothed rewards, and a record of each batch."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from cudal1_data import Task
+from cudal1_env import Evaluation, Status
+from cudal1_env.gate import MAX_REWARD_OF_MARKED, find_audit
+from cudal1_env.reward import RewardSmoother, reward, reward_of
+
+from cudal1_agent.data.prompts import parse_answer
+from cudal1_agent.run.session import Session
+
+TRUNCATED = "TRUNCATED"
+"""Outcome of an answer that ran into the length limit: it is neither judged nor learnt from."""
+NO_SECTIONS = "NO_SECTIONS"
+"""Outcome of an answer that lacks one of the three sections: a failure that is not judged."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a prompt of stage 3 shows."""
+
+    shown: int
+    """Exemplars in the prompt."""
+    wanted: int
+    """Exemplars that it was to show."""
+    buckets: int
+    """Score buckets that the task's programs fill."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one answer."""
+
+    name: str
+    """The verdict's status, `TRUNCATED` or `NO_SECTIONS`."""
+    reward: float | None
+    """None for what is not learnt from."""
+    evaluation: Evaluation | None = None
+    """The verdict; None where there is none."""
+
+
+@dataclass
+class Scorer:
+    """TRL's reward function: judge the answers, smooth their rewards. Its state belongs in the checkpoint."""
+
+    session: Session
+    smoother: RewardSmoother
+    generations: int
+    """Answers in a group."""
+    drawn: list[Drawn] = field(default_factory=list[Drawn])
+    """What the prompts of the batch under way show."""
+    ends: frozenset[int] = frozenset()
+    """Tokens that end an answer; without one, its answer was truncated. Empty: none counts as truncated."""
+    tasks: Mapping[str, Task] = field(init=False)
+    unsound: frozenset[str] = field(init=False)
+    """Tasks that the suite's audit marked: they pay nothing above 1, as in the environment."""
+    __name__: str = field(init=False, default="smoothed")
+    """What TRL calls the reward in its log."""
+
+    def __post_init__(self) -> None:
+        """Index the tasks."""
+        self.tasks = {task.id: task for task in self.session.tasks.train}
+        audit = find_audit("auto", self.session.settings.suite, self.session.device)
+        self.unsound = frozenset(
+            name for name, task in self.tasks.items() if audit is not None and audit.complaint(task) is not None
+        )
+
+    def __call__(
+        self,
+        completions: Sequence[Any],
+        completion_ids: Sequence[Sequence[int]],
+        task: Sequence[str],
+        trainer_state: Any,
+        log_metric: Callable[[str, float], None],
+        **_: Any,
+    ) -> list[float | None]:
+        """Return one reward for each completion, None for what is not learnt from."""
+        self.session.meter.count("generated_tokens", sum(map(len, completion_ids)))
+        outcomes = self.outcomes(task, [text_of(completion) for completion in completions], completion_ids)
+        raw = [outcome.reward for outcome in outcomes if outcome.reward is not None]
+        smooth = self.session.settings.contrast.arm != "vanilla"
+        self.smoother = self.smoother.updated(raw)
+        rewards = [
+            None if outcome.reward is None else self.smoother.smooth(outcome.reward) if smooth else outcome.reward
+            for outcome in outcomes
+        ]
+        known = [value for value in rewards if value is not None]
+        correct = [one.evaluation for one in outcomes if one.evaluation is not None and one.evaluation.correct]
+        speedups = [one.speedup.point for one in correct if one.speedup is not None]
+        log_metric("correct", len(correct) / len(outcomes))
+        if raw:
+            log_metric("raw_reward", float(np.mean(raw)))
+        if speedups:
+            log_metric("speedup", float(np.exp(np.mean(np.log(speedups)))))
+        clipped = [abs(value) >= self.smoother.k for value in known] if smooth else []
+        groups = [outcomes[start : start + self.generations] for start in range(0, len(outcomes), self.generations)]
+        self.session.folder.metrics.append(
+            {
+                "event": "batch",
+                "stage": "contrast",
+                "step": trainer_state.global_step,
+                "statuses": dict(Counter(outcome.name for outcome in outcomes)),
+                "clip_share": float(np.mean(clipped)) if clipped else 0.0,
+                "groups": len(groups),
+                "groups_alike": sum(alike(group) for group in groups),
+                "exemplars": [one.shown for one in self.drawn],
+                "exemplars_wanted": [one.wanted for one in self.drawn],
+                "buckets": [one.buckets for one in self.drawn],
+            }
+        )
+        self.drawn.clear()
+        return rewards
+
+    def outcomes(
+        self, task: Sequence[str], answers: Sequence[str], completion_ids: Sequence[Sequence[int]]
+    ) -> list[Outcome]:
+        """Judge the answers that are whole and have the three sections; the others cost no verdict."""
+        rule = self.session.settings.contrast.reward
+        found: dict[int, Outcome] = {}
+        judged: list[int] = []
+        for index, (answer, ids) in enumerate(zip(answers, completion_ids, strict=True)):
+            if self.ends and (not ids or ids[-1] not in self.ends):
+                found[index] = Outcome(TRUNCATED, None)
+            elif not parse_answer(answer).complete:
+                found[index] = Outcome(NO_SECTIONS, reward(Status.NO_CODE, None, rule))
+            else:
+                judged.append(index)
+        evaluations = self.session.verdicts.judge([(self.tasks[task[index]], answers[index]) for index in judged])
+        for index, one in zip(judged, evaluations, strict=True):
+            most = MAX_REWARD_OF_MARKED if task[index] in self.unsound else math.inf
+            found[index] = Outcome(one.status.value, reward_of(one, rule, most=most), one)
+        return [found[index] for index in range(len(answers))]
+
+
+def alike(group: Sequence[Outcome]) -> bool:
+    """Whether the answers of a group differ neither in outcome nor beyond the intervals of their speedups."""
+    if len({outcome.name for outcome in group}) > 1:
+        return False
+    speedups = [one.evaluation.speedup for one in group if one.evaluation is not None and one.evaluation.correct]
+    lows = [one.low for one in speedups if one is not None]
+    highs = [one.high for one in speedups if one is not None]
+    return not lows or max(lows) <= min(highs)
+
+
+def text_of(completion: Any) -> str:
+    """Return the text of a completion, which TRL gives as text or as a conversation."""
+    return completion if isinstance(completion, str) else completion[0]["content"]

@@ -1,0 +1,163 @@
+"""A block of a language model while it is written: inputs and weights in the task's dtype, steps in a wider one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from cudal1_data.generator import grid
+from cudal1_data.generator.draw import Draw
+from cudal1_data.generator.program import Layout, Program
+from cudal1_data.generator.shapes import near
+from cudal1_data.generator.structure import LEAVES, Node
+from cudal1_data.generator.values import Dims, Value
+
+CASTS = {"float32": "", "bfloat16": ".bfloat16()", "float16": ".half()"}
+"""What rounds a new tensor to the task's dtype."""
+_PASSES = frozenset(
+    {
+        "matmul",
+        "mean",
+        "sum",
+        "softmax",
+        "log_softmax",
+        "logsumexp",
+        "amax",
+        "amin",
+        "topk",
+        "cumsum",
+        "argmax",
+        "gather",
+    }
+    | {"index_put"}
+)
+"""Operators that need a pass of their own over memory."""
+_SMALL, _LARGE = 32, 131072
+"""The range of usual numbers."""
+_MOVED_GB = (0.5, 0.7, 0.9, 1.2)
+"""Gigabytes that a fused kernel moves on a GPU, for blocks that memory bounds."""
+
+
+def node(name: str, *operands: Node, detail: str = "") -> Node:
+    """Return an operator of the structure."""
+    return Node(name, operands, detail, heavy=name in _PASSES)
+
+
+class Block:
+    """Writes one block into a program.
+
+    Half precision is as in a model: tensors are stored in it and products are computed in it. Norms, softmax and
+    rotations are computed in torch's default dtype, which is float32, and float64 for the judge's oracle.
+
+    Args:
+        program: The task.
+        draw: Choices.
+    """
+
+    def __init__(self, program: Program, draw: Draw) -> None:
+        self.program = program
+        self.draw = draw
+        self.half = program.dtype != "float32"
+        self._values: dict[int, Value] = {}
+        self._knows_wide = False
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an element."""
+        return 2 if self.half else 4
+
+    def input(self, name: str, *dims: str, text: str = "", layout: Layout = "contiguous") -> Node:
+        """Add an input in the task's dtype; normal values unless `text` makes others.
+
+        A transposed one has its second and third dimension in the other order in memory.
+        """
+        return self._known(self.program.input(name, dims, text=text, layout=layout, axes=(1, 2)))
+
+    def raw(self, name: str, dims: Dims, *lines: str, kind: str = "x") -> Node:
+        """Add an input that is written as it stands, whatever the task's dtype.
+
+        Args:
+            name: Its name in `forward`.
+            dims: Its shape.
+            lines: Of `get_inputs`; the last one assigns the name.
+            kind: `x` of floating-point numbers, `i` of integers.
+        """
+        return self._known(self.program.raw(name, dims, lines, kind))
+
+    def weight(self, name: str, *dims: str, text: str = "") -> Node:
+        """Add a parameter in the task's dtype; by default a matrix that keeps the size of what it is applied to."""
+        made = text or f"torch.randn({', '.join(dims)}) / {dims[-1]}**0.5"
+        made = f"({made}){CASTS[self.program.dtype]}" if self.half else made
+        return self._known(self.program.parameter(name, dims, text=made, kind="full"))
+
+    def _known(self, value: Value) -> Node:
+        self._values[id(value.node)] = value
+        return value.node
+
+    def line(self, text: str) -> None:
+        """Add a line to `forward`."""
+        self.program.line(text)
+
+    def wide(self, text: str) -> str:
+        """Return a value in the dtype in which sensitive steps are computed."""
+        if not self.half:
+            return text
+        if not self._knows_wide:
+            self._knows_wide = True
+            self.line("wide = torch.get_default_dtype()")
+        return f"{text}.to(wide)"
+
+    def narrow(self, text: str, like: str) -> str:
+        """Return a value in the task's dtype, which the tensor `like` has."""
+        return f"{text}.to({like}.dtype)" if self.half else text
+
+    def returns(self, *outputs: tuple[str, Dims, Node]) -> None:
+        """Set what `forward` returns: text, shape and structure of each output."""
+        self.program.returns(*(self._output(*one) for one in outputs))
+
+    def _output(self, text: str, dims: Dims, root: Node) -> Value:
+        below = [self._values[id(one)].grid for one in _leaves(root)]
+        return Value(text, root, dims, grid.mixed(self.program.draw, *below))
+
+    def size(self, name: str, cpu: int, cuda: int | None = None) -> int:
+        """Set a constant; by default the same for both devices. Returns that of a GPU."""
+        self.program.size(name, cpu, cpu if cuda is None else cuda)
+        return cpu if cuda is None else cuda
+
+    def rows(self, name: str, cpu: float, cuda: float, *, least: int = 1) -> None:
+        """Set a constant to usual numbers near two wanted ones."""
+        self.size(name, *(self._usual(wanted, least) for wanted in (cpu, cuda)))
+
+    def _usual(self, wanted: float, least: int) -> int:
+        if wanted < _SMALL:
+            return max(least, round(wanted))
+        above = max(0, round(math.log2(wanted / _LARGE)))  # the table of sizes ends there
+        return near(self.draw, wanted / 2**above, odd=0.0) << above
+
+    def moved_elements(self, *, half: float = 1.0, single: float = 1.0) -> float:
+        """Return how many elements all tensors of a block that memory bounds have on a GPU.
+
+        Args:
+            half: Share of the usual amount in half precision: small for references that move much more in between.
+            single: The same in single precision.
+        """
+        return self.draw.one(_MOVED_GB) * (half if self.half else single) * 1e9 / self.item_bytes
+
+
+def _leaves(root: Node) -> Iterator[Node]:
+    """Yield each leaf below once; a weight that a constant stands for is none."""
+    seen: set[int] = set()
+    waiting: list[Node] = [root]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if one.operator in LEAVES:
+            yield one
+        waiting.extend(one.operands)
+
+
+def chosen(draw: Draw, options: Sequence[str], weights: Sequence[int]) -> str:
+    """Return one of the options, each as often as its weight says."""
+    return draw.one([option for option, weight in zip(options, weights, strict=True) for _ in range(weight)])

@@ -1,0 +1,156 @@
+"""Layers of a model: those that kernels compute are lowered to operators, the others stay calls with known shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend import calls, shapes
+from cudal1_data.kernelgen.frontend.layout import reshaped
+from cudal1_data.kernelgen.frontend.operators import normalized
+from cudal1_data.kernelgen.frontend.values import Layer, Value, opaque, pointwise
+from cudal1_data.kernelgen.ir import Node
+
+_ACTIVATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "ReLU": ("relu", ()),
+    "Sigmoid": ("sigmoid", ()),
+    "Tanh": ("tanh", ()),
+    "SiLU": ("silu", ()),
+    "Mish": ("mish", ()),
+    "SELU": ("selu", ()),
+    "Hardswish": ("hardswish", ()),
+    "Hardsigmoid": ("hardsigmoid", ()),
+    "LogSigmoid": ("logsigmoid", ()),
+    "Softsign": ("softsign", ()),
+    "Softplus": ("softplus", ("beta", "threshold")),
+    "GELU": ("gelu", ("approximate",)),
+    "ELU": ("elu", ("alpha",)),
+    "LeakyReLU": ("leaky_relu", ("negative_slope",)),
+    "Hardtanh": ("hardtanh", ("min_val", "max_val")),
+    "Softmax": ("softmax", ("dim",)),
+    "Softmin": ("softmin", ("dim",)),
+    "LogSoftmax": ("log_softmax", ("dim",)),
+}
+"""By class the function in `torch.nn.functional` and the names of the layer's settings, in their order."""
+
+
+def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Value:
+    """Return what a layer of the model computes.
+
+    Args:
+        module: The layer.
+        args: What it is called with.
+        leaves: Parameters by text; new ones are added.
+
+    Raises:
+        UnsuitableError: The layer is none of those that are known.
+    """
+    if module.kind == "TripletMarginLoss":
+        return _triplet(module, args)
+    if len(args) != 1 or not isinstance(args[0], Node):
+        raise UnsuitableError(f"expected one tensor in {module.name}(...)")
+    x = args[0]
+    if x.dtype != "float32":
+        raise UnsuitableError(f"expected float32 in {module.name}(...), got {x.dtype}")
+    if module.kind == "Identity":
+        return x
+    if module.kind in _ACTIVATIONS:
+        name, settings = _ACTIVATIONS[module.kind]
+        named = {**dict(zip(settings, module.args, strict=False)), **module.kwargs}
+        named.pop("inplace", None)
+        return calls.call(name, f"F.{name}", (x,), named)
+    if module.kind.startswith("AdaptiveAvgPool"):
+        return calls.pooled_to(x, module.argument(0, "output_size"), f"{module.name}({{0}})")
+    if "Pool" in module.kind:
+        return opaque(f"{module.name}({{0}})", _pooled(module, x), x)
+    dims = shapes.layer_dims(module, x.dims)
+    if module.kind == "LayerNorm":
+        return _layer_norm(module, x, leaves)
+    if module.kind == "RMSNorm":
+        return _rms_norm(module, x, leaves)
+    if module.kind == "GroupNorm":
+        return _group_norm(module, x, leaves)
+    if module.kind.startswith("InstanceNorm") and _plain_instances(module, x):
+        return normalized(x, len(dims) - 2, module.argument(1, "eps", 1e-5))
+    if module.kind == "Linear":
+        weight = _parameter(module, "weight", leaves)
+        if not module.argument(2, "bias", True):
+            return opaque("F.linear({0}, {1})", dims, x, weight)
+        return opaque("F.linear({0}, {1}, {2})", dims, x, weight, _parameter(module, "bias", leaves))
+    return opaque(f"{module.name}({{0}})", dims, x)
+
+
+def _setting(module: Layer, place: int, name: str, default: bool) -> bool:
+    value = module.argument(place, name, default)
+    if not isinstance(value, bool):
+        raise UnsuitableError(f"expected {name} of {module.name} to be known, got {value!r}")
+    return value
+
+
+def _plain_instances(module: Layer, x: Node) -> bool:
+    """Whether a norm of instances has no weights and no running averages, and is given a batch."""
+    learnt = _setting(module, 3, "affine", False) or _setting(module, 4, "track_running_stats", False)
+    return not learnt and len(x.dims) == int(module.kind[-2]) + 2
+
+
+def _layer_norm(module: Layer, x: Node, leaves: dict[str, Node]) -> Node:
+    count = len(shapes.ints(module.argument(0, "normalized_shape")))
+    result = normalized(x, count, module.argument(1, "eps", 1e-5))
+    if not _setting(module, 2, "elementwise_affine", True):
+        return result
+    result = pointwise("a * b", result, _parameter(module, "weight", leaves))
+    return (
+        pointwise("a + b", result, _parameter(module, "bias", leaves)) if _setting(module, 3, "bias", True) else result
+    )
+
+
+def _rms_norm(module: Layer, x: Node, leaves: dict[str, Node]) -> Node:
+    count = len(shapes.ints(module.argument(0, "normalized_shape")))
+    eps = module.argument(1, "eps", None)
+    result = normalized(x, count, eps if eps is not None else 2.0**-23, centred=False)
+    if not _setting(module, 2, "elementwise_affine", True):
+        return result
+    return pointwise("a * b", result, _parameter(module, "weight", leaves))
+
+
+def _group_norm(module: Layer, x: Node, leaves: dict[str, Node]) -> Node:
+    """Rows are a sample's groups: channels and places of each are the trailing axes of a view."""
+    (groups,), channels = shapes.ints(module.argument(0, "num_groups")), x.dims[1]
+    inner = math.prod(x.dims[2:])
+    viewed = (x.dims[0], groups, channels // groups, inner)
+    result = normalized(reshaped(x, viewed), 2, module.argument(2, "eps", 1e-5))
+    if _setting(module, 3, "affine", True):
+        for name, expression in (("weight", "a * b"), ("bias", "a + b")):
+            leaf = reshaped(_parameter(module, name, leaves), (groups, channels // groups, 1))
+            result = pointwise(expression, result, leaf)
+    return reshaped(result, x.dims)
+
+
+def _parameter(module: Layer, name: str, leaves: dict[str, Node]) -> Node:
+    text = f"{module.name}.{name}"
+    return leaves.setdefault(text, Node("parameter", shapes.attribute_dims(module, name), text=text))
+
+
+def _pooled(module: Layer, x: Node) -> tuple[int, ...]:
+    average = module.kind.startswith("Avg")
+    names = ("kernel_size", "stride", "padding", *(() if average else ("dilation", "return_indices")), "ceil_mode")
+    given = {**dict(zip(names, module.args, strict=False)), **module.kwargs}
+    if given.get("return_indices") or given.get("ceil_mode") or not module.kind.startswith(("Avg", "Max")):
+        raise UnsuitableError(f"expected plain windows in {module.name}")
+    rank = int(module.kind[-2])
+    if len(x.dims) != rank + 2:
+        raise UnsuitableError(f"expected a batch of maps in {module.name}(...), got {x.dims}")
+    return shapes.windows(x.dims, given)
+
+
+def _triplet(module: Layer, args: Sequence[Value]) -> Value:
+    """`nn.TripletMarginLoss` with its defaults: the mean of max(|a - p| - |a - n| + margin, 0)."""
+    margin, eps = module.argument(0, "margin", 1.0), module.kwargs.get("eps", 1e-6)
+    if len(module.args) > 1 or set(module.kwargs) - {"margin", "eps"} or len(args) != 3:
+        raise UnsuitableError(f"expected a margin alone in {module.name}")
+    lengths = [
+        calls.call("vector_norm", "", (pointwise("a - b + c", args[0], other, eps),), {"dim": -1}) for other in args[1:]
+    ]
+    loss = pointwise("max(a - b + c, 0.0)", *lengths, margin)
+    return calls.call("mean", "torch.mean", (loss,), {})

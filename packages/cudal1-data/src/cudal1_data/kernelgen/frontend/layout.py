@@ -1,0 +1,97 @@
+"""Tensors seen in another layout: axes in another order, or a long axis as two.
+
+Only leaves change, and kernels read those in place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from cudal1_data.kernelgen.ir import Dims, Node, contiguous, walk
+from cudal1_data.kernelgen.sizes import host_text
+
+_LAYOUT = re.compile(r"\{0\}\.(reshape|contiguous|permute|unsqueeze)\(")
+"""Calls that compute nothing, so that two of them on one tensor are one."""
+
+
+def moved(node: Node, order: tuple[int, ...]) -> Node:
+    """Return a tensor with its axes in another order; operators between it and its leaves are written anew.
+
+    Args:
+        node: The tensor.
+        order: Of each new axis which old one it is.
+    """
+
+    def leaf(one: Node) -> Node:
+        padded = (1,) * (len(order) - len(one.dims)) + one.dims
+        dims = tuple(padded[place] for place in order)
+        if one.kind == "opaque" and one.text.startswith("{0}.reshape(") and one.operands[0].dims == dims:
+            return one.operands[0]  # a reduction of the moved tensor: only axes of size 1 are moved
+        if [place for place in order if padded[place] != 1] == [
+            place for place, size in enumerate(padded) if size != 1
+        ]:
+            return one if dims == one.dims else reshaped(one, dims)
+        whole = contiguous(padded)
+        view = f".reshape({_listed(padded)})" if padded != one.dims else ""
+        text = f"{{0}}.contiguous(){view}.permute({_listed(order)})"
+        strides = tuple(whole[place] for place in order)
+        return Node("opaque", dims, text=text, operands=(one,), dtype=one.dtype, strides=strides)
+
+    return _rewritten(node, leaf, lambda dims: tuple(_padded(dims, len(order))[place] for place in order))
+
+
+def split(node: Node, parts: int) -> Node:
+    """Return a tensor whose last axis is seen as `parts` parts; operators above its leaves are written anew."""
+
+    def changed(dims: Dims) -> Dims:
+        if not dims:
+            return dims
+        return (*dims[:-1], 1, 1) if dims[-1] == 1 else (*dims[:-1], parts, dims[-1] // parts)
+
+    return _rewritten(node, lambda one: reshaped(one, changed(one.dims)) if one.dims else one, changed)
+
+
+def reshaped(node: Node, dims: Dims) -> Node:
+    """Return the tensor with another shape; itself where it has that."""
+    if dims == node.dims:
+        return node
+    return Node("opaque", dims, text=f"{{0}}.reshape({_listed(dims) or '()'})", operands=(node,), dtype=node.dtype)
+
+
+def _rewritten(node: Node, leaf: Callable[[Node], Node], changed: Callable[[Dims], Dims]) -> Node:
+    known: dict[int, Node] = {}
+    for one in walk(node):
+        if one.kind == "pointwise":
+            operands = tuple(known[id(each)] for each in one.operands)
+            known[id(one)] = replace(one, dims=changed(one.dims), operands=operands)
+        else:
+            known[id(one)] = leaf(one)
+    return known[id(node)]
+
+
+def merged(roots: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Return the graph with one node for operators that compute the same; one with loops as it is."""
+    order = walk(*roots)
+    if any(one.kind == "loop" for one in order):
+        return roots
+    known: dict[int, Node] = {}
+    first: dict[object, Node] = {}
+    for one in order:
+        operands = tuple(known[id(each)] for each in one.operands)
+        same = all(old is new for old, new in zip(one.operands, operands, strict=True))
+        new = one if same else replace(one, operands=operands)
+        if one.fusable or (one.kind == "opaque" and _LAYOUT.match(one.text)):
+            facts = (one.kind, one.dims, one.text, one.expression, one.how, one.trailing, one.keepdim, one.dtype)
+            new = first.setdefault((facts, one.strides, one.pace, tuple(map(id, operands))), new)
+        known[id(one)] = new
+    return tuple(known[id(root)] for root in roots)
+
+
+def _padded(dims: Dims, count: int) -> Dims:
+    return (1,) * (count - len(dims)) + dims
+
+
+def _listed(sizes: Dims) -> str:
+    return ", ".join(map(host_text, sizes))

@@ -1,0 +1,196 @@
+"""Sizes that know how a reference writes them, so that programs can write them the same way."""
+
+from __future__ import annotations
+
+import re
+
+_LONGEST = 32
+"""Characters of a name that is made of an expression, at most."""
+RESERVED = frozenset(
+    {"BLOCK", "BLOCK_ROWS", "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP", "THREADS", "CUDA", "NULL", "INFINITY", "NAN"}
+)
+"""Names that kernels give to something themselves."""
+
+
+class Size(int):
+    """An integer with two texts: an expression of the reference's constants for Python, and one for kernels.
+
+    Arithmetic with other integers keeps both. `str` and f-strings give the kernels' text, in parentheses where it has
+    operators; `repr` gives the number. A kernel's names are the constants' in capitals.
+
+    >>> names = {}
+    >>> b, width = Size(4, "batch", "BATCH", names), Size(6, "width", "WIDTH", names)
+    >>> area = b * width * 3
+    >>> int(area), area.host, f"{area}", (area // width).host, (width - b + 1).host
+    (72, 'batch * width * 3', '(BATCH * WIDTH * 3)', 'batch * 3', 'width - batch + 1')
+    """
+
+    host: str
+    """The expression in Python, without parentheses around it."""
+    kernel: str
+    """The expression in a kernel, without parentheses around it."""
+    names: dict[str, str]
+    """By name in kernels what Python calls it; one for all sizes of a reference."""
+
+    def __new__(cls, value: int, host: str, kernel: str, names: dict[str, str]) -> Size:
+        """Make a size.
+
+        Args:
+            value: The number.
+            host: Its expression in Python.
+            kernel: Its expression in kernels.
+            names: The table of names; a new one is entered.
+        """
+        self = super().__new__(cls, value)
+        self.host, self.kernel, self.names = host, kernel, names
+        if kernel.isidentifier():
+            names.setdefault(kernel, host)
+        return self
+
+    def __str__(self) -> str:
+        return self.kernel if re.fullmatch(r"\w+", self.kernel) else f"({self.kernel})"
+
+    def __format__(self, spec: str) -> str:
+        return str(self) if not spec else format(int(self), spec)
+
+    def __repr__(self) -> str:
+        return int.__repr__(self)
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)
+
+    def __pow__(self, other: float, mod: None = None) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
+        value = int(self) ** other
+        roots = {0.5: f"{self} ** 0.5", -0.5: f"1.0 / {self} ** 0.5"}
+        return Ratio(value, roots[other]) if other in roots else value
+
+    def __mul__(self, other: object) -> int:
+        return _product(self, other) if isinstance(other, int) else NotImplemented
+
+    def __rmul__(self, other: object) -> int:
+        return _product(other, self) if isinstance(other, int) else NotImplemented
+
+    def __add__(self, other: object) -> int:
+        return _sum(self, other, "+") if isinstance(other, int) else NotImplemented
+
+    def __radd__(self, other: object) -> int:
+        return _sum(other, self, "+") if isinstance(other, int) else NotImplemented
+
+    def __sub__(self, other: object) -> int:
+        return _sum(self, other, "-") if isinstance(other, int) else NotImplemented
+
+    def __rsub__(self, other: object) -> int:
+        return _sum(other, self, "-") if isinstance(other, int) else NotImplemented
+
+    def __floordiv__(self, other: object) -> int:
+        return _quotient(self, other) if isinstance(other, int) else NotImplemented
+
+
+class Ratio(float):
+    """A number that is made of a size: 1.0 / COLS, WIDTH ** 0.5."""
+
+    kernel: str
+    """The expression in a kernel."""
+
+    def __new__(cls, value: float, kernel: str) -> Ratio:
+        """Make a ratio of its value and its expression in kernels."""
+        self = super().__new__(cls, value)
+        self.kernel = kernel
+        return self
+
+
+def inverse(size: int) -> float:
+    """Return 1 over a size, written so in kernels."""
+    return Ratio(1.0 / size, f"1.0 / {size}")
+
+
+def host_text(value: int) -> str:
+    """Return how Python writes a size.
+
+    >>> host_text(7)
+    '7'
+    """
+    return value.host if isinstance(value, Size) else str(value)
+
+
+def tuple_text(sizes: tuple[int, ...]) -> str:
+    """Return how Python writes a shape.
+
+    >>> tuple_text((7, 3)), tuple_text((7,))
+    ('(7, 3)', '(7,)')
+    """
+    inner = ", ".join(map(host_text, sizes))
+    return f"({inner},)" if len(sizes) == 1 else f"({inner})"
+
+
+def named(value: int, name: str, names: dict[str, str]) -> Size:
+    """Return a constant of a reference as a size; its name in kernels is the one in capitals."""
+    kernel = name.upper()
+    while kernel in RESERVED or names.get(kernel, name) != name:
+        kernel += "_"
+    return Size(value, name, kernel, names)
+
+
+def used(text: str, names: dict[str, str]) -> dict[str, str]:
+    """Return those of a reference's sizes that a kernel's text names, with what Python calls them."""
+    words = set(re.findall(r"\b[A-Z]\w*\b", text))
+    return {name: host for name, host in names.items() if name in words}
+
+
+def in_python(text: str, names: dict[str, str]) -> str:
+    """Return a text in which kernels' names of sizes are replaced by Python's."""
+    return re.sub(r"\b[A-Z]\w*\b", lambda word: _bracketed(names.get(word[0], word[0])), text)
+
+
+def _table(*values: int) -> dict[str, str]:
+    return next(one.names for one in values if isinstance(one, Size))
+
+
+def _texts(value: int) -> tuple[str, str]:
+    return (value.host, value.kernel) if isinstance(value, Size) else (str(value), str(value))
+
+
+def _bracketed(text: str) -> str:
+    return text if re.fullmatch(r"\w+", text) else f"({text})"
+
+
+def _product(left: int, right: int) -> int:
+    value = int(left) * int(right)
+    if int(left) == 1 or int(right) == 1:
+        return right if int(left) == 1 else left
+    if value == 0:
+        return 0
+    host, kernel = (" * ".join(map(_factor, pair)) for pair in zip(_texts(left), _texts(right), strict=True))
+    return Size(value, host, kernel, _table(left, right))
+
+
+def _factor(text: str) -> str:
+    return text if re.fullmatch(r"[\w*. ]+", text) else f"({text})"
+
+
+def _sum(left: int, right: int, sign: str) -> int:
+    value = int(left) + int(right) if sign == "+" else int(left) - int(right)
+    if int(right) == 0 or (int(left) == 0 and sign == "+"):
+        return left if int(right) == 0 else right
+    if value <= 0:
+        return value
+    pairs = zip(_texts(left), _texts(right), strict=True)
+    host, kernel = (f"{one} {sign} {other if sign == '+' else _factor(other)}" for one, other in pairs)
+    return Size(value, host, kernel, _table(left, right))
+
+
+def _quotient(left: Size, right: int) -> int:
+    if int(right) == 1:
+        return left
+    value, table = int(left) // int(right), _table(left, right)
+    pairs = [one.split(" * ") for one in (left.host, left.kernel)]
+    if all(other in parts and "(" not in "".join(parts) for parts, other in zip(pairs, _texts(right), strict=True)):
+        for parts, other in zip(pairs, _texts(right), strict=True):
+            parts.remove(other)
+        host, kernel = (" * ".join(parts) or "1" for parts in pairs)
+        return Size(value, host, kernel, table)
+    host = f"{_bracketed(left.host)} // {_bracketed(_texts(right)[0])}"
+    name = re.sub(r"\W+", "_", host.replace("//", "over")).strip("_").upper()
+    if len(name) > _LONGEST or not name[0].isalpha() or table.get(name, host) != host:
+        return value
+    return Size(value, host, name, table)

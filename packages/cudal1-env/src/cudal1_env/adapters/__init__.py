@@ -1,0 +1,41 @@
+"""Plain modules by which other projects' trainers and benchmarks get verdicts.
+
+| module | for |
+| --- | --- |
+| `trl` | TRL's `GRPOTrainer`: a reward function, and an environment with a tool |
+| `verifiers` | the taskset of verifiers (v1) |
+| `kernelbench` | KernelBench: in place of `eval_kernel_against_ref`, and files that its analysis reads |
+
+Each takes an `Evaluator`: this machine's judge, or `RemoteEvaluator(url)`. None adds a dependency to this package.
+"""
+
+from __future__ import annotations
+
+from cudal1_data import Task
+
+from cudal1_env.hardware import resolve_device
+from cudal1_env.local import LocalEvaluator
+from cudal1_env.remote import RemoteEvaluator
+
+_evaluators: dict[str, LocalEvaluator | RemoteEvaluator] = {}
+
+PROMPT = """\
+Write a faster version of this PyTorch program: a class `ModelNew` with the constructor and the `forward` of `Model`, \
+the same results and the same names of parameters and buffers. You may write CUDA, Triton or PyTorch. Answer with the \
+whole program in one ```python block.
+
+```python
+{reference}```
+"""
+
+
+def prompt_of(task: Task) -> str:
+    """Return a plain prompt for a task; write your own where the policy needs another."""
+    return PROMPT.format(reference=task.source if task.source.endswith("\n") else f"{task.source}\n")
+
+
+def shared_evaluator(url: str) -> LocalEvaluator | RemoteEvaluator:
+    """Return this process's evaluator for the URL of a service, or for this machine where it is empty."""
+    if url not in _evaluators:
+        _evaluators[url] = RemoteEvaluator(url) if url else LocalEvaluator(resolve_device("auto"))
+    return _evaluators[url]

@@ -1,0 +1,90 @@
+"""What programs are compiled with: each tool's version, as text that differs where a build would."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from cudal1_worker import compilers
+
+_TIMEOUT_S = 20.0
+_PACKAGES = ("torch", "triton", "ninja", "setuptools", "cudal1-env")
+
+
+@functools.cache
+def _said(*command: str) -> str:
+    """What a tool says of itself; where it is not there, that."""
+    path = shutil.which(command[0])
+    if path is None:
+        return f"{command[0]}: none"
+    try:
+        done = subprocess.run([path, *command[1:]], stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return f"{path}: silent"
+    return f"{path}: {done.stdout.decode('utf-8', 'replace').strip()}"
+
+
+def _version(package: str) -> str:
+    try:
+        return f"{package} {importlib.metadata.version(package)}"
+    except importlib.metadata.PackageNotFoundError:
+        return f"{package}: none"
+
+
+def _headers() -> str:
+    """Where torch's headers are, and from when: ninja builds again what is older than a header."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return "torch: none"
+    header = Path(found.origin).parent / "include" / "torch" / "extension.h"
+    return f"{header} {header.stat().st_mtime_ns if header.exists() else 'none'}"
+
+
+def _scripts() -> str:
+    """Hash of the judge's own part in compilations."""
+    whole = hashlib.sha256()
+    for path in sorted(Path(compilers.FOLDER).rglob("*")):
+        if path.is_file() and path.suffix != ".pyc":
+            whole.update(f"{path.relative_to(compilers.FOLDER)}\0".encode() + path.read_bytes())
+    return whole.hexdigest()
+
+
+def cpu_features() -> str:
+    """The CPU and what it can do: `-march=native` follows that."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    named = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)
+    return " ".join(value.strip() for name, value in named.items() if name.strip() in ("model name", "flags"))
+
+
+def toolchain(environment: Mapping[str, str]) -> str:
+    """Describe what compiles programs.
+
+    Args:
+        environment: Of the workers: it may name compilers.
+    """
+    home = environment.get("CUDA_HOME") or environment.get("CUDA_PATH")
+    nvcc = os.path.join(home, "bin", "nvcc") if home else "nvcc"
+    parts = [
+        sys.version,
+        platform.platform(),
+        _headers(),
+        _scripts(),
+        *(_version(package) for package in _PACKAGES),
+        *(_said(environment.get(name, default), "--version") for name, default in (("CC", "cc"), ("CXX", "c++"))),
+        _said(nvcc, "--version"),
+        _said("ld", "--version"),
+        _said("ninja", "--version"),
+    ]
+    return "\n".join(parts)

@@ -1,0 +1,96 @@
+"""Programs known for a task before any policy has answered, measured so that prompts have exemplars to show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+
+from cudal1_data import Task, usable_variants
+from cudal1_data.corpus.build import build
+from cudal1_data.hashes import digest
+from cudal1_data.techniques import Backend
+
+from cudal1_env.archive import Archive
+from cudal1_env.exemplars import BUCKET_WIDTH, bucket_of, distinct, scored
+from cudal1_env.records import Device
+
+BACKENDS: dict[Device, tuple[Backend, ...]] = {"cpu": ("pytorch",), "cuda": ("pytorch", "triton", "cuda-nvrtc")}
+"""Backends of programs that templates write for seeds. An inline extension would take most of a minute to build."""
+
+
+@dataclass(frozen=True)
+class Seeding:
+    """How many programs of a task are measured before a policy's first answer."""
+
+    programs: int = 6
+    """Correct programs that are wanted for each task; 0 seeds nothing."""
+    buckets: int = 3
+    """Score buckets that they are to fill."""
+    width: float = BUCKET_WIDTH
+    """Width of a bucket, as a speedup."""
+    most: int = 12
+    """Programs that are measured for a task at most, correct or not."""
+
+    def missing(self, speedups: Sequence[float]) -> int:
+        """Return how many more programs are wanted beside those with these speedups.
+
+        >>> Seeding(programs=3, buckets=2).missing([1.0]), Seeding(programs=3, buckets=2).missing([1.0] * 3)
+        (2, 1)
+        """
+        filled = {bucket_of(speedup, self.width) for speedup in speedups}
+        return max(self.programs - len(speedups), self.buckets - len(filled), 0) if self.programs else 0
+
+
+def known_programs(task: Task, device: Device, have: Set[str], *, most: int = 12) -> list[str]:
+    """Return programs that are known for a task, each once: its own variants, then what templates write.
+
+    Args:
+        task: The task.
+        device: Where they are to run.
+        have: What the machine has (`compiler`, ...), see `usable_variants`.
+        most: How many at most.
+    """
+    sources = [variant.source for variant in usable_variants(task, device, have)]
+    backends: list[Backend] = [name for name in BACKENDS[device] if name != "triton" or "triton" in have]
+    pairs = build([task], per_task=most, backends=backends)
+    sources += [pair.source for pair in pairs if device == "cuda" or not pair.needs_gpu]
+    return list(dict.fromkeys(sources))[:most]
+
+
+def seed_archive(
+    tasks: Sequence[Task],
+    archive: Archive,
+    measure: Callable[[list[tuple[Task, str]]], object],
+    *,
+    device: Device,
+    have: Set[str],
+    seeding: Seeding,
+) -> None:
+    """Measure known programs of tasks until the archive has enough of each task, or nothing more is known.
+
+    What the archive already holds counts, and is not measured again: to call this twice changes nothing.
+
+    Args:
+        tasks: The tasks.
+        archive: Where their programs are kept.
+        measure: Judges programs and adds the verdicts to the archive.
+        device: Where programs run.
+        have: What the machine has, see `known_programs`.
+        seeding: How many are enough.
+    """
+    seeded = tasks if seeding.programs else ()
+    left = {task.id: known_programs(task, device, have, most=seeding.most) for task in seeded}
+    while True:
+        jobs: list[tuple[Task, str]] = []
+        for task in seeded:
+            evaluations = [
+                one for one in archive.variants(task.id, correct_only=False) if one.task_source == task.source
+            ]
+            measured = {one.source_sha256 for one in evaluations if one.precision != "correct"}
+            queue = [source for source in left[task.id] if digest(source) not in measured]
+            wanted = seeding.missing([one.speedup for one in distinct(scored(evaluations))])
+            jobs += [(task, source) for source in queue[:wanted]]
+            left[task.id] = queue[wanted:]
+        if not jobs:
+            return
+        measure(jobs)

@@ -1,0 +1,317 @@
+"""A service's client: an `Evaluator` that asks `cudal1-env serve`, with nothing but the standard library."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import os
+import random
+import threading
+import time
+import urllib.parse
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from cudal1_data import Task
+from cudal1_data.hashes import digest
+from pydantic import ValidationError
+
+from cudal1_env.errors import MachineError, SettingsError, TaskError
+from cudal1_env.records import PROTOCOL_VERSION, Device, Evaluation, Precision
+from cudal1_env.wire import MAX_JOBS, About, Order, Orders, Outcome, Outcomes, Refusal
+
+TOKEN = "CUDAL1_TOKEN"
+"""Environment variable with the token."""
+_POLL_S = 20.0
+_MARGIN_S = 30.0
+"""How much longer than it may wait a service may take to answer."""
+_TRIES = 3
+"""How often a job is posted whose judge broke."""
+_MAX_PAUSE_S = 30.0
+
+
+class RemoteEvaluator:
+    """An `Evaluator` whose judges are behind a URL.
+
+    Verdicts are waited for as long as the service says that they are on their way. Each program that is asked for again
+    is drawn again, as with a local judge; the record's `ordinal` says so. What the network or the service loses is
+    posted again, which draws nothing.
+
+    Args:
+        url: Of the service, such as `http://127.0.0.1:8011`.
+        token: Of its token file; None takes the environment variable `CUDAL1_TOKEN`, where it is set.
+        salt: Draws verdicts; None takes a new one. With the salt of an earlier evaluator the same calls return the
+            same records.
+        patience_s: How long the service may be away or out of order.
+
+    Raises:
+        SettingsError: The URL is none.
+    """
+
+    def __init__(
+        self, url: str, *, token: str | None = None, salt: str | None = None, patience_s: float = 600.0
+    ) -> None:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise SettingsError(f"{url!r} is no URL of a service; write it as http://HOST:PORT")
+        self.url = url.rstrip("/")
+        self._parts = parts
+        self._token = os.environ.get(TOKEN, "") if token is None else token
+        self._salt = uuid.uuid4().hex if salt is None else salt
+        self._patience_s = patience_s
+        self._drawn: Counter[tuple[str, str, str, str]] = Counter()
+        self._commitments: set[str] = set()
+        self._lock = threading.Lock()
+        self._idle: list[http.client.HTTPConnection] = []
+        """Open connections that nobody uses."""
+        self._known: About | None = None
+
+    @property
+    def about(self) -> About:
+        """What the service says of itself; asked once.
+
+        Raises:
+            MachineError: It cannot be reached, or is out of order.
+            SettingsError: It speaks another protocol, or refuses the token.
+        """
+        if self._known is None:
+            about = About.model_validate_json(self._ask("GET", "/health", None, 0.0))
+            if about.protocol != PROTOCOL_VERSION:
+                raise SettingsError(
+                    f"{self.url} judges by protocol {about.protocol} and this client by {PROTOCOL_VERSION}; their "
+                    "records are never compared: install the same version of cudal1-env on both sides"
+                )
+            self._known = about
+        return self._known
+
+    @property
+    def device(self) -> Device:
+        """Kind of device on which the service judges."""
+        return self.about.device
+
+    def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
+        """Judge one candidate; see `Evaluator`."""
+        return self.evaluate_many([(task, source)], precision=precision)[0]
+
+    def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
+        """Judge many candidates; see `Evaluator`."""
+        found: dict[int, Evaluation] = {}
+
+        def done(index: int, outcome: Evaluation | TaskError) -> None:
+            if isinstance(outcome, TaskError):
+                raise outcome
+            found[index] = outcome
+
+        self.evaluate_each(jobs, done, precision=precision)
+        return [found[index] for index in range(len(jobs))]
+
+    def evaluate_each(
+        self,
+        jobs: Sequence[tuple[Task, str]],
+        done: Callable[[int, Evaluation | TaskError], None],
+        *,
+        precision: Precision = "training",
+    ) -> None:
+        """Judge many candidates and tell each outcome; see `EachEvaluator`.
+
+        Raises:
+            MachineError: The service is away or out of order for longer than `patience_s`, or a job's judge broke again
+                and again.
+            SettingsError: The service refuses these jobs, or the token.
+        """
+        orders = [self._order(task, source, precision) for task, source in jobs]
+        parts = list(self._parts_of(orders))
+        faults: Counter[int] = Counter()
+        # All are posted before any is waited for: a judge's batch is made of what is there.
+        wait_s = 0.0 if len(parts) > 1 else _POLL_S
+        while parts:
+            left: list[list[int]] = []
+            for number, part in enumerate(parts):
+                reply = self._post(Orders(jobs=tuple(orders[index] for index in part), wait_s=wait_s))
+                pending: list[int] = []
+                for index, outcome in zip(part, reply.outcomes, strict=True):
+                    if outcome.kind in ("pending", "broken"):
+                        pending.append(index)
+                    if outcome.kind == "broken":
+                        faults[index] += 1
+                        self._check_tries(faults[index], outcome)
+                    elif outcome.kind == "refused":
+                        done(index, TaskError(outcome.message))
+                    elif outcome.record is not None:
+                        done(index, self._received(outcome.record))
+                if any(faults[index] for index in pending):
+                    time.sleep(_pause_s(max(faults[index] for index in pending)))
+                left += [pending] if pending else []
+                if pending and wait_s:
+                    left += parts[number + 1 :]
+                    break
+            parts, wait_s = left, _POLL_S
+
+    def compare(self, task: Task, evaluation: Evaluation) -> Evaluation:
+        """Return a record as it is: the service's own settings say which baselines it measures."""
+        return evaluation
+
+    def retire(self) -> dict[str, str]:
+        """Return those seeds (hex) of this evaluator's verdicts that the service has disclosed, by commitment.
+
+        Others use the service's seeds, so this retires none.
+        """
+        with self._lock:
+            asked = sorted(self._commitments)
+        found: dict[str, str] = {}
+        for start in range(0, len(asked), 1024):
+            body = json.dumps({"commitments": asked[start : start + 1024]}).encode()
+            found |= json.loads(self._ask("POST", "/v1/seeds", body, 0.0))
+        return found
+
+    def close(self) -> None:
+        """Close the connections; the service goes on."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    # --- jobs --------------------------------------------------------------------------------------------------
+
+    def _order(self, task: Task, source: str, precision: Precision) -> Order:
+        program = source.encode("utf-8", "replace").decode()  # UTF-8 holds no lone surrogates
+        reference_sha256 = digest(task.source)
+        with self._lock:
+            asked = task.id, reference_sha256, digest(program), precision
+            self._drawn[asked] += 1
+            salt = f"{self._salt}/{self._drawn[asked]}"
+        return Order(
+            task=task.id,
+            reference_sha256=reference_sha256,
+            reference=task.source if self.about.allow_tasks else None,
+            program=program,
+            precision=precision,
+            salt=salt,
+        )
+
+    def _parts_of(self, orders: Sequence[Order]) -> Iterator[list[int]]:
+        """Divide jobs into requests that the service takes."""
+        limit = self.about.max_body_bytes - 1024
+        part: list[int] = []
+        size = 0
+        for index, order in enumerate(orders):
+            own = len(order.model_dump_json()) * 4  # no character takes more bytes
+            own = own if own <= limit else len(order.model_dump_json().encode())
+            if own > limit:
+                raise SettingsError(
+                    f"{order.task}: a job of {own} bytes is longer than {self.url} takes ({limit}); send shorter "
+                    "programs, or serve with a larger --max-body-bytes"
+                )
+            if part and (len(part) == MAX_JOBS or size + own > limit):
+                yield part
+                part, size = [], 0
+            part.append(index)
+            size += own + 1
+        if part:
+            yield part
+
+    def _received(self, record: Evaluation) -> Evaluation:
+        model = self.about.model
+        if record.machine is not None and record.machine.name != model:
+            raise SettingsError(
+                f"{self.url} judged on {record.machine.name} and before on {model}; verdicts of different models are "
+                "never compared: begin anew"
+            )
+        if record.seed_commitment is not None:
+            with self._lock:
+                self._commitments.add(record.seed_commitment)
+        return record
+
+    def _check_tries(self, faults: int, outcome: Outcome) -> None:
+        if faults >= _TRIES:
+            raise MachineError(f"{self.url} broke {faults} times while it judged one program: {outcome.message}")
+
+    def _post(self, orders: Orders) -> Outcomes:
+        body = orders.model_dump_json(exclude_none=True).encode()
+        return Outcomes.model_validate_json(self._ask("POST", "/v1/verdicts", body, orders.wait_s))
+
+    # --- HTTP --------------------------------------------------------------------------------------------------
+
+    def _ask(self, method: str, path: str, body: bytes | None, wait_s: float) -> bytes:
+        """Return the body of a reply; ask again while the service is away or busy.
+
+        Raises:
+            MachineError: It stays so for longer than `patience_s`.
+            SettingsError: It refuses.
+        """
+        asked_since = time.monotonic()
+        for attempt in itertools.count(1):
+            pause_s = _pause_s(attempt)
+            try:
+                status, retry_after, text = self._once(method, path, body, wait_s + _MARGIN_S)
+            except (OSError, http.client.HTTPException) as error:
+                problem = f"{type(error).__name__}: {error}"
+            else:
+                if status in (200, 202) or (status == 503 and path == "/v1/verdicts" and _has_outcomes(text)):
+                    return text
+                message = _message(text)
+                if status < 500 and status not in (408, 429):
+                    raise SettingsError(f"{self.url} refuses (status {status}): {message}{self._hint(status)}")
+                problem = f"status {status}: {message}"
+                pause_s = max(pause_s, retry_after) if status == 429 else pause_s
+                if status == 429:  # it works; its queue is full
+                    asked_since = time.monotonic()
+            if time.monotonic() + pause_s - asked_since > self._patience_s:
+                raise MachineError(f"{self.url} gave no verdict for {self._patience_s:.0f} s: {problem}")
+            time.sleep(pause_s)
+        raise AssertionError("the count does not end")
+
+    def _once(self, method: str, path: str, body: bytes | None, timeout_s: float) -> tuple[int, float, bytes]:
+        with self._lock:
+            connection = self._idle.pop() if self._idle else self._connection()
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        try:
+            connection.timeout = timeout_s
+            if connection.sock is not None:
+                connection.sock.settimeout(timeout_s)
+            connection.request(method, self._parts.path.rstrip("/") + path, body, headers)
+            reply = connection.getresponse()
+            text = reply.read()
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            self._idle.append(connection)
+        retry_after = reply.headers.get("Retry-After", "0")
+        return reply.status, float(retry_after) if retry_after.isdecimal() else 0.0, text
+
+    def _connection(self) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
+        assert self._parts.hostname is not None
+        return kind(self._parts.hostname, self._parts.port)
+
+    def _hint(self, status: int) -> str:
+        return f"; set the environment variable {TOKEN}, or give token=" if status == 401 else ""
+
+
+def _pause_s(attempt: int) -> float:
+    """Return how long to wait before the next try: twice as long each time, and not all clients at once."""
+    return min(_MAX_PAUSE_S, 0.25 * 2.0 ** min(attempt, 10)) * random.uniform(0.5, 1.0)
+
+
+def _has_outcomes(text: bytes) -> bool:
+    return text.startswith(b'{"outcomes"')
+
+
+def _message(text: bytes) -> str:
+    try:
+        return Refusal.model_validate_json(text).message
+    except ValidationError:
+        return text[:200].decode("utf-8", "replace")

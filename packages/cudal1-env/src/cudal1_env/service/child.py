@@ -1,0 +1,65 @@
+"""A judge's process: `python -m cudal1_env.service.child DESCRIPTOR`; see `process.py` for the other side."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+from cudal1_env.errors import EnvError, MachineError, TaskError
+from cudal1_env.judge.batch import PooledJudge
+from cudal1_env.records import Evaluation
+from cudal1_env.service.process import Begin
+from cudal1_env.service.slot import JudgeFacts
+
+
+def main(descriptor: int) -> None:
+    """Judge what the service sends until it sends None."""
+    os.set_inheritable(descriptor, False)
+    connection = Connection(descriptor)
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(connection, inbox), daemon=True).start()
+    begin: Begin = inbox.get()
+    try:
+        judge = PooledJudge(begin.settings)
+    except EnvError as error:
+        connection.send(MachineError(str(error)))
+        return
+    with judge:
+        for audit in begin.audits:
+            judge.learn(audit)
+        connection.send(JudgeFacts(judge.device.name, judge.device.model))
+        while (batch := inbox.get()) is not None:
+            jobs, precision = batch
+
+            def done(index: int, outcome: Evaluation | TaskError) -> None:
+                connection.send((index, str(outcome) if isinstance(outcome, TaskError) else outcome))
+
+            try:
+                judge.evaluate_each(jobs, done, precision=precision)
+            except MachineError as error:
+                connection.send(MachineError(str(error)))
+                return
+            connection.send(None)
+            connection.send(judge.take_disclosed())
+
+
+def _read(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
+    """Fill the inbox; die with the service, whatever the judge is at."""
+    while True:
+        try:
+            message = connection.recv()
+        except (EOFError, OSError):
+            os.kill(os.getpid(), signal.SIGKILL)
+            return
+        inbox.put(message)
+        if message is None:
+            return
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,209 @@
+"""Judges on a Ray cluster: an actor for each GPU, restarted and retried by Ray, and no queue of our own."""
+
+# pyright: basic, reportMissingImports=false
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cudal1_data import Task
+
+from cudal1_env.errors import EnvError, MachineError, SettingsError, TaskError
+from cudal1_env.gate import AuditReport
+from cudal1_env.judge.settings import JudgeSettings
+from cudal1_env.records import Evaluation, Precision
+from cudal1_env.service.slot import JudgeFacts, Slot
+
+_TOGETHER = 8
+"""Most jobs of one task in one call of an actor."""
+_RESTARTS = 20
+"""How often Ray starts an actor that died again."""
+_RETRIES = 2
+"""How often Ray repeats the call during which an actor died: the jobs of that call are judged anew."""
+
+Answers = tuple[list[Evaluation | str], dict[str, str]]
+"""For each job the verdict or why its task is refused; and seeds that were retired, by commitment."""
+
+
+class Actor:
+    """A judge within a Ray actor. Ray gives it a GPU of its own (`CUDA_VISIBLE_DEVICES`)."""
+
+    def __init__(self, settings: JudgeSettings, audits: Sequence[AuditReport]) -> None:
+        from cudal1_env.judge.batch import PooledJudge
+
+        self._judge = PooledJudge(settings)
+        for audit in audits:
+            self._judge.learn(audit)
+
+    def facts(self) -> JudgeFacts:
+        """Return what it judges on."""
+        return JudgeFacts(self._judge.device.name, self._judge.device.model)
+
+    def judge(self, jobs: list[tuple[Task, str]], precision: Precision) -> Answers:
+        """Judge jobs of one task."""
+        found: dict[int, Evaluation | str] = {}
+
+        def done(index: int, outcome: Evaluation | TaskError) -> None:
+            found[index] = str(outcome) if isinstance(outcome, TaskError) else outcome
+
+        try:
+            self._judge.evaluate_each(jobs, done, precision=precision)
+        except MachineError as error:
+            raise MachineError(str(error)) from None  # as Ray can send it
+        return [found[index] for index in range(len(jobs))], self._judge.take_disclosed()
+
+    def close(self) -> None:
+        """Stop the judge."""
+        self._judge.close()
+
+
+class RayJudges:
+    """An `Evaluator` whose judges are Ray actors; several threads may use it at once.
+
+    Jobs of one task go to the actor with the fewest calls under way; each actor's calls wait in Ray's own queue.
+    An actor that dies is started again, and its call repeated, by Ray.
+
+    Args:
+        settings: Of each judge.
+        judges: How many actors.
+        address: Of the cluster; `auto` finds it, `local` starts one here.
+        accelerator: GPU model as Ray names it (`H100`): only such GPUs are used.
+        audits: What is known of the tasks' inputs.
+        actor: What runs in an actor; another class than `Actor` in tests.
+
+    Raises:
+        SettingsError: Ray is not installed, or the actors have different models.
+        MachineError: The cluster cannot be reached, or an actor does not start.
+    """
+
+    def __init__(
+        self,
+        settings: JudgeSettings,
+        *,
+        judges: int,
+        address: str = "auto",
+        accelerator: str | None = None,
+        audits: Sequence[AuditReport] = (),
+        actor: type[Any] = Actor,
+    ) -> None:
+        try:
+            import ray
+        except ModuleNotFoundError as error:
+            raise SettingsError("Ray is not installed; install it with: pip install 'cudal1-env[ray]'") from error
+        self._ray = ray
+        self._calls: dict[int, int] = dict.fromkeys(range(judges), 0)
+        self._lock = threading.Lock()
+        self._seeds: dict[str, str] = {}
+        try:
+            if not ray.is_initialized():
+                ray.init(address=None if address == "local" else address, log_to_driver=False)
+            on_gpu = settings.device != "cpu"
+            remote = ray.remote(
+                num_gpus=1 if on_gpu else 0,
+                num_cpus=1,
+                accelerator_type=accelerator,
+                max_restarts=_RESTARTS,
+                max_task_retries=_RETRIES,
+                scheduling_strategy="DEFAULT" if on_gpu else "SPREAD",
+            )(actor)
+            self.actors = [remote.remote(settings, list(audits)) for _ in range(judges)]
+            found = ray.get([one.facts.remote() for one in self.actors])
+        except (ConnectionError, ray.exceptions.RayError) as error:
+            raise MachineError(f"the Ray cluster {address!r} does not start {judges} judges: {error}") from error
+        self.facts: JudgeFacts = found[0]
+        if len(models := {one.model for one in found}) > 1:
+            self.close()
+            named = ", ".join(sorted(models))
+            raise SettingsError(f"judges of one evaluator must have one GPU model, got {named}; name one accelerator")
+
+    def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
+        """Judge one candidate; see `Evaluator`."""
+        return self.evaluate_many([(task, source)], precision=precision)[0]
+
+    def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
+        """Judge many candidates; see `Evaluator`."""
+        found: dict[int, Evaluation] = {}
+
+        def done(index: int, outcome: Evaluation | TaskError) -> None:
+            if isinstance(outcome, TaskError):
+                raise outcome
+            found[index] = outcome
+
+        self.evaluate_each(jobs, done, precision=precision)
+        return [found[index] for index in range(len(jobs))]
+
+    def evaluate_each(
+        self,
+        jobs: Sequence[tuple[Task, str]],
+        done: Callable[[int, Evaluation | TaskError], None],
+        *,
+        precision: Precision = "training",
+    ) -> None:
+        """Judge many candidates and tell each outcome; see `EachEvaluator`."""
+        calls = {}
+        for part in _by_task(jobs):
+            actor = self._least_busy()
+            calls[self.actors[actor].judge.remote([jobs[index] for index in part], precision)] = actor, part
+        broken: EnvError | None = None
+        while calls:
+            (ready,), _ = self._ray.wait(list(calls), num_returns=1)
+            actor, part = calls.pop(ready)
+            with self._lock:
+                self._calls[actor] -= 1
+            try:
+                outcomes, seeds = self._ray.get(ready)
+            except (MachineError, self._ray.exceptions.RayError) as error:
+                broken = MachineError(f"a judge on Ray broke: {error}")
+                continue
+            with self._lock:
+                self._seeds |= seeds
+            for index, outcome in zip(part, outcomes, strict=True):
+                done(index, TaskError(outcome) if isinstance(outcome, str) else outcome)
+        if broken is not None:
+            raise broken
+
+    def take_disclosed(self) -> dict[str, str]:
+        """Return the seeds (hex) that were retired since the last call, by their commitments."""
+        with self._lock:
+            seeds, self._seeds = self._seeds, {}
+            return seeds
+
+    def slots(self) -> list[Slot]:
+        """Return a service's slots: as many as there are actors, all before the same scheduler."""
+        return [Slot(f"ray-{number}", lambda: _Shared(self)) for number in range(len(self.actors))]
+
+    def close(self) -> None:
+        """Stop the judges; the cluster goes on."""
+        self._ray.wait(stopped := [one.close.remote() for one in self.actors], num_returns=len(self.actors), timeout=60)
+        for one in self.actors:
+            self._ray.kill(one)
+        del stopped
+
+    def _least_busy(self) -> int:
+        with self._lock:
+            actor = min(self._calls, key=self._calls.__getitem__)
+            self._calls[actor] += 1
+            return actor
+
+
+class _Shared:
+    """The evaluator as one of a service's slots sees it: a slot that ends does not stop the others' judges."""
+
+    def __init__(self, judges: RayJudges) -> None:
+        self.facts = judges.facts
+        self.evaluate_each = judges.evaluate_each
+        self.take_disclosed = judges.take_disclosed
+
+    def close(self) -> None:
+        """Leave the actors to Ray."""
+
+
+def _by_task(jobs: Sequence[tuple[Task, str]]) -> list[list[int]]:
+    parts: dict[tuple[str, str], list[list[int]]] = {}
+    for index, (task, _) in enumerate(jobs):
+        of_task = parts.setdefault((task.id, task.source), [[]])
+        if len(of_task[-1]) == _TOGETHER:
+            of_task.append([])
+        of_task[-1].append(index)
+    return [part for of_task in parts.values() for part in of_task]

@@ -1,0 +1,61 @@
+"""The server: uvicorn, with a stop that finishes what judges have taken."""
+
+from __future__ import annotations
+
+import socket
+from types import FrameType
+
+import uvicorn
+
+from cudal1_env.errors import SettingsError
+from cudal1_env.service.app import AppOptions, create_app
+from cudal1_env.service.dispatch import Dispatcher
+
+
+class Server(uvicorn.Server):
+    """A uvicorn server that lets go of waiting jobs as soon as it is told to stop.
+
+    Args:
+        dispatcher: Not started yet.
+        options: What the service accepts.
+
+    Raises:
+        MachineError: No judge starts.
+        SettingsError: The judges have different models.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, options: AppOptions) -> None:
+        self.facts = dispatcher.start()
+        self._dispatcher = dispatcher
+        app = create_app(dispatcher, self.facts, options)
+        super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, timeout_keep_alive=65))
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop: jobs in the queue are answered with 503, those that judges have taken are finished.
+
+        Unlike uvicorn's own, it does not raise the signal again afterwards.
+        """
+        self._dispatcher.drain()
+        self.force_exit = self.should_exit  # the second time
+        self.should_exit = True
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open the service's address; port 0 takes a free one.
+
+    Raises:
+        SettingsError: It is taken, or not this machine's.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        opened = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise SettingsError(f"cannot listen on {host}:{port}: {error}") from error
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(address)
+        opened.listen(1024)
+    except OSError as error:
+        opened.close()
+        raise SettingsError(f"cannot listen on {host}:{port}: {error}; choose another --port or --host") from error
+    return opened

@@ -1,0 +1,121 @@
+"""What the service and its clients send each other: frozen models, one for each body."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from cudal1_env.records import Device, Evaluation, Precision
+
+MAX_JOBS = 64
+"""Most jobs in one request."""
+MAX_WAIT_S = 30.0
+"""Longest time that a request may wait for its verdicts; whoever wants to wait longer posts it again."""
+
+
+def _in_utf8(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("UTF-8 holds no lone surrogates; put question marks in their places") from error
+    return text
+
+
+Text = Annotated[str, AfterValidator(_in_utf8)]
+
+
+class Order(BaseModel):
+    """One program that somebody wants judged."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: Text = Field(min_length=1, max_length=256)
+    """Task id."""
+    reference_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Hash of the reference that the client means (`cudal1_data.hashes.digest`)."""
+    reference: Text | None = None
+    """Text of the reference, for a service that takes tasks of its clients."""
+    program: Text
+    """The candidate's text."""
+    precision: Precision = "training"
+    """How narrow the interval must be."""
+    salt: Text = Field(default="", max_length=128)
+    """Another salt draws another verdict on the same program."""
+
+
+class Orders(BaseModel):
+    """Body of `POST /v1/verdicts`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    jobs: tuple[Order, ...] = Field(min_length=1, max_length=MAX_JOBS)
+    """What to judge."""
+    wait_s: float = Field(default=0.0, ge=0.0, le=MAX_WAIT_S)
+    """How long the reply may wait for verdicts."""
+
+
+class Outcome(BaseModel):
+    """What came of one job so far."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
+
+    kind: Literal["verdict", "refused", "broken", "pending"]
+    """`refused`: the task cannot be judged; `broken`: the machine broke, so post it again later; `pending`: post the
+    same again to wait for it."""
+    record: Evaluation | None = None
+    """The verdict."""
+    message: str = ""
+    """Why there is none, as a sentence."""
+
+
+class Outcomes(BaseModel):
+    """Reply to `Orders`: an outcome for each job, in order."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
+
+    outcomes: tuple[Outcome, ...]
+    """In the order of the jobs."""
+
+
+class Refusal(BaseModel):
+    """Reply to a request of which nothing was accepted."""
+
+    model_config = ConfigDict(frozen=True)
+
+    error: str
+    """Short name of the reason."""
+    message: str
+    """One human sentence."""
+
+
+class About(BaseModel):
+    """Reply to `GET /health`: whether the service works, and what a client must know of it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    state: Literal["ok", "degraded", "broken", "stopping"]
+    """`degraded`: some judges are out of service, or the store is broken; `broken`: all judges are out."""
+    messages: tuple[str, ...] = ()
+    """What is wrong, a sentence each."""
+    protocol: str
+    """Version of the judge's protocol."""
+    device: Device
+    """Kind of device."""
+    model: str
+    """CPU or GPU model of every judge."""
+    judges: int
+    """Judges in service."""
+    allow_tasks: bool
+    """Whether clients may send tasks of their own."""
+    max_body_bytes: int
+    """Longest body of a request."""
+
+
+class Commitments(BaseModel):
+    """Body of `POST /v1/seeds`; the reply is an object of seeds (hex) by those commitments whose pool has retired."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    commitments: tuple[str, ...] = Field(max_length=4096)
+    """Of records."""

@@ -1,0 +1,206 @@
+"""Compiles one source of an extension: from a text compiled before, with light headers, or as torch would.
+
+`python -m cudal1_worker.compilers.compile g++|nvcc ARGUMENTS...`, called by the scripts beside it, in the worker of the
+program whose text it is. A call that is not a compilation of torch's `load_inline` or `load` is passed on as it is.
+
+Light headers (`light/`) declare the operators that a text names instead of all 2,000. Where a text does not compile
+with them it is compiled with torch's, whose messages are told. A text that names something that has another meaning
+there is compiled with torch's at once (`light_flags`).
+
+What a text became is kept in the worker's build folder, failures too: torch compiles a text that failed again in
+each process, and one in a folder of its own choice. The judge takes a copy of that folder before it leases a device,
+and each later worker of this program, and no other, begins with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from cudal1_worker.compilers import side_by_side
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+_DEPENDS = re.compile(rb"#\s*include\s*(?![<\s])|__has_include|__DATE__|__TIME__|__TIMESTAMP__|\.incbin|#\s*embed")
+"""A text that depends on files of the program's own, or on when it is compiled: it is compiled each time."""
+_OTHER_MEANING = re.compile(
+    rb"\b(?:at|torch)\s*::\s*(?:std|var|std_mean|var_mean|numel|size|stride|is_\w+|_is_zerotensor|conj)\s*\("
+    rb"|using\s+namespace\s+(?:at|torch)\b|namespace\s+\w+\s*=|TORCH_LIBRARY|AT_PER_OPERATOR_HEADERS"
+    rb"|\btorch\s*::\s*(?:nn|optim|data|jit|autograd|serialize|python|linalg|fft|special|sparse|nested|Library)\s*::"
+)
+"""Functions that torch overloads in the header of all operators; names from what is left out."""
+_OPERATOR = re.compile(rb"\b(?:at|torch)\s*::\s*(\w+)\b(?!\s*::)")
+_BINDINGS = re.compile(rb"PYBIND11|\bpy\s*::|pybind|THP|PyObject")
+_NOT_THE_TEXT = re.compile(
+    rb"internal compiler error|killed|no space left|cannot allocate|out of memory|virtual memory|resource temporarily"
+    rb"|cannot fork|quota exceeded|too many open files|segmentation fault|signal terminated",
+    re.IGNORECASE,
+)
+"""What compilers say when they fail for want of something; a text that names one of these fails each time anew."""
+_OWN_INCLUDE = re.compile(r"-I|-include|-iquote|-imacros|@")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A compilation: `COMPILER ... -c SOURCE -o OBJECT`."""
+
+    compiler: list[str]
+    arguments: Sequence[str]
+    source: str
+    output: str
+    depfile: str | None
+    text: bytes
+
+    @property
+    def key(self) -> str | None:
+        """Hash of everything that the object depends on, but for the toolchain; None if that is not known.
+
+        The names of source, object and extension are left out as far as the text does not use them.
+        """
+        if _DEPENDS.search(self.text) or any(_OWN_INCLUDE.match(one) for one in self.arguments):
+            return None
+        named = b"TORCH_EXTENSION_NAME" in self.text
+        skipped = {self.source, self.output, self.depfile}
+        kept = [
+            one
+            for one in self.arguments
+            if one not in skipped and (named or not one.startswith("-DTORCH_EXTENSION_NAME"))
+        ]
+        whole = "\0".join([*self.compiler, *kept]).encode(errors="surrogateescape") + b"\0" + self.text
+        return hashlib.sha256(whole).hexdigest()
+
+
+def parse(compiler: list[str], arguments: Sequence[str]) -> Call | None:
+    """Return the compilation that torch asks for; None for any other call."""
+    if "-c" not in arguments or not any(one.startswith("-DTORCH_EXTENSION_NAME") for one in arguments):
+        return None
+    after = dict(pairwise(arguments))
+    source, output = after.get("-c"), after.get("-o")
+    if source is None or output is None:
+        return None
+    try:
+        with open(source, "rb") as file:
+            return Call(compiler, arguments, source, output, after.get("-MF"), file.read())
+    except OSError:
+        return None
+
+
+def light_flags(call: Call) -> list[str] | None:
+    """Return the flags that let a text be compiled with light headers; None for a text that wants torch's."""
+    if _OTHER_MEANING.search(call.text):
+        return None
+    includes = [one for flag, one in pairwise(call.arguments) if flag == "-isystem"]
+    operators = sorted({name.decode() for name in _OPERATOR.findall(call.text)})
+    there = [name for name in operators if any(os.path.isfile(f"{one}/ATen/ops/{name}.h") for one in includes)]
+    named = [part for name in there for part in ("-include", f"ATen/ops/{name}.h")]
+    bindings = ["-DCUDAL1_PYTHON_BINDINGS"] if _BINDINGS.search(call.text) else []
+    return [f"-I{HERE}/light", "-DAT_PER_OPERATOR_HEADERS", *bindings, *named]
+
+
+def compiled(call: Call) -> subprocess.CompletedProcess[bytes]:
+    """Compile, with light headers first."""
+    light = light_flags(call)
+    if light is not None:
+        done = _once(call, light)
+        if done.returncode == 0:
+            return done
+    return _once(call, [])
+
+
+def _once(call: Call, flags: list[str]) -> subprocess.CompletedProcess[bytes]:
+    """Compile with more flags; nvcc's parts for host and device at the same time where that is possible."""
+    if call.key is not None and "-MD" in call.arguments:  # torch's way to call nvcc
+        skipped = {"-MD", "-MF", call.depfile}
+        plain = [*call.compiler, *flags, *(one for one in call.arguments if one not in skipped)]
+        done = side_by_side.compiled(plain, f"_{call.key[:32]}")
+        if done is not None:
+            _write_depfile(call)
+            return done
+    return _run([*call.compiler, *flags, *call.arguments])
+
+
+def _write_depfile(call: Call) -> None:
+    """Say that an object depends on its source; on the toolchain's headers all objects of a worker do."""
+    if call.depfile is not None:
+        with open(call.depfile, "w") as file:
+            file.write(f"{call.output}: {call.source}\n")
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+
+
+def main(name: str, arguments: Sequence[str]) -> int:
+    """Compile as `name` would; return its exit code."""
+    compiler = [os.environ.get("CUDAL1_CXX", "c++")] if name == "g++" else [_nvcc()]
+    call = parse(compiler, arguments)
+    if call is None:
+        os.execvp(compiler[0], [*compiler, *arguments])
+    folder, key = os.environ.get("CUDAL1_COMPILED"), call.key
+    kept = None if folder is None or key is None else os.path.join(folder, key)
+    if kept is not None and (code := _from(kept, call)) is not None:
+        return code
+    done = compiled(call)
+    _tell(done.stdout)
+    if kept is not None:
+        with contextlib.suppress(OSError):  # no room: it is compiled again
+            _keep(kept, call, done)
+    return done.returncode if done.returncode >= 0 else 128 - done.returncode
+
+
+def _from(kept: str, call: Call) -> int | None:
+    """Take what was compiled before; None where there is nothing."""
+    try:
+        with open(f"{kept}/said", "rb") as file:
+            said = file.read()
+    except OSError:
+        return None
+    if not os.path.exists(f"{kept}/object"):
+        _tell(said)
+        return 1
+    shutil.copyfile(f"{kept}/object", call.output)
+    _write_depfile(call)
+    _tell(said)
+    return 0
+
+
+def _keep(kept: str, call: Call, done: subprocess.CompletedProcess[bytes]) -> None:
+    """Keep an object, or the messages of a failure that is the text's."""
+    if done.returncode != 0 and (_NOT_THE_TEXT.search(done.stdout) or b"error" not in done.stdout):
+        folder = os.path.dirname(kept)
+        os.makedirs(folder, exist_ok=True)
+        open(f"{folder}/unsettled", "w").close()  # compilers.UNSETTLED
+        return
+    aside = f"{kept}.{os.getpid()}"
+    os.makedirs(aside)
+    if done.returncode == 0:
+        shutil.copyfile(call.output, f"{aside}/object")
+    with open(f"{aside}/said", "wb") as file:
+        file.write(done.stdout)
+    os.rename(aside, kept)
+
+
+def _tell(said: bytes) -> None:
+    with contextlib.suppress(OSError):
+        os.write(1, said)
+
+
+def _nvcc() -> str:
+    """The nvcc that torch would call."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    found = None if home else shutil.which("nvcc")
+    return f"{home}/bin/nvcc" if home else found or "/usr/local/cuda/bin/nvcc"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -1,0 +1,164 @@
+"""A stream of training pairs: the same everywhere, resumed at any place, with little padding, never test data."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cudal1_agent.data import stream as streams
+from cudal1_agent.data.prompts import parse_answer
+from cudal1_agent.data.stream import Place, Stream, make_stream, streamed
+from cudal1_agent.errors import ConfigError, CorpusError
+from cudal1_agent.policies.embedded import make_tokenizer
+from cudal1_agent.run.checkpoints import newest
+from cudal1_agent.settings import Settings, with_flags
+from cudal1_agent.stages import streaming
+from cudal1_agent.stages.sft import run_sft
+from cudal1_agent.stages.streaming import BATCHES, Batches, StreamState, encoder
+from cudal1_data import UnknownSuiteError
+from cudal1_data.generator.make import make_task
+from cudal1_env import extract_source
+from doubles.training import SMALL_MODEL, session
+
+NOTHING: frozenset[str] = frozenset()
+
+
+def made(text: str = "generated:softmax+elementwise?seed=3", **more: Any) -> Stream:
+    values: dict[str, Any] = {
+        "device": "cpu",
+        "style": "compact",
+        "contexts": (0, 1, 2),
+        "per_task": 4,
+        "have": NOTHING,
+    }
+    return make_stream(text, **{**values, **more})
+
+
+def first(stream: Stream, count: int, *, start: Place = Place(), workers: int = 0) -> list[Any]:  # noqa: B008  # frozen
+    return list(islice(streamed(stream, start, workers=workers), count))
+
+
+def test_pairs_are_whole_answers_to_their_prompts_and_resume_at_any_place() -> None:
+    found = first(made(), 30)
+    for _, choices in found:
+        pair = choices[0]
+        assert parse_answer(pair.answer).complete
+        source = extract_source(pair.answer)
+        assert source is not None
+        assert "ModelNew" in source
+        counts = [choice.prompt.count("\ncode") for choice in choices]
+        assert counts == sorted(counts, reverse=True), "each choice shows one exemplar less"
+    for place in (0, 7, 19):
+        assert first(made(), 10, start=found[place][0]) == found[place : place + 10]
+    assert found != first(made("generated:softmax+elementwise?seed=4"), 30)
+
+
+@pytest.mark.slow
+def test_workers_change_nothing() -> None:
+    assert first(made(), 40, workers=2) == first(made(), 40)
+
+
+def test_test_data_and_held_out_programs_are_never_streamed() -> None:
+    whole = {pair.task for _, choices in first(made(), 30) for pair in choices}
+    tasks = [make_task(family, 3, number) for number in range(40) for family in ("softmax", "elementwise")]
+    splits = {task.id: task.split for task in tasks}
+    assert {splits[name] for name in whole} == {"train"}
+    held = next(task for task in tasks if task.id in whole)
+    without = {pair.task for _, choices in first(made(held_out=(held,)), 30) for pair in choices}
+    assert held.id not in without
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        ("starter", ConfigError, "takes generated tasks, such as 'generated"),
+        ("generated:sofmax", UnknownSuiteError, "softmax"),
+        ("generated?sed=1", UnknownSuiteError, "sed"),
+    ],
+)
+def test_a_text_that_names_no_stream_is_refused(text: str, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        made(text)
+
+
+def test_a_stream_that_yields_nothing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "EMPTY", 8)
+    tasks = tuple(make_task("softmax", 3, number) for number in range(8))
+    with pytest.raises(CorpusError, match=r"yields nothing: 8 tasks in a row.*other families"):
+        first(made("generated:softmax?seed=3", held_out=tasks), 1)
+
+
+def tokenizer(stream: Stream) -> Any:
+    texts = [text for _, choices in first(stream, 20) for text in (choices[0].prompt, choices[0].answer)]
+    return make_tokenizer(texts, vocabulary=600, context=4096)
+
+
+@pytest.mark.slow
+def test_batches_of_like_length_are_padded_by_less_than_a_tenth_and_resume_exactly() -> None:
+    stream = made("generated?seed=0")
+    encode = encoder(tokenizer(stream), chat={}, max_prompt=4096, max_length=4096)
+    batches = Batches(stream, encode, 4, 0)
+    rows = list(islice(batches(), 4 * BATCHES + 40))
+    assert batches.padding_share < 0.1
+    for row in rows[:5]:
+        start = next(place for place, label in enumerate(row["labels"]) if label != -100)
+        assert 0 < start < len(row["labels"])
+        assert row["labels"][start:] == row["input_ids"][start:]
+    for used in (12, 4 * BATCHES, 4 * BATCHES + 8):
+        state = StreamState.model_validate_json(batches.state(used).model_dump_json())
+        again = Batches(stream, encode, 4, 0, start=state)
+        assert list(islice(again(), 20)) == rows[used : used + 20]
+
+
+def test_exemplars_are_dropped_until_an_example_fits_and_too_long_ones_are_left_out() -> None:
+    stream = made(contexts=(2,))
+    words = tokenizer(stream)
+    whole = encoder(words, chat={}, max_prompt=4096, max_length=4096)
+    pairs = [choices for _, choices in first(stream, 20) if len(choices) > 1]
+    lengths = [len((whole(choices[0]) or {})["input_ids"]) for choices in pairs]
+    shorter = [len((whole(choices[-1]) or {})["input_ids"]) for choices in pairs]
+    assert all(short < long for short, long in zip(shorter, lengths, strict=True))
+    limit = max(shorter)
+    batches = Batches(stream, encoder(words, chat={}, max_prompt=4096, max_length=limit), 2, 0)
+    rows = list(islice(batches(), 2 * BATCHES))
+    assert max(len(row["input_ids"]) for row in rows) <= limit
+
+
+def test_a_stream_of_which_nothing_fits_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "LONG", 8)
+    batches = Batches(made(), lambda pair: None, 2, 0)
+    with pytest.raises(CorpusError, match=r"too long even without exemplars; raise max_length"):
+        next(batches())
+
+
+@pytest.mark.slow
+def test_training_on_a_stream_resumed_from_a_checkpoint_gives_the_same_model(tmp_path: Path) -> None:
+    trl = {
+        "max_steps": 4,
+        "per_device_train_batch_size": 2,
+        "logging_steps": 1,
+        "save_steps": 2,
+        "max_length": 3000,
+    }
+    flags = {
+        "device": "cpu",
+        "embedded": SMALL_MODEL.model_dump(),
+        "prompt": {"max_tokens": 2900},
+        "sft": {"stream": "generated:softmax+elementwise?seed=3", "workers": 0, "trl": trl},
+    }
+    with session(tmp_path / "run", with_flags(Settings(), flags)) as run:
+        model, folder = run.folder.path / "model", tmp_path / "stage"
+        run_sft(run, None, model=model, folder=folder)
+        weights = folder / "model" / "model.safetensors"
+        whole = weights.read_bytes()
+        assert whole != (model / "model.safetensors").read_bytes()
+        last = newest(folder / "trainer")
+        assert last is not None
+        (last.path / "cudal1.json").unlink()
+        checkpoint = newest(folder / "trainer")
+        assert checkpoint is not None
+        assert checkpoint.mark.extra["stream"]["used"] == 4
+        run_sft(run, checkpoint, model=model, folder=folder)
+        assert weights.read_bytes() == whole

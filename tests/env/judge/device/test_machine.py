@@ -1,0 +1,342 @@
+"""What the judge checks of a GPU and its driver, as far as that can be tried without one."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cudal1_data import Task
+from cudal1_env import doctor
+from cudal1_env.calibration import load_spread
+from cudal1_env.cli import main
+from cudal1_env.doctor import Findings, GpuFindings
+from cudal1_env.errors import MachineError, TooLargeError
+from cudal1_env.hardware import has_gpu
+from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.add_ons.smoke import why_no_program_runs
+from cudal1_env.judge.device.cpu import CpuDevice
+from cudal1_env.judge.device.cuda.gpu import GpuFacts, mps_runs
+from cudal1_env.judge.device.health import Held, await_memory, check_returned
+from cudal1_env.judge.measure import headroom
+from cudal1_env.judge.measure.arm import Arm
+from cudal1_env.judge.measure.fault import Fault
+from cudal1_env.judge.measure.headroom import Headroom, headroom_missing
+from cudal1_env.records import Evaluation, Status
+from cudal1_env.stats import DEFAULT_SPREAD
+from cudal1_worker.sandbox import Spec
+from hypothesis import given
+from hypothesis import strategies as st
+
+GIB = 1 << 30
+BYTES = st.integers(0, 1 << 40)
+HEAD = "import torch\nimport torch.nn as nn\n"
+ADD = Task(
+    id="file/add",
+    name="add",
+    level=1,
+    origin="file",
+    source=f"{HEAD}class Model(nn.Module):\n    def forward(self, a, b):\n        return a * 2 + b\n"
+    "def get_inputs():\n    return [torch.randn(256, 512), torch.randn(256, 512)]\n"
+    "def get_init_inputs():\n    return []\n",
+)
+RIGHT = f"{HEAD}class ModelNew(nn.Module):\n    def forward(self, a, b):\n        return torch.add(b, a, alpha=2)\n"
+FAILS = f"{HEAD}class ModelNew(nn.Module):\n    def forward(self, a, b):\n        raise ValueError('no')\n"
+
+WHOLE = GpuFacts(
+    name="NVIDIA H200",
+    uuid="00-aa",
+    driver="580.1",
+    cuda=(13, 0),
+    compute_mode="default",
+    mig=False,
+    mps=False,
+    memory_bytes=140 * GIB,
+    level2_bytes=60 << 20,
+    bandwidth_gb_s=4814.3,
+    foreign_processes=0,
+)
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    with Judge(JudgeSettings(device="cpu")) as one:
+        yield one
+
+
+# --- what is refused -----------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_with_good_settings_is_not_refused() -> None:
+    assert WHOLE.obstacles == []
+    assert "BUSY" not in "\n".join(WHOLE.text())
+    assert "BUSY: 2 foreign processes" in "\n".join(WHOLE.model_copy(update={"foreign_processes": 2}).text())
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"mps": True}, r"multi-process service \(MPS\) to be off.*stop it with"),
+        ({"compute_mode": "exclusive process"}, "compute mode `default`.*nvidia-smi -c DEFAULT"),
+        ({"mig": True}, "whole GPU.*nvidia-smi -mig 0"),
+        ({"cuda": (12, 6), "driver": "560.35"}, "CUDA 12.8 or later, driver 560.35 is of CUDA 12.6; install"),
+    ],
+)
+def test_each_obstacle_is_a_sentence_that_says_what_to_do(change: dict[str, object], sentence: str) -> None:
+    (found,) = GpuFacts.model_validate({**WHOLE.model_dump(), **change}).obstacles
+    with pytest.raises(MachineError, match=sentence):
+        raise MachineError(found)
+
+
+def test_the_multi_process_service_is_found_by_its_processes(tmp_path: Path) -> None:
+    for pid, name in enumerate(("bash", "nvidia-smi", "python")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "comm").write_text(f"{name}\n")
+    (tmp_path / "7").mkdir()  # it has just ended
+    (tmp_path / "self").mkdir()
+    assert not mps_runs(tmp_path)
+    (tmp_path / "8").mkdir()
+    (tmp_path / "8" / "comm").write_text("nvidia-cuda-mps\n")
+    assert mps_runs(tmp_path)
+
+
+@pytest.mark.skipif(has_gpu(), reason="needs a machine without an NVIDIA GPU")
+def test_a_gpu_that_is_not_there_is_a_clear_error() -> None:
+    with pytest.raises(MachineError, match="expected an NVIDIA GPU and its driver.*use device='cpu'"):
+        Judge(JudgeSettings(device="cuda"))
+
+
+@pytest.mark.parametrize("value", ["", "-1"])
+def test_a_hidden_gpu_is_none(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setattr(os.path, "exists", lambda path: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert has_gpu()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert not has_gpu()
+
+
+def test_workers_find_the_judges_gpu_and_no_other(tmp_path: Path) -> None:
+    for name in ("null", "nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm", "nvidia-caps"):
+        (tmp_path / name).touch()
+    shared = ["nvidia-caps", "nvidia-uvm", "nvidiactl"]
+    folder = str(tmp_path)
+    assert Spec(gpus=("nvidia1",)).nvidia_nodes(folder) == sorted([*shared, "nvidia1"])
+    assert Spec().nvidia_nodes(folder) == sorted([*shared, "nvidia0", "nvidia1", "nvidia10"])
+    assert Spec.from_json(Spec(gpus=("nvidia1",)).to_json()).gpus == ("nvidia1",)
+
+
+# --- health after a candidate --------------------------------------------------------------------------------------
+
+
+@given(BYTES, BYTES, BYTES, BYTES)
+def test_what_the_judge_takes_itself_is_not_held_by_others(used: int, own: int, more: int, others: int) -> None:
+    before = Held(used + own, own)
+    assert Held(used + own + more, own + more).beyond(before) == 0
+    assert Held(used + own + more + others, own + more).beyond(before) == others
+
+
+def test_memory_that_comes_back_late_is_waited_for() -> None:
+    states = itertools.chain([Held(9 * GIB, GIB)] * 3, itertools.repeat(Held(3 * GIB, 2 * GIB)))
+    assert await_memory(Held(2 * GIB, GIB), lambda: next(states), within_s=5.0) == 0
+
+
+def test_memory_that_does_not_come_back_is_the_machines_fault() -> None:
+    beyond = await_memory(Held(2 * GIB, GIB), lambda: Held(9 * GIB, GIB), within_s=0.05)
+    assert beyond == 7 * GIB
+    with pytest.raises(MachineError, match=r"7168 MiB of GPU memory are still held 2 s"):
+        check_returned(beyond, foreign_processes=0)
+    check_returned(beyond, foreign_processes=1)  # it may be theirs
+    check_returned(0, foreign_processes=0)
+
+
+@pytest.mark.slow
+def test_a_faulty_device_is_an_error_after_the_candidate_was_judged(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def held(self: CpuDevice) -> Held:
+        asked.append("held")
+        return Held(0, 0)
+
+    monkeypatch.setattr(CpuDevice, "held", held)
+    assert judge.evaluate(ADD, RIGHT).status is Status.CORRECT
+    assert asked == ["held", "held"]
+    monkeypatch.setattr(CpuDevice, "computes", lambda self: False)
+    for source in (RIGHT, FAILS):
+        with pytest.raises(MachineError, match="incorrect sum"):
+            judge.evaluate(ADD, source)
+    monkeypatch.undo()
+    assert judge.evaluate(ADD, RIGHT).status is Status.CORRECT
+
+
+def test_what_the_device_itself_raises_is_the_machines_fault(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lost(RuntimeError):
+        pass
+
+    def lost(self: CpuDevice) -> None:
+        raise Lost("it has fallen off the bus")
+
+    monkeypatch.setattr(CpuDevice, "faults", (Lost,))
+    monkeypatch.setattr(CpuDevice, "settle", lost)
+    with pytest.raises(MachineError, match="Lost: it has fallen off the bus; start a new process"):
+        judge.evaluate(ADD, RIGHT)
+    monkeypatch.undo()
+    assert judge.evaluate(ADD, RIGHT).status is Status.CORRECT
+
+
+# --- room for the judge --------------------------------------------------------------------------------------------
+
+
+@given(BYTES, BYTES)
+def test_a_candidate_that_leaves_half_or_four_gibibytes_is_accepted(before: int, left: int) -> None:
+    text = headroom_missing(before, left)
+    assert (text is None) == (left >= min(4 * GIB, before // 2))
+
+
+def evaluate_with_free(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, free: Iterator[int], source: str = RIGHT
+) -> Evaluation:
+    monkeypatch.setattr(CpuDevice, "free_bytes", lambda self: next(free))
+    return judge.evaluate(ADD, source)
+
+
+def test_a_candidate_that_takes_the_device_for_itself_is_out_of_memory(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = itertools.chain([100 * GIB, 100 * GIB], itertools.repeat(GIB))
+    one = evaluate_with_free(judge, monkeypatch, free)
+    assert one.status is Status.OUT_OF_MEMORY
+    assert "leaves 1 GiB of 100 GiB of free GPU memory; judge and reference need 4 GiB" in one.message
+    monkeypatch.undo()
+    assert evaluate_with_free(judge, monkeypatch, itertools.repeat(100 * GIB)).status is Status.CORRECT
+
+
+def test_memory_that_the_judge_takes_meanwhile_is_no_excuse_for_a_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge takes the candidate's arenas before its constructor runs: what is left then is what must be left."""
+    free = iter([80 * GIB, GIB, 20 * GIB, 2 * GIB])
+    own = iter([50 * GIB, 60 * GIB, 0, 17 * GIB])
+    device = CpuDevice(None)
+    monkeypatch.setattr(device, "free_bytes", lambda: next(free))
+    monkeypatch.setattr(device, "own_bytes", lambda: next(own))
+    hogged, filled = Headroom(device), Headroom(device)
+    hogged.begin()
+    with pytest.raises(Fault, match="leaves 1 GiB of 70 GiB"):
+        hogged.check()
+    filled.begin()
+    filled.check()  # one GiB is the candidate's, of the three that the judge left it
+
+
+def test_a_device_that_fails_for_want_of_memory_is_the_candidates_fault(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: CpuDevice) -> None:
+        raise MemoryError("out of memory")
+
+    monkeypatch.setattr(CpuDevice, "faults", (MemoryError,))
+    monkeypatch.setattr(CpuDevice, "settle", full)
+    free = itertools.chain([100 * GIB] * 4, itertools.repeat(GIB))
+    assert evaluate_with_free(judge, monkeypatch, free).status is Status.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(("held", "blamed"), [(50 * GIB, True), (GIB, False)])
+def test_a_program_that_leaves_no_memory_for_itself_is_to_blame(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, *, held: int, blamed: bool
+) -> None:
+    """The reference works beside it; then the judge has no room for what it makes for the candidate."""
+
+    class Full(RuntimeError):
+        pass
+
+    alive = False
+    close, memory = Arm.close, CpuDevice.memory
+
+    def closed(self: Arm) -> None:
+        nonlocal alive
+        alive = alive and self.wanted == "Model"
+        close(self)
+
+    def full_for_the_second(self: CpuDevice, *needs: Any) -> Any:
+        nonlocal alive
+        if alive:
+            raise Full("out of memory")
+        alive = True
+        return memory(self, *needs)
+
+    monkeypatch.setattr(headroom, "_BLAME_PAUSE_S", 0.0)
+    monkeypatch.setattr(CpuDevice, "faults", (Full,))
+    monkeypatch.setattr(CpuDevice, "out_of_room", lambda self, error: isinstance(error, Full))
+    monkeypatch.setattr(CpuDevice, "free_bytes", lambda self: 60 * GIB - alive * held)
+    monkeypatch.setattr(CpuDevice, "memory", full_for_the_second)
+    monkeypatch.setattr(Arm, "close", closed)
+    if blamed:
+        one = judge.evaluate(ADD, RIGHT)
+        assert one.status is Status.OUT_OF_MEMORY
+        assert "held 50 GiB more than the reference" in one.message
+    else:
+        with pytest.raises(TooLargeError):
+            judge.evaluate(ADD, RIGHT)
+
+
+# --- doctor --------------------------------------------------------------------------------------------------------
+
+
+def test_a_program_runs_inside_the_sandbox(judge: Judge) -> None:
+    assert why_no_program_runs(judge._builder) is None
+
+
+def test_the_reason_why_no_program_runs_is_reported(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cudal1_env.judge.add_ons.smoke._PROGRAM", "class ModelNew:\n    def __init__(self): 1 / 0\n")
+    reason = why_no_program_runs(judge._builder)
+    assert reason == "RUNTIME_ERROR: ModelNew(...) failed: ZeroDivisionError: division by zero (line 2)"
+
+
+@pytest.mark.skipif(has_gpu(), reason="needs a machine without an NVIDIA GPU")
+def test_doctor_says_in_one_line_that_there_is_no_gpu() -> None:
+    findings = doctor.examine()
+    assert findings.gpu is None
+    assert findings.device == "cpu"
+    assert "gpu       none to be seen: programs run on the CPU" in findings.text().splitlines()
+    assert Findings.model_validate_json(findings.model_dump_json()) == findings
+
+
+@pytest.mark.skipif(has_gpu(), reason="needs a machine without an NVIDIA GPU")
+def test_doctor_reports_a_gpu_that_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = doctor.examine_gpu()
+    assert found.facts is None
+    assert found.text() == [f"gpu       REFUSED: {found.problem}"]
+    assert "expected an NVIDIA GPU and its driver" in str(found.problem)
+    refused = GpuFindings(problem="MPS", facts=WHOLE).text()
+    assert refused[0] == "gpu       NVIDIA H200, GPU-00-aa"
+    assert refused[-1] == "gpu       REFUSED: MPS"
+
+
+@pytest.mark.slow
+def test_a_calibration_is_kept_for_the_device_that_was_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(doctor, "_CALIBRATION_TASKS", 1)
+    monkeypatch.setattr(doctor, "_CALIBRATION_LAUNCHES", 5)
+    told: list[str] = []
+    spread = doctor.calibrate(told.append)
+    assert load_spread("cpu") == spread
+    assert load_spread("cuda", "00-aa") == DEFAULT_SPREAD
+    assert "kept in" in told[-1]
+
+
+def test_a_fault_of_the_commands_own_is_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(self: object) -> int:
+        raise ZeroDivisionError("of our own")
+
+    monkeypatch.setattr("cudal1_env.cli.Doctor.run", broken)
+    monkeypatch.setattr(sys, "argv", ["cudal1-env", "doctor"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 70, "1 says that an attack was rewarded, or a wrong answer passed"
+    assert "ZeroDivisionError: of our own" in capsys.readouterr().err

@@ -1,0 +1,131 @@
+"""The speed of light: which bytes count, and what is called impossible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from cudal1_data import Task
+from cudal1_env.gate import AuditReport, InputSensitivity, TaskAudit, reference_sha256
+from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.device.cpu import CpuDevice
+from cudal1_env.judge.device.roofline import Floor, floor_of, moved_bytes
+from cudal1_env.records import Status
+from cudal1_env.reward import reward_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+LATENCIES = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=20)
+
+
+# --- what counts ---------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(0, 1 << 40), st.floats(0.0, 1.0)), max_size=5), st.integers(0, 1 << 40))
+def test_no_more_bytes_count_than_there_are(inputs: list[tuple[int, float]], written: int) -> None:
+    sizes, shares = [size for size, _ in inputs], [share for _, share in inputs]
+    moved = moved_bytes(sizes, written, shares, level2_bytes=1 << 20)
+    assert max(0, written - (1 << 20)) <= moved <= sum(sizes) + written
+    assert moved_bytes(sizes, written, [*shares, 1.0], level2_bytes=1 << 20) == max(0, written - (1 << 20))
+
+
+def test_outputs_count_beyond_the_cache_and_inputs_by_their_sensitivity() -> None:
+    assert moved_bytes([1000, 500], 300, [0.5, 1.0], level2_bytes=100) == 500 + 500 + 200
+    assert moved_bytes([1000, 500], 300, [], level2_bytes=100) == 200
+    assert moved_bytes([1000, 500], 300, [], level2_bytes=400) == 0
+
+
+def test_the_roofline_is_bytes_over_bandwidth() -> None:
+    floor = floor_of(4_000_000_000, 4000.0)
+    assert floor is not None
+    assert floor.floor_ms == pytest.approx(1.0)
+    assert floor_of(0, 4000.0) is None
+
+
+# --- what is impossible --------------------------------------------------------------------------------------------
+
+
+@given(LATENCIES, st.floats(1e-3, 1e3))
+def test_nothing_at_the_roofline_or_above_it_is_forbidden(latencies: list[float], floor_ms: float) -> None:
+    floor = Floor(1, floor_ms)
+    if floor.forbids(latencies):
+        assert sorted(latencies)[len(latencies) // 2 - (len(latencies) % 2 == 0)] < 0.95 * floor_ms
+        assert not floor.forbids(latencies, resolution_ms=floor_ms)
+        assert Floor(1, 2 * floor_ms).forbids(latencies)
+
+
+def test_noise_does_not_make_a_latency_impossible() -> None:
+    floor = Floor(1, 1.0)
+    assert floor.forbids([0.7] * 8)
+    assert not floor.forbids([0.97] * 8)
+    noisy = [0.3, 1.2, 0.5, 1.1, 0.6, 1.3, 0.7, 1.0, 0.4]
+    assert not floor.forbids(noisy), "a candidate is denied only where it is sure"
+    assert floor.is_broken_by([one - 0.1 for one in noisy]), "and the floor dropped where it is doubtful"
+    assert not floor.is_broken_by([0.97] * 8)
+
+
+HEAD = "import torch\nimport torch.nn as nn\n"
+INPUTS = "def get_inputs():\n    return [torch.randn(256, 512), torch.randn(256, 512)]\n"
+SLOW = Task(
+    id="file/slow",
+    name="slow",
+    level=1,
+    origin="file",
+    source=f"{HEAD}class Model(nn.Module):\n    def forward(self, a, b):\n        for _ in range(200):\n"
+    f"            out = a * 2 + b\n        return out\n{INPUTS}def get_init_inputs():\n    return []\n",
+)
+ONCE = f"{HEAD}class ModelNew(nn.Module):\n    def forward(self, a, b):\n        return torch.add(b, a, alpha=2)\n"
+
+
+@pytest.mark.slow
+def test_a_candidate_below_the_roofline_is_impossible_and_earns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[int], int, tuple[float, ...]]] = []
+    floor: list[Floor | None] = [None]
+
+    def known(self: CpuDevice, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float]) -> Floor | None:
+        asked.append((list(input_bytes), output_bytes, tuple(shares)))
+        return floor[0]
+
+    monkeypatch.setattr(CpuDevice, "floor", known)
+    entry = TaskAudit(
+        name=SLOW.id,
+        sha256=reference_sha256(SLOW),
+        verdict="sound",
+        sets=1,
+        inputs=(
+            InputSensitivity(tested=32, influential=32, share=0.8),
+            InputSensitivity(tested=32, influential=32, share=0.7),
+        ),
+    )
+    with Judge(JudgeSettings(device="cpu")) as judge:
+        judge.learn(AuditReport(suite="file", device="cpu", max_sets=1, tasks=(entry,)))
+        plain = judge.evaluate(SLOW, ONCE)
+        assert plain.status is Status.CORRECT, plain.message
+        assert plain.roofline_ms is None
+        size = 256 * 512 * 4
+        assert asked == [([size, size], size, (0.8, 0.7))]
+        assert plain.reference is not None
+        assert plain.candidate is not None
+        reference_ms = plain.reference.median_ms
+
+        floor[0] = Floor(1000, plain.candidate.median_ms / 10)
+        fast = judge.evaluate(SLOW, ONCE)
+        assert fast.status is Status.CORRECT, fast.message
+        assert fast.roofline_ms is not None
+        assert fast.roofline_ms == floor[0].floor_ms
+        assert fast.candidate is not None
+        assert fast.roofline_fraction == pytest.approx(fast.roofline_ms / fast.candidate.median_ms)
+
+        # Between the two, which lie far apart: a busy machine moves neither of them across.
+        floor[0] = Floor(1000, reference_ms / 4)
+        forbidden = judge.evaluate(SLOW, ONCE)
+        assert forbidden.status is Status.IMPOSSIBLE, forbidden.message
+        assert "no correct program is that fast" in forbidden.message
+        assert forbidden.roofline_fraction is not None
+        assert forbidden.roofline_fraction > 1.05
+        assert reward_of(forbidden) == 0.0
+
+        floor[0] = Floor(1000, reference_ms * 100)
+        nonsense = judge.evaluate(SLOW, ONCE)
+        assert nonsense.status is Status.CORRECT, "a floor that the reference breaks is none"
+        assert nonsense.roofline_ms is None

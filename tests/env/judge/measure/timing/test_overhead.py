@@ -1,0 +1,94 @@
+"""Harness overhead: subtracted from both arms, added to the candidate at the rewarded end."""
+
+from __future__ import annotations
+
+import statistics
+
+import numpy as np
+import pytest
+from cudal1_data import Task
+from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.record import Seen, measured
+from cudal1_env.judge.measure.timing.interference import reference_share
+from cudal1_env.judge.measure.timing.overhead import Overhead, estimate_overhead, is_too_short, rewarded_low
+from cudal1_env.judge.measure.timing.trial import TrialResult
+from cudal1_env.records import Evaluation, Speedup
+from cudal1_env.stats import TrialSamples
+from hypothesis import given
+from hypothesis import strategies as st
+
+MS = st.floats(1e-3, 100.0)
+
+
+@given(MS, MS, st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_stealing_the_stealable_overhead_pays_nothing(
+    reference_ms: float, work_ms: float, stealable_ms: float, part: float
+) -> None:
+    """A program that hides a part of the overhead's time is never paid more than its work is worth."""
+    stolen = part * min(stealable_ms, work_ms)
+    seems_ms = max(work_ms - stolen, 1e-6)
+    paid = rewarded_low(reference_ms / seems_ms, reference_ms, stealable_ms)
+    assert paid <= reference_ms / work_ms * (1 + 1e-9)
+
+
+@given(st.floats(0.01, 100.0), MS, st.floats(0.0, 1.0))
+def test_the_rewarded_end_is_no_higher_than_the_interval(low: float, reference_ms: float, stealable_ms: float) -> None:
+    paid = rewarded_low(low, reference_ms, stealable_ms)
+    assert 0.0 < paid <= low * (1 + 1e-12)
+    if is_too_short(reference_ms, stealable_ms):
+        assert paid <= 1.0
+
+
+@given(st.floats(0.01, 100.0), MS, st.floats(0.02, 1.0, exclude_min=True))
+def test_outputs_whose_constant_part_costs_something_pay_nothing_above_1(
+    low: float, reference_ms: float, part: float
+) -> None:
+    assert rewarded_low(low, reference_ms, 0.0, constant_ms=1.001 * part * reference_ms) <= 1.0
+
+
+def test_goals_of_short_calls() -> None:
+    """What h must be for a candidate of half the time to be paid 1.5 at 50 us, and 1.2 at 20 us."""
+    assert rewarded_low(2.0, 50e-3, 8.3e-3) == pytest.approx(1.5, rel=2e-3)
+    assert rewarded_low(2.0, 20e-3, 6.66e-3) == pytest.approx(1.2, rel=2e-3)
+
+
+def test_a_latency_within_the_overheads_noise_is_taken_as_that_noise() -> None:
+    overhead = estimate_overhead([0.2, 0.21, 0.22], [0.0, 0.0, 0.0])
+    assert overhead.net_ms(0.2, 0.21) == overhead.resolution_ms == pytest.approx(0.01)
+    assert overhead.net_ms(1.21, 0.21) == pytest.approx(1.0)
+
+
+def test_the_smaller_time_of_the_reference_counts() -> None:
+    alone = [1.0, 1.01, 0.99, 1.0]
+    assert reference_share([1.2] * 8, alone, alone * 2, allowed=1.0) == pytest.approx(1 / 1.2, rel=0.015)
+    assert reference_share([1.0] * 4 + [3.0] * 4, alone, alone * 2, allowed=1.0) < 0.6
+    assert reference_share([1.2] * 8, [1.2] * 4, alone * 2, allowed=1.0) == pytest.approx(1 / 1.2, rel=0.015)
+    assert reference_share([0.9] * 8, alone, alone, allowed=1.0) == 1.0
+    assert reference_share([1.04] * 8, alone, alone, allowed=1.05) == 1.0
+
+
+def _record(slowed: float) -> Evaluation:
+    """The record of a candidate that takes none of its own time, beside a reference that it slowed by a factor."""
+    samples = TrialSamples((0.1 * slowed,) * 8, (0.005,) * 8)
+    trial = TrialResult(samples, Overhead(0.1, 0.1, 0.0), (0.1, 0.1), 1.0 / slowed)
+    task = Task(id="file/one", name="one", level=1, origin="file", source="")
+    return measured(Case(task, "", "training"), Seen(trials=[trial]), Speedup(low=20.0, point=20.0, high=20.0))
+
+
+def test_slowing_the_reference_hides_no_overhead() -> None:
+    """A reference as long as the overhead is too short, also beside a candidate that slows it ten times."""
+    plain, slowed = _record(1.0), _record(10.0)
+    assert plain.too_short
+    assert slowed.too_short
+    assert slowed.rewarded_low == pytest.approx(plain.rewarded_low)
+    assert slowed.rewarded_low is not None
+    assert slowed.rewarded_low <= 1.0
+
+
+def test_noise_takes_little_from_an_honest_program() -> None:
+    rng = np.random.default_rng(3)
+    shares = []
+    for _ in range(400):
+        times = np.exp(0.05 * rng.standard_normal(32)).tolist()
+        shares.append(reference_share(times[4:24], times[:4], times[24:], allowed=1.0))
+    assert statistics.fmean(shares) > 0.985

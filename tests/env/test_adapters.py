@@ -1,0 +1,179 @@
+"""Trainers and benchmarks of other projects get verdicts through plain modules."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cudal1_env.adapters import prompt_of
+from cudal1_env.adapters.kernelbench import eval_kernel_against_ref, result_of, write_results
+from cudal1_env.adapters.trl import environment_factory, speed_reward
+from cudal1_env.errors import MachineError, SettingsError
+from cudal1_env.remote import RemoteEvaluator
+from doubles.evaluator import REFERENCE, RuleEvaluator, evaluation, program, suite
+from env.services import serving
+
+VERIFIERS = "verifiers==0.4.0"
+
+
+def fenced(source: str) -> str:
+    return f"Here it is.\n```python\n{source}```\n"
+
+
+def test_a_trl_reward_is_the_measured_speed() -> None:
+    evaluator = RuleEvaluator()
+    logged: dict[str, float] = {}
+    reward = speed_reward(evaluator, suite())
+    completions = [fenced(program(2.0)), [{"role": "assistant", "content": fenced(program(3.0))}], "no program"]
+    rewards = reward(completions=completions, task=["toy/add", "toy/scan", "toy/add"], log_metric=logged.__setitem__)
+    assert rewards == [pytest.approx(1.96), pytest.approx(2.94), 0.0]
+    assert evaluator.batches == [2]
+    assert logged == {"correct": pytest.approx(2 / 3)}
+
+
+def test_a_broken_machine_is_no_trl_reward() -> None:
+    reward = speed_reward(RuleEvaluator(), suite())
+    with pytest.raises(MachineError):
+        reward(completions=[program(1.0, "# broken machine")], task=["toy/add"])
+
+
+def test_a_trl_environment_pays_its_best_attempt() -> None:
+    environment = environment_factory(RuleEvaluator(), suite(), attempts=2)()
+    environment.reset(task="toy/add", prompt="unused")
+    assert environment.get_reward() == 0.0
+    assert environment.submit(program(2.0)).startswith("CORRECT")
+    assert "0 attempts left" in environment.submit("# status CRASH\nclass ModelNew: pass")
+    assert environment.submit(program(9.0)) == "No attempts are left."
+    assert environment.get_reward() == pytest.approx(1.96)
+    environment.reset(task="toy/scan")
+    assert environment.get_reward() == 0.0
+
+
+def test_the_kernelbench_function_answers_in_its_form() -> None:
+    evaluator = RuleEvaluator()
+    timed = eval_kernel_against_ref(
+        REFERENCE, program(2.0), measure_performance=True, num_perf_trials=100, evaluator=evaluator
+    )
+    assert (timed.compiled, timed.correctness, timed.runtime, timed.ref_runtime) == (True, True, 3.0, 6.0)
+    untimed = eval_kernel_against_ref(REFERENCE, program(2.0), 42, 5, evaluator=evaluator, verbose=False)
+    assert (untimed.correctness, untimed.runtime) == (True, -1.0)
+    failed = eval_kernel_against_ref(REFERENCE, "# status BUILD_ERROR\nclass ModelNew: pass", evaluator=evaluator)
+    assert (failed.compiled, failed.correctness) == (False, False)
+    assert failed.metadata["status"] == "BUILD_ERROR"
+    with pytest.raises(SettingsError, match="precision"):
+        eval_kernel_against_ref(REFERENCE, program(), precision="torch.float16", evaluator=evaluator)
+
+
+def test_the_kernelbench_function_asks_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(allow_tasks=True) as service:
+        monkeypatch.setenv("CUDAL1_URL", service.url)
+        with contextlib.closing(RemoteEvaluator(service.url)) as remote:
+            assert eval_kernel_against_ref(REFERENCE, program(2.0), evaluator=remote).correctness
+
+
+def test_kernelbench_files_pair_by_position(tmp_path: Path) -> None:
+    level = tmp_path / "KernelBench" / "level1"
+    level.mkdir(parents=True)
+    names = ["1_Square.py", "2_Standard.py", "10_Tensor.py"]
+    for name in names:
+        (level / name).write_text(REFERENCE)
+    records = [
+        evaluation("kernelbench/level1/10", speedup=2.0),
+        evaluation("kernelbench/level1/1@N=8", speedup=3.0),
+        evaluation("kernelbench/level2/2", speedup=4.0),
+    ]
+    write_results(records, level, tmp_path / "runs" / "mine", tmp_path / "results" / "timing" / "H100" / "mine.json")
+    results = json.loads((tmp_path / "runs/mine/eval_results.json").read_text())
+    baseline = json.loads((tmp_path / "results/timing/H100/mine.json").read_text())["level1"]
+    assert list(results) == ["1", "2", "10"]
+    assert list(baseline) == names
+    assert results["2"] == [
+        {"sample_id": 0, "compiled": False, "correctness": False, "metadata": {}, "runtime": -1.0, "runtime_stats": {}}
+    ]
+    # As the analysis of KernelBench computes it.
+    correct = np.array([one[0]["correctness"] for one in results.values()])
+    speed = np.array([one["mean"] for one in baseline.values()]) / np.array(
+        [one[0]["runtime"] for one in results.values()]
+    )
+    assert speed[correct].tolist() == [pytest.approx(3.0), pytest.approx(2.0)]
+
+
+def test_a_record_keeps_what_kernelbench_has_no_field_for() -> None:
+    metadata = result_of(evaluation(speedup=2.0)).metadata
+    assert metadata["protocol"]
+    assert metadata["message"]
+
+
+def test_a_prompt_holds_the_reference() -> None:
+    assert REFERENCE in prompt_of(suite()[0])
+
+
+@pytest.mark.slow
+def test_verifiers_validates_the_taskset(repository: Path, tmp_path: Path) -> None:
+    """In an environment of its own, because the pins of verifiers do not fit ours."""
+    if shutil.which("uv") is None:
+        pytest.skip("needs uv, for an environment with verifiers")
+    packages = [f"{repository}/packages/{name}" for name in ("cudal1-data", "cudal1-env")]
+    isolated = ["uv", "run", "--isolated", "--no-project", "--python", "3.11", "--with", VERIFIERS]
+    isolated += [part for package in packages for part in ("--with", package)]
+    probe = subprocess.run([*isolated, "python", "-c", "import verifiers.v1"], capture_output=True, text=True)
+    if probe.returncode != 0:
+        pytest.skip(f"{VERIFIERS} cannot be installed here: {probe.stderr[-200:]}")
+    (tmp_path / "tasks" / "level1").mkdir(parents=True)
+    (tmp_path / "tasks" / "level1" / "1_Add.py").write_text(REFERENCE)
+    with serving(allow_tasks=True) as service:
+        taskset = ["--taskset.url", service.url, "--taskset.suite", str(tmp_path / "tasks"), "--taskset.split", ""]
+        command = [
+            *isolated,
+            "vf-validate",
+            "cudal1_taskset",
+            *taskset,
+            "-o",
+            str(tmp_path / "out"),
+            "--runtime.type",
+            "subprocess",
+        ]
+        environment = os.environ | {"PYTHONPATH": str(repository / "examples")}
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+        judged = [source for judge in service.judges for _, source in judge.jobs]
+    assert done.returncode == 0, done.stdout + done.stderr
+    (summary,) = (tmp_path / "out").rglob("summary.json")
+    assert "valid" in summary.read_text()
+    assert any("ModelNew = Model" in source for source in judged)
+
+
+@pytest.mark.slow
+def test_trl_trains_with_the_reward_and_makes_a_tool_of_the_environment(tmp_path: Path) -> None:
+    from cudal1_agent.policies.embedded import make_embedded
+    from cudal1_agent.settings import EmbeddedModel
+    from cudal1_agent.stages.trl import arguments
+    from datasets import Dataset
+    from doubles.training import suite as tasks
+    from transformers.utils.chat_template_utils import get_json_schema
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    environment = environment_factory(RuleEvaluator(), suite())()
+    tools = [name for name, one in vars(type(environment)).items() if callable(one) and not name.startswith("_")]
+    assert sorted(tools) == ["get_reward", "reset", "submit"]
+    schema = get_json_schema(environment.submit)["function"]
+    assert "ModelNew" in schema["parameters"]["properties"]["program"]["description"]
+
+    train = tuple(tasks().train)
+    shape = EmbeddedModel(vocabulary=400, hidden=32, layers=1, heads=2, intermediate=64, context=256)
+    table = {"max_steps": 1, "per_device_train_batch_size": 4, "num_generations": 4, "max_completion_length": 4}
+    evaluator = RuleEvaluator()
+    trainer = GRPOTrainer(
+        model=str(make_embedded(tmp_path / "model", train, shape, seed=0)),
+        reward_funcs=speed_reward(evaluator, tasks()),
+        args=arguments(GRPOConfig, table, folder=tmp_path / "trainer", seed=0, use_cpu=True),
+        train_dataset=Dataset.from_list([{"prompt": "write", "task": task.id} for task in train]),
+    )
+    trainer.train()
+    assert "rewards/speed/mean" in str(trainer.state.log_history)
