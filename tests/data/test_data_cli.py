@@ -125,14 +125,18 @@ def test_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["memory"]["outputs_bytes"] > 0
 
 
-@pytest.mark.parametrize("command", ["trace", "tags"])
+@pytest.mark.parametrize("command", ["trace", "build", "tags"])
 def test_commands_report_tasks_that_they_leave_out(
-    capsys: pytest.CaptureFixture[str], release_file: Path, command: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], release_file: Path, command: str
 ) -> None:
     first = release_file.read_text().splitlines()[0]
     release_file.write_text(f"{first}\n{first}\nno JSON\n")
-    assert main([command, str(release_file)]) == 0
+    out = str(tmp_path / "corpus.jsonl")
+    arguments = {"trace": ["trace"], "build": ["corpus", "build", out], "tags": ["tags"]}[command]
+    refused = command == "build"  # what is left are references of KernelBench
+    assert main([*arguments, str(release_file)]) == (2 if refused else 0)
     told = capsys.readouterr().err
+    assert ("is a reference of KernelBench" in told) == refused
     assert "left out: " in told
     assert "occurs here and in" in told
     assert "expected a JSON object" in told

@@ -18,11 +18,12 @@ from cudal1_env.cli import main
 from cudal1_env.errors import TaskError
 from cudal1_env.judge import JudgeSettings
 from cudal1_env.judge.batch import PooledJudge
+from first_stream import stored_tasks
 
 
 @pytest.fixture(scope="module")
 def pairs() -> list[Pair]:
-    return list(build(load_suite("generated:norm+elementwise?n=4&seed=3", device="cuda"), failures=2))
+    return list(build(stored_tasks(3, 2, "norm", "elementwise", device="cuda"), failures=2))
 
 
 def test_backends_that_build_quickly_are_chosen_more_often(pairs: list[Pair]) -> None:
@@ -45,7 +46,7 @@ def test_handwritten_programs_come_before_those_of_templates() -> None:
 
 
 def test_templates_alternate() -> None:
-    tasks = load_suite("generated:attention?n=2&seed=0", device="cuda")
+    tasks = stored_tasks(0, 2, "attention", device="cuda")
     made = list(build(tasks, backends=("triton",)))
     kinds = {(pair.task, pair.template) for pair in made}
     assert len({template for _, template in kinds}) > 1
