@@ -93,7 +93,7 @@ def applied(expression: str, *operands: Interval) -> tuple[Interval, bool]:
     >>> applied("abs(a)", Interval(0.0, 2.0))
     (Interval(low=0.0, high=2.0), True)
     >>> applied("min(max(a, -b), b)", Interval(-3.0, 1.0), Interval(2.0, 2.0))
-    (Interval(low=-2.0, high=1.0), False)
+    (Interval(low=-2.0, high=1.0), True)
     """
     reader = _Reader(dict(zip("abc", operands, strict=False)))
     return reader.of(_parsed(expression)), reader.idle

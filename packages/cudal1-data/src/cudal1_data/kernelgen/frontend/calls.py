@@ -156,8 +156,8 @@ def _made(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
     return shapes.ints(args[0] if isinstance(args[0], tuple) else tuple(args))
 
 
-def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
-    rest = tuple(args[1:])
+def _of_two(name: str, x: Node, rest: Sequence[Value]) -> Dims | None:
+    """Return the shape of a call on two tensors; None for other calls."""
     match name:
         case "linear":
             assert isinstance(rest[0], Node)
@@ -165,6 +165,30 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
         case "matmul" | "bmm" | "mm" | "mv":
             assert isinstance(rest[0], Node)
             return shapes.product(x.dims, rest[0].dims)
+        case "embedding":
+            assert isinstance(rest[0], Node)
+            return (*x.dims, rest[0].dims[-1])
+        case "gather":
+            assert isinstance(rest[1], Node)
+            return rest[1].dims
+        case "outer":
+            assert isinstance(rest[0], Node)
+            return (*x.dims, *rest[0].dims)
+        case "kron":
+            assert isinstance(rest[0], Node)
+            return tuple(one * other for one, other in zip(x.dims, rest[0].dims, strict=True))
+        case "expand_as":
+            assert isinstance(rest[0], Node)
+            return broadcast(x.dims, rest[0].dims)
+        case _:
+            return None
+
+
+def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
+    rest = tuple(args[1:])
+    if (dims := _of_two(name, x, rest)) is not None:
+        return dims
+    match name:
         case "transpose":
             return shapes.swapped(x.dims, shapes.axis(x, rest[0]), shapes.axis(x, rest[1]))
         case "t":
@@ -178,15 +202,6 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
             (place,) = shapes.ints(rest[0])
             place = place % (len(x.dims) + 1)
             return (*x.dims[:place], 1, *x.dims[place:])
-        case "expand_as":
-            assert isinstance(rest[0], Node)
-            return broadcast(x.dims, rest[0].dims)
-        case "embedding":
-            assert isinstance(rest[0], Node)
-            return (*x.dims, rest[0].dims[-1])
-        case "gather":
-            assert isinstance(rest[1], Node)
-            return rest[1].dims
         case "diag" if len(x.dims) == 1 and not rest and not named:
             return (x.dims[0], x.dims[0])
         case "contiguous":
@@ -207,12 +222,6 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
             place = shapes.axis(x, next(iter(more), named.get("dim")))
             (times,) = shapes.ints(count)
             return (*x.dims[:place], x.dims[place] * times, *x.dims[place + 1 :])
-        case "outer":
-            assert isinstance(rest[0], Node)
-            return (*x.dims, *rest[0].dims)
-        case "kron":
-            assert isinstance(rest[0], Node)
-            return tuple(one * other for one, other in zip(x.dims, rest[0].dims, strict=True))
         case "flatten":
             given: dict[str, Value] = {**dict(zip(("start_dim", "end_dim"), rest, strict=False)), **named}
             start, end = (shapes.axis(x, given.get(key, place)) for key, place in (("start_dim", 0), ("end_dim", -1)))

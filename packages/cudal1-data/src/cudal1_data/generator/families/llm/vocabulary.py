@@ -13,16 +13,7 @@ _FLOPS = {"float32": 4.0e10, "bfloat16": 5.0e11, "float16": 5.0e11}
 def cross_entropy(block: Block) -> None:
     """Loss of each token against a label: smoothed, with a z-loss, capped, with labels to ignore."""
     draw = block.draw
-    dims = ("TOKENS", "VOCAB")
-    # The rounding of logits in half precision would hide all other steps.
-    layer = not block.half and draw.chance(0.6)
-    if layer:
-        x = block.input("x", "TOKENS", "HIDDEN")
-        head = block.weight("head", "VOCAB", "HIDDEN", text="3 * torch.randn(VOCAB, HIDDEN) / HIDDEN**0.5")
-        root, text = node("matmul", x, head), "F.linear(x, self.head)"
-    else:
-        made = "(1 + 2 * torch.rand(TOKENS, 1)) * torch.randn(TOKENS, VOCAB) + 4 * torch.rand(TOKENS, 1) - 2"
-        root, text = block.input("logits", *dims, text=made), block.wide("logits")
+    layer, root, text = _logits(block)
     ignoring = draw.chance(0.4)
     made = "torch.randint(VOCAB, (TOKENS,))"
     if ignoring:
@@ -65,6 +56,17 @@ def cross_entropy(block: Block) -> None:
         loss = node("where", loss, labels)
     block.returns(("loss", ("TOKENS",), loss), *outputs)
     _loss_sizes(block, layer=layer)
+
+
+def _logits(block: Block) -> tuple[bool, Node, str]:
+    """Add logits as an input or from a layer; return whether it is a layer, the logits, and their text."""
+    # The rounding of logits in half precision would hide all other steps.
+    if not block.half and block.draw.chance(0.6):
+        x = block.input("x", "TOKENS", "HIDDEN")
+        head = block.weight("head", "VOCAB", "HIDDEN", text="3 * torch.randn(VOCAB, HIDDEN) / HIDDEN**0.5")
+        return True, node("matmul", x, head), "F.linear(x, self.head)"
+    made = "(1 + 2 * torch.rand(TOKENS, 1)) * torch.randn(TOKENS, VOCAB) + 4 * torch.rand(TOKENS, 1) - 2"
+    return False, block.input("logits", "TOKENS", "VOCAB", text=made), block.wide("logits")
 
 
 def _loss_sizes(block: Block, *, layer: bool) -> None:
