@@ -40,6 +40,7 @@ def test_a_run_killed_in_any_stage_and_resumed_equals_the_undisturbed_run(tmp_pa
     assert {record["event"] for record in records} == {
         "step",
         "batch",
+        "champion",
         "seeds",
         "answer",
         "table",

@@ -115,7 +115,7 @@ def test_a_task_of_each_block_passes_all_checks(block: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", SUITE[:90], ids=lambda task: task.id.partition("/")[2])
+@pytest.mark.parametrize("task", SUITE[:22], ids=lambda task: task.id.partition("/")[2])
 def test_every_task_passes_all_checks(task: Task) -> None:
     assert faults_of(task) == ()
 

@@ -141,7 +141,7 @@ def make_stream(
         raise ConfigError(f"sft.stream takes generated tasks, such as 'generated?seed=0', got {text!r}")
     request = parse_request(families + mark + options)
     return Stream(
-        families=request.families,
+        families=request.drawn_families,
         seed=request.seed,
         backward=request.backward,
         device=device,

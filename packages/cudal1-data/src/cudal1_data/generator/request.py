@@ -62,9 +62,14 @@ class Request(BaseModel):
             raise ValueError(f"the family {min(without)} has no tasks with gradients; leave it or backward=1 out")
         return self
 
+    @property
+    def drawn_families(self) -> tuple[str, ...]:
+        """Those that were asked for, or all that have such tasks."""
+        return self.families or tuple(one for one in FAMILIES if not (self.backward and one in FORWARD_ONLY))
+
     def tasks(self) -> Iterator[Task]:
         """Yield the tasks."""
-        families = self.families or tuple(one for one in FAMILIES if not (self.backward and one in FORWARD_ONLY))
+        families = self.drawn_families
         each, more = divmod(self.n, len(families))
         made = (
             self._split(make_task(family, self.seed, number, backward=self.backward), family)

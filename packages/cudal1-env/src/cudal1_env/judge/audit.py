@@ -101,6 +101,11 @@ class AuditJudge(Judge):
             for key in [key for key in self._pools if key[0] == task.id]:
                 self._retire(key)
 
+    def constant_inputs(self, task: Task) -> tuple[int, ...]:
+        """Return the places of the inputs that are the same in all draws: a program may know them."""
+        with self._with_room(task):
+            return self._known_pool(task).io_spec.constant_inputs
+
     def steps(self, task: Task, one: KnownSet) -> dict[str, Any]:
         """Return the reference's steps on a set, and the faults that apply; see `cudal1_worker.oracle.faults`."""
         pool = self._known_pool(task)
