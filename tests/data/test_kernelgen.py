@@ -89,6 +89,7 @@ def test_shapes_and_types_are_known_without_running(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # the interpreter runs each element of each program in Python
 def test_triton_programs_agree_with_the_reference_in_the_interpreter() -> None:
     pytest.importorskip("triton", reason="needs Triton")
     errors = errors_in_interpreter(*IDS, *PRODUCTS)
