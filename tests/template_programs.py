@@ -219,7 +219,7 @@ def errors_in_interpreter(*tasks: str) -> dict[str, float]:
         [sys.executable, "-W", "ignore", str(Path(__file__).parent / "triton_child.py"), *tasks],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=860,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
