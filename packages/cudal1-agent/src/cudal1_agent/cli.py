@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from cudal1_agent.errors import AgentError, RunError, TimeIsUpError
+from cudal1_agent.optimize.command import Optimize
 
 RUNS = Path("runs")
 """Default folder for runs without --run-dir."""
@@ -206,8 +207,8 @@ def newest_run(folder: Path) -> Path:
 
 def main() -> None:
     """Parse the command line and run one command; a user's error is one sentence and exit code 2."""
-    command: Train | Evaluate | Report | Model = tyro.extras.subcommand_cli_from_dict(
-        {"train": Train, "evaluate": Evaluate, "report": Report, "model": Model},
+    command: Train | Evaluate | Optimize | Report | Model = tyro.extras.subcommand_cli_from_dict(
+        {"train": Train, "evaluate": Evaluate, "optimize": Optimize, "report": Report, "model": Model},
         prog="cudal1-agent",
         description="Train and evaluate policies that write faster programs.",
     )
@@ -218,7 +219,7 @@ def main() -> None:
         code = command.run()
     except (AgentError, DataError, EnvError, OSError) as error:
         print(f"cudal1-agent: {error}", file=sys.stderr)
-        if isinstance(command, Evaluate) and command.json:
+        if isinstance(command, Evaluate | Optimize) and command.json:
             print(json.dumps({"error": type(error).__name__, "message": str(error)}))
         code = 2
     except KeyboardInterrupt:

@@ -34,7 +34,8 @@ from cudal1_data.sources.hub import check_names, load_hub
 from cudal1_data.sources.scale import scaled_suite
 from cudal1_data.sources.starter import load_starter
 from cudal1_data.sources.table import load_table
-from cudal1_data.suite import Broken, Suite, nearest
+from cudal1_data.suggest import nearest
+from cudal1_data.suite import Broken, Suite
 from cudal1_data.task import Device, Task
 
 NAMED_SUITES = ("starter", "kernelbench", "generated")
