@@ -26,9 +26,9 @@ class Model(nn.Module):
         return (weight * (1 - matched) ** self.gamma * entropy).mean()
 
 
-def get_inputs() -> list:
+def get_inputs() -> list[object]:
     return [torch.randn(ROWS, CLASSES), (torch.rand(ROWS, CLASSES) < 0.1).float()]
 
 
-def get_init_inputs() -> list:
+def get_init_inputs() -> list[object]:
     return [0.25, 2.0]

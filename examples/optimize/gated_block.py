@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-TOKENS = 192
+TOKENS = 512
 WIDTH = 256
 HIDDEN = 512
 
@@ -28,9 +28,9 @@ class GatedBlock(nn.Module):
         return x + self.down(F.silu(self.gate(normed)) * self.up(normed))
 
 
-def init_inputs() -> list:
+def init_inputs() -> list[object]:
     return [WIDTH, HIDDEN]
 
 
-def example_inputs() -> list:
+def example_inputs() -> list[object]:
     return [torch.randn(TOKENS, WIDTH)]

@@ -6,9 +6,9 @@ cudal1-agent optimize examples/optimize/rotary_attention.py:RotaryAttention
 import torch
 from torch import nn
 
-BATCH = 2
+BATCH = 4
 HEADS = 4
-LENGTH = 128
+LENGTH = 256
 DIM = 64
 
 
@@ -21,6 +21,10 @@ def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
 
 class RotaryAttention(nn.Module):
     """softmax(rotated(q) rotated(k)^T / sqrt(d), causal) v."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    later: torch.Tensor
 
     def __init__(self, length: int, dim: int) -> None:
         super().__init__()
@@ -39,10 +43,10 @@ class RotaryAttention(nn.Module):
         return torch.matmul(torch.softmax(scores, dim=-1), v)
 
 
-def init_inputs() -> list:
+def init_inputs() -> list[object]:
     return [LENGTH, DIM]
 
 
-def example_inputs() -> list:
+def example_inputs() -> list[object]:
     shape = (BATCH, HEADS, LENGTH, DIM)
     return [torch.randn(shape), torch.randn(shape), torch.randn(shape)]

@@ -37,7 +37,8 @@ class Search:
         *,
         floor: int = 0,
     ) -> None:
-        self._task, self._device, self._archive, self._budget = task, device, archive, budget
+        self._task, self._archive, self._budget = task, archive, budget
+        self._device: Device = device
         self._audit, self._say, self._floor = audit, say, floor
         self._judge: Judge | None = None
         self._seen: dict[str, Evaluation] = {}
@@ -142,7 +143,8 @@ class Search:
             self.try_all(candidates)
             stale = stale + 1 if len(self._seen) == before else 0
             if stale == _STALE:
-                return f"nothing new in {stale} rounds; of {answers.asked} answers {answers.without_program} held no program"
+                empty = answers.without_program
+                return f"nothing new in {stale} rounds; {empty} of {answers.asked} answers held no program"
         return None
 
     def _settings(self) -> JudgeSettings:
