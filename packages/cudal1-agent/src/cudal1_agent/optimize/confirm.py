@@ -19,7 +19,7 @@ from cudal1_agent.optimize.record import InModule, Judged, Winner, interval_text
 from cudal1_agent.optimize.search import Search, low
 from cudal1_agent.optimize.sources import Candidate
 
-MOST = 3
+MOST = 4
 """Programs that are tried, the most promising first."""
 _PROCESSES = 3
 _MEASURE_S = 3.0

@@ -14,7 +14,7 @@ from cudal1_data.kernelgen.codegen.rewrites import plain_program
 from cudal1_env import Evaluation
 from cudal1_env.campaigns.audit import audit_file, audit_tasks
 from cudal1_env.gate import AuditReport
-from cudal1_env.judge import JudgeSettings
+from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.audit import AuditJudge
 
 from cudal1_agent.errors import OptimizeError
@@ -32,6 +32,8 @@ _TRIED_AGAIN = 2
 """How often a module that seems too short is measured again: a busy machine makes calls look short."""
 _BASELINES_SHARE = 0.5
 """Share of the search's time that baselines may take."""
+_BUILD_SHARE = 0.25
+"""Share of the time that building or warming up one program may take."""
 _TRACING_SHARE = 0.1
 """Share of the search's time that looking for near-duplicates may take."""
 
@@ -100,7 +102,13 @@ def optimize(
         audit = _audited(target.task, device, folder, budget, state, say)
         archive = opened.enter_context(folder.archive())
         floor = verdicts_floor(folder.search, machine_key(device), archive.position())
-        search = Search(target.task, device, archive, budget, audit, say, floor=floor)
+
+        def begin() -> Judge:
+            judge = Judge(_settings(device, budget))
+            judge.learn(audit)
+            return judge
+
+        search = Search(target.task, archive, budget, begin, say, floor=floor)
         opened.callback(search.close)
         found = _baselines(target.task, device, search, budget, state, say)
         _searched(target.task, device, search, budget, state, answers)
@@ -113,6 +121,17 @@ def optimize(
             folder.put(winner[1])
         folder.write(record)
         return record
+
+
+def _settings(device: Device, budget: Budget) -> JudgeSettings:
+    """Return how programs are judged: none may take most of the time for being built or warmed up."""
+    limit_s = max(10.0, _BUILD_SHARE * budget.seconds)
+    defaults = JudgeSettings(device=device)
+    return JudgeSettings(
+        device=device,
+        build_timeout_s=min(defaults.build_timeout_s, limit_s),
+        warmup_timeout_s=min(defaults.baseline_warmup_timeout_s, limit_s),
+    )
 
 
 def _audited(

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from cudal1_data import Task
 from cudal1_data.hashes import digest
 from cudal1_env import Archive, Evaluation
-from cudal1_env.gate import AuditReport
-from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.records import PROTOCOL_VERSION, Device, Precision
+from cudal1_env.records import PROTOCOL_VERSION, Precision
 
 from cudal1_agent.errors import PolicyError
 from cudal1_agent.optimize.budget import Budget
 from cudal1_agent.optimize.record import Judged, interval_text
 from cudal1_agent.optimize.sources import Answers, Candidate
 
-_BUILD_SHARE = 0.25
-"""Share of the time that building or warming up one program may take."""
-
 _STALE = 2
 """Rounds without a new program after which a policy is not asked again."""
+
+
+class Judging(Protocol):
+    """What a search needs of a judge."""
+
+    def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
+        """Judge one candidate; see `cudal1_env.Evaluator`."""
+        ...
+
+    def retire(self) -> dict[str, str]:
+        """Stop using every seed in use, and return all seeds so far by their commitments."""
+        ...
+
+    def close(self) -> None:
+        """Stop every process."""
+        ...
 
 
 class Search:
@@ -29,18 +41,26 @@ class Search:
     def __init__(
         self,
         task: Task,
-        device: Device,
         archive: Archive,
         budget: Budget,
-        audit: AuditReport,
+        begin: Callable[[], Judging],
         say: Callable[[str], None],
         *,
         floor: int = 0,
     ) -> None:
+        """Prepare to judge.
+
+        Args:
+            task: The module.
+            archive: Where verdicts are kept.
+            budget: Time and candidates.
+            begin: Starts a judge, when one is needed.
+            say: Told each verdict with the best so far.
+            floor: Position in the archive; nothing before it is looked up, because another machine measured it.
+        """
         self._task, self._archive, self._budget = task, archive, budget
-        self._device: Device = device
-        self._audit, self._say, self._floor = audit, say, floor
-        self._judge: Judge | None = None
+        self._begin, self._say, self._floor = begin, say, floor
+        self._judge: Judging | None = None
         self._seen: dict[str, Evaluation] = {}
         self.judged: list[tuple[Candidate, Evaluation, Judged]] = []
         """All that was judged or looked up, in order."""
@@ -59,13 +79,14 @@ class Search:
         return ranked[0] if ranked else None
 
     def ranked(self) -> list[tuple[Candidate, Evaluation]]:
-        """Programs that may be faster than the module, the most promising first: correct, with an estimate above 1."""
+        """Programs that may be faster than the module, the most promising first: correct, with an interval that reaches
+        above 1."""
         able = [
             (one, found)
             for one, found, _ in self.judged
             if found.correct
             and found.speedup is not None
-            and found.speedup.point > 1.0
+            and found.speedup.high > 1.0
             and one.origin != "the module itself"
         ]
         return sorted(able, key=lambda pair: -low(pair[1]))
@@ -102,8 +123,7 @@ class Search:
         try:
             with self._budget.within(seconds):
                 if self._judge is None:
-                    self._judge = Judge(self._settings())
-                    self._judge.learn(self._audit)
+                    self._judge = self._begin()
                 found = self._judge.evaluate(self._task, source, precision=precision)
         except BaseException:
             self.close()
@@ -146,16 +166,6 @@ class Search:
                 empty = answers.without_program
                 return f"nothing new in {stale} rounds; {empty} of {answers.asked} answers held no program"
         return None
-
-    def _settings(self) -> JudgeSettings:
-        limit_s = max(10.0, _BUILD_SHARE * self._budget.seconds)
-        defaults = JudgeSettings(device=self._device)
-        return defaults.model_copy(
-            update={
-                "build_timeout_s": min(defaults.build_timeout_s, limit_s),
-                "warmup_timeout_s": min(defaults.baseline_warmup_timeout_s, limit_s),
-            }
-        )
 
     def _known(self, candidate: Candidate) -> Evaluation | None:
         sha256 = digest(candidate.source)
