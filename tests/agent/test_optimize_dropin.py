@@ -11,13 +11,12 @@ from types import ModuleType
 
 import pytest
 import torch
+from agent.optimized import KERNEL, MODULE, module_file
 from cudal1_agent.errors import OptimizeError
 from cudal1_agent.optimize import dropin_child, examine_child
 from cudal1_agent.optimize.examine import Examined
 from cudal1_agent.optimize.folder import DROPIN, OutFolder
 from cudal1_agent.optimize.target import Target, read_target
-
-from agent.optimized import KERNEL, MODULE, module_file
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agent.optimized import module_file
 from cudal1_agent.errors import PolicyError
 from cudal1_agent.optimize.budget import Budget, OverError
 from cudal1_agent.optimize.search import Search, low
@@ -17,8 +18,6 @@ from cudal1_agent.optimize.sources import Answers, Candidate, full_prompt, templ
 from cudal1_agent.optimize.target import read_target
 from cudal1_env import Archive, Status
 from doubles.evaluator import RuleEvaluator, evaluation, program, task
-
-from agent.optimized import module_file
 
 
 class Judge(RuleEvaluator):

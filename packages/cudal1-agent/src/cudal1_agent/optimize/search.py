@@ -79,8 +79,7 @@ class Search:
         return ranked[0] if ranked else None
 
     def ranked(self) -> list[tuple[Candidate, Evaluation]]:
-        """Programs that may be faster than the module, the most promising first: correct, with an interval that reaches
-        above 1."""
+        """Correct programs whose interval reaches above 1, the most promising first."""
         able = [
             (one, found)
             for one, found, _ in self.judged
