@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from pydantic import BaseModel, ConfigDict
@@ -21,10 +21,10 @@ from cudal1_data.commands.tags import TagCommand
 from cudal1_data.errors import DataError
 from cudal1_data.progress import on_stderr
 from cudal1_data.sizes import parse_size
-from cudal1_data.sources import load_suite, load_task
-from cudal1_data.sources.export import export
-from cudal1_data.suite import Suite
 from cudal1_data.task import Device
+
+if TYPE_CHECKING:
+    from cudal1_data.suite import Suite
 
 Tags = Annotated[TagCommand, tyro.conf.subcommand(name="tags")]
 CorpusCommands = Annotated[CorpusCommand, tyro.conf.subcommand(name="corpus"), tyro.conf.OmitSubcommandPrefixes]
@@ -47,6 +47,8 @@ class List(BaseModel):
 
     def run(self) -> None:
         """Print the list."""
+        from cudal1_data.sources import load_suite
+
         suite = load_suite(self.spec, scale=self.scale, memory_bytes=_bytes(self.memory_gib))
         report_broken(suite)
         if self.json_:
@@ -74,6 +76,8 @@ class Show(BaseModel):
 
     def run(self) -> None:
         """Print the program, and the variants."""
+        from cudal1_data.sources import load_task
+
         task = load_task(self.task, device=self.device)
         if self.size is not None:
             task = task.at(parse_size(self.size))
@@ -104,6 +108,9 @@ class Export(BaseModel):
 
     def run(self) -> None:
         """Write it and say where."""
+        from cudal1_data.sources import load_suite
+        from cudal1_data.sources.export import export
+
         suite = load_suite(self.spec, device=self.device, scale=self.scale, memory_bytes=_bytes(self.memory_gib))
         report_broken(suite)
         export(suite, self.out)
