@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import tyro
 from pydantic import BaseModel, ConfigDict
 from tyro.conf import Positional
 
+from cudal1_data.commandline import finished, parsed
 from cudal1_data.commands.broken import report_broken
 from cudal1_data.commands.corpus import CorpusCommand
 from cudal1_data.commands.overlaps import Overlaps, Trace
@@ -31,7 +31,10 @@ CorpusCommands = Annotated[CorpusCommand, tyro.conf.subcommand(name="corpus"), t
 
 
 class List(BaseModel):
-    """List the tasks of a suite."""
+    """List the tasks of a suite.
+
+    Example: cudal1-data list starter:level1 --json
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -61,7 +64,10 @@ class List(BaseModel):
 
 
 class Show(BaseModel):
-    """Print a task's reference program."""
+    """Print a task's reference program.
+
+    Example: cudal1-data show starter/diag_matmul --variants
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -73,6 +79,8 @@ class Show(BaseModel):
     """Another size, e.g. N=384,M=3000."""
     variants: bool = False
     """Print the task's variants too."""
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """Print one JSON object: the task's fields, its program and its variants."""
 
     def run(self) -> None:
         """Print the program, and the variants."""
@@ -81,6 +89,9 @@ class Show(BaseModel):
         task = load_task(self.task, device=self.device)
         if self.size is not None:
             task = task.at(parse_size(self.size))
+        if self.json_:
+            print(task.model_dump_json())
+            return
         print(f"# {task.id}: {task.name} (level {task.level}, {task.split})", file=sys.stderr)
         print(task.source, end="" if task.source.endswith("\n") else "\n")
         if self.variants:
@@ -90,7 +101,10 @@ class Show(BaseModel):
 
 
 class Export(BaseModel):
-    """Write the tasks of a suite to a file or folder."""
+    """Write the tasks of a suite to a file or folder.
+
+    Example: cudal1-data export 'generated?n=200&seed=7' tasks.parquet
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -124,25 +138,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: What stands behind the command's name; `sys.argv` for None.
 
     Returns:
-        0, or 2 when the arguments or files do not serve; the reason is on stderr.
+        An exit code of `cudal1_data.commandline`.
     """
-    command: List | Show | Export | Overlaps | Trace | Tags | CorpusCommands = tyro.cli(
-        List | Show | Export | Overlaps | Trace | Tags | CorpusCommands,  # pyright: ignore[reportArgumentType]
-        prog="cudal1-data",
-        description=__doc__,
-        args=arguments,
+    command: List | Show | Export | Overlaps | Trace | Tags | CorpusCommands = parsed(
+        lambda: tyro.cli(
+            List | Show | Export | Overlaps | Trace | Tags | CorpusCommands,  # pyright: ignore[reportArgumentType]
+            prog="cudal1-data",
+            description=__doc__,
+            args=arguments,
+        )
     )
-    try:
-        with on_stderr():
-            command.run()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough. Python flushes stdout once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (DataError, OSError) as error:
-        print(f"cudal1-data: {error}", file=sys.stderr)
-        return 2
-    return 0
+    with on_stderr():
+        return finished("cudal1-data", command, (DataError, OSError))
 
 
 def _summary(suite: Suite, task_id: str) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
+from cudal1_data.commandline import NO, OK, TIME_IS_UP
 
 from cudal1_agent.errors import OptimizeError
 
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from cudal1_agent.optimize.record import OptimizeRecord
     from cudal1_agent.optimize.sources import Answers
     from cudal1_agent.optimize.target import Target
-
-NOTHING_FASTER = 1
-"""Exit code: no program was confirmed to be faster; nothing but record and report was written."""
-OUT_OF_TIME = 75
-"""Exit code: the time was over before a promising program was confirmed; the same command goes on."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +52,11 @@ class Optimize:
     json: bool = False
     """Print the record as JSON."""
 
+    def saved(self) -> str:
+        """Return what was saved and how to go on after Ctrl-C."""
+        where = self.out or "optimized/NAME"
+        return f"what was judged is in {where}, no drop-in was written, and the same command goes on from there"
+
     def run(self) -> int:
         """Search, confirm, write, print."""
         from cudal1_env.hardware import resolve_device
@@ -73,16 +73,9 @@ class Optimize:
         target = read_target(self.file)
         device = resolve_device(self.device)
         out = self.out or default_folder(target)
-        try:
-            record = self._searched(target, out, device, budget, Progress().line)
-        except KeyboardInterrupt:
-            print(
-                f"cudal1-agent: interrupted; what was judged is in {out}, and the same command goes on from there",
-                file=sys.stderr,
-            )
-            return 130
+        record = self._searched(target, out, device, budget, Progress().line)
         print(record.model_dump_json() if self.json else _text(record, out))
-        return {"faster": 0, "nothing_faster": NOTHING_FASTER, "out_of_time": OUT_OF_TIME}[record.outcome]
+        return {"faster": OK, "nothing_faster": NO, "out_of_time": TIME_IS_UP}[record.outcome]
 
     def _searched(
         self, target: Target, out: Path, device: Device, budget: Budget, say: Callable[[str], None]

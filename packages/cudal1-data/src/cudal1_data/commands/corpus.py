@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class Build(BaseModel):
-    """Put every template with every choice of its parameters on tasks: pairs that are not verified yet."""
+    """Put every template with every choice of its parameters on tasks: pairs that are not verified yet.
+
+    Example: cudal1-data corpus build pairs.parquet starter
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -87,7 +90,10 @@ def _refuse_kernelbench(tasks: Iterable[Task]) -> None:
 
 
 class StatsCommand(BaseModel):
-    """Count a corpus: labels, backends, techniques, speedups."""
+    """Count a corpus: labels, backends, techniques, speedups.
+
+    Example: cudal1-data corpus stats bundled
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -106,7 +112,10 @@ class StatsCommand(BaseModel):
 
 
 class Merge(BaseModel):
-    """Add the records of a judge to a corpus. Doing it twice changes nothing."""
+    """Add the records of a judge to a corpus. Doing it twice changes nothing.
+
+    Example: cudal1-data corpus merge pairs.parquet records.jsonl
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -134,7 +143,10 @@ class Merge(BaseModel):
 
 
 class ExportCorpus(BaseModel):
-    """Write a corpus as a dataset: a folder with a Parquet file for each split and a card, or one file."""
+    """Write a corpus as a dataset: a folder with a Parquet file for each split and a card, or one file.
+
+    Example: cudal1-data corpus export bundled dataset --verified
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -176,7 +188,10 @@ class ExportCorpus(BaseModel):
 
 
 class Verify(BaseModel):
-    """Have pairs judged: the same as `cudal1-env verify`, which has more options."""
+    """Have pairs judged: the same as `cudal1-env verify`, which has more options.
+
+    Example: cudal1-data corpus verify pairs.parquet --limit 20
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -202,7 +217,10 @@ class Verify(BaseModel):
 
 
 class CorpusCommand(BaseModel):
-    """Variants of tasks with what a judge found out about them: build, verify, merge, stats, export."""
+    """Variants of tasks with what a judge found out about them: build, verify, merge, stats, export.
+
+    Example: cudal1-data corpus stats bundled
+    """
 
     model_config = ConfigDict(frozen=True)
 

@@ -24,6 +24,8 @@ class Overlaps(BaseModel):
 
     The references are executed, on tensors without values, in a process that is no sandbox: name only suites whose
     code you would run. KernelBench's own graphs are known and need no tracing.
+
+    Example: cudal1-data overlaps starter
     """
 
     model_config = ConfigDict(frozen=True)
@@ -74,6 +76,8 @@ class Trace(BaseModel):
     """Print what a task computes, operator by operator, its fingerprint, and what its tensors take.
 
     The reference is executed, on tensors without values.
+
+    Example: cudal1-data trace starter/diag_matmul
     """
 
     model_config = ConfigDict(frozen=True)

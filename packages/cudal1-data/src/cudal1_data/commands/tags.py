@@ -39,6 +39,8 @@ class TagCommand(BaseModel):
     """Tell which techniques programs show, and how fast the published ones are by technique.
 
     Programs are parsed and searched (docs/techniques.md), never executed.
+
+    Example: cudal1-data tags bundled --json
     """
 
     model_config = ConfigDict(frozen=True)
