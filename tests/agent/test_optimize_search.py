@@ -81,7 +81,7 @@ def test_each_program_is_judged_once_and_the_best_so_far_is_told() -> None:
         search.try_all(some(1.5, 2.0, 1.5, 0.5))
         assert len(judges[0].jobs) == len(archive) == 3
         assert search.best is not None
-        assert search.best[0].origin == "template 2.0"
+        assert search.best.point == 2.0
         assert [one.origin for one, _ in search.ranked()] == ["template 2.0", "template 1.5"]
         assert "3 of 8 candidates" in said[-1]
         assert "best so far 2.00 x" in said[-1]
@@ -137,8 +137,7 @@ def test_prompts_show_earlier_programs_with_their_scores() -> None:
         search.ask(Answers(policy, full_prompt("cpu"), max_new_tokens=8))
         assert all("code1 (1.50)" in prompt for prompt in policy.prompts[:4])
         assert any(f"({score:.2f})" in policy.prompts[4] for score in (2.0, 2.5, 3.0, 3.5))
-        assert search.best is not None
-        assert search.best[0].origin == "answer 5"
+        assert search.ranked()[0][0].origin == "answer 5"
 
 
 def test_a_policy_that_writes_no_programs_is_left_after_two_rounds() -> None:
