@@ -112,3 +112,15 @@ def test_a_program_that_the_search_saw_as_slower_is_never_tried(
     asked = confirmation(tmp_path, monkeypatch, {}, program(0.5))
     assert asked.winner() is None
     assert asked.refuted == {}
+
+
+def test_a_policys_program_is_believed_only_beyond_the_judges_overhead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = confirmation(tmp_path, monkeypatch, {}, program(1.5))
+    found = asked._search.evaluate(program(1.5), "report", 10.0).model_copy(update={"rewarded_low": 0.9})
+    monkeypatch.setattr(asked._search, "evaluate", lambda *_: found)
+    assert not isinstance(asked._tried(Candidate(program(1.5), "template"), found), str)
+    said = asked._tried(Candidate(program(1.5), "answer 1", own=False), found)
+    assert isinstance(said, str)
+    assert "the end that counts is 0.90" in said

@@ -77,8 +77,9 @@ class Confirmation:
         again = self._search.evaluate(candidate.source, "report", self._budget.left_s)
         if not again.correct or again.speedup is None:
             return f"{again.status.value}: {again.message}"
-        if low(again) <= 1.0:
-            return f"{interval_text(again.speedup)} on new inputs, and the end that counts is {low(again):.2f}"
+        end = again.speedup.low if candidate.own else low(again)
+        if end <= 1.0:
+            return f"{interval_text(again.speedup)} on new inputs, and the end that counts is {end:.2f}"
         self._say(f"{candidate.origin}: confirmed {interval_text(again.speedup)} on new inputs; now in your module")
         tolerances = tolerances_of(again, len(self._examined.outputs))
         staged = self._folder.stage(candidate.source, self._examined, tolerances)
@@ -94,7 +95,7 @@ class Confirmation:
             source_sha256=again.source_sha256,
             chosen=chosen.speedup,
             confirmed=again.speedup,
-            rewarded_low=low(again),
+            end=end,
             strongest=strongest,
             against_strongest=ratio,
             in_module=inside,

@@ -64,8 +64,9 @@ class Winner(BaseModel):
     """As the search saw it."""
     confirmed: Speedup
     """On inputs that no program was chosen on, at `report` precision."""
-    rewarded_low: float = Field(gt=0)
-    """Lower end of `confirmed` with what a program could hide of the judge's overhead added to its time."""
+    end: float = Field(gt=1)
+    """Lower end of `confirmed`; of a program that a policy wrote, with what it could hide of the judge's overhead added to
+    its time."""
     strongest: str
     """The strongest baseline."""
     against_strongest: Speedup | None
@@ -194,7 +195,7 @@ def _winner_rows(winner: Winner) -> list[tuple[str, str]]:
     inside = winner.in_module
     rows = [
         ("winner", f"{winner.origin}, chosen at {interval_text(winner.chosen)}"),
-        ("confirmed", f"{interval_text(winner.confirmed)} on new inputs; rewarded end {winner.rewarded_low:.2f}"),
+        ("confirmed", f"{interval_text(winner.confirmed)} on new inputs; the end that counts is {winner.end:.2f}"),
     ]
     if winner.against_strongest is not None:
         rows.append((f"against {winner.strongest}", interval_text(winner.against_strongest)))
