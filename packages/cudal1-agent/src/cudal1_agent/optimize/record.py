@@ -65,8 +65,8 @@ class Winner(BaseModel):
     confirmed: Speedup
     """On inputs that no program was chosen on, at `report` precision."""
     end: float = Field(gt=1)
-    """Lower end of `confirmed`; of a program that a policy wrote, with what it could hide of the judge's overhead added to
-    its time."""
+    """Lower end of `confirmed`; of a program that a policy wrote, with what it could hide of the judge's overhead added
+    to its time."""
     strongest: str
     """The strongest baseline."""
     against_strongest: Speedup | None
