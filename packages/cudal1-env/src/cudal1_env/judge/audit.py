@@ -129,6 +129,11 @@ class AuditJudge(Judge):
             found, reason = pool.oracle.faulty(one.seed, one.distribution, fault, step, wide=wide)
             return reason or [self.device.to_host(values) for values in found]
 
+    def step_changes(self, task: Task, one: KnownSet, fault: str, step: int) -> bool:
+        """Whether a fault changes its step's own result, on one of the task's `known_sets`."""
+        with self._with_room(task):
+            return self._known_pool(task).oracle.step_changes(one.seed, one.distribution, fault, step)
+
     def input_sensitivity(self, task: Task) -> list[tuple[int, int, float]]:
         """Measure the input sensitivity of each tensor, by changing single elements.
 

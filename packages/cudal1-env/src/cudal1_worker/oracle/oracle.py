@@ -38,6 +38,7 @@ from cudal1_worker.oracle.reference_error import (
 from cudal1_worker.oracle.seeding import Seeds
 from cudal1_worker.oracle.sensitivity import Variation
 from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, enough
+from cudal1_worker.oracle.unseen import UnseenPrecision
 from cudal1_worker.program import state
 from cudal1_worker.program.arm import Failure, describe_error, execute
 
@@ -88,6 +89,7 @@ class Oracle:
             "rest": self.rest,
             "vary": self.vary,
             "change": self.change,
+            "unseen": UnseenPrecision(self).unseen,
         } | FaultyRuns(self).handlers()
 
     def serve(self) -> None:

@@ -57,6 +57,8 @@ class Case:
     """Where it is judged."""
     sensitivity: tuple[float, ...] = ()
     """Input sensitivity: minimum share of each input tensor that influences the output; empty if not known."""
+    is_sound: bool = False
+    """Whether an audit calls the task's checker sound."""
     watch: Stopwatch = field(default_factory=Stopwatch)
 
 

@@ -36,6 +36,8 @@ class Seen:
     """Milliseconds for moving what of the outputs comes again with other inputs."""
     constant_inputs: tuple[int, ...] = ()
     """Places of inputs that are the same in each call: what follows from them could be kept."""
+    unseen: str = ""
+    """A product that may run in lower precision without any output that shows it; empty for none."""
     weights: Literal["loaded"] | None = None
     mapping: Mapping | None = None
     """Where the reference's state is in the candidate."""
@@ -89,6 +91,9 @@ def measured(case: Case, seen: Seen, speedup: Speedup) -> Evaluation:
         rewarded = min(rewarded, 1.0)
         places = ", ".join(map(str, seen.constant_inputs))
         text += f"; input {places} is the same in each call, and what follows from it could be kept: no reward above 1"
+    if seen.unseen:
+        rewarded = min(rewarded, 1.0)
+        text += f"; no output would show {seen.unseen}: no reward above 1 unless an audit calls the task sound"
     return _record(
         case,
         seen,

@@ -258,6 +258,10 @@ class OracleClient:
         """Whether the float64 answer changes visibly with one element of an input; with None, with nothing at all."""
         return bool(self._ask("change", tensor=tensor, position=position)["changes"])
 
+    def unseen(self, seeds: Sequence[int]) -> str:
+        """Return a product that could run in lower precision unseen, empty for none (`cudal1_worker.oracle.unseen`)."""
+        return str(self._ask("unseen", seeds=list(seeds))["product"])
+
     def steps(self, seed: int, distribution: str) -> dict[str, Any]:
         """Ask for the reference's steps on one input set, and the faults that apply (`cudal1_worker.oracle.faults`)."""
         return self._ask("steps", seed=seed, distribution=distribution)
@@ -289,6 +293,10 @@ class OracleClient:
             answer_bytes=self._answer_bytes,
         )
         return ([] if answer["failed"] else self._answers(block)), answer["failed"]
+
+    def step_changes(self, seed: int, distribution: str, fault: str, step: int) -> bool:
+        """Whether a fault changes its step's own result in the reference, on one input set."""
+        return bool(self._ask("changes", seed=seed, distribution=distribution, fault=fault, step=step)["changes"])
 
     def _answers(self, data: Array) -> list[Array]:
         """The whole answers of a set that lies in some memory: views of it."""

@@ -38,6 +38,8 @@ _CYCLE = ("own", "own", "shifted", "own", "own", "heavy", "own", "own", "needle"
 """Distributions of consecutive sets: most are the task's own, because speed may depend on values."""
 _SHARED_SETS = tuple(_CYCLE.index(name) for name in dict.fromkeys(_CYCLE))
 """Sets of a verdict without a clock that the candidates of its pool share: the first of each distribution."""
+_UNSEEN_SETS = 2
+"""Sets on which a product in lower precision must be unseen; a candidate meets more of them."""
 _PROBES = 16
 """Sets that may tell the reference's typical errors."""
 
@@ -176,6 +178,7 @@ class Pool:
         """Memory that its sets take."""
         self.constant_bytes = 0
         """Bytes to move for what of the outputs comes again with other inputs; known once there are sets."""
+        self._unseen: str | None = None
         self._reference_error: dict[str, list[float]] = {}
         """Of the reference on each usable distribution, for each output, over its scale."""
 
@@ -247,6 +250,19 @@ class Pool:
                         self._sets[one.index] = one
                         self.size_bytes += one.size_bytes
             return [made[index] if index in made else self._sets[index] for index in range(first, last)]
+
+    def unseen(self) -> str:
+        """Return a product that a program could compute in lower precision unseen; empty for none.
+
+        Asked for once, when no candidate is alive: the reference runs up to nine times for each of two sets.
+
+        Raises:
+            TaskError: The reference fails.
+        """
+        with self._lock:
+            if self._unseen is None:
+                self._unseen = self.oracle.unseen([self.secrets.number("unseen", k) for k in range(_UNSEEN_SETS)])
+            return self._unseen
 
     def untimed_sets(self) -> list[InputSet]:
         """Return the sets of one verdict without a clock.

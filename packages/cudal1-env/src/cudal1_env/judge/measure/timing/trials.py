@@ -76,6 +76,8 @@ class Trials:
             speedup = conclude(_counted(seen), rule, spread=self._spread)
         seen.constant_ms = self._device.write_ms(pool.constant_bytes)
         seen.constant_inputs = pool.io_spec.constant_inputs
+        if speedup.low > 1 and not case.is_sound:
+            seen.unseen = pool.unseen()
         if self._forbidden(seen) and seen.floor is not None:
             return record.impossible(case, seen, speedup, seen.floor)
         return record.measured(case, seen, speedup)
