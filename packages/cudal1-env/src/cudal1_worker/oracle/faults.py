@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from cudal1_worker import protocol as wire
+from cudal1_worker.oracle.mode import Mode
 from cudal1_worker.oracle.models import copied
 from cudal1_worker.oracle.steps import PARTS, Call
 from cudal1_worker.program.arm import Failure, describe_error
@@ -42,7 +42,7 @@ class Step:
     faults: list[str]
 
 
-class Injection(TorchDispatchMode):
+class Injection(Mode):
     """Counts the steps of what runs within, and changes one.
 
     Args:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from cudal1_worker.oracle.mode import Mode
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Models:
     """In float32; None where no output is in float64."""
 
 
-class Widened(TorchDispatchMode):
+class Widened(Mode):
     """Within, what asks for float32 by name gets float64: a float64 twin with `x.float()` in it would not be one."""
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ class Oracle:
     """State of one oracle between messages: the reference module, its weights, its models."""
 
     widened: Widened | None = None
-    """None unless the reference asks for float32: the mode imports half of torch, and operators take longer in it."""
+    """None unless the reference asks for float32: operators take longer in the mode."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from cudal1_worker.oracle.mode import Mode
 
 LOWER: dict[torch.dtype, tuple[str, ...]] = {
     torch.float64: ("float32",),
@@ -351,7 +352,7 @@ class Call:
             return decomposition_table[self.func](*self.args, **self.kwargs)
 
 
-class _InReductions(TorchDispatchMode):
+class _InReductions(Mode):
     """Injects a fault into all reductions of what runs within."""
 
     def __init__(self, fault: str) -> None:
