@@ -51,20 +51,47 @@ def task_of(expression: str) -> Task:
     return Task(id="file/own", source=source, name="own", level=1, origin="file")
 
 
-def unseen(judge: Judge, expression: str) -> str:
+def doubts(judge: Judge, expression: str) -> str:
     pool = judge._pool(Case(task_of(expression), "", "training"), None)
     pool.sets(0, 1)
-    return pool.unseen()
+    return "; ".join(pool.doubts())
 
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_products_whose_precision_outputs_show_are_paid(name: str, judge: Judge) -> None:
-    assert unseen(judge, SHOWN[name]) == ""
+    assert doubts(judge, SHOWN[name]) == ""
 
 
 @pytest.mark.parametrize("name", UNSEEN)
 def test_products_whose_precision_no_output_shows_are_named(name: str, judge: Judge) -> None:
-    assert "(mm) in tf32" in unseen(judge, UNSEEN[name])
+    assert "(mm) in tf32" in doubts(judge, UNSEEN[name])
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        ("self.w = torch.randn(64, 1) @ torch.randn(1, 64)", "w"),
+        ("self.ws = [torch.randn(64, 1), 2]", "ws[0]"),
+        ("self.table = {'a': torch.rand(3)}", "table['a']"),
+        ("self.w = torch.ones(64, 64)", ""),  # each seed's is the same: it says no more than the text
+        ("self.w = nn.Parameter(torch.randn(64, 64))", ""),
+        ("self.register_buffer('w', torch.randn(64, 64))", ""),
+        ("self.register_buffer('w', torch.randn(64, 64), persistent=False)", "w"),
+    ],
+)
+def test_weights_outside_the_state_are_named(made: str, named: str, judge: Judge) -> None:
+    text = task_of("x @ w").source.replace(
+        "    def forward", f"    def __init__(self):\n        super().__init__()\n        {made}\n    def forward"
+    )
+    task = Task(id="file/own", source=text, name="own", level=1, origin="file")
+    pool = judge._pool(Case(task, "", "training"), None)
+    assert pool.io_spec.seeded == ((named,) if named else ())
+    pool.sets(0, 1)
+    assert pool.doubts() == (
+        [f"{named} may have the constructor's structure; register them as parameters or buffers that persist"]
+        if named
+        else []
+    )
 
 
 def test_an_audit_that_calls_the_task_sound_ends_the_question(judge: Judge) -> None:
@@ -82,7 +109,9 @@ def test_such_a_task_pays_nothing_above_1_and_the_record_says_why() -> None:
     )
     case, speedup = Case(task_of("x @ w"), "", "training"), Speedup(low=3.9, point=4.0, high=4.1)
     paid = record.measured(case, Seen(trials=[trial]), speedup)
-    capped = record.measured(case, Seen(trials=[trial], unseen="product 1 (mm) in tf32"), speedup)
+    capped = record.measured(
+        case, Seen(trials=[trial], doubts=["no output would show product 1 (mm) in tf32"]), speedup
+    )
     assert paid.rewarded_low is not None
     assert paid.rewarded_low > 3
     assert capped.rewarded_low == 1.0

@@ -101,10 +101,12 @@ class AuditJudge(Judge):
             for key in [key for key in self._pools if key[0] == task.id]:
                 self._retire(key)
 
-    def constant_inputs(self, task: Task) -> tuple[int, ...]:
-        """Return the places of the inputs that are the same in all draws: a program may know them."""
+    def known_parts(self, task: Task) -> list[str]:
+        """Return what a program may know: inputs that are the same in all draws, tensors that cannot be loaded."""
         with self._with_room(task):
-            return self._known_pool(task).io_spec.constant_inputs
+            spec = self._known_pool(task).io_spec
+        constant = [f"constant input {place}" for place in spec.constant_inputs]
+        return constant + [f"seeded tensor {name} outside the state" for name in spec.seeded]
 
     def steps(self, task: Task, one: KnownSet) -> dict[str, Any]:
         """Return the reference's steps on a set, and the faults that apply; see `cudal1_worker.oracle.faults`."""

@@ -73,6 +73,31 @@ def as_dtype(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
+def unregistered(module: Any) -> dict[str, torch.Tensor]:
+    """Return the tensors that a module keeps outside its state, by the name of their attribute.
+
+    Also those in plain lists, tuples and dicts, and buffers that are not persistent.
+    """
+    found: dict[str, torch.Tensor] = {}
+
+    def add(name: str, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            found[name] = value
+        elif type(value) in (list, tuple):
+            for place, one in enumerate(value):
+                add(f"{name}[{place}]", one)
+        elif type(value) is dict:
+            for key, one in value.items():
+                add(f"{name}[{key!r}]", one)
+
+    for path, part in module.named_modules() if isinstance(module, torch.nn.Module) else ():
+        own = {name: value for name, value in vars(part).items() if not name.startswith("_")}  # the others are torch's
+        passing = {name: part._buffers[name] for name in part._non_persistent_buffers_set}
+        for name, value in (own | passing).items():
+            add(f"{path}.{name}" if path else name, value)
+    return found
+
+
 def aliases(output: torch.Tensor, values: list[Any]) -> bool:
     """Whether an output lies in the memory of an input."""
     start = output.untyped_storage().data_ptr()

@@ -41,6 +41,9 @@ class IoSpec:
     """Peak GPU memory of a call of the reference, its outputs included."""
     constant_inputs: tuple[int, ...] = ()
     """Places of the tensors among the inputs that are the same under different seeds: their values are no secret."""
+    seeded: tuple[str, ...] = ()
+    """Tensors that the reference's constructor draws and keeps outside its state: the judge cannot load
+    others, so a program may use their structure."""
 
     @property
     def tensor_bytes(self) -> list[int]:
@@ -148,6 +151,7 @@ class OracleClient:
                 outputs,
                 answer["work_bytes"],
                 tuple(answer["constant"]),
+                tuple(answer["seeded"]),
             )
             self.rest()
         except BaseException:

@@ -251,10 +251,10 @@ class Pool:
                         self.size_bytes += one.size_bytes
             return [made[index] if index in made else self._sets[index] for index in range(first, last)]
 
-    def unseen(self) -> str:
-        """Return a product that a program could compute in lower precision unseen; empty for none.
+    def doubts(self) -> list[str]:
+        """Return why correct outputs do not show that all work was done; empty if they do.
 
-        Asked for once, when no candidate is alive: the reference runs up to nine times for each of two sets.
+        To ask when no candidate is alive: the first time the reference runs up to nine times for each of two sets.
 
         Raises:
             TaskError: The reference fails.
@@ -262,7 +262,18 @@ class Pool:
         with self._lock:
             if self._unseen is None:
                 self._unseen = self.oracle.unseen([self.secrets.number("unseen", k) for k in range(_UNSEEN_SETS)])
-            return self._unseen
+        doubts = [
+            f"input {place} is the same in each call, and what follows from it could be kept"
+            for place in self.io_spec.constant_inputs
+        ]
+        if self.io_spec.seeded:
+            names = ", ".join(self.io_spec.seeded)
+            doubts.append(
+                f"{names} may have the constructor's structure; register them as parameters or buffers that persist"
+            )
+        if self._unseen:
+            doubts.append(f"no output would show {self._unseen}")
+        return doubts
 
     def untimed_sets(self) -> list[InputSet]:
         """Return the sets of one verdict without a clock.

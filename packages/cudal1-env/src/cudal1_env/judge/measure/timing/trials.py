@@ -75,9 +75,8 @@ class Trials:
                 self._trial(built, pool, seen, clock)
             speedup = conclude(_counted(seen), rule, spread=self._spread)
         seen.constant_ms = self._device.write_ms(pool.constant_bytes)
-        seen.constant_inputs = pool.io_spec.constant_inputs
         if speedup.low > 1 and not case.is_sound:
-            seen.unseen = pool.unseen()
+            seen.doubts = pool.doubts()
         if self._forbidden(seen) and seen.floor is not None:
             return record.impossible(case, seen, speedup, seen.floor)
         return record.measured(case, seen, speedup)
