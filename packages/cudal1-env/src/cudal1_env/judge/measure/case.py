@@ -88,7 +88,7 @@ class Tally:
                 distribution=one.distribution,
             )
             worst = self.errors.get((position, one.distribution))
-            wrong = not comparison.right
+            wrong = not comparison.correct
             if wrong or worst is None or seen.error * worst.tolerance > worst.error * seen.tolerance:
                 self.errors[position, one.distribution] = seen
             if wrong:
