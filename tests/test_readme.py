@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable
@@ -81,14 +82,17 @@ def test_every_tutorial_is_played() -> None:
     assert set(documents.TUTORIALS) - waiting <= set(PLAYED)
 
 
+@functools.cache
+def known_flags(*words: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][\w-]*", documents.run([*words, "--help"])))
+
+
 @pytest.mark.parametrize("command", commands(PAGES, "console", "console run"))
 def test_commands_exist_and_know_their_flags(command: str) -> None:
     words = documents.split(command)
     subcommand = [words[1]] if words[0] in OURS and len(words) > 1 and not words[1].startswith("-") else []
-    text = documents.run([words[0], *subcommand, "--help"])
     flags = {word.partition("=")[0] for word in words if word.startswith("--")}
-    known = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", text))
-    assert flags <= known
+    assert flags <= known_flags(words[0], *subcommand)
 
 
 def test_contributing_names_files_that_exist() -> None:
