@@ -99,7 +99,7 @@ def masked(text: str) -> str:
 
 
 def play(path: Path, folder: Path) -> str:
-    """Do what a page says, in a folder that has the checkout's `examples` and `configs`.
+    """Do what a page says, in a new folder that has the checkout's `examples` and `configs`.
 
     Returns:
         What the page's script printed.
@@ -107,6 +107,7 @@ def play(path: Path, folder: Path) -> str:
     Raises:
         AssertionError: Something failed, or printed other than what the page shows.
     """
+    folder.mkdir(parents=True)
     for shared in ("examples", "configs"):
         (folder / shared).symlink_to(ROOT / shared)
     found = blocks(path)

@@ -40,17 +40,21 @@ def test_the_readme_shows_python_and_commands() -> None:
     assert "uv run cudal1-env doctor" in commands(READMES, "console run")
 
 
+def played(path: Path, folder: Path) -> str:
+    """Play a page. On a busy machine two trials of a fast program may disagree (`UNSTABLE`): then once more."""
+    try:
+        return documents.play(path, folder / "once")
+    except AssertionError as error:
+        if "UNSTABLE" not in str(error):
+            raise
+        return documents.play(path, folder / "again")
+
+
 def test_the_readme_shows_the_first_reward(tmp_path: Path) -> None:
-    # On a busy machine two trials of a program this fast may disagree, or the interval be wide: then once more.
+    # On a busy machine the interval may be so wide that it contains 1: then once more.
     rewards: list[str] = []
     for attempt in ("first", "second"):
-        (tmp_path / attempt).mkdir()
-        try:
-            rewards.append(documents.play(ROOT / "README.md", tmp_path / attempt).split()[-1])
-        except AssertionError as error:
-            if attempt == "second" or "UNSTABLE" not in str(error):
-                raise
-            continue
+        rewards.append(played(ROOT / "README.md", tmp_path / attempt).split()[-1])
         if float(rewards[-1]) > 1.0:
             return
     pytest.fail(f"a program several times as fast was paid {rewards}")
@@ -58,13 +62,13 @@ def test_the_readme_shows_the_first_reward(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", [path for path in FAST if path != ROOT / "README.md"], ids=documents.name)
 def test_pages_work(path: Path, tmp_path: Path) -> None:
-    documents.play(path, tmp_path)
+    played(path, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", SLOW, ids=documents.name)
 def test_pages_that_judge_work(path: Path, tmp_path: Path) -> None:
-    documents.play(path, tmp_path)
+    played(path, tmp_path)
 
 
 def test_pages_quote_records_as_they_are(result_file: Callable[[str], Path]) -> None:
