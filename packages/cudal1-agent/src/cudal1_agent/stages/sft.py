@@ -209,9 +209,7 @@ def supervise_stream(
         extra=extra,
         at_step=at_step,
     )
-    session.progress.line(
-        f"sft: padding was {batches.padding_share:.1%} of what was trained on; {batches.dropped} examples were too long"
-    )
+    session.progress.line(f"sft: {batches.dropped} examples were too long and left out")
 
 
 def stream_of(settings: Settings, tasks: TaskSets, device: Device, style: Style, text: str) -> Stream:
@@ -246,7 +244,8 @@ def _train(
     at_step: Callable[[int], None] = lambda _: None,
 ) -> None:
     from trl.trainer.sft_config import SFTConfig
-    from trl.trainer.sft_trainer import SFTTrainer
+
+    from cudal1_agent.stages.supervised import SupervisedTrainer
 
     tokenizer = load_tokenizer(model)
     config = arguments(SFTConfig, table, folder=folder / "trainer", seed=session.settings.seed, use_cpu=session.use_cpu)
@@ -257,7 +256,7 @@ def _train(
             at_step(done)
             tick(done, total)
 
-        trainer = SFTTrainer(
+        trainer = SupervisedTrainer(
             model=load_model(model, tokenizer, use_cpu=session.use_cpu),
             args=config,
             train_dataset=dataset,
