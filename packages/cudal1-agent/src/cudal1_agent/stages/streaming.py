@@ -48,6 +48,8 @@ class Batches:
     """Processes that render."""
     start: StreamState = StreamState()  # noqa: RUF009  # frozen
     """Where to begin."""
+    learnt: Callable[[str], None] = lambda _: None
+    """Receives the skeleton of each program that is to be learnt."""
     places: dict[int, Place] = field(default_factory=dict[int, Place])
     """Where each block begins that is known so far."""
     kept: int = 0
@@ -73,6 +75,7 @@ class Batches:
                 number, skip, block = number + 1, 0, []
             row = self._first(choices)
             if row is not None:
+                self.learnt(choices[0].skeleton)
                 block.append(row)
 
     def _first(self, choices: Choices) -> Row | None:
