@@ -111,8 +111,8 @@ class RunFolder:
             )
         if is_finished(path):
             raise RunError(
-                f"{path} holds a finished run, so there is nothing to resume; read its report {path / REPORT}, "
-                "or begin a new run with another --run-dir"
+                f"{path} holds a finished run, so there is nothing to resume; read its report "
+                f"(cudal1-agent report {path}), or begin a new run with another --run-dir"
             )
         lock = _lock(path)
         return cls(path, stored, Metrics(path / METRICS), Archive(path / ARCHIVE), lock)
@@ -212,7 +212,7 @@ def _why_not(path: Path) -> str:
     if not (path / CONFIG).is_file():
         return f"the run directory {path} holds other files; name a new or an empty one with --run-dir"
     if is_finished(path):
-        return f"{path} holds a finished run (its report is {path / REPORT}); name another --run-dir"
+        return f"{path} holds a finished run (read it with: cudal1-agent report {path}); name another --run-dir"
     return (
         f"{path} holds a run that is not finished; resume it with: cudal1-agent train --run-dir {path} --resume "
         "(or name another --run-dir)"
