@@ -58,9 +58,8 @@ class ContrastTrainer(GRPOTrainer):
         The method is private to TRL (pinned below 1.17), like the next; tests/agent/test_trl_contract.py holds what is
         used of them.
         """
-        written = {
-            task: self._write_prompt(task, self.state.global_step) for task in dict.fromkeys(row["task"] for row in inputs)
-        }
+        tasks = dict.fromkeys(row["task"] for row in inputs)
+        written = {task: self._write_prompt(task, self.state.global_step) for task in tasks}
         rewritten = [{**row, "prompt": written[row["task"]]} for row in inputs]
         return super()._generate_and_score_completions(rewritten)
 
