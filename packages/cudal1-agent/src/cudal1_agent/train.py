@@ -317,7 +317,7 @@ def make_model(session: Session, _: Checkpoint | None) -> None:
 
 def write_report(session: Session) -> None:
     """Write the report into the run directory."""
-    from cudal1_agent.evaluation.report import report
+    from cudal1_agent.reporting.page import report
 
     report(session.folder.path)
     session.progress.line(f"report: {session.folder.path / REPORT}")

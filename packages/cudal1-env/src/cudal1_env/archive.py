@@ -369,7 +369,7 @@ class ArchiveReader:
         for how in ("mode=ro", "mode=ro&immutable=1"):  # the second where not even a lock file can be made
             try:
                 self._db = sqlite3.connect(f"{path.resolve().as_uri()}?{how}", uri=True, timeout=BUSY_TIMEOUT_S)
-                self._db.text_factory = lambda raw: raw.decode("utf-8", "replace")
+                self._db.text_factory = _text
                 self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
                 return
             except sqlite3.Error as error:
@@ -407,6 +407,10 @@ class ArchiveReader:
     def close(self) -> None:
         """Close the file."""
         self._db.close()
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
 
 
 def _row(evaluation: Evaluation, marks: Sequence[str]) -> tuple[str | float | None, ...]:

@@ -9,6 +9,8 @@ from typing import Any
 from cudal1_env.reward import LOG_FLOOR
 from cudal1_env.stats import COLUMNS, PairedChange, SpeedupSummary, aligned, cells
 
+from cudal1_agent.data.tasks import GROUPS
+
 
 def stage_table(rows: Sequence[tuple[str, str, SpeedupSummary]]) -> str:
     """Return the table of (stage, group, summary) as aligned text."""
@@ -50,6 +52,26 @@ def change_text(before: str, after: str, group: str, change: PairedChange, whole
     if whole is not None and whole.ratio is not None:
         text += f"; with a failure as {FAILURE:.2g} x: {_ratio(whole, f'{whole.both} tasks')}"
     return f"{after} against {before} on {group}: {text}"
+
+
+def group_name(group: str) -> str:
+    """Return what a group of tasks is called."""
+    return GROUPS.get(group, group)
+
+
+def changes(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence for each `change` record of a run's metrics."""
+    return [
+        change_text(
+            record["before"],
+            record["stage"],
+            group_name(record["group"]),
+            PairedChange.model_validate({name: record[name] for name in PairedChange.model_fields}),
+            PairedChange.model_validate(record["with_failures"]) if record.get("with_failures") else None,
+        )
+        for record in records
+        if record["event"] == "change"
+    ]
 
 
 def _ratio(change: PairedChange, counts: str) -> str:
