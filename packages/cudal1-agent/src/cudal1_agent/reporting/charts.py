@@ -36,10 +36,13 @@ class Scale:
         return [(self(value), f"{value:g}") for value in values]
 
 
-def speedup_scale(values: Sequence[float]) -> Scale:
-    """Return a logarithmic scale that holds the speedups and 1."""
-    found = [value for value in values if value > 0] + [0.8, 1.25]
-    return Scale(min(found) * 0.95, max(found) * 1.05, log=True)
+def speedup_scale(points: Sequence[float]) -> Scale:
+    """Return a logarithmic scale that holds the speedups and 1, with room for their intervals.
+
+    An interval may be hundreds of times as wide as all others together; it then reaches to the edge.
+    """
+    found = [value for value in points if value > 0 and math.isfinite(value)] + [0.8, 1.25]
+    return Scale(min(found) / 1.5, max(found) * 1.5, log=True)
 
 
 def _linear_ticks(low: float, high: float) -> list[float]:

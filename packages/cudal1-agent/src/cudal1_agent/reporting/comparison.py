@@ -42,7 +42,7 @@ def compare_runs(views: Sequence[RunView]) -> Comparison:
     answers = [_answers(view.data) for view in views]
     tasks = list(dict.fromkeys(task for found in answers for task in found))
     known = [one for found in answers for one in found.values() if one is not None]
-    scale = speedup_scale([value for one in known for value in one.values()])
+    scale = speedup_scale([one["point"] for one in known])
     return Comparison(
         names=names,
         figures=[(label, [found.get(label, "-") for found in values]) for label in labels],

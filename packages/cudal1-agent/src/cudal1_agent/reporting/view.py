@@ -262,9 +262,9 @@ def _figures(
 
 
 def _scale(data: RunData, best: dict[str, Entry]) -> Scale:
-    ends = [value for entry in best.values() for value in (entry.low, entry.point, entry.high) if value is not None]
-    ends += [value for record in data.of_event("answer") for value in (record.get("speedup") or {}).values()]
-    return speedup_scale([value for value in ends if math.isfinite(value)])
+    points = [entry.point for entry in best.values() if entry.point is not None]
+    points += [record["speedup"]["point"] for record in data.of_event("answer") if record.get("speedup")]
+    return speedup_scale(points)
 
 
 def _rows(

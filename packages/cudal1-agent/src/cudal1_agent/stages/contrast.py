@@ -110,7 +110,7 @@ def run_contrast(session: Session, checkpoint: Checkpoint | None, *, model: str 
         )
         if config.mask_truncated_completions:
             scorer.ends = frozenset(trainer.eos_token_ids)
-        finish(session, trainer, checkpoint, folder / "model")
+        finish(session, trainer, checkpoint, folder / "model", "contrast")
 
 
 def contrast_config(settings: Settings, folder: Path, *, use_cpu: bool) -> GRPOConfig:
