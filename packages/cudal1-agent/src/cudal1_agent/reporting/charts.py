@@ -97,7 +97,10 @@ def line_chart(
         return None
     xs, ys = ([point[axis] for line in known.values() for point in line] for axis in (0, 1))
     room = (max(ys) - min(ys)) * 0.06 or abs(ys[0]) * 0.1 or 1.0
-    across, up = Scale(min(xs), max(xs)), Scale(min(ys) - room, max(ys) + room)
+    across, up = (
+        Scale(min(xs), max(xs)),
+        Scale(max(min(ys) - room, 0.0) if min(ys) >= 0 else min(ys) - room, max(ys) + room),
+    )
     series = [
         (label, " ".join(f"{across(x)},{round(100 - up(y), 2)}" for x, y in line)) for label, line in known.items()
     ]

@@ -91,6 +91,11 @@ class TaskRow:
     compared: Compared | None = None
     exemplars: list[Exemplar] = field(default_factory=list[Exemplar])
 
+    @property
+    def solved(self) -> bool:
+        """Whether there is a speedup to show."""
+        return self.best is not None or self.answer is not None
+
 
 @dataclass(frozen=True)
 class StatusRow:
@@ -234,14 +239,12 @@ def _figures(
     figures: list[Figure] = []
     last = {group: (stage, summary) for stage, group, summary in tables}
     for group, (stage, summary) in last.items():
-        mean = summary.geometric_mean
-        figures.append(
-            Figure(
-                "-" if mean is None else f"{mean:.2f} x",
-                f"geometric mean, {group_name(group)}",
-                f"{summary.successes} of {summary.tasks} solved after {stage}",
-            )
-        )
+        mean, solved = summary.geometric_mean, f"{summary.successes} of {summary.tasks}"
+        if mean is None:
+            figures.append(Figure(solved, f"solved, {group_name(group)}", f"after {stage}"))
+        else:
+            label = f"geometric mean, {group_name(group)}"
+            figures.append(Figure(f"{mean:.2f} x", label, f"{solved} solved after {stage}"))
     confirmed = [one["confirmed"]["point"] for one in champions.values() if one.get("confirmed")]
     if confirmed:
         figures.append(Figure(f"{max(confirmed):.2f} x", "fastest program, confirmed", "on inputs that chose nothing"))
