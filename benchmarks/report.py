@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import platform
 import random
 import resource
 import tempfile
@@ -52,6 +54,8 @@ def main(out: tyro.conf.Positional[Path], variants: int = 10_000, tasks: int = 2
         path = report(run)
         found = {
             "kind": "report",
+            "cores": len(os.sched_getaffinity(0)),
+            "python": platform.python_version(),
             "variants": variants,
             "tasks": tasks,
             "seconds": round(time.perf_counter() - began_s, 2),

@@ -202,11 +202,13 @@ def test_visible_text_holds_nothing_that_a_terminal_obeys_or_that_hides_or_turns
     )
 
 
-def test_programs_are_left_out_by_name_where_the_page_is_full() -> None:
-    printer = Printer(left=500)
-    assert printer.program("x = 1\n" * 100) is None
+def test_programs_are_left_out_from_the_first_on_that_has_no_room() -> None:
+    printer = Printer(left=3_000)
     assert printer.program("x = 1\n") is not None
-    assert printer.omitted == 1
+    assert printer.compared("x = 1\n" * 8, "x = 2\n" * 8) is not None
+    assert printer.program("x = 1\n" * 100) is None
+    assert printer.compared("x = 1\n", "x = 2\n") is None
+    assert printer.omitted == 3
 
 
 @pytest.mark.parametrize("text", HOSTILE)

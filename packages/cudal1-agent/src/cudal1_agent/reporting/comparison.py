@@ -11,7 +11,8 @@ from cudal1_agent.data.tasks import GROUPS, TRAIN
 from cudal1_agent.evaluation.tables import change_text
 from cudal1_agent.reporting.charts import speedup_scale
 from cudal1_agent.reporting.run_data import RunData
-from cudal1_agent.reporting.view import Interval, RunView
+from cudal1_agent.reporting.text import short
+from cudal1_agent.reporting.view import MAX_NAME, MAX_TASKS, Interval, RunView
 from cudal1_agent.settings import differences
 
 Answers = Mapping[str, Mapping[str, float] | None]
@@ -55,7 +56,7 @@ def compare_runs(views: Sequence[RunView]) -> Comparison:
         ticks=scale.ticks(),
         tasks=[
             (
-                task,
+                short(task, MAX_NAME),
                 [
                     Interval.on(scale, one["low"], one["point"], one["high"])
                     if (one := found.get(task)) is not None
@@ -63,7 +64,7 @@ def compare_runs(views: Sequence[RunView]) -> Comparison:
                     for found in answers
                 ],
             )
-            for task in tasks
+            for task in tasks[:MAX_TASKS]
         ],
     )
 

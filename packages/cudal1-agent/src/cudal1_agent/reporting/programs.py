@@ -21,7 +21,6 @@ MAX_LINES = 300
 """Lines of a program that are shown."""
 BUDGET_BYTES = 9_000_000
 """Size of all programs of a page together; those after it are named and not shown."""
-
 Side = Literal["same", "changed", "gap"]
 
 
@@ -49,22 +48,30 @@ class Printer:
     """Turns programs into HTML until the page's budget is spent."""
 
     left: int = BUDGET_BYTES
-    """Bytes that may still be written."""
+    """Bytes that may still be written; 0 from the first program on that had no room."""
     omitted: int = field(default=0)
     """Programs that there was no room for."""
 
     def program(self, source: str) -> list[Line] | None:
         """Return the lines of a program, None where the page has no room for it."""
+        if self.left <= 0:
+            self.omitted += 1
+            return None
         return self._spend([[Line(html) for html in highlighted(shown_lines(source))]], 1)
 
     def compared(self, before: str, after: str) -> Compared | None:
         """Return two programs beside each other, None where the page has no room for them."""
+        if self.left <= 0:
+            self.omitted += 2
+            return None
         found = compare(shown_lines(before), shown_lines(after))
         return found if self._spend([found.before, found.after], 2) is not None else None
 
     def _spend(self, programs: list[list[Line]], count: int) -> list[Line] | None:
         size = sum(len(line.html) + 32 for lines in programs for line in lines)
         if size > self.left:
+            # Full: no further program is turned into HTML to see whether it fits.
+            self.left = 0
             self.omitted += count
             return None
         self.left -= size

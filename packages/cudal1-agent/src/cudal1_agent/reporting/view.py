@@ -23,6 +23,10 @@ from cudal1_agent.run.metrics import Record
 
 CHEATS = (Status.TAMPERING, Status.IMPOSSIBLE)
 """Statuses of programs that tried to be paid for what they did not do."""
+MAX_TASKS = 1500
+"""Tasks of a run that the page shows, those with the best programs first."""
+MAX_NAME = 200
+"""Characters of a task's name that the page shows."""
 SHOWN_CHEATS = 25
 """Rejected programs that are shown of each run."""
 KINDS = ("correct", "rejected", "unstable", "incorrect")
@@ -278,14 +282,18 @@ def _rows(
     correct = Counter(entry.task for entry in data.entries if entry.status == Status.CORRECT)
     answers = {record["task"]: record for record in data.of_event("answer")}
     shown_for = _lineage(data)
+    stages = {(one["task"], one.get("source_sha256")): one["stage"] for one in reversed(data.of_event("answer"))}
+    known = {(entry.task, entry.source_sha256): entry for entry in reversed(data.entries)}
     names = sorted({*programs, *answers}, key=lambda task: (-(best[task].low or 0.0) if task in best else 0.0, task))
     rows: list[TaskRow] = []
     tagged: list[tuple[Tags, float | None]] = []
-    for number, task in enumerate(names):
+    if len(names) > MAX_TASKS:
+        data.notes.append(f"{len(names) - MAX_TASKS} of {len(names)} tasks are not shown: the page is full")
+    for number, task in enumerate(names[:MAX_TASKS]):
         answer = answers.get(task)
         speedup = (answer.get("speedup") or {}) if answer is not None else {}
         row = TaskRow(
-            task=task,
+            task=short(task, MAX_NAME),
             anchor=f"{prefix}task-{number}",
             group=group_name(answer["group"]) if answer is not None else "",
             programs=programs[task],
@@ -305,11 +313,11 @@ def _rows(
             replace(
                 row,
                 best=Interval.on(scale, entry.low, entry.point, entry.high),
-                origin=_origin(data, entry, exemplars),
+                origin=_origin(stages.get((task, entry.source_sha256)), exemplars),
                 confirmed=_confirmed(champions.get(task)),
                 techniques=(*tags.techniques, tags.backend) if tags is not None else (),
                 compared=printer.compared(*texts),
-                exemplars=_exemplars(data, task, exemplars or [], printer),
+                exemplars=[_exemplar(data, known.get((task, sha256)), sha256, printer) for sha256 in exemplars or ()],
             )
         )
     return rows, tagged
@@ -325,13 +333,12 @@ def _lineage(data: RunData) -> dict[tuple[str, str], list[str]]:
     return found
 
 
-def _origin(data: RunData, entry: Entry, exemplars: list[str] | None) -> str:
+def _origin(stage: str | None, exemplars: list[str] | None) -> str:
     if exemplars is not None:
         many = f"shown {len(exemplars)} exemplars" if exemplars else "shown no exemplar"
         return f"answer of stage contrast, {many}"
-    for record in data.of_event("answer"):
-        if record["task"] == entry.task and record.get("source_sha256") == entry.source_sha256:
-            return f"answer after stage {record['stage']}"
+    if stage is not None:
+        return f"answer after stage {short(stage, MAX_NAME)}"
     return "a known program (variant or template), or an answer of self-training"
 
 
@@ -344,16 +351,11 @@ def _confirmed(record: Record | None) -> str:
     return "Confirmed at {point:.2f} x ({low:.2f} to {high:.2f}). ".format(**record["confirmed"]) + seen
 
 
-def _exemplars(data: RunData, task: str, hashes: Sequence[str], printer: Printer) -> list[Exemplar]:
-    found: list[Exemplar] = []
-    for sha256 in hashes:
-        entry = next((one for one in data.entries if one.task == task and one.source_sha256 == sha256), None)
-        texts = data.reader.texts(entry.position) if entry is not None and data.reader is not None else None
-        if entry is None or texts is None or entry.point is None:
-            found.append(Exemplar(f"program {sha256[:12]}, which the archive does not hold", None))
-        else:
-            found.append(Exemplar(f"measured at {entry.point:.2f} x", printer.program(texts[1])))
-    return found
+def _exemplar(data: RunData, entry: Entry | None, sha256: str, printer: Printer) -> Exemplar:
+    texts = data.reader.texts(entry.position) if entry is not None and data.reader is not None else None
+    if entry is None or texts is None or entry.point is None:
+        return Exemplar(f"program {sha256[:12]}, which the archive does not hold", None)
+    return Exemplar(f"measured at {entry.point:.2f} x", printer.program(texts[1]))
 
 
 def _archive_charts(entries: Sequence[Entry]) -> list[Chart]:
@@ -430,7 +432,7 @@ def _rejected(data: RunData, printer: Printer) -> list[Rejected]:
         if entry.status in CHEATS and len(found) < SHOWN_CHEATS and data.reader is not None:
             texts = data.reader.texts(entry.position)
             lines = printer.program(texts[1]) if texts is not None else None
-            found.append(Rejected(entry.task, entry.status, short(entry.message), lines))
+            found.append(Rejected(short(entry.task, MAX_NAME), entry.status, short(entry.message), lines))
     return found
 
 
