@@ -318,6 +318,11 @@ def test_runs_are_compared_task_by_task_and_setting_by_setting(run_dir: Path, tm
     page = Page(html)
     assert "other against run on training tasks: speedup x 2.000" in page.shown
     assert "seed: 0 in run, 7 in other" in page.shown
+    assert "Not known to have been on the same machine, boot and GPU as run: other" in page.shown
+    for path in (run_dir, other):
+        (path / "machine.json").write_text('{"machine": "abc", "archive_position": 0}')
+    again = Page(report(run_dir, other, out=tmp_path / "both.html").read_text())
+    assert "Not known" not in again.shown
     ids = re.findall(r' id="([^"]*)"', html)
     assert len(ids) == len(set(ids)), "runs share a page and no anchor"
     assert not (run_dir / "report.html").exists()

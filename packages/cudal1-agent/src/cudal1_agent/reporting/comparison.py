@@ -28,6 +28,8 @@ class Comparison:
     """A headline figure, and its value in each run."""
     changes: list[str]
     """Each run against the first."""
+    elsewhere: list[str]
+    """Runs that are not known to have been on the machine of the first."""
     settings: list[tuple[str, list[str]]]
     """A run, and where its settings differ from those of the first."""
     ticks: list[tuple[float, str]]
@@ -51,6 +53,11 @@ def compare_runs(views: Sequence[RunView]) -> Comparison:
             _change(names[0], names[at], answers[0], answers[at])
             for at in range(1, len(views))
             if answers[0].keys() & answers[at].keys()
+        ],
+        elsewhere=[
+            names[at]
+            for at, view in enumerate(views)
+            if at and (view.data.machine is None or view.data.machine != views[0].data.machine)
         ],
         settings=[(names[at], _differences(views[0].data, view.data)) for at, view in enumerate(views[1:], start=1)],
         ticks=scale.ticks(),

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cudal1_agent.errors import RunError
 from cudal1_agent.run.folder import ARCHIVE, CONFIG, METRICS, is_finished
+from cudal1_agent.run.machine import MACHINE, MachineNote
 from cudal1_agent.run.metrics import Record
 from cudal1_agent.settings import Settings
 
@@ -120,6 +121,8 @@ class RunData:
     """Settings of the run; None where this version cannot read them."""
     settings_text: str = ""
     """The settings as they are written."""
+    machine: str | None = None
+    """Hash of the machine that the run was on last; None where it is not noted."""
     notes: list[str] = field(default_factory=list[str])
     """What is missing, damaged or of another protocol, one sentence each."""
 
@@ -156,7 +159,7 @@ def read_run(path: Path) -> RunData:
     if torn:
         notes.append(f"the last line of {METRICS} was cut off and is left out")
     reader, entries = _archive(path / ARCHIVE, notes)
-    return RunData(path, is_finished(path), records, entries, reader, settings, text, notes)
+    return RunData(path, is_finished(path), records, entries, reader, settings, text, _machine(path / MACHINE), notes)
 
 
 def parse_metrics(whole: bytes, notes: list[str]) -> tuple[list[Record], bool]:
@@ -202,6 +205,13 @@ def _settings(path: Path, notes: list[str]) -> tuple[Settings | None, str]:
     except ValidationError as error:
         notes.append(f"{CONFIG} cannot be read by this version of cudal1 ({error.error_count()} faults)")
         return None, text
+
+
+def _machine(path: Path) -> str | None:
+    try:
+        return MachineNote.model_validate_json(path.read_bytes()).machine
+    except (OSError, ValidationError):
+        return None
 
 
 def _archive(path: Path, notes: list[str]) -> tuple[ArchiveReader | None, list[Entry]]:

@@ -10,7 +10,8 @@ model/              the embedded model, where none was named
 stages/NAME/model   the policy after a stage
 stages/NAME/trainer checkpoints of the stage under way
 marks/NAME.json     a phase that is finished, and where metrics and archive stood then
-report.html         tables and plots
+trackers/           files of TensorBoard, if the settings ask for it
+report.html         the run's page
 ```
 
 A mark is written aside, synced and renamed, so it is there whole or not at all. What follows the last mark in
