@@ -29,8 +29,14 @@ if TYPE_CHECKING:
 
 WINDOW = timedelta(minutes=10)
 """Verdicts a minute are counted over the last ten minutes in which there were any."""
-SHOWN = ("loss", "mean_token_accuracy", "raw_reward", "correct", "speedup")
-"""What a step is shown with, where TRL logs it."""
+SHOWN = {
+    "loss": "loss",
+    "mean_token_accuracy": "accuracy",
+    "raw_reward": "reward",
+    "correct": "correct",
+    "speedup": "speedup",
+}
+"""What a step is shown with where TRL logs it, and what it is called."""
 WIDE = 120
 """Columns from which on boxes stand in pairs."""
 BLOCKS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
@@ -217,12 +223,13 @@ def _steps(run: Follower) -> RenderableType | None:
     from rich.text import Text
 
     table = Table(box=None, show_header=False)
+    table.add_column(no_wrap=True)
     steps = [record for record in run.records if record["event"] == "step"]
     for stage in dict.fromkeys(record["stage"] for record in steps):
         of_stage = [record for record in steps if record["stage"] == stage]
-        name = f"{short(visible(stage), 20)} {of_stage[-1]['step']}{_of(run, stage)}"
-        for label in SHOWN:
-            values = [float(one[label]) for one in of_stage if isinstance(one.get(label), int | float)]
+        name = f"{short(visible(stage), 20)} {of_stage[-1]['step']}"
+        for logged, label in SHOWN.items():
+            values = [float(one[logged]) for one in of_stage if isinstance(one.get(logged), int | float)]
             if values:
                 table.add_row(Text(name), Text(label), Text(f"{values[-1]:.4g}"), Text(sparkline(values), style="cyan"))
                 name = ""
