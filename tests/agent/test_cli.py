@@ -25,10 +25,10 @@ def test_model_makes_a_folder_and_prints_it(
 ) -> None:
     config = tmp_path / "small.toml"
     config.write_text("[embedded]\nhidden = 32\nheads = 2\nlayers = 1\nintermediate = 64\nvocabulary = 600\n")
-    assert typed(monkeypatch, "model", "--out", tmp_path / "m", "--config", config) == 0
+    assert typed(monkeypatch, "model", "make", "--out", tmp_path / "m", "--config", config) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "m")
     assert (tmp_path / "m" / "model.safetensors").is_file()
-    assert typed(monkeypatch, "model", "--out", tmp_path / "m") == 2
+    assert typed(monkeypatch, "model", "make", "--out", tmp_path / "m") == 2
     assert "is not empty; name a new or an empty folder" in capsys.readouterr().err
 
 
@@ -61,6 +61,19 @@ def test_a_refused_command_prints_one_sentence_and_exits_with_2(
     assert last.startswith("cudal1-agent: ")
     assert said in last
     assert "Traceback" not in printed.err
+
+
+def test_report_of_two_runs_writes_one_page_and_prints_both_tables(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        RunFolder.begin(tmp_path / name, Settings()).close()
+    out = tmp_path / "both.html"
+    assert typed(monkeypatch, "report", tmp_path / "one", tmp_path / "two", "--out", out) == 0
+    printed = capsys.readouterr().out
+    for text in (f"{tmp_path / 'one'}:", f"{tmp_path / 'two'}:", f"report: {out}"):
+        assert text in printed
+    assert "one, two" in out.read_text()
 
 
 def test_resume_without_run_dir_takes_the_newest_run(tmp_path: Path) -> None:
