@@ -113,7 +113,7 @@ class OptimizeRecord(BaseModel):
     reference: Latency | None
     """Latency of the module as it is, in the judge."""
     at_most: float | None
-    """Largest speedup that is expected: latency of the module over the larger of its bounds."""
+    """Largest speedup that is expected: lower quartile of the module's latency over the larger of its bounds."""
     baselines: tuple[Judged, ...]
     """Other ways to run the module."""
     candidates: tuple[Judged, ...]
