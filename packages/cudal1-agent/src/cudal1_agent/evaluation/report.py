@@ -10,10 +10,18 @@ from typing import Any
 
 from cudal1_data.techniques import Tags, classify, top_techniques
 from cudal1_env import Archive, Evaluation
-from cudal1_env.stats import COLUMNS, PairedChange, cells
+from cudal1_env.stats import PairedChange
 
-from cudal1_agent.data.tasks import GROUPS
-from cudal1_agent.evaluation.tables import change_text, contamination_notes, stage_table, summary_of
+from cudal1_agent.data.tasks import GROUPS, HELD_OUT_TASKS
+from cudal1_agent.evaluation.tables import (
+    change_text,
+    contamination_notes,
+    family_rows,
+    headings,
+    row_cells,
+    rows_of,
+    stage_table,
+)
 from cudal1_agent.run.files import write_aside
 from cudal1_agent.run.folder import ARCHIVE, METRICS, REPORT, is_finished, read_settings
 from cudal1_agent.run.meter import throughput_text
@@ -41,6 +49,9 @@ def report(run_dir: Path) -> Path:
     for found in counts.values():
         for status, count in found.items():
             statuses[status.value] = statuses.get(status.value, 0) + count
+    tables = of_event(records, "table")
+    rows = [row for record in tables for row in rows_of(record, GROUPS)]
+    families = [row for record in tables if record["group"] == HELD_OUT_TASKS for row in family_rows(record)]
     template = Environment(autoescape=True).from_string(
         files("cudal1_agent.evaluation").joinpath("report.html").read_text(encoding="utf-8")
     )
@@ -48,13 +59,12 @@ def report(run_dir: Path) -> Path:
         name=run_dir.name,
         finished=is_finished(run_dir),
         settings=settings.model_dump_json(indent=2),
-        columns=COLUMNS,
-        rows=[
-            (record["stage"], GROUPS[record["group"]], cells(summary_of(record)))
-            for record in of_event(records, "table")
-        ],
+        columns=headings(rows),
+        rows=row_cells(rows),
+        families=row_cells(families),
+        family_columns=headings(families),
         changes=_changes(records),
-        contamination=contamination_notes(of_event(records, "table"), GROUPS),
+        contamination=contamination_notes(tables, GROUPS),
         plots=plots(records),
         seconds=of_event(records, "seconds"),
         statuses=sorted(statuses.items(), key=lambda item: -item[1]),
@@ -75,7 +85,7 @@ def summary_text(run_dir: Path) -> str:
     """
     read_settings(run_dir)
     records = read_metrics(run_dir / METRICS)
-    rows = [(record["stage"], GROUPS[record["group"]], summary_of(record)) for record in of_event(records, "table")]
+    rows = [row for record in of_event(records, "table") for row in rows_of(record, GROUPS)]
     notes = contamination_notes(of_event(records, "table"), GROUPS)
     return "\n".join([stage_table(rows), *_changes(records), *notes, throughput_text(of_event(records, "seconds"))])
 
