@@ -18,15 +18,15 @@ os.environ["OMP_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
+from cudal1_agent.reporting import page
 from cudal1_agent.settings import Settings, merged
 from cudal1_agent.stages import contrast, self_train, sft
 from cudal1_agent.train import train
 from datasets import Dataset
 from doubles.training import HashEvaluator, suite
-from matplotlib import pyplot
 from trl.trainer.sft_trainer import SFTTrainer
 
-IMPORTED = (contrast, self_train, sft, Dataset, SFTTrainer, pyplot)
+IMPORTED = (contrast, self_train, sft, Dataset, SFTTrainer, page)
 
 STAGES = ("sft", "self_train", "contrast")
 """In which stages the kills fall, each at a line of the metrics drawn at random."""

@@ -1,4 +1,4 @@
-"""`cudal1-agent`: train, evaluate, report, model. Results on standard output, everything else on standard error."""
+"""`cudal1-agent`: train, evaluate, report, watch, model. Results on standard output, the rest on standard error."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Train:
             settings = load_settings(self.config, flags) if asked or not self.resume else None
         run_dir = self.run_dir or (newest_run(RUNS) if self.resume else RUNS / f"{datetime.now():%Y%m%d-%H%M%S}")
 
-        from cudal1_agent.evaluation.report import summary_text
+        from cudal1_agent.reporting.page import summary_text
         from cudal1_agent.run.deadline import seconds_of
         from cudal1_agent.train import dry_run, train
 
@@ -155,21 +155,51 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Report:
-    """Write report.html of a run (finished or under way), and print its stage table.
+    """Write the page of a run (finished, under way or damaged), or of several side by side; print their stage tables.
 
-    Example: cudal1-agent report runs/20261125-101500
+    Example: cudal1-agent report runs/one runs/two --out comparison.html
     """
 
-    run_dir: tyro.conf.Positional[Path]
-    """Run directory."""
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run directories; the others are compared with the first."""
+    out: Path | None = None
+    """File for the page (default: report.html in the run directory; comparison.html here for several runs)."""
 
     def run(self) -> int:
         """Write and print."""
-        from cudal1_agent.evaluation.report import report, summary_text
+        from cudal1_agent.reporting.page import report, summary_text
 
-        path = report(self.run_dir)
-        print(summary_text(self.run_dir))
+        path = report(*self.runs, out=self.out)
+        for run_dir in self.runs:
+            print(f"{run_dir}:\n{summary_text(run_dir)}" if len(self.runs) > 1 else summary_text(run_dir))
         print(f"report: {path}")
+        return 0
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Follow a run in the terminal until it is finished: losses, rewards, verdicts, best programs, time.
+
+    Example: cudal1-agent watch runs/one
+    """
+
+    run_dir: tyro.conf.Positional[Path]
+    """Run directory; it may not be there yet."""
+    once: bool = False
+    """Print one frame and end."""
+    interval: float = 1.0
+    """Seconds between two looks at the run."""
+
+    def run(self) -> int:
+        """Show it."""
+        from rich.console import Console
+
+        from cudal1_agent.reporting.watch import watch
+
+        try:
+            watch(self.run_dir, Console(), once=self.once, interval_s=self.interval)
+        except KeyboardInterrupt:
+            return 0  # the view ends, the run goes on
         return 0
 
 
@@ -268,9 +298,16 @@ def newest_run(folder: Path) -> Path:
 
 def main() -> None:
     """Parse the command line and run one command; a user's error is one sentence and exit code 2."""
-    command: Train | Evaluate | Optimize | Report | MakeModel | FetchModel = parsed(
+    command: Train | Evaluate | Optimize | Report | Watch | MakeModel | FetchModel = parsed(
         lambda: tyro.extras.subcommand_cli_from_dict(
-            {"train": Train, "evaluate": Evaluate, "optimize": Optimize, "report": Report, "model": model},
+            {
+                "train": Train,
+                "evaluate": Evaluate,
+                "optimize": Optimize,
+                "report": Report,
+                "watch": Watch,
+                "model": model,
+            },
             prog="cudal1-agent",
             description="Train and evaluate policies that write faster programs.",
         )

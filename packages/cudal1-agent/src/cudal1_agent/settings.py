@@ -19,6 +19,9 @@ from cudal1_agent.errors import ConfigError
 StageName = Literal["sft", "self_train", "contrast"]
 STAGES: tuple[StageName, ...] = ("sft", "self_train", "contrast")
 
+Tracker = Literal["tensorboard", "wandb", "trackio"]
+"""Where metrics may be sent beside the run directory."""
+
 Table = dict[str, Any]
 """Settings of another library, by name."""
 
@@ -309,6 +312,10 @@ class Settings(Frozen):
     """Stage 3."""
     evaluation: EvaluationSettings = EvaluationSettings()
     """The stage table."""
+    report_to: tuple[Tracker, ...] = ()
+    """Trackers that TRL sends each stage's log to, some of `tensorboard` (files in the run directory's `trackers/`),
+    `wandb` and `trackio` (their own environment variables say where); each must be installed. One that fails is dropped
+    with a sentence, and the run goes on. By default metrics go nowhere but to `metrics.jsonl`."""
     judge: Table = Field(default_factory=dict)
     """Settings of `cudal1_env.judge.JudgeSettings`."""
     judge_url: str = ""
