@@ -142,7 +142,7 @@ def watch(run_dir: Path, console: Console, *, once: bool = False, interval_s: fl
         return
     with Live(frame(run, console.width), console=console, auto_refresh=False) as live:
         while not run.finished:
-            time.sleep(interval_s)
+            time.sleep(max(interval_s, 0.05))
             run.update()
             live.update(frame(run, console.width), refresh=True)
 
