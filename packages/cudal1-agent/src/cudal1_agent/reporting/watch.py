@@ -282,7 +282,7 @@ def _best(run: Follower, count: int = 6) -> RenderableType | None:
         ends = f"({entry.low:.2f} to {entry.high:.2f})" if entry.high is not None else ""
         table.add_row(Text(visible(short(entry.task, 80))), Text(f"{entry.point:.2f} x"), Text(ends))
     correct = sum(entry.status == Status.CORRECT for entry in ours)
-    table.add_row(Text(f"{len(best)} tasks, {correct} correct programs", style="dim"))
+    table.add_row(Text(f"{len(best)} tasks, {correct} correct", style="dim"))
     return table
 
 
