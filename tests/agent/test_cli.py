@@ -25,10 +25,10 @@ def test_model_makes_a_folder_and_prints_it(
 ) -> None:
     config = tmp_path / "small.toml"
     config.write_text("[embedded]\nhidden = 32\nheads = 2\nlayers = 1\nintermediate = 64\nvocabulary = 600\n")
-    assert typed(monkeypatch, "model", "--out", tmp_path / "m", "--config", config) == 0
+    assert typed(monkeypatch, "model", "make", "--out", tmp_path / "m", "--config", config) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "m")
     assert (tmp_path / "m" / "model.safetensors").is_file()
-    assert typed(monkeypatch, "model", "--out", tmp_path / "m") == 2
+    assert typed(monkeypatch, "model", "make", "--out", tmp_path / "m") == 2
     assert "is not empty; name a new or an empty folder" in capsys.readouterr().err
 
 

@@ -131,7 +131,7 @@ def test_a_run_on_test_data_is_marked_in_config_and_metrics(tmp_path: Path, monk
         monkeypatch.setattr(Session, "policy", lambda *_: ScriptedPolicy([]))
         monkeypatch.setattr(evaluate, "prompts_for", lambda *_, **__: None)
         monkeypatch.setattr(Session, "prompts", lambda *_: None)
-        monkeypatch.setattr(evaluate, "assess", lambda *_, **__: {TRAIN: [Assessed(best.task, best, True)]})
+        monkeypatch.setattr(evaluate, "assess", lambda *_, **__: {TRAIN: [Assessed(best.task, (best,), True)]})
         evaluate.tabulate(session, None, stage="sft", model="m", before=None)
         folder.metrics.append({"event": "step"})
     assert read_settings(tmp_path / "run").train_on_test
@@ -147,7 +147,7 @@ def test_an_evaluation_names_near_duplicates_that_were_trained_on() -> None:
     from cudal1_agent.evaluation.evaluate import Evaluated
 
     best = HashEvaluator().evaluate(suite().train[0], "class ModelNew: ...")
-    groups = {HELD_OUT_TASKS: [Assessed("kernelbench/level1/12", best, True)]}
+    groups = {HELD_OUT_TASKS: [Assessed("kernelbench/level1/12", (best,), True)]}
     seen = Evaluated(groups, {"kernelbench/level1/12": "starter/diag_matmul"}, trained_on_test=True)
     record = seen.record("runs/one")
     assert record["seen"] == {"kernelbench/level1/12": "starter/diag_matmul"}

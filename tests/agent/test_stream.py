@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from cudal1_agent.data.stream import Place, Stream, make_stream, streamed
 from cudal1_agent.errors import ConfigError, CorpusError
 from cudal1_agent.policies.embedded import make_tokenizer
 from cudal1_agent.run.checkpoints import newest
+from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.settings import Settings, with_flags
 from cudal1_agent.stages import streaming
 from cudal1_agent.stages.sft import run_sft
 from cudal1_agent.stages.streaming import BATCHES, Batches, StreamState, encoder
-from cudal1_data import UnknownSuiteError
+from cudal1_data import Task, UnknownSuiteError
+from cudal1_data.corpus.build import render
 from cudal1_data.generator.make import make_task
 from cudal1_env import extract_source
 from doubles.training import SMALL_MODEL, session
@@ -53,6 +56,25 @@ def test_pairs_are_whole_answers_to_their_prompts_and_resume_at_any_place() -> N
     for place in (0, 7, 19):
         assert first(made(), 10, start=found[place][0]) == found[place : place + 10]
     assert found != first(made("generated:softmax+elementwise?seed=4"), 30)
+
+
+def test_programs_of_a_task_come_from_the_generator_that_renders_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counted(task: Task, seed: int, **how: Any) -> Iterator[Any]:
+        for number, pair in enumerate(render(task, seed, **how)):
+            asked.append(number)
+            yield pair
+
+    monkeypatch.setattr(streams, "render", counted)
+    stream = made("generated:softmax?seed=3", per_task=3, device="cuda")
+    found = next(programs for number in range(40) if (programs := stream.programs(number)))
+    assert len(found) == 3
+    assert max(asked) == 2, "nothing is rendered that is not learnt"
+    number = int(found[0].task.id.partition("@")[0].rpartition("-")[2])
+    asked.clear()
+    assert made("generated:softmax?seed=3", device="cuda", held_out=(found[0].task,)).programs(number) == []
+    assert asked == [0], "test data costs one program"
 
 
 @pytest.mark.slow
@@ -101,7 +123,8 @@ def test_batches_of_like_length_are_padded_by_less_than_a_tenth_and_resume_exact
     encode = encoder(tokenizer(stream), chat={}, max_prompt=4096, max_length=4096)
     batches = Batches(stream, encode, 4, 0)
     rows = list(islice(batches(), 4 * BATCHES + 40))
-    assert batches.padding_share < 0.1
+    lengths = [[len(row["input_ids"]) for row in rows[start : start + 4]] for start in range(0, 4 * BATCHES, 4)]
+    assert 1 - sum(map(sum, lengths)) / sum(4 * max(batch) for batch in lengths) < 0.1
     for row in rows[:5]:
         start = next(place for place, label in enumerate(row["labels"]) if label != -100)
         assert 0 < start < len(row["labels"])
@@ -153,6 +176,9 @@ def test_training_on_a_stream_resumed_from_a_checkpoint_gives_the_same_model(tmp
         run_sft(run, None, model=model, folder=folder)
         weights = folder / "model" / "model.safetensors"
         whole = weights.read_bytes()
+        lines = [record for record in read_metrics(run.folder.path / "metrics.jsonl") if record["event"] == "step"]
+        assert len(lines) == 4
+        assert all(0 <= line["padding_share"] < 0.1 for line in lines)
         assert whole != (model / "model.safetensors").read_bytes()
         last = newest(folder / "trainer")
         assert last is not None
@@ -162,3 +188,5 @@ def test_training_on_a_stream_resumed_from_a_checkpoint_gives_the_same_model(tmp
         assert checkpoint.mark.extra["stream"]["used"] == 4
         run_sft(run, checkpoint, model=model, folder=folder)
         assert weights.read_bytes() == whole
+        again = [record for record in read_metrics(run.folder.path / "metrics.jsonl") if record["event"] == "step"]
+        assert again[-2:] == lines[-2:]

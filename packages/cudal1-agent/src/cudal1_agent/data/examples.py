@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 from cudal1_data import Device, Task, usable_variants
+from cudal1_data.hashes import skeleton_hash
+from cudal1_env import extract_source
 from cudal1_env.exemplars import Exemplar
 
 from cudal1_agent.data.analysis import analysis
@@ -44,6 +47,14 @@ class Pair:
     """What is given."""
     answer: str
     """The answer that the model learns."""
+
+    @cached_property
+    def skeleton(self) -> str:
+        """Hash of the skeleton of the program in the answer."""
+        return _skeleton(extract_source(self.answer) or "")
+
+
+_skeleton = lru_cache(4096)(skeleton_hash)
 
 
 def training_pairs(

@@ -12,10 +12,12 @@ from collections.abc import Generator, Sequence, Set
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
 
 import numpy as np
 from cudal1_data import Device, Task
-from cudal1_data.corpus.build import build
+from cudal1_data.corpus.build import render
 from cudal1_data.generator.make import make_task
 from cudal1_data.generator.request import parse_request
 from cudal1_data.techniques import Backend
@@ -71,6 +73,11 @@ class Stream:
     sizes: tuple[Task, ...] = field(default=(), repr=False)
     """Training tasks at sizes that are never learnt."""
 
+    @cached_property
+    def test(self) -> Decontamination:
+        """What must not be learnt."""
+        return Decontamination(self.held_out, self.sizes)
+
     def programs(self, number: int) -> list[Program]:
         """Return the programs of a task, none where the task is no training data."""
         family = self.families[number % len(self.families)]
@@ -78,14 +85,15 @@ class Stream:
         if task.split != "train" or task.overlaps is not None:
             return []
         task = task.on(self.device)
-        pairs = [
+        rendered = (
             pair
-            for pair in build([task], per_task=self.per_task, backends=self.backends)
+            for pair in render(task, self.seed, backends=self.backends, tagged=True)
             if self.device == "cuda" or not pair.needs_gpu
-        ]
-        test = _decontamination(self)
-        if any(test.evaluated(pair) or test.kernelbench(pair) for pair in pairs[:1]):
+        )
+        first = next(rendered, None)
+        if first is None or self.test.evaluated(first) or self.test.kernelbench(first):
             return []
+        pairs = [first, *islice(rendered, self.per_task - 1)]
         return [Program(task, pair.source, pair.techniques) for pair in pairs]
 
     def pairs(self, number: int) -> list[Choices]:
@@ -104,6 +112,7 @@ class Stream:
             while shown:
                 shown.remove(min(shown, key=lambda exemplar: exemplar.speedup))
                 choices.append(example(program, shown, prompt_of, programs))
+            _ = choices[0].skeleton  # which takes milliseconds, here and not where the model trains
             made.append(tuple(choices))
         return made
 
@@ -211,9 +220,6 @@ def free_cores() -> int:
 _kept: list[Stream] = []
 """In a worker: the stream that it renders."""
 
-_tests: dict[int, Decontamination] = {}
-"""By stream in this process: what it must not yield."""
-
 
 def _keep(stream: Stream) -> None:
     _kept[:] = [stream]
@@ -221,10 +227,3 @@ def _keep(stream: Stream) -> None:
 
 def _pairs_of(number: int) -> list[Choices]:
     return _kept[0].pairs(number)
-
-
-def _decontamination(stream: Stream) -> Decontamination:
-    if id(stream) not in _tests:
-        _tests.clear()
-        _tests[id(stream)] = Decontamination(stream.held_out, stream.sizes)
-    return _tests[id(stream)]

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 import numpy as np
 from cudal1_data import Task
+from cudal1_data.hashes import skeleton_hash
 from cudal1_env import Archive, Evaluation
 from cudal1_env.exemplars import Exemplar, ExemplarRule, Exemplars, exemplars_by_name, scored
 from cudal1_env.stats import SpeedupSummary, summarize_speedups
 
 from cudal1_agent.data.prompts import parse_answer
-from cudal1_agent.data.tasks import GROUPS
+from cudal1_agent.evaluation.success import success
 from cudal1_agent.policies import Policy
 from cudal1_agent.policies.prompting import PromptBuilder
 from cudal1_agent.progress import Progress
-from cudal1_agent.run.verdicts import Verdicts
+from cudal1_agent.run.metrics import Record
+from cudal1_agent.run.verdicts import Verdicts, source_key
 from cudal1_agent.settings import Arm, ContrastSettings, EvaluationSettings, Settings
 
 PromptFor = Callable[[Task], str]
@@ -29,15 +31,32 @@ class Assessed:
 
     task: str
     """Task id."""
-    best: Evaluation
-    """The correct evaluation with the highest lower end, or the first where none is correct."""
+    evaluations: tuple[Evaluation, ...]
+    """The verdict of each answer."""
     form: bool
     """Whether the first answer had all three sections."""
+    family: str = ""
+    """Category of the task, or its level where it has none."""
+
+    @property
+    def best(self) -> Evaluation:
+        """The correct evaluation with the highest lower end, or the first where none is correct."""
+        return best_of(self.evaluations)
 
     @property
     def speedup(self) -> float | None:
         """Its speedup, None where no answer was correct."""
         return self.best.speedup.point if self.best.correct and self.best.speedup is not None else None
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many answers there are, and how many are correct."""
+        return len(self.evaluations), sum(one.correct for one in self.evaluations)
+
+    def without(self, learnt: Set[str]) -> Assessed | None:
+        """Return the task without the answers that have a skeleton of those given; None if no answer is left."""
+        kept = tuple(one for one in self.evaluations if skeleton_hash(one.source) not in learnt)
+        return replace(self, evaluations=kept) if kept else None
 
 
 def assess(
@@ -75,16 +94,23 @@ def assess(
             max_new_tokens=settings.max_new_tokens,
             seed=seed,
         )
-    jobs = [(task, answer) for task, given in zip(tasks, answers, strict=True) for answer in given]
+    # Each program once, also where nothing is looked up: measuring it again would give it another chance.
+    jobs = {
+        (task.id, source_key(answer)): (task, answer)
+        for task, given in zip(tasks, answers, strict=True)
+        for answer in given
+    }
     with progress.bar("judging answers") as tick:
-        evaluations = verdicts.judge(jobs, after=after, progress=tick)
+        judged = verdicts.judge(list(jobs.values()), after=after, progress=tick)
+    found = dict(zip(jobs, judged, strict=True))
     assessed = [
         Assessed(
             task.id,
-            best_of(evaluations[index * settings.samples : (index + 1) * settings.samples]),
+            tuple(found[task.id, source_key(answer)] for answer in given),
             parse_answer(given[0]).complete,
+            task.category or f"level {task.level}",
         )
-        for index, (task, given) in enumerate(zip(tasks, answers, strict=True))
+        for task, given in zip(tasks, answers, strict=True)
     ]
     result: dict[str, list[Assessed]] = {}
     for name, group in groups.items():
@@ -108,9 +134,27 @@ def summarize(assessed: Sequence[Assessed]) -> SpeedupSummary:
     return summarize_speedups([one.speedup for one in assessed])
 
 
-def group_rows(stage: str, results: Mapping[str, Sequence[Assessed]]) -> list[tuple[str, str, SpeedupSummary]]:
-    """Return the rows of the stage table for one stage."""
-    return [(stage, GROUPS[group], summarize(assessed)) for group, assessed in results.items()]
+def table_record(assessed: Sequence[Assessed], learnt: Set[str]) -> Record:
+    """Return the figures of a group: its columns, shares of correct answers, by family, and without learnt skeletons.
+
+    Args:
+        assessed: The tasks of the group.
+        learnt: Skeletons that the model was trained on. Answers that have one are in no figure of `unlearnt`, correct
+            or not, and neither are tasks without another answer.
+    """
+    families: dict[str, list[Assessed]] = {}
+    for one in assessed:
+        families.setdefault(one.family, []).append(one)
+    other = [kept for one in assessed if (kept := one.without(learnt)) is not None] if learnt else []
+    return {
+        **_figures(assessed),
+        "families": {name: _figures(found) for name, found in sorted(families.items())},
+        "unlearnt": _figures(other) if other else None,
+    }
+
+
+def _figures(assessed: Sequence[Assessed]) -> Record:
+    return {**summarize(assessed).model_dump(), "success": success([one.counts for one in assessed]).model_dump()}
 
 
 def shown_exemplars(

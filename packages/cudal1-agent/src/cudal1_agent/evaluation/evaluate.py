@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +11,20 @@ from typing import Any
 from cudal1_data import Task
 from cudal1_data.dedup.duplicates import near_duplicates
 from cudal1_env import Archive, Evaluator
-from cudal1_env.stats import SpeedupSummary, paired_change
+from cudal1_env.stats import paired_change
 
 from cudal1_agent.data.tasks import GROUPS, HELD_OUT_TASKS, TRAIN, tasks_of
 from cudal1_agent.errors import RunError
-from cudal1_agent.evaluation.assessment import Assessed, assess, prompts_for, summarize
-from cudal1_agent.evaluation.tables import change_text, contamination_notes, stage_table, with_failures
+from cudal1_agent.evaluation.assessment import Assessed, assess, prompts_for, table_record
+from cudal1_agent.evaluation.tables import (
+    Row,
+    change_text,
+    contamination_notes,
+    family_rows,
+    rows_of,
+    stage_table,
+    with_failures,
+)
 from cudal1_agent.policies.embedded import is_embedded
 from cudal1_agent.policies.make import make_policy
 from cudal1_agent.policies.prompting import prompt_builder
@@ -33,13 +41,11 @@ from cudal1_agent.run.folder import (
     stage_model,
 )
 from cudal1_agent.run.judge import close_judge, make_judge, program_device, stays_on_cpu
+from cudal1_agent.run.learnt import Learnt
 from cudal1_agent.run.metrics import Record, read_metrics
 from cudal1_agent.run.session import Session
 from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import Settings, StageName, load_settings, with_flags
-
-Rows = list[tuple[str, str, SpeedupSummary]]
-"""Stage, group, summary."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,8 @@ class Evaluated:
     """Tasks that the run has seen near-duplicates of, with the training task."""
     trained_on_test: bool
     """Whether there are such tasks, or the run was trained on other test data."""
+    learnt: Set[str] = frozenset()
+    """Skeletons that the model was trained on, where it is a run's."""
 
     def record(self, target: str) -> Record:
         """Return all of it as one JSON object.
@@ -63,7 +71,7 @@ class Evaluated:
         return {
             "target": target,
             **({**marks, "seen": self.seen} if marks else {}),
-            "table": {group: summarize(found).model_dump() | marks for group, found in self.groups.items()},
+            "table": {group: table_record(found, self.learnt) | marks for group, found in self.groups.items()},
             "answers": [
                 answer_record("evaluate", group, one) | marks for group, found in self.groups.items() for one in found
             ],
@@ -75,7 +83,10 @@ class Evaluated:
         Args:
             name: What the table calls that which was evaluated.
         """
-        table = stage_table([(name, GROUPS[group], summarize(found)) for group, found in self.groups.items()])
+        records = [
+            {"stage": name, "group": group, **table_record(found, self.learnt)} for group, found in self.groups.items()
+        ]
+        table = stage_table([row for one in records for row in (*rows_of(one), *family_rows(one))])
         lines = contamination_notes(
             [{"group": group, "trained_on_test": self.trained_on_test} for group in self.groups], GROUPS
         )
@@ -111,20 +122,20 @@ def tabulate(
             after=session.began.archive_position,
         )
         policy.close()
-    rows: Rows = []
+    rows: list[Row] = []
+    learnt = Learnt(session.folder.path).skeletons
     for group, assessed in results.items():
         for one in assessed:
             session.folder.metrics.append(answer_record(stage, group, one))
-        summary = summarize(assessed)
+        figures = table_record(assessed, learnt)
         overlaps = {
             task.id: task.overlaps
             for task in session.tasks.groups[group]
             if task.overlaps is not None and not _is_kernelbenchs(task)
         }
-        session.folder.metrics.append(
-            {"event": "table", "stage": stage, "group": group, **summary.model_dump(), "overlaps": overlaps}
-        )
-        rows.append((stage, GROUPS[group], summary))
+        record = {"event": "table", "stage": stage, "group": group, **figures, "overlaps": overlaps}
+        session.folder.metrics.append(record)
+        rows += rows_of(record)
     for line in stage_table(rows).splitlines():
         session.progress.line(line)
     if before is not None:
@@ -162,6 +173,8 @@ def answer_record(stage: str, group: str, one: Assessed) -> Record:
         "speedup": speedup.model_dump() if speedup is not None else None,
         "source_sha256": one.best.source_sha256,
         "form": one.form,
+        "answers": one.counts[0],
+        "correct": one.counts[1],
     }
 
 
@@ -227,7 +240,7 @@ def evaluate_model(
                 seed=settings.seed,
                 progress=progress,
             )
-            return Evaluated(groups, seen, trained_on_test=marked)
+            return Evaluated(groups, seen, trained_on_test=marked, learnt=Learnt(Path(target)).skeletons)
     finally:
         if judge is not None:
             close_judge(judge, kept)

@@ -4,17 +4,85 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from cudal1_env.reward import LOG_FLOOR
 from cudal1_env.stats import COLUMNS, PairedChange, SpeedupSummary, aligned, cells
 
 from cudal1_agent.data.tasks import GROUPS
+from cudal1_agent.evaluation.success import Success
 
 
-def stage_table(rows: Sequence[tuple[str, str, SpeedupSummary]]) -> str:
-    """Return the table of (stage, group, summary) as aligned text."""
-    return aligned([["stage", "tasks", *COLUMNS], *([stage, group, *cells(summary)] for stage, group, summary in rows)])
+class Row(NamedTuple):
+    """A row of the stage table."""
+
+    stage: str
+    tasks: str
+    """What its tasks are called."""
+    summary: SpeedupSummary
+    success: Success | None = None
+    """None in records of earlier versions."""
+
+
+def stage_table(rows: Sequence[Row]) -> str:
+    """Return the table as aligned text."""
+    return aligned([headings(rows), *row_cells(rows)])
+
+
+def headings(rows: Sequence[Row]) -> list[str]:
+    """Return the headings of a table; correct@k stands there where tasks have several answers."""
+    return ["stage", "tasks", "correct@1 (95 %)", *(f"correct@{k} (95 %)" for k in _drawn(rows)), *COLUMNS]
+
+
+def row_cells(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the cells of each row, as many as there are headings."""
+    return [
+        [
+            row.stage,
+            row.tasks,
+            _share(row.success, 1),
+            *(_share(row.success, k) for k in _drawn(rows)),
+            *cells(row.summary),
+        ]
+        for row in rows
+    ]
+
+
+def _drawn(rows: Sequence[Row]) -> list[int]:
+    return sorted({row.success.k for row in rows if row.success is not None and row.success.k is not None})
+
+
+def _share(success: Success | None, k: int) -> str:
+    if success is None:
+        return "-"
+    share = success.at_1 if k == 1 else success.at_k if k == success.k else None
+    return "-" if share is None else share.text()
+
+
+def rows_of(record: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of a `table` record: the group, and the same without answers of learnt skeletons.
+
+    Args:
+        record: The record, in metrics or of `evaluate`.
+    """
+    name = group_name(record["group"])
+    rows = [_row(record["stage"], name, record)]
+    if record.get("unlearnt") is not None:
+        rows.append(_row(record["stage"], f"{name}, without learnt skeletons", record["unlearnt"]))
+    return rows
+
+
+def family_rows(record: Mapping[str, Any]) -> list[Row]:
+    """Return a row for each family of a `table` record, none where there is one family."""
+    families: Mapping[str, Mapping[str, Any]] = record.get("families") or {}
+    if len(families) < 2:
+        return []
+    return [_row(record["stage"], f"  {name}", figures) for name, figures in families.items()]
+
+
+def _row(stage: str, tasks: str, figures: Mapping[str, Any]) -> Row:
+    given = figures.get("success")
+    return Row(stage, tasks, summary_of(figures), None if given is None else Success.model_validate(given))
 
 
 FAILURE = math.exp(LOG_FLOOR)

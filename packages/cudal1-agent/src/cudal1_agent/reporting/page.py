@@ -14,12 +14,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from cudal1_env.stats import COLUMNS
 from markupsafe import Markup
 
 from cudal1_agent.data.tasks import GROUPS
 from cudal1_agent.errors import RunError
-from cudal1_agent.evaluation.tables import changes, contamination_notes, stage_table, summary_of
+from cudal1_agent.evaluation.tables import changes, contamination_notes, rows_of, stage_table
 from cudal1_agent.reporting.comparison import compare_runs
 from cudal1_agent.reporting.programs import Printer, colours
 from cudal1_agent.reporting.run_data import RunData, read_run
@@ -81,7 +80,6 @@ def page(runs: Sequence[RunData]) -> str:
         paths=", ".join(run.name for run in runs),
         style=Markup(style),  # ours alone, without a word of a run
         policy=f"default-src 'none'; style-src 'sha256-{hashed}'; base-uri 'none'; form-action 'none'",
-        columns=COLUMNS,
         runs=views,
         comparison=compare_runs(views) if several else None,
     )
@@ -100,6 +98,6 @@ def summary_text(run_dir: Path) -> str:
     run = read_run(run_dir)
     run.close()
     tables = [record for record in run.of_event("table") if record["group"] in GROUPS]
-    rows = [(record["stage"], GROUPS[record["group"]], summary_of(record)) for record in tables]
+    rows = [row for record in tables for row in rows_of(record)]
     notes = [*contamination_notes(tables, GROUPS), *(f"note: {note}" for note in run.notes)]
     return "\n".join([stage_table(rows), *changes(run.records), *notes, throughput_text(run.of_event("seconds"))])

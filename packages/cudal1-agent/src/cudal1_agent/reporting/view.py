@@ -10,10 +10,19 @@ from dataclasses import dataclass, field, replace
 from cudal1_data.techniques import Tags, TechniqueRow, classify, top_techniques
 from cudal1_env.archive import Entry
 from cudal1_env.records import Status
-from cudal1_env.stats import SpeedupSummary, cells
 
-from cudal1_agent.data.tasks import GROUPS
-from cudal1_agent.evaluation.tables import changes, contamination_notes, group_name, summary_of
+from cudal1_agent.data.tasks import GROUPS, HELD_OUT_TASKS
+from cudal1_agent.evaluation.tables import (
+    Row,
+    changes,
+    contamination_notes,
+    family_rows,
+    group_name,
+    headings,
+    row_cells,
+    rows_of,
+    summary_of,
+)
 from cudal1_agent.reporting.charts import Chart, Part, Scale, area_chart, line_chart, parts, speedup_scale
 from cudal1_agent.reporting.programs import Compared, Line, Printer
 from cudal1_agent.reporting.run_data import RunData
@@ -133,13 +142,29 @@ class PhaseRow:
 
 
 @dataclass(frozen=True)
+class StageTable:
+    """A stage table on the page."""
+
+    columns: list[str]
+    """Headings behind those of stage and tasks."""
+    cells: list[tuple[str, str, list[str]]]
+    """Stage, tasks and figures of each row."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> StageTable:
+        """Return the table of rows."""
+        return cls(headings(rows)[2:], [(stage, tasks, rest) for stage, tasks, *rest in row_cells(rows)])
+
+
+@dataclass(frozen=True)
 class RunView:
     """A run on the page."""
 
     data: RunData
     state: str
     figures: list[Figure]
-    stages: list[tuple[str, str, list[str]]]
+    stages: StageTable
+    families: StageTable
     changes: list[str]
     warnings: list[str]
     ticks: list[tuple[float, str]]
@@ -181,7 +206,10 @@ def view_run(data: RunData, printer: Printer, prefix: str = "") -> RunView:
         data=data,
         state=_state(data),
         figures=_figures(data, best, champions, tables),
-        stages=[(stage, group_name(group), cells(summary)) for stage, group, summary in tables],
+        stages=StageTable.of([row for record in tables for row in rows_of(record)]),
+        families=StageTable.of(
+            [row for record in tables if record["group"] == HELD_OUT_TASKS for row in family_rows(record)]
+        ),
         changes=changes(data.records),
         warnings=contamination_notes([one for one in data.of_event("table") if one["group"] in GROUPS], GROUPS),
         ticks=_scale(data, best).ticks(),
@@ -228,20 +256,22 @@ def _state(data: RunData) -> str:
     return f"not finished: the last record is of {short(str(place), 60)}{step}"
 
 
-def _tables(data: RunData) -> list[tuple[str, str, SpeedupSummary]]:
-    found = [(record["stage"], record["group"], summary_of(record)) for record in data.of_event("table")]
+def _tables(data: RunData) -> list[Record]:
+    """The `table` records, group by group."""
     order = list(GROUPS)
-    return sorted(found, key=lambda row: order.index(row[1]) if row[1] in GROUPS else len(order))
+    return sorted(
+        data.of_event("table"), key=lambda one: order.index(one["group"]) if one["group"] in GROUPS else len(order)
+    )
 
 
 def _figures(
     data: RunData,
     best: dict[str, Entry],
     champions: dict[str, Record],
-    tables: Sequence[tuple[str, str, SpeedupSummary]],
+    tables: Sequence[Record],
 ) -> list[Figure]:
     figures: list[Figure] = []
-    last = {group: (stage, summary) for stage, group, summary in tables}
+    last = {record["group"]: (record["stage"], summary_of(record)) for record in tables}
     for group, (stage, summary) in last.items():
         mean, solved = summary.geometric_mean, f"{summary.successes} of {summary.tasks}"
         if mean is None:

@@ -12,6 +12,7 @@ from cudal1_env import Archive
 from cudal1_agent.errors import RunError
 from cudal1_agent.run.files import write_aside
 from cudal1_agent.run.folder import ARCHIVE, CONFIG, METRICS, Mark, RunFolder, read_mark, read_settings, stage_model
+from cudal1_agent.run.learnt import LEARNT
 from cudal1_agent.run.machine import MACHINE
 from cudal1_agent.run.metrics import Metrics
 from cudal1_agent.settings import STAGES, Settings, StageName, differences, with_flags
@@ -89,8 +90,9 @@ def fork(origin: Path, stage: StageName, path: Path, settings: Settings, names: 
     metrics.truncate_to(mark.metrics_bytes)
     metrics.close()
     _copy_archive(origin / ARCHIVE, path / ARCHIVE, mark)
-    if (origin / MACHINE).is_file():
-        shutil.copyfile(origin / MACHINE, path / MACHINE)
+    for name in (MACHINE, LEARNT):
+        if (origin / name).is_file():
+            shutil.copyfile(origin / name, path / name)
     for name in done:
         write_aside(path / "marks" / f"{name}.json", mark.model_dump_json())
     write_aside(path / CONFIG, settings.model_dump_json(indent=2) + "\n")

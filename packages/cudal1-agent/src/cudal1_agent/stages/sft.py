@@ -18,6 +18,7 @@ from cudal1_agent.data.stream import Stream, free_cores, make_stream
 from cudal1_agent.data.tasks import TaskSets
 from cudal1_agent.policies.transformers import as_messages, load_model, load_tokenizer, tokens_of
 from cudal1_agent.run.checkpoints import Checkpoint
+from cudal1_agent.run.learnt import Learnt
 from cudal1_agent.run.metrics import Record
 from cudal1_agent.run.session import Session
 from cudal1_agent.settings import Settings
@@ -141,6 +142,7 @@ def supervise(
 
     tokenizer = load_tokenizer(model)
     chat = tokenizer.chat_template is not None
+    Learnt(session.folder.path).add(pair.skeleton for pair in pairs)
     ordered = by_length(pairs, batch=batch_of(table), seed=session.settings.seed)
     more = {"chat_template_kwargs": session.settings.policy.chat} if session.settings.policy.chat else {}
     rows = [
@@ -184,6 +186,8 @@ def supervise_stream(
         batch_of(table),
         free_cores() if settings.sft.workers is None else settings.sft.workers,
     )
+    learnt = Learnt(session.folder.path)
+    batches.learnt = lambda skeleton: learnt.add([skeleton])
     if checkpoint is not None:
         batches.start = StreamState.model_validate(checkpoint.mark.extra["stream"])
     rows_each = batch_of(table) * int(table.get("gradient_accumulation_steps", 1))
@@ -209,9 +213,7 @@ def supervise_stream(
         extra=extra,
         at_step=at_step,
     )
-    session.progress.line(
-        f"sft: padding was {batches.padding_share:.1%} of what was trained on; {batches.dropped} examples were too long"
-    )
+    session.progress.line(f"sft: {batches.dropped} examples were too long and left out")
 
 
 def stream_of(settings: Settings, tasks: TaskSets, device: Device, style: Style, text: str) -> Stream:
@@ -246,7 +248,8 @@ def _train(
     at_step: Callable[[int], None] = lambda _: None,
 ) -> None:
     from trl.trainer.sft_config import SFTConfig
-    from trl.trainer.sft_trainer import SFTTrainer
+
+    from cudal1_agent.stages.supervised import SupervisedTrainer
 
     tokenizer = load_tokenizer(model)
     config = arguments(SFTConfig, table, folder=folder / "trainer", seed=session.settings.seed, use_cpu=session.use_cpu)
@@ -257,7 +260,7 @@ def _train(
             at_step(done)
             tick(done, total)
 
-        trainer = SFTTrainer(
+        trainer = SupervisedTrainer(
             model=load_model(model, tokenizer, use_cpu=session.use_cpu),
             args=config,
             train_dataset=dataset,

@@ -48,19 +48,14 @@ class Batches:
     """Processes that render."""
     start: StreamState = StreamState()  # noqa: RUF009  # frozen
     """Where to begin."""
+    learnt: Callable[[str], None] = lambda _: None
+    """Receives the skeleton of each program that is to be learnt."""
     places: dict[int, Place] = field(default_factory=dict[int, Place])
     """Where each block begins that is known so far."""
-    tokens: int = 0
-    """Tokens of the rows so far."""
-    padded: int = 0
-    """The same with the padding of their batches."""
+    kept: int = 0
+    """Examples that were not too long."""
     dropped: int = 0
     """Examples that were too long even without exemplars."""
-
-    @property
-    def padding_share(self) -> float:
-        """Share of padding in what was trained on."""
-        return 1 - self.tokens / self.padded if self.padded else 0.0
 
     def state(self, rows: int) -> StreamState:
         """Return where to resume after so many rows of the whole stage."""
@@ -80,12 +75,13 @@ class Batches:
                 number, skip, block = number + 1, 0, []
             row = self._first(choices)
             if row is not None:
+                self.learnt(choices[0].skeleton)
                 block.append(row)
 
     def _first(self, choices: Choices) -> Row | None:
         row = next((row for pair in choices if (row := self.encode(pair)) is not None), None)
-        self.dropped += row is None
-        if self.dropped >= LONG and not self.tokens:
+        self.kept, self.dropped = self.kept + (row is not None), self.dropped + (row is None)
+        if self.dropped >= LONG and not self.kept:
             raise CorpusError(
                 f"all of the first {self.dropped} examples of the stream are too long even without exemplars; raise "
                 "max_length in [sft.trl] and prompt.max_tokens, and the context of the model"
@@ -96,9 +92,6 @@ class Batches:
         """Return the rows of a block: batches of like length, in an order drawn from the stream's seed."""
         ranked = sorted(block, key=lambda row: len(row["input_ids"]))
         parts = [ranked[start : start + self.batch] for start in range(0, len(ranked), self.batch)]
-        for part in parts:
-            self.tokens += sum(len(row["input_ids"]) for row in part)
-            self.padded += len(part) * len(part[-1]["input_ids"])
         order = np.random.default_rng([self.stream.seed, 9, number]).permutation(len(parts))
         return [row for index in order for row in parts[int(index)]]
 

@@ -1,0 +1,120 @@
+"""Shares of correct answers with their intervals: correct@1 and correct@k over tasks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict, Field
+
+K = 8
+"""Answers of which one at least is to be correct, where a task has so many."""
+
+Z = 1.959963984540054
+"""97.5 % quantile of the normal distribution."""
+
+
+class Share(BaseModel):
+    """A share with its 95 % interval."""
+
+    model_config = ConfigDict(frozen=True)
+
+    point: float = Field(ge=0, le=1)
+    """Best estimate."""
+    low: float = Field(ge=0, le=1)
+    """Lower end."""
+    high: float = Field(ge=0, le=1)
+    """Upper end."""
+
+    def text(self) -> str:
+        """Return percentages.
+
+        >>> wilson(0.5, 10).text()
+        '50 % (24 to 76)'
+        """
+        return f"{100 * self.point:.0f} % ({100 * self.low:.0f} to {100 * self.high:.0f})"
+
+
+class Success(BaseModel):
+    """How often answers to a set of tasks are correct."""
+
+    model_config = ConfigDict(frozen=True)
+
+    tasks: int = Field(ge=1)
+    """Tasks."""
+    answers: int = Field(ge=1)
+    """Answers to all of them."""
+    at_1: Share
+    """Probability that one answer is correct, in the mean over tasks."""
+    k: int | None = None
+    """Answers that `at_k` draws; None where tasks have one answer."""
+    at_k: Share | None = None
+    """Probability that one of `k` answers at least is correct, in the mean over tasks."""
+
+
+def success(counts: Sequence[tuple[int, int]]) -> Success:
+    """Return the figures for a set of tasks.
+
+    Args:
+        counts: Of each task, how many answers it has and how many of them are correct.
+
+    Raises:
+        ValueError: There is no task, or a task without an answer.
+
+    >>> found = success([(2, 1), (2, 2), (2, 0), (2, 0)])
+    >>> found.at_1.point, found.k, found.at_k.point
+    (0.375, 2, 0.5)
+    """
+    if not counts:
+        raise ValueError("expected at least one task, got none")
+    k = min(K, *(answers for answers, _ in counts))
+
+    def mean(drawn: int) -> Share:
+        values = [correct_at(drawn, answers, correct) for answers, correct in counts]
+        return wilson(math.fsum(values) / len(values), len(values))
+
+    return Success(
+        tasks=len(counts),
+        answers=sum(answers for answers, _ in counts),
+        at_1=mean(1),
+        k=k if k > 1 else None,
+        at_k=mean(k) if k > 1 else None,
+    )
+
+
+def correct_at(k: int, answers: int, correct: int) -> float:
+    """Return the unbiased estimate that one of k answers at least is correct: 1 - C(n - c, k) / C(n, k).
+
+    Source: Chen et al., arXiv 2107.03374, equation 1 (pass@k). Answers must be independent draws.
+
+    Args:
+        k: Answers that are drawn.
+        answers: n, answers that there are, k at least.
+        correct: c, correct ones of them.
+
+    Raises:
+        ValueError: There are too few answers, or more correct ones than answers.
+
+    >>> correct_at(1, 4, 3), round(correct_at(2, 4, 1), 3)
+    (0.75, 0.5)
+    """
+    if not 1 <= k <= answers or not 0 <= correct <= answers:
+        raise ValueError(f"expected 1 <= k <= answers and 0 <= correct <= answers, got {k=}, {answers=}, {correct=}")
+    return 1 - math.comb(answers - correct, k) / math.comb(answers, k)
+
+
+def wilson(share: float, count: int) -> Share:
+    """Return a share with Wilson's 95 % score interval.
+
+    (p + z^2/2n -+ z sqrt(p(1 - p)/n + z^2/4n^2)) / (1 + z^2/n) (Wilson 1927). `scipy.stats.binomtest` has it for
+    counts. Here the mean of values between 0 and 1 over independent tasks may stand for the share: such values vary
+    at most as much as zeros and ones with the same mean, so the interval is then wider than it need be.
+
+    Args:
+        share: p, the share or mean.
+        count: n, independent tasks.
+    """
+    squared = Z * Z / count
+    centre = (share + squared / 2) / (1 + squared)
+    half = Z * math.sqrt(max(share * (1 - share), 0.0) / count + squared / (4 * count)) / (1 + squared)
+    return Share(point=share, low=max(min(centre - half, share), 0.0), high=min(max(centre + half, share), 1.0))
