@@ -18,6 +18,7 @@ from cudal1_env.stats import PairedChange, SpeedupSummary
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cudal1_agent.errors import RunError
+from cudal1_agent.evaluation.success import Success
 from cudal1_agent.run.folder import ARCHIVE, CONFIG, METRICS, is_finished
 from cudal1_agent.run.machine import MACHINE, MachineNote
 from cudal1_agent.run.metrics import Record
@@ -66,9 +67,15 @@ class _Answer(_Shown):
     source_sha256: str = ""
 
 
-class _Table(_Shown, SpeedupSummary):
+class _Figures(_Shown, SpeedupSummary):
+    success: Success | None = None
+
+
+class _Table(_Figures):
     stage: str
     group: str
+    unlearnt: _Figures | None = None
+    families: dict[str, _Figures] | None = None
     overlaps: dict[str, str] | None = None
 
 
