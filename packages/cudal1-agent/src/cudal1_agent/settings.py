@@ -257,7 +257,7 @@ class EvaluationSettings(Frozen):
     """Longest answer."""
     champions: int = Field(default=3, ge=0)
     """How many of a run's fastest programs are confirmed at its end: measured again at `report` precision, on inputs
-    that chose nothing. The report shows no others as best."""
+    that chose nothing. The report shows these first, and says of others that they were not measured again."""
     train_tasks: int | None = Field(default=None, ge=0)
     """How many training tasks are evaluated, from the first on; None is all of them."""
     held_out_sizes: int | None = Field(default=16, ge=0)

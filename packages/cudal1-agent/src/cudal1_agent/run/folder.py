@@ -168,7 +168,7 @@ def read_settings(path: Path) -> Settings:
         RunError: The directory holds no run, or one of another version.
     """
     try:
-        return Settings.model_validate_json((path / CONFIG).read_text(encoding="utf-8"))
+        return Settings.model_validate_json((path / CONFIG).read_bytes())
     except OSError as error:
         raise RunError(
             f"no run in {path} (it has no {CONFIG}); begin a run there: cudal1-agent train --run-dir {path}"
