@@ -4,7 +4,7 @@ uv's own lock file records download addresses and is therefore not committed. Tw
 
 - `[tool.uv] constraint-dependencies` in pyproject.toml, which every `uv sync` of a fresh clone obeys;
 - requirements.lock, the same closure with the hash of every file, for
-  `pip install --constraint requirements.lock` outside the workspace.
+  `uv pip install --constraint requirements.lock` outside the workspace (pip would want hashes of local wheels, too).
 
 Both cover every extra and the development tools, on each Python that the project supports.
 

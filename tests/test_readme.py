@@ -1,123 +1,102 @@
-"""What the READMEs tell a reader to type works.
-
-A `python` block is executed as it stands. In a `console` block each `$` line must name a command that exists and
-flags that its `--help` lists; in a block marked `console run` the commands are executed too.
-"""
+"""What READMEs and tutorials tell a reader to type works, and prints what they show (tests/documents.py)."""
 
 from __future__ import annotations
 
+import functools
+import json
 import re
-import shlex
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
+import documents
 import pytest
+from documents import PAGES, READMES, ROOT, commands
 
-ROOT = Path(__file__).resolve().parents[1]
-READMES = [ROOT / "README.md", *sorted(ROOT.glob("packages/*/README.md"))]
-FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OURS = {"cudal1-data", "cudal1-env", "cudal1-agent"}
+MAX_WORDS = 700
+"""Of the README, beside tables and code."""
+
+QUICK = {ROOT / "packages" / "cudal1-data" / "README.md", ROOT / "docs" / "tutorials" / "exemplar_rule.md"}
+"""Pages whose scripts time nothing."""
+PLAYED = [path for path in PAGES if documents.script(path) or commands([path], "console run")]
+FAST = [path for path in PLAYED if path in (*READMES, *QUICK)]
+SLOW = [path for path in PLAYED if path not in FAST]
 
 
-@dataclass(frozen=True)
-class Block:
-    """One fenced block of a README."""
-
-    path: Path
-    line: int
-    info: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.path.relative_to(ROOT)}:{self.line}"
+def prose(text: str) -> str:
+    """Return the words of a page without code, tables, pictures and addresses."""
+    text = documents.FENCE.sub("", text)
+    text = re.sub(r"^\|.*\|$|<!--.*?-->|<[^>]+>", "", text, flags=re.MULTILINE)
+    return re.sub(r"\]\([^)]*\)", "]", text)
 
 
-def blocks(info: str) -> Iterator[Block]:
-    for path in READMES:
-        text = path.read_text()
-        for match in FENCE.finditer(text):
-            if match[1].strip() == info:
-                yield Block(path, text.count("\n", 0, match.start()) + 1, info, match[2])
-
-
-def commands(*infos: str) -> list[str]:
-    """Every command that follows a `$`, once."""
-    lines = [line for info in infos for block in blocks(info) for line in block.text.splitlines()]
-    return list(dict.fromkeys(line.removeprefix("$ ") for line in lines if line.startswith("$ ")))
-
-
-def split(command: str) -> list[str]:
-    """Return the words of `uv run COMMAND ...` from COMMAND on."""
-    words = shlex.split(command, comments=True)
-    assert words[:2] == ["uv", "run"], f"expected a README command to start with `uv run`, got {command!r}"
-    return words[2:]
-
-
-def run(words: list[str], *, timeout_s: float = 240.0) -> str:
-    """Run a command of this environment in the repository; return what it printed on standard output."""
-    program = shutil.which(words[0], path=str(Path(sys.executable).parent))
-    assert program is not None, f"{words[0]} is not installed beside {sys.executable}"
-    done = subprocess.run(
-        [program, *words[1:]], cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
-    )
-    assert done.returncode == 0, f"{shlex.join(words)} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+def test_the_readme_is_short() -> None:
+    assert len(prose((ROOT / "README.md").read_text()).split()) <= MAX_WORDS
 
 
 def test_the_readme_shows_python_and_commands() -> None:
-    assert list(blocks("python"))
-    assert "uv run cudal1-agent train" in commands("console")
-    assert "uv run pytest" in commands("console")
+    assert documents.script(ROOT / "README.md")
+    assert "uv run cudal1-agent train" in commands(READMES, "console")
+    assert "uv run cudal1-env doctor" in commands(READMES, "console run")
 
 
-def execute(block: Block) -> str:
-    """Run a Python block in a fresh process outside the repository; return its standard output."""
-    with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder) / "block.py"
-        script.write_text(block.text)
-        done = subprocess.run(
-            [sys.executable, str(script)], cwd=folder, capture_output=True, text=True, timeout=240, check=False
-        )
-    assert done.returncode == 0, f"{block} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+def played(path: Path, folder: Path) -> str:
+    """Play a page. On a busy machine two trials of a fast program may disagree (`UNSTABLE`): then once more."""
+    try:
+        return documents.play(path, folder / "once")
+    except AssertionError as error:
+        if "UNSTABLE" not in str(error):
+            raise
+        return documents.play(path, folder / "again")
 
 
-@pytest.mark.parametrize("block", list(blocks("python")), ids=str)
-def test_python_blocks_run(block: Block) -> None:
-    execute(block)
+def test_the_readme_shows_the_first_reward(tmp_path: Path) -> None:
+    # On a busy machine the interval may be so wide that it contains 1: then once more.
+    rewards: list[str] = []
+    for attempt in ("first", "second"):
+        rewards.append(played(ROOT / "README.md", tmp_path / attempt).split()[-1])
+        if float(rewards[-1]) > 1.0:
+            return
+    pytest.fail(f"a program several times as fast was paid {rewards}")
 
 
-def test_the_first_program_is_judged() -> None:
-    # On a busy machine two trials of a program this fast may disagree, or the interval be wide: then once more.
-    found: list[tuple[str, bool]] = []
-    for _ in range(2):
-        status, reward = execute(next(blocks("python"))).splitlines()[-1].split()
-        found.append((status, float(reward) > 1.0))
-        if found[-1] == ("CORRECT", True):
-            break
-        assert status in ("CORRECT", "UNSTABLE")
-    assert ("CORRECT", True) in found, found
+@pytest.mark.parametrize("path", [path for path in FAST if path != ROOT / "README.md"], ids=documents.name)
+def test_pages_work(path: Path, tmp_path: Path) -> None:
+    played(path, tmp_path)
 
 
-@pytest.mark.parametrize("command", commands("console", "console run"))
+@pytest.mark.slow
+@pytest.mark.parametrize("path", SLOW, ids=documents.name)
+def test_pages_that_judge_work(path: Path, tmp_path: Path) -> None:
+    played(path, tmp_path)
+
+
+def test_pages_quote_records_as_they_are(result_file: Callable[[str], Path]) -> None:
+    quoted = [block for path in PAGES for block in documents.blocks(path) if block.info.startswith("record ")]
+    assert len(quoted) >= 2
+    for block in quoted:
+        lines = [json.loads(line) for line in result_file(block.info.split()[1]).read_text().splitlines()]
+        held = {f"{one.get('program', one.get('task'))}: {one.get('message')}" for one in lines}
+        missing = set(block.text.splitlines()) - held
+        assert not missing, f"{block} quotes what its record does not hold: {missing}"
+
+
+def test_every_tutorial_is_played() -> None:
+    waiting = {ROOT / "docs" / "tutorials" / "gpu.md"}
+    assert set(documents.TUTORIALS) - waiting <= set(PLAYED)
+
+
+@functools.cache
+def known_flags(*words: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][\w-]*", documents.run([*words, "--help"])))
+
+
+@pytest.mark.parametrize("command", commands(PAGES, "console", "console run"))
 def test_commands_exist_and_know_their_flags(command: str) -> None:
-    words = split(command)
+    words = documents.split(command)
     subcommand = [words[1]] if words[0] in OURS and len(words) > 1 and not words[1].startswith("-") else []
-    text = run([words[0], *subcommand, "--help"])
     flags = {word.partition("=")[0] for word in words if word.startswith("--")}
-    known = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", text))
-    assert flags <= known
-
-
-@pytest.mark.parametrize("command", commands("console run"))
-def test_marked_commands_run(command: str) -> None:
-    words = split(command)
-    assert run(words).strip() != ""
+    assert flags <= known_flags(words[0], *subcommand)
 
 
 def test_contributing_names_files_that_exist() -> None:

@@ -26,8 +26,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from cudal1_agent.data.prompts import build_answer
-from cudal1_agent.evaluation import champions, evaluate, report
+from cudal1_agent.evaluation import champions, evaluate
 from cudal1_agent.policies import Policy
+from cudal1_agent.reporting import page
 from cudal1_agent.run.checkpoints import Checkpoint
 from cudal1_agent.run.session import Session
 from cudal1_agent.settings import Settings, merged
@@ -35,10 +36,9 @@ from cudal1_agent.stages import contrast, scoring, self_train, sft
 from cudal1_agent.train import train
 from datasets import Dataset
 from doubles.training import PROGRAM, HashEvaluator, suite
-from matplotlib import pyplot
 from trl.trainer.sft_trainer import SFTTrainer
 
-IMPORTED = (contrast, self_train, sft, champions, evaluate, report, Dataset, SFTTrainer, pyplot)
+IMPORTED = (contrast, self_train, sft, champions, evaluate, Dataset, SFTTrainer, page)
 
 STAGES = ("sft", "self_train", "contrast")
 """In which stages the kills fall, each at a line of the metrics drawn at random."""

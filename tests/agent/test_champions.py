@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cudal1_agent.evaluation.champions import confirm
-from cudal1_agent.evaluation.report import report
+from cudal1_agent.reporting.page import report
 from cudal1_agent.run.folder import METRICS
 from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.run.verdicts import Verdicts
@@ -67,4 +67,4 @@ def test_a_champion_that_fails_is_reported_as_not_confirmed(tmp_path: Path) -> N
         run.folder.archive.add(evaluation(task, bad, 9.0))
         run.began = run.folder.position_now()
         confirm(run, None)
-    assert "not confirmed (WRONG_OUTPUT)" in report(tmp_path / "run").read_text()
+    assert "Not confirmed (WRONG_OUTPUT)" in report(tmp_path / "run").read_text()

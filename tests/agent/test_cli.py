@@ -63,6 +63,19 @@ def test_a_refused_command_prints_one_sentence_and_exits_with_2(
     assert "Traceback" not in printed.err
 
 
+def test_report_of_two_runs_writes_one_page_and_prints_both_tables(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        RunFolder.begin(tmp_path / name, Settings()).close()
+    out = tmp_path / "both.html"
+    assert typed(monkeypatch, "report", tmp_path / "one", tmp_path / "two", "--out", out) == 0
+    printed = capsys.readouterr().out
+    for text in (f"{tmp_path / 'one'}:", f"{tmp_path / 'two'}:", f"report: {out}"):
+        assert text in printed
+    assert "one, two" in out.read_text()
+
+
 def test_resume_without_run_dir_takes_the_newest_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no run to resume"):
         cli.newest_run(tmp_path)

@@ -84,6 +84,8 @@ def test_truncated_answers_get_no_reward_and_answers_without_sections_that_of_a_
         rewards, scorer, batch = scored(run, answers, [[5, END], [5, END], [5, END], [5, 5]])
         assert batch["statuses"] == {"CORRECT": 1, "WRONG_OUTPUT": 1, NO_SECTIONS: 1, TRUNCATED: 1}
         assert batch["step"] == 7
+        [correct] = run.folder.archive.variants(run.tasks.train[0].id)
+        assert batch["correct"] == {correct.task: [correct.source_sha256]}
         right = reward_of(HashEvaluator().evaluate(run.tasks.train[0], good), "log")
         assert scorer.smoother.recent == (right, LOG_FLOOR, LOG_FLOOR)
         assert rewards[3] is None
@@ -116,6 +118,9 @@ def test_seeds_give_every_first_prompt_two_exemplars_of_different_buckets(tmp_pa
         for task in run.tasks.train:
             assert "code2 (" in str(write(task.id, 0))
         assert [one.shown for one in drawn] == [one.wanted for one in drawn] == [2] * 3
+        for one in drawn:
+            known = {found.source_sha256 for found in run.folder.archive.variants(one.task)}
+            assert known.issuperset(one.programs), "a record names the programs that a prompt showed"
         seed(run, None)
         assert run.verdicts.measured == measured, "what is in the archive is not measured again"
 

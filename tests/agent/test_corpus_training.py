@@ -11,6 +11,7 @@ import torch
 from agent.corpora import TASKS, built, judged
 from cudal1_agent import train as train_module
 from cudal1_agent.errors import CorpusError, RunError
+from cudal1_agent.evaluation import champions
 from cudal1_agent.evaluation.evaluate import corpus_tasks
 from cudal1_agent.policies.embedded import make_embedded
 from cudal1_agent.policies.transformers import as_messages, load_tokenizer, tokens_of
@@ -148,7 +149,7 @@ def test_an_interrupted_run_resumes_with_the_same_corpus_only(
 
     mine.write_bytes(corpus.read_bytes())
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(train_module, "write_report", interrupted)
+        patch.setattr(champions, "confirm", interrupted)
         run(mine, folder, resume=True)
     mine.unlink()  # stage 1 is finished and needs it no more
     assert run(mine, folder, resume=True) == whole[1]

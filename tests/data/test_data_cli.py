@@ -256,7 +256,7 @@ def test_a_corpus_that_cannot_be_written_is_refused_before_work_begins(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("cudal1_data.commands.corpus.load_suite", lambda *_, **__: pytest.fail("loaded a suite"))
+    monkeypatch.setattr("cudal1_data.sources.load_suite", lambda *_, **__: pytest.fail("loaded a suite"))
     assert main(["corpus", *arguments]) == 2
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

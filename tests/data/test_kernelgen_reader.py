@@ -513,6 +513,17 @@ def test_half_precision_is_written_as_pytorch_stores_it(name: str, tmp_path: Pat
     assert error_of(task_of(source), program, tmp_path) < 1e-2
 
 
+@pytest.mark.parametrize("call", ["mean", "var", "std", "logsumexp", "softmax", "log_softmax"])
+def test_reductions_of_half_precision_round_their_result_only(call: str, tmp_path: Path) -> None:
+    source = source_of(forward=f"x.{call}(-1)", inputs="3 + torch.randn(64, 375).bfloat16()")
+    module, reference = imported(source, tmp_path), read(source)
+    program = imported(torch_program(reference, plan(reference.roots)), tmp_path)
+    x = module.get_inputs()[0]
+    exact = module.Model()(x.double())
+    errors = [float((made(x).double() - exact).abs().max()) for made in (program.ModelNew(), module.Model())]
+    assert errors[0] <= 1.1 * errors[1]
+
+
 PRODUCTS: dict[str, dict[str, str]] = {
     "a product alone": {"forward": "x @ y", "inputs": "torch.randn(20, 40), torch.randn(40, 24)"},
     "halves, widened": {

@@ -89,7 +89,7 @@ def test_fitting_a_memory() -> None:
             fitted(whole, 10, tracer)
         known = whole.model_copy(update={"memory": Memory(inputs_bytes=1, state_bytes=1, outputs_bytes=1)})
         assert fitted(known, 3, tracer) is known  # what is known is not measured
-        with pytest.raises(BrokenTaskError, match="can be traced"):
+        with pytest.raises(BrokenTaskError, match="file/t: the reference cannot be traced"):
             fitted(task("def get_inputs(): return [torch.nonsense()]\n" + NO_ARGUMENTS), 10, tracer)
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from cudal1_data import Suite, Task, UnknownTaskError
-from cudal1_data.suite import nearest
+from cudal1_data.suggest import nearest
 
 TASKS = [
     Task(

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from cudal1_env import CudaOptVectorEnv
+from cudal1_env import CudaOptEnv, CudaOptVectorEnv
 from cudal1_env.archive import Archive
 from cudal1_env.errors import MachineError, SettingsError
 from cudal1_env.records import Evaluation
+from cudal1_env.spaces import ObservationSpace
 from doubles.evaluator import RuleEvaluator, program, suite
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
 
 WRONG = "# status WRONG_OUTPUT\nclass ModelNew: ..."
 
@@ -46,7 +49,12 @@ def without_records(value: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("mode", "more"),
-    [("vector_entry_point", {}), ("sync", {}), ("async", {"vector_kwargs": {"shared_memory": False}})],
+    [
+        ("vector_entry_point", {}),
+        ("sync", {}),
+        ("async", {}),
+        ("async", {"vector_kwargs": {"shared_memory": False}}),
+    ],
 )
 def test_make_vec(mode: str, more: dict[str, Any]) -> None:
     envs = gymnasium.make_vec(
@@ -58,6 +66,7 @@ def test_make_vec(mode: str, more: dict[str, Any]) -> None:
         assert observations in envs.observation_space
         observations, rewards, terminated, truncated, infos = envs.step((program(2.0), WRONG))
         assert observations in envs.observation_space
+        assert observations["last"]["status"] == ("CORRECT", "WRONG_OUTPUT")
         assert rewards.tolist() == [1.96, 0.0]
         assert not terminated.any()
         assert not truncated.any()
@@ -67,6 +76,23 @@ def test_make_vec(mode: str, more: dict[str, Any]) -> None:
         assert envs.step(envs.action_space.sample())[2].all()
     finally:
         envs.close()
+
+
+def test_shared_memory_holds_the_latest_observation_of_each() -> None:
+    env = CudaOptEnv(suite(), evaluator=RuleEvaluator(), max_source_chars=1_000)
+    space = env.observation_space
+    assert isinstance(space, ObservationSpace)
+    memory = create_shared_memory(space, n=2)
+    shared: Any = read_from_shared_memory(space, memory, n=2)
+    assert set(shared["task"]) == {""}
+    first, second = (env.reset(options={"task": name})[0] for name in ("add", "scan"))
+    for i, observation in enumerate([first, second]):
+        write_to_shared_memory(space, i, observation, memory)
+    assert data_equivalence(dict(shared), deepcopy(shared), exact=True)
+    assert shared["task"] == (first["task"], second["task"])
+    with pytest.raises(ValueError, match="the space allows"):
+        write_to_shared_memory(space, 0, first | {"reference": "x" * 100_000}, memory)
+    env.close()
 
 
 def test_the_entry_point_is_what_make_vec_takes_by_default() -> None:

@@ -81,9 +81,9 @@ def test_the_comparison_refuses_every_mutant_of_an_answer(data, seed, shape, sca
     rng = np.random.default_rng(seed)
     right, values, other = (scale * rng.standard_normal(shape) for _ in range(3))
     expected = Expected(shape, "float32", aliases=False)
-    assert compare(right.astype(np.float32).reshape(-1), answer_of(right), expected, whole=True).right
+    assert compare(right.astype(np.float32).reshape(-1), answer_of(right), expected, whole=True).correct
     mutant = data.draw(mutant_answers(right, values, other))
-    assert not compare(mutant.astype(np.float32).reshape(-1), answer_of(right), expected, whole=True).right
+    assert not compare(mutant.astype(np.float32).reshape(-1), answer_of(right), expected, whole=True).correct
 
 
 def test_answers_and_programs_have_the_same_mutants() -> None:

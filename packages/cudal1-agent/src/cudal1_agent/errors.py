@@ -6,6 +6,7 @@ AgentError                      anything below
 |- RunError                     a run directory that cannot be begun, resumed or read
 |- PolicyError                  a model or an endpoint that cannot be used
 |- CorpusError                  a suite or corpus without anything to train on
+|- OptimizeError                a module that cannot be optimised
 `- TimeIsUpError                the time that a training was given is over; it resumes
 ```
 """
@@ -31,6 +32,10 @@ class PolicyError(AgentError):
 
 class CorpusError(AgentError):
     """A suite or corpus without anything to train on."""
+
+
+class OptimizeError(AgentError, ValueError):
+    """A module that cannot be optimised, with the reason and what to do."""
 
 
 class TimeIsUpError(AgentError):

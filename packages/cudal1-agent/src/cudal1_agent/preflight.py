@@ -70,6 +70,7 @@ def check_settings(settings: Settings, folder: Path) -> None:
     from trl.trainer.sft_config import SFTConfig
 
     from cudal1_agent.stages.contrast import contrast_config
+    from cudal1_agent.stages.trackers import check_trackers
     from cudal1_agent.stages.trl import arguments, lora_of
 
     use_cpu = stays_on_cpu(settings)
@@ -89,6 +90,7 @@ def check_settings(settings: Settings, folder: Path) -> None:
             except ConfigError as error:
                 raise ConfigError(f"[{name}]: {error}") from error
     lora_of(settings.peft)
+    check_trackers(settings.report_to)
     if settings.policy.backend == "openai":
         raise ConfigError(
             "a model behind an OpenAI endpoint cannot be trained: it answers with weights of its own; set backend to "

@@ -12,12 +12,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
+from cudal1_data.suggest import did_you_mean
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from cudal1_agent.errors import ConfigError
 
 StageName = Literal["sft", "self_train", "contrast"]
 STAGES: tuple[StageName, ...] = ("sft", "self_train", "contrast")
+
+Tracker = Literal["tensorboard", "wandb", "trackio"]
+"""Where metrics may be sent beside the run directory."""
 
 Table = dict[str, Any]
 """Settings of another library, by name."""
@@ -309,6 +313,10 @@ class Settings(Frozen):
     """Stage 3."""
     evaluation: EvaluationSettings = EvaluationSettings()
     """The stage table."""
+    report_to: tuple[Tracker, ...] = ()
+    """Trackers that TRL sends each stage's log to, some of `tensorboard` (files in the run directory's `trackers/`),
+    `wandb` and `trackio` (their own environment variables say where); each must be installed. One that fails is dropped
+    with a sentence, and the run goes on. By default metrics go nowhere but to `metrics.jsonl`."""
     judge: Table = Field(default_factory=dict)
     """Settings of `cudal1_env.judge.JudgeSettings`."""
     judge_url: str = ""
@@ -320,7 +328,7 @@ class Settings(Frozen):
     def _by_name(cls, value: Any) -> Any:
         if isinstance(value, str):
             if value not in SHAPES:
-                raise ValueError(f"unknown shape {value!r}; it is a table or one of {', '.join(SHAPES)}")
+                raise ValueError(f"unknown shape {value!r}; it is a table or a name: {did_you_mean(value, SHAPES)}")
             return SHAPES[value]
         return value
 
@@ -412,7 +420,7 @@ def _checked(values: Table, *, where: str) -> Settings:
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        faults = "; ".join(_fault_text(values, fault["type"], fault["loc"], fault["msg"]) for fault in error.errors())
         raise ConfigError(f"{where}invalid settings: {faults} (configs/quickstart.toml lists them all)") from error
 
 
@@ -423,6 +431,18 @@ def read_configs(paths: Sequence[Path]) -> Table:
         ConfigError: One cannot be read.
     """
     return functools.reduce(merged, map(read_config, paths), {})
+
+
+def _fault_text(values: Table, kind: str, place: tuple[int | str, ...], message: str) -> str:
+    """Return what is wrong with one setting; of a name that is none, which one may be meant."""
+    where = ".".join(map(str, place))
+    if kind != "extra_forbidden":
+        return f"{where}: {message}"
+    model: Any = Settings()
+    for part in place[:-1]:
+        model = getattr(model, str(part), None)
+    known = list(type(model).model_fields) if isinstance(model, BaseModel) else []
+    return f"{where}: no such setting; {did_you_mean(str(place[-1]), known)}"
 
 
 def read_config(path: Path) -> Table:

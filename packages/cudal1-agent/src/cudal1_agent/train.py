@@ -121,6 +121,8 @@ def train(
             if judge is not None:
                 session.renew_inputs = partial(retire_inputs, judge, folder.archive)
             run_phases(session, phases(settings, run_dir))
+            # After the run is marked as finished: the page says whether it is.
+            write_report(session)
         finally:
             if judge is not None:
                 close_judge(judge, folder.archive)
@@ -266,7 +268,7 @@ def phases(settings: Settings, path: Path) -> list[Phase]:
         table = partial(tabulate, stage=stage, model=model, before=before)
         todo.append(Phase(f"{stage}.table", table, reads_archive=settings.evaluation.exemplars))
         before = stage
-    return [*todo, Phase("champions", confirm), Phase("report", write_report)]
+    return [*todo, Phase("champions", confirm)]
 
 
 def _training(stage: StageName, model: str | Path, home: Path, settings: Settings) -> list[Phase]:
@@ -315,9 +317,9 @@ def make_model(session: Session, _: Checkpoint | None) -> None:
     check_model(model, session.settings, session.tasks, session.prompts(model))
 
 
-def write_report(session: Session, _: Checkpoint | None) -> None:
+def write_report(session: Session) -> None:
     """Write the report into the run directory."""
-    from cudal1_agent.evaluation.report import report
+    from cudal1_agent.reporting.page import report
 
     report(session.folder.path)
     session.progress.line(f"report: {session.folder.path / REPORT}")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from pydantic import BaseModel, ConfigDict
 from tyro.conf import Positional
 
+from cudal1_data.commandline import finished, parsed
 from cudal1_data.commands.broken import report_broken
 from cudal1_data.commands.corpus import CorpusCommand
 from cudal1_data.commands.overlaps import Overlaps, Trace
@@ -21,17 +21,20 @@ from cudal1_data.commands.tags import TagCommand
 from cudal1_data.errors import DataError
 from cudal1_data.progress import on_stderr
 from cudal1_data.sizes import parse_size
-from cudal1_data.sources import load_suite, load_task
-from cudal1_data.sources.export import export
-from cudal1_data.suite import Suite
 from cudal1_data.task import Device
+
+if TYPE_CHECKING:
+    from cudal1_data.suite import Suite
 
 Tags = Annotated[TagCommand, tyro.conf.subcommand(name="tags")]
 CorpusCommands = Annotated[CorpusCommand, tyro.conf.subcommand(name="corpus"), tyro.conf.OmitSubcommandPrefixes]
 
 
 class List(BaseModel):
-    """List the tasks of a suite."""
+    """List the tasks of a suite.
+
+    Example: cudal1-data list starter:level1 --json
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -47,6 +50,8 @@ class List(BaseModel):
 
     def run(self) -> None:
         """Print the list."""
+        from cudal1_data.sources import load_suite
+
         suite = load_suite(self.spec, scale=self.scale, memory_bytes=_bytes(self.memory_gib))
         report_broken(suite)
         if self.json_:
@@ -59,7 +64,10 @@ class List(BaseModel):
 
 
 class Show(BaseModel):
-    """Print a task's reference program."""
+    """Print a task's reference program.
+
+    Example: cudal1-data show starter/diag_matmul --variants
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -71,12 +79,19 @@ class Show(BaseModel):
     """Another size, e.g. N=384,M=3000."""
     variants: bool = False
     """Print the task's variants too."""
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """Print one JSON object: the task's fields, its program and its variants."""
 
     def run(self) -> None:
         """Print the program, and the variants."""
+        from cudal1_data.sources import load_task
+
         task = load_task(self.task, device=self.device)
         if self.size is not None:
             task = task.at(parse_size(self.size))
+        if self.json_:
+            print(task.model_dump_json())
+            return
         print(f"# {task.id}: {task.name} (level {task.level}, {task.split})", file=sys.stderr)
         print(task.source, end="" if task.source.endswith("\n") else "\n")
         if self.variants:
@@ -86,7 +101,10 @@ class Show(BaseModel):
 
 
 class Export(BaseModel):
-    """Write the tasks of a suite to a file or folder."""
+    """Write the tasks of a suite to a file or folder.
+
+    Example: cudal1-data export 'generated?n=200&seed=7' tasks.parquet
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -104,6 +122,9 @@ class Export(BaseModel):
 
     def run(self) -> None:
         """Write it and say where."""
+        from cudal1_data.sources import load_suite
+        from cudal1_data.sources.export import export
+
         suite = load_suite(self.spec, device=self.device, scale=self.scale, memory_bytes=_bytes(self.memory_gib))
         report_broken(suite)
         export(suite, self.out)
@@ -117,25 +138,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: What stands behind the command's name; `sys.argv` for None.
 
     Returns:
-        0, or 2 when the arguments or files do not serve; the reason is on stderr.
+        An exit code of `cudal1_data.commandline`.
     """
-    command: List | Show | Export | Overlaps | Trace | Tags | CorpusCommands = tyro.cli(
-        List | Show | Export | Overlaps | Trace | Tags | CorpusCommands,  # pyright: ignore[reportArgumentType]
-        prog="cudal1-data",
-        description=__doc__,
-        args=arguments,
+    command: List | Show | Export | Overlaps | Trace | Tags | CorpusCommands = parsed(
+        lambda: tyro.cli(
+            List | Show | Export | Overlaps | Trace | Tags | CorpusCommands,  # pyright: ignore[reportArgumentType]
+            prog="cudal1-data",
+            description=__doc__,
+            args=arguments,
+        )
     )
-    try:
-        with on_stderr():
-            command.run()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough. Python flushes stdout once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (DataError, OSError) as error:
-        print(f"cudal1-data: {error}", file=sys.stderr)
-        return 2
-    return 0
+    with on_stderr():
+        return finished("cudal1-data", command, (DataError, OSError))
 
 
 def _summary(suite: Suite, task_id: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import overload
 
 from cudal1_data.errors import BrokenTaskError, UnknownTaskError
 from cudal1_data.sizes import ends_in, unsized
+from cudal1_data.suggest import nearest
 from cudal1_data.task import Split, Task
 
 Programs = Mapping[str, Mapping[str, str]]
@@ -168,24 +168,3 @@ class Suite(Sequence[Task]):
         programs = {task.id: self.programs[task.id] for task in kept if task.id in self.programs}
         scores = {task.id: self.scores[task.id] for task in kept if task.id in self.scores}
         return Suite(self.name, kept, broken=self.broken, programs=programs, scores=scores)
-
-
-def nearest(key: str, names: Iterable[str], *, count: int = 3) -> list[str]:
-    """Return the names most like `key`, best first, comparing whole names and what follows their last slash.
-
-    >>> nearest("starter/diag_matmull", ["starter/diag_matmul", "starter/softmax"])
-    ['starter/diag_matmul']
-    >>> nearest("softmx", ["starter/diag_matmul", "starter/softmax"])
-    ['starter/softmax']
-    """
-    tails: dict[str, str] = {}
-    for name in names:
-        tails.setdefault(name.lower(), name)
-        tails.setdefault(name.rsplit("/", 1)[-1].lower(), name)
-    found: list[str] = []
-    for match in difflib.get_close_matches(key.lower(), tails, n=2 * count, cutoff=0.6):
-        if tails[match] not in found:
-            found.append(tails[match])
-    if not found and "/" in key:
-        return nearest(key.rsplit("/", 1)[-1], names, count=count)
-    return found[:count]

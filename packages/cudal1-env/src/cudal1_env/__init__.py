@@ -6,27 +6,61 @@
 True
 """
 
-import gymnasium
+from typing import TYPE_CHECKING
 
-from cudal1_env.answers import evaluate_answers
-from cudal1_env.archive import Archive
-from cudal1_env.env import CudaOptEnv
-from cudal1_env.errors import (
-    EnvError,
-    MachineError,
-    RecordError,
-    SandboxError,
-    SettingsError,
-    TaskError,
-    WorkerLostError,
+import gymnasium
+from cudal1_data.lazy import lazily
+
+if TYPE_CHECKING:
+    from cudal1_env.answers import evaluate_answers
+    from cudal1_env.archive import Archive
+    from cudal1_env.env import CudaOptEnv
+    from cudal1_env.errors import (
+        EnvError,
+        MachineError,
+        RecordError,
+        SandboxError,
+        SettingsError,
+        TaskError,
+        WorkerLostError,
+    )
+    from cudal1_env.evaluator import Evaluator
+    from cudal1_env.exemplars import Exemplar, Exemplars
+    from cudal1_env.extract import extract_source
+    from cudal1_env.records import Evaluation, Latency, Machine, OutputError, Seconds, Speedup, Status
+    from cudal1_env.reward import reward_of
+    from cudal1_env.spaces import SourceText
+    from cudal1_env.vector import CudaOptVectorEnv
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "evaluate_answers": "cudal1_env.answers",
+        "Archive": "cudal1_env.archive",
+        "CudaOptEnv": "cudal1_env.env",
+        **dict.fromkeys(
+            (
+                "EnvError",
+                "MachineError",
+                "RecordError",
+                "SandboxError",
+                "SettingsError",
+                "TaskError",
+                "WorkerLostError",
+            ),
+            "cudal1_env.errors",
+        ),
+        "Evaluator": "cudal1_env.evaluator",
+        **dict.fromkeys(("Exemplar", "Exemplars"), "cudal1_env.exemplars"),
+        "extract_source": "cudal1_env.extract",
+        **dict.fromkeys(
+            ("Evaluation", "Latency", "Machine", "OutputError", "Seconds", "Speedup", "Status"), "cudal1_env.records"
+        ),
+        "reward_of": "cudal1_env.reward",
+        "SourceText": "cudal1_env.spaces",
+        "CudaOptVectorEnv": "cudal1_env.vector",
+    },
 )
-from cudal1_env.evaluator import Evaluator
-from cudal1_env.exemplars import Exemplar, Exemplars
-from cudal1_env.extract import extract_source
-from cudal1_env.records import Evaluation, Latency, Machine, OutputError, Seconds, Speedup, Status
-from cudal1_env.reward import reward_of
-from cudal1_env.spaces import SourceText
-from cudal1_env.vector import CudaOptVectorEnv
 
 # Rewards are measured, so no two runs give the same.
 gymnasium.register(  # pyright: ignore[reportUnknownMemberType]  # annotated in part

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
+from cudal1_data.commandline import finished, parsed
 from cudal1_data.errors import DataError
 
 from cudal1_env.commands.audit import Audit
@@ -24,7 +23,10 @@ from cudal1_env.records import Precision, read_record
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Judge one program for one task. The last line of standard output is the record as JSON."""
+    """Judge one program for one task. The last line of standard output is the record as JSON.
+
+    Example: cudal1-env evaluate starter/diag_matmul examples/diag_matmul.py
+    """
 
     task: tyro.conf.Positional[str]
     """Task id (starter/diag_matmul) or the path of a task file in KernelBench's form."""
@@ -72,7 +74,10 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Replay:
-    """Repeat an evaluation from its record: same numerics, new clock."""
+    """Repeat an evaluation from its record: same numerics, new clock.
+
+    Example: cudal1-env replay record.json
+    """
 
     record: tyro.conf.Positional[Path]
     """File whose last line is a record."""
@@ -98,7 +103,10 @@ class Replay:
 
 @dataclass(frozen=True)
 class Doctor:
-    """Say what this machine offers: sandbox layers, compilers, cores, timing; with --calibrate, measure its spread."""
+    """Say what this machine offers: sandbox layers, compilers, cores, timing; with --calibrate, measure its spread.
+
+    Example: cudal1-env doctor --json
+    """
 
     calibrate: bool = False
     """Measure how much one trial differs from the next (about two minutes), and keep it for this machine."""
@@ -120,34 +128,22 @@ class Doctor:
         return 1 if any(layer in findings.missing_layers for layer in self.require_sandbox) else 0
 
 
-_OWN_FAULT = 70
-"""Exit code of a fault of this program's own (EX_SOFTWARE of sysexits.h); 1 is a verdict of some commands."""
-
-
 def main() -> None:
     """Parse the command line and run one command; a user's error is one sentence and exit code 2."""
-    command = tyro.extras.subcommand_cli_from_dict(
-        {
-            "evaluate": Evaluate,
-            "sweep": Sweep,
-            "verify": Verify,
-            "audit": Audit,
-            "redteam": Redteam,
-            "replay": Replay,
-            "serve": Serve,
-            "doctor": Doctor,
-        },
-        prog="cudal1-env",
-        description="Judge GPU programs with a clock that they cannot reach.",
+    command = parsed(
+        lambda: tyro.extras.subcommand_cli_from_dict(
+            {
+                "evaluate": Evaluate,
+                "sweep": Sweep,
+                "verify": Verify,
+                "audit": Audit,
+                "redteam": Redteam,
+                "replay": Replay,
+                "serve": Serve,
+                "doctor": Doctor,
+            },
+            prog="cudal1-env",
+            description="Judge GPU programs with a clock that they cannot reach.",
+        )
     )
-    try:
-        code = command.run()
-    except (DataError, EnvError, OSError) as error:
-        log(f"cudal1-env: {error}")
-        if getattr(command, "json", False):
-            print(json.dumps({"error": type(error).__name__, "message": str(error)}))
-        code = 2
-    except Exception:  # noqa: BLE001 - Python would exit with 1
-        traceback.print_exc()
-        code = _OWN_FAULT
-    sys.exit(code)
+    sys.exit(finished("cudal1-env", command, (DataError, EnvError, OSError)))

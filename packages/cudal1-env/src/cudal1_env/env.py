@@ -24,7 +24,7 @@ from cudal1_env.local import LocalEvaluator
 from cudal1_env.records import Device, Evaluation, Precision
 from cudal1_env.remote import RemoteEvaluator
 from cudal1_env.reward import Rule, reward_of
-from cudal1_env.spaces import SourceText
+from cudal1_env.spaces import ObservationSpace, SourceText
 
 MAX_ID_CHARS = 256
 """Longest task id in an observation."""
@@ -34,6 +34,9 @@ MAX_MESSAGE_CHARS = 2_000
 
 MAX_STATUS_CHARS = 32
 """Longest status name."""
+
+MAX_BYTES_BESIDE_TEXT = 1_000
+"""Of a pickled observation, for each program that it shows."""
 
 MAX_SPEEDUP = 1e6
 """A speedup beyond this is shown as this: gymnasium warns of boxes without bounds."""
@@ -58,17 +61,20 @@ class EnvOptions(TypedDict, total=False):
     render_mode: str | None
 
 
-def observation_space(max_source_chars: int, *, attempts: int, max_level: int) -> Dict:
+def observation_space(max_source_chars: int, *, attempts: int, max_level: int, exemplars: int = 2) -> ObservationSpace:
     """Return the space of observations.
 
     Args:
         max_source_chars: Longest program.
         attempts: Attempts in an episode.
         max_level: Highest level of the tasks.
+        exemplars: Maximum number of exemplars.
     """
     source = SourceText(max_source_chars)
     speedup = Box(0.0, MAX_SPEEDUP, (), np.float64)
-    return Dict(
+    # A character takes up to four bytes.
+    max_chars = (1 + exemplars) * max_source_chars + MAX_ID_CHARS + MAX_STATUS_CHARS + MAX_MESSAGE_CHARS
+    return ObservationSpace(
         {
             "task": SourceText(MAX_ID_CHARS),
             "reference": source,
@@ -82,7 +88,8 @@ def observation_space(max_source_chars: int, *, attempts: int, max_level: int) -
                     "speedup": speedup,
                 }
             ),
-        }
+        },
+        max_bytes=4 * max_chars + MAX_BYTES_BESIDE_TEXT * (1 + exemplars),
     )
 
 
@@ -202,7 +209,10 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
 
         self.action_space = SourceText(max_source_chars)
         self.observation_space = observation_space(
-            max_source_chars, attempts=attempts, max_level=max(task.level for task in self.tasks)
+            max_source_chars,
+            attempts=attempts,
+            max_level=max(task.level for task in self.tasks),
+            exemplars=exemplars,
         )
         self._task: Task | None = None
         self._attempt = 0

@@ -105,6 +105,12 @@ class AuditReport(BaseModel):
         """Return the error factors of tasks that need a smaller one than the setting, by the hash of the reference."""
         return {one.sha256: one.error_factor for one in self.tasks if one.error_factor is not None}
 
+    def sound(self) -> set[str]:
+        """Return the hashes of the references whose checker is sound under this protocol."""
+        if self.protocol != PROTOCOL_VERSION:
+            return set()
+        return {one.sha256 for one in self.tasks if one.verdict == "sound"}
+
     def shares(self) -> dict[str, tuple[float, ...]]:
         """Return the minimum share of each input tensor that influences the output, by the hash of the reference."""
         return {one.sha256: tuple(entry.share for entry in one.inputs) for one in self.tasks if one.inputs}

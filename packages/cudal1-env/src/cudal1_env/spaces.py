@@ -1,20 +1,32 @@
-"""A gymnasium space for program text.
+"""Gymnasium spaces for program text, and for observations that hold it.
 
 gymnasium's own `Text` accepts only the characters of a set that is stored whole; real programs hold any
-character, and a stored set of all of Unicode takes hundreds of megabytes.
+character, and a stored set of all of Unicode takes hundreds of megabytes. Its shared memory for `AsyncVectorEnv` has
+no place for a `Sequence`, and reads text once, before there is any; so `ObservationSpace` brings its own.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import pickle
 import string
-from typing import Any
+from collections.abc import Iterator, Mapping
+from ctypes import c_uint8
+from types import ModuleType
+from typing import Any, cast
 
 import numpy as np
-from gymnasium.spaces import Box, Text
+from gymnasium.spaces import Box, Dict, Space, Text
 from gymnasium.spaces.utils import (
     flatten,
     flatten_space,  # pyright: ignore[reportUnknownVariableType]  # annotated in part
     unflatten,
+)
+from gymnasium.vector.utils import concatenate, create_empty_array
+from gymnasium.vector.utils.shared_memory import (
+    create_shared_memory,  # pyright: ignore[reportUnknownVariableType]  # annotated in part
+    read_from_shared_memory,
+    write_to_shared_memory,
 )
 from numpy.typing import NDArray
 
@@ -102,3 +114,80 @@ def _unflatten(space: SourceText, x: NDArray[np.int32]) -> str:
 @flatten_space.register(SourceText)
 def _flatten_space(space: SourceText) -> Box:
     return Box(low=0, high=END, shape=(space.max_length,), dtype=np.int32)
+
+
+class ObservationSpace(Dict):
+    """A `Dict` whose observations also cross processes through shared memory: `make_vec` in async mode needs that."""
+
+    def __init__(self, spaces: dict[str, Space[Any]], *, max_bytes: int) -> None:
+        """Make the space.
+
+        Args:
+            spaces: By key, as for `Dict`.
+            max_bytes: Largest pickled observation.
+        """
+        super().__init__(spaces)  # pyright: ignore[reportUnknownMemberType]  # annotated in part
+        self.max_bytes = max_bytes
+
+
+class SharedObservations(Mapping[str, Any]):
+    """The latest observation of each sub-environment, read from shared memory when it is asked for.
+
+    `AsyncVectorEnv` reads shared memory once and copies what it got in each step: here the copy is a plain batch of
+    that moment. With `copy=False` the agent gets this mapping itself.
+    """
+
+    def __init__(self, space: ObservationSpace, memory: NDArray[np.uint8]) -> None:
+        """Read `memory`: a row of bytes for each sub-environment."""
+        self._space = space
+        self._memory = memory
+
+    def batch(self) -> dict[str, Any]:
+        """Return the observations, batched as gymnasium batches them; zeros and empty texts before the first."""
+        n = len(self._memory)
+        empty = cast("dict[str, Any]", create_empty_array(self._space, n=n))
+        lengths = [int(row[:_LENGTH].view(np.int64)[0]) for row in self._memory]
+        if not all(lengths):
+            return empty
+        rows = [
+            pickle.loads(row[_LENGTH : _LENGTH + length].tobytes())
+            for row, length in zip(self._memory, lengths, strict=True)
+        ]
+        return cast("dict[str, Any]", concatenate(self._space, rows, cast("Any", empty)))
+
+    def __getitem__(self, key: str) -> Any:
+        return self.batch()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._space.spaces)
+
+    def __len__(self) -> int:
+        return len(self._space.spaces)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        return self.batch()
+
+
+_LENGTH = 8
+"""Bytes in front of an observation that hold its length."""
+
+
+@create_shared_memory.register(ObservationSpace)
+def _create_shared(space: ObservationSpace, n: int = 1, ctx: ModuleType = multiprocessing) -> Any:
+    return ctx.Array(c_uint8, n * (_LENGTH + space.max_bytes))
+
+
+@read_from_shared_memory.register(ObservationSpace)
+def _read_shared(space: ObservationSpace, shared_memory: Any, n: int = 1) -> Any:
+    return SharedObservations(space, np.frombuffer(shared_memory.get_obj(), dtype=np.uint8).reshape(n, -1))
+
+
+@write_to_shared_memory.register(ObservationSpace)
+def _write_shared(space: ObservationSpace, index: int, value: Any, shared_memory: Any) -> None:
+    data = np.frombuffer(pickle.dumps(value), dtype=np.uint8)
+    if len(data) > space.max_bytes:
+        raise ValueError(f"an observation takes {len(data)} bytes; the space allows {space.max_bytes}")
+    size = _LENGTH + space.max_bytes
+    row = np.frombuffer(shared_memory.get_obj(), dtype=np.uint8)[index * size : (index + 1) * size]
+    row[_LENGTH : _LENGTH + len(data)] = data
+    row[:_LENGTH] = np.frombuffer(np.int64(len(data)).tobytes(), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""The machine's side of judging on a GPU: floor, health, room, several GPUs. Needs one, or two where said."""
+"""The machine's side of judging on a GPU: roofline, health, room, several GPUs. Needs one, or two where said."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cudal1_env.hardware import has_gpu
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.audit import AuditJudge
 from cudal1_env.judge.device.cuda.device import CudaDevice
-from cudal1_env.judge.device.roofline import Floor
+from cudal1_env.judge.device.roofline import Roofline
 from cudal1_env.records import Evaluation, Status
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu(), reason="needs an NVIDIA GPU")]
@@ -51,7 +51,7 @@ def device_of(judge: Judge) -> CudaDevice:
     return judge.device
 
 
-# --- the floor -----------------------------------------------------------------------------------------------------
+# --- the roofline -----------------------------------------------------------------------------------------------------
 
 
 def test_no_copy_is_faster_than_the_memory_and_a_large_one_nearly_as_fast(judge: Judge) -> None:
@@ -65,9 +65,9 @@ def test_no_copy_is_faster_than_the_memory_and_a_large_one_nearly_as_fast(judge:
         end.record()
         end.synchronize()
         best_ms = min(best_ms, start.elapsed_time(end))
-    floor = device_of(judge).floor([size], size, [1.0])
-    assert floor is not None
-    assert 0.6 < floor.floor_ms / best_ms < 1.0
+    roofline = device_of(judge).roofline([size], size, [1.0])
+    assert roofline is not None
+    assert 0.6 < roofline.bound_ms / best_ms < 1.0
 
 
 def test_a_record_contains_the_roofline_and_no_reference_is_below_it(judge: Judge) -> None:
@@ -104,12 +104,12 @@ def test_a_latency_below_the_roofline_is_impossible(judge: Judge, mish: Task, mo
     plain = judge.evaluate(slow, once)
     assert plain.status is Status.CORRECT, plain.message
     assert plain.reference is not None
-    floor = Floor(1, 0.6 * plain.reference.median_ms)
+    roofline = Roofline(1, 0.6 * plain.reference.median_ms)
 
-    def known(self: CudaDevice, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float]) -> Floor:
-        return floor
+    def known(self: CudaDevice, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float]) -> Roofline:
+        return roofline
 
-    monkeypatch.setattr(CudaDevice, "floor", known)
+    monkeypatch.setattr(CudaDevice, "roofline", known)
     one = judge.evaluate(slow, once)
     assert one.status is Status.IMPOSSIBLE, one.message
     assert one.speedup is not None

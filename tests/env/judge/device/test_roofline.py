@@ -1,4 +1,4 @@
-"""The speed of light: which bytes count, and what is called impossible."""
+"""Roofline: which bytes count, and what is called impossible."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cudal1_data import Task
 from cudal1_env.gate import AuditReport, InputSensitivity, TaskAudit, reference_sha256
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.device.cpu import CpuDevice
-from cudal1_env.judge.device.roofline import Floor, floor_of, moved_bytes
+from cudal1_env.judge.device.roofline import Roofline, moved_bytes, roofline_of
 from cudal1_env.records import Status
 from cudal1_env.reward import reward_of
 from hypothesis import given
@@ -36,32 +36,32 @@ def test_outputs_count_beyond_the_cache_and_inputs_by_their_sensitivity() -> Non
 
 
 def test_the_roofline_is_bytes_over_bandwidth() -> None:
-    floor = floor_of(4_000_000_000, 4000.0)
-    assert floor is not None
-    assert floor.floor_ms == pytest.approx(1.0)
-    assert floor_of(0, 4000.0) is None
+    roofline = roofline_of(4_000_000_000, 4000.0)
+    assert roofline is not None
+    assert roofline.bound_ms == pytest.approx(1.0)
+    assert roofline_of(0, 4000.0) is None
 
 
 # --- what is impossible --------------------------------------------------------------------------------------------
 
 
 @given(LATENCIES, st.floats(1e-3, 1e3))
-def test_nothing_at_the_roofline_or_above_it_is_forbidden(latencies: list[float], floor_ms: float) -> None:
-    floor = Floor(1, floor_ms)
-    if floor.forbids(latencies):
-        assert sorted(latencies)[len(latencies) // 2 - (len(latencies) % 2 == 0)] < 0.95 * floor_ms
-        assert not floor.forbids(latencies, resolution_ms=floor_ms)
-        assert Floor(1, 2 * floor_ms).forbids(latencies)
+def test_nothing_at_the_roofline_or_above_it_is_forbidden(latencies: list[float], bound_ms: float) -> None:
+    roofline = Roofline(1, bound_ms)
+    if roofline.forbids(latencies):
+        assert sorted(latencies)[len(latencies) // 2 - (len(latencies) % 2 == 0)] < 0.95 * bound_ms
+        assert not roofline.forbids(latencies, resolution_ms=bound_ms)
+        assert Roofline(1, 2 * bound_ms).forbids(latencies)
 
 
 def test_noise_does_not_make_a_latency_impossible() -> None:
-    floor = Floor(1, 1.0)
-    assert floor.forbids([0.7] * 8)
-    assert not floor.forbids([0.97] * 8)
+    roofline = Roofline(1, 1.0)
+    assert roofline.forbids([0.7] * 8)
+    assert not roofline.forbids([0.97] * 8)
     noisy = [0.3, 1.2, 0.5, 1.1, 0.6, 1.3, 0.7, 1.0, 0.4]
-    assert not floor.forbids(noisy), "a candidate is denied only where it is sure"
-    assert floor.is_broken_by([one - 0.1 for one in noisy]), "and the floor dropped where it is doubtful"
-    assert not floor.is_broken_by([0.97] * 8)
+    assert not roofline.forbids(noisy), "a candidate is denied only where it is sure"
+    assert roofline.is_broken_by([one - 0.1 for one in noisy]), "and the roofline dropped where it is doubtful"
+    assert not roofline.is_broken_by([0.97] * 8)
 
 
 HEAD = "import torch\nimport torch.nn as nn\n"
@@ -80,13 +80,15 @@ ONCE = f"{HEAD}class ModelNew(nn.Module):\n    def forward(self, a, b):\n       
 @pytest.mark.slow
 def test_a_candidate_below_the_roofline_is_impossible_and_earns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[list[int], int, tuple[float, ...]]] = []
-    floor: list[Floor | None] = [None]
+    roofline: list[Roofline | None] = [None]
 
-    def known(self: CpuDevice, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float]) -> Floor | None:
+    def known(
+        self: CpuDevice, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float]
+    ) -> Roofline | None:
         asked.append((list(input_bytes), output_bytes, tuple(shares)))
-        return floor[0]
+        return roofline[0]
 
-    monkeypatch.setattr(CpuDevice, "floor", known)
+    monkeypatch.setattr(CpuDevice, "roofline", known)
     entry = TaskAudit(
         name=SLOW.id,
         sha256=reference_sha256(SLOW),
@@ -108,16 +110,16 @@ def test_a_candidate_below_the_roofline_is_impossible_and_earns_nothing(monkeypa
         assert plain.candidate is not None
         reference_ms = plain.reference.median_ms
 
-        floor[0] = Floor(1000, plain.candidate.median_ms / 10)
+        roofline[0] = Roofline(1000, plain.candidate.median_ms / 10)
         fast = judge.evaluate(SLOW, ONCE)
         assert fast.status is Status.CORRECT, fast.message
         assert fast.roofline_ms is not None
-        assert fast.roofline_ms == floor[0].floor_ms
+        assert fast.roofline_ms == roofline[0].bound_ms
         assert fast.candidate is not None
         assert fast.roofline_fraction == pytest.approx(fast.roofline_ms / fast.candidate.median_ms)
 
         # Between the two, which lie far apart: a busy machine moves neither of them across.
-        floor[0] = Floor(1000, reference_ms / 4)
+        roofline[0] = Roofline(1000, reference_ms / 4)
         forbidden = judge.evaluate(SLOW, ONCE)
         assert forbidden.status is Status.IMPOSSIBLE, forbidden.message
         assert "no correct program is that fast" in forbidden.message
@@ -125,7 +127,7 @@ def test_a_candidate_below_the_roofline_is_impossible_and_earns_nothing(monkeypa
         assert forbidden.roofline_fraction > 1.05
         assert reward_of(forbidden) == 0.0
 
-        floor[0] = Floor(1000, reference_ms * 100)
+        roofline[0] = Roofline(1000, reference_ms * 100)
         nonsense = judge.evaluate(SLOW, ONCE)
-        assert nonsense.status is Status.CORRECT, "a floor that the reference breaks is none"
+        assert nonsense.status is Status.CORRECT, "a roofline that the reference breaks is none"
         assert nonsense.roofline_ms is None

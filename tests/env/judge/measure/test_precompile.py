@@ -90,7 +90,7 @@ def test_builds_of_a_batch_go_side_by_side(judge: Judge) -> None:
 
 
 def test_only_the_latest_precompilations_are_kept(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precompilation, "_MOST_KEPT", 2)
+    monkeypatch.setattr(precompilation, "_MAX_KEPT", 2)
     quick = COMPILER.replace("time.sleep(1.0)", "pass") + BODY.format(init="compiled()", call="pass")
     judge.precompile([(TASK, f"{quick}# {k}\n") for k in range(4)])
     precompilations = judge._builder.precompilations

@@ -81,6 +81,6 @@ def test_outputs_are_compared_as_element_by_element(data: st.DataObject, shape: 
             wrong |= not (one == whole or (one.isnan() and whole.isnan()))
         else:
             wrong |= not bool((one - truth).abs() <= limit)
-    assert found.right == (not wrong)
+    assert found.correct == (not wrong)
     answer = Answer(np.arange(count), right.numpy(), limits.numpy(), right.numpy(), limits.numpy(), scale)
-    assert compare(exact.numpy(), answer, expected, whole=True).right == found.right
+    assert compare(exact.numpy(), answer, expected, whole=True).correct == found.correct

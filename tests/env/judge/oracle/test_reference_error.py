@@ -51,7 +51,7 @@ def test_a_reference_is_correct_on_every_set() -> None:
             x = torch.from_numpy(one.inputs[: 4 * 256 * 256].view(np.float32).reshape(256, 256))
             got = torch.softmax(x @ x.T, 1).flatten().numpy()
             seen = compare(got, answer, want, whole=True)
-            assert seen.right, (one.index, one.distribution, seen)
+            assert seen.correct, (one.index, one.distribution, seen)
             beyond_probes += seen.error > 400 * answer.reference_error
         assert beyond_probes > 0, "expected a set on which the probes' error says too little: else this shows nothing"
 

@@ -43,7 +43,7 @@ def test_each_call_and_output_is_compared_with_its_own_part_of_its_sample(
         seen = zip(values[parts[-1]], noise[parts[-1]], strict=True)
         wrong.append(any(math.isfinite(value) and abs(value) < 1e5 and error == 0.1 for value, error in seen))
     found = Samples(answers, parts).compare(got, expected)
-    assert [one.right for one in found] == [not one for one in wrong]
+    assert [one.correct for one in found] == [not one for one in wrong]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
@@ -53,7 +53,7 @@ def test_an_integer_is_correct_or_a_value_that_the_reference_may_give(elements: 
     wrong = sum(g not in (r, s) for r, s, g in elements)
     for whole in (False, True):
         found = compare(got, answer, Expected((right.size,), "int64", aliases=False), whole=whole)
-        assert found.right == (wrong == 0)
+        assert found.correct == (wrong == 0)
         assert found.error == wrong / right.size
 
 
@@ -69,4 +69,4 @@ def test_every_sample_reads_equally_on_the_clock_and_some_of_the_last_call(calls
     assert read[-1] > 0
     assert [part.size for part in after.positions] == [min(size, max(4, 256 // calls))] * calls
     got = [part.astype(np.float32) for part in on_clock.positions]
-    assert all(one.right for one in on_clock.compare(got, [Expected((size,), "float32", aliases=False)]))
+    assert all(one.correct for one in on_clock.compare(got, [Expected((size,), "float32", aliases=False)]))

@@ -86,7 +86,7 @@ class Evaluated:
         records = [
             {"stage": name, "group": group, **table_record(found, self.learnt)} for group, found in self.groups.items()
         ]
-        table = stage_table([row for one in records for row in (*rows_of(one, GROUPS), *family_rows(one))])
+        table = stage_table([row for one in records for row in (*rows_of(one), *family_rows(one))])
         lines = contamination_notes(
             [{"group": group, "trained_on_test": self.trained_on_test} for group in self.groups], GROUPS
         )
@@ -135,7 +135,7 @@ def tabulate(
         }
         record = {"event": "table", "stage": stage, "group": group, **figures, "overlaps": overlaps}
         session.folder.metrics.append(record)
-        rows += rows_of(record, GROUPS)
+        rows += rows_of(record)
     for line in stage_table(rows).splitlines():
         session.progress.line(line)
     if before is not None:

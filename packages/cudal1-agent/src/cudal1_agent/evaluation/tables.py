@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from cudal1_env.reward import LOG_FLOOR
 from cudal1_env.stats import COLUMNS, PairedChange, SpeedupSummary, aligned, cells
 
+from cudal1_agent.data.tasks import GROUPS
 from cudal1_agent.evaluation.success import Success
 
 
@@ -58,14 +59,13 @@ def _share(success: Success | None, k: int) -> str:
     return "-" if share is None else share.text()
 
 
-def rows_of(record: Mapping[str, Any], groups: Mapping[str, str]) -> list[Row]:
+def rows_of(record: Mapping[str, Any]) -> list[Row]:
     """Return the rows of a `table` record: the group, and the same without answers of learnt skeletons.
 
     Args:
         record: The record, in metrics or of `evaluate`.
-        groups: What groups are called.
     """
-    name = groups[record["group"]]
+    name = group_name(record["group"])
     rows = [_row(record["stage"], name, record)]
     if record.get("unlearnt") is not None:
         rows.append(_row(record["stage"], f"{name}, without learnt skeletons", record["unlearnt"]))
@@ -120,6 +120,26 @@ def change_text(before: str, after: str, group: str, change: PairedChange, whole
     if whole is not None and whole.ratio is not None:
         text += f"; with a failure as {FAILURE:.2g} x: {_ratio(whole, f'{whole.both} tasks')}"
     return f"{after} against {before} on {group}: {text}"
+
+
+def group_name(group: str) -> str:
+    """Return what a group of tasks is called."""
+    return GROUPS.get(group, group)
+
+
+def changes(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence for each `change` record of a run's metrics."""
+    return [
+        change_text(
+            record["before"],
+            record["stage"],
+            group_name(record["group"]),
+            PairedChange.model_validate({name: record[name] for name in PairedChange.model_fields}),
+            PairedChange.model_validate(record["with_failures"]) if record.get("with_failures") else None,
+        )
+        for record in records
+        if record["event"] == "change"
+    ]
 
 
 def _ratio(change: PairedChange, counts: str) -> str:

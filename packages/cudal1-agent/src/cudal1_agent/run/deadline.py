@@ -44,8 +44,12 @@ class Deadline:
             raise TimeIsUpError("the time of --for is over; the run stopped where it can be resumed exactly")
 
 
-def seconds_of(text: str) -> float:
+def seconds_of(text: str, *, option: str = "--for") -> float:
     """Return the seconds that a text like `540s`, `9m` or `1.5h` stands for.
+
+    Args:
+        text: What a user typed.
+        option: Where.
 
     Raises:
         ConfigError: It is no such text, or no time at all.
@@ -55,5 +59,5 @@ def seconds_of(text: str) -> float:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
     if found is None or float(found[1]) == 0:
-        raise ConfigError(f"--for takes a time such as 540s, 9m or 1.5h, got {text!r}")
+        raise ConfigError(f"{option} takes a time such as 540s, 9m or 1.5h, got {text!r}")
     return float(found[1]) * _UNITS_S[found[2]]

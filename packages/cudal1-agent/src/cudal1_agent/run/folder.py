@@ -10,7 +10,8 @@ model/              the embedded model, where none was named
 stages/NAME/model   the policy after a stage
 stages/NAME/trainer checkpoints of the stage under way
 marks/NAME.json     a phase that is finished, and where metrics and archive stood then
-report.html         tables and plots
+trackers/           files of TensorBoard, if the settings ask for it
+report.html         the run's page
 ```
 
 A mark is written aside, synced and renamed, so it is there whole or not at all. What follows the last mark in
@@ -113,8 +114,8 @@ class RunFolder:
         check_protocol(path)
         if is_finished(path):
             raise RunError(
-                f"{path} holds a finished run, so there is nothing to resume; read its report {path / REPORT}, "
-                "or begin a new run with another --run-dir"
+                f"{path} holds a finished run, so there is nothing to resume; read its report "
+                f"(cudal1-agent report {path}), or begin a new run with another --run-dir"
             )
         lock = _lock(path)
         return cls(path, stored, Metrics(path / METRICS), Archive(path / ARCHIVE), lock)
@@ -231,7 +232,7 @@ def _why_not(path: Path) -> str:
     if not (path / CONFIG).is_file():
         return f"the run directory {path} holds other files; name a new or an empty one with --run-dir"
     if is_finished(path):
-        return f"{path} holds a finished run (its report is {path / REPORT}); name another --run-dir"
+        return f"{path} holds a finished run (read it with: cudal1-agent report {path}); name another --run-dir"
     return (
         f"{path} holds a run that is not finished; resume it with: cudal1-agent train --run-dir {path} --resume "
         "(or name another --run-dir)"

@@ -27,7 +27,7 @@ from cudal1_agent.run.machine import MACHINE
 from cudal1_agent.run.metrics import Metrics
 from cudal1_agent.settings import STAGES, Settings, StageName, differences, with_flags
 
-FREE = ("seed", "stages", "contrast.", "evaluation.", "prompt.exemplars", "judge.", "policy.")
+FREE = ("seed", "stages", "contrast.", "evaluation.", "prompt.exemplars", "judge.", "policy.", "report_to")
 """Settings in which a fork may differ from its origin: those that the copied phases do not rest on."""
 
 

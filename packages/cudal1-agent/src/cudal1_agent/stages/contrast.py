@@ -7,6 +7,7 @@ group's advantages.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import zlib
 from collections.abc import Callable, Sequence
@@ -57,7 +58,8 @@ class ContrastTrainer(GRPOTrainer):
         The method is private to TRL (pinned below 1.17), like the next; tests/agent/test_trl_contract.py holds what is
         used of them.
         """
-        written = {task: self._write_prompt(task, self.state.global_step) for task in {row["task"] for row in inputs}}
+        tasks = dict.fromkeys(row["task"] for row in inputs)
+        written = {task: self._write_prompt(task, self.state.global_step) for task in tasks}
         rewritten = [{**row, "prompt": written[row["task"]]} for row in inputs]
         return super()._generate_and_score_completions(rewritten)
 
@@ -108,7 +110,7 @@ def run_contrast(session: Session, checkpoint: Checkpoint | None, *, model: str 
         )
         if config.mask_truncated_completions:
             scorer.ends = frozenset(trainer.eos_token_ids)
-        finish(session, trainer, checkpoint, folder / "model")
+        finish(session, trainer, checkpoint, folder / "model", "contrast")
 
 
 def contrast_config(settings: Settings, folder: Path, *, use_cpu: bool) -> GRPOConfig:
@@ -175,7 +177,8 @@ def prompt_writer(
         known = scored(session.folder.archive.variants(task.id), task_source=task.source)
         shown = prompts.fitting(task, shown_exemplars(rule, known, task, wanted, [settings.seed, 5, step]))
         buckets = len({bucket_of(one.speedup, settings.contrast.width) for one in known})
-        drawn.append(Drawn(len(shown), wanted, buckets))
+        programs = tuple(hashlib.sha256(one.source.encode()).hexdigest() for one in shown)
+        drawn.append(Drawn(name, programs, wanted, buckets))
         prompt = prompts(task, shown)
         return as_messages(prompt) if chat else prompt
 

@@ -27,12 +27,19 @@ NO_SECTIONS = "NO_SECTIONS"
 class Drawn:
     """What a prompt of stage 3 shows."""
 
-    shown: int
-    """Exemplars in the prompt."""
+    task: str
+    """Task id."""
+    programs: tuple[str, ...]
+    """SHA-256 of each exemplar in the prompt."""
     wanted: int
     """Exemplars that it was to show."""
     buckets: int
     """Score buckets that the task's programs fill."""
+
+    @property
+    def shown(self) -> int:
+        """Number of exemplars in the prompt."""
+        return len(self.programs)
 
 
 @dataclass(frozen=True)
@@ -100,6 +107,9 @@ class Scorer:
             log_metric("raw_reward", float(np.mean(raw)))
         if speedups:
             log_metric("speedup", float(np.exp(np.mean(np.log(speedups)))))
+        written: dict[str, list[str]] = {}
+        for one in correct:
+            written.setdefault(one.task, []).append(one.source_sha256)
         clipped = [abs(value) >= self.smoother.k for value in known] if smooth else []
         groups = [outcomes[start : start + self.generations] for start in range(0, len(outcomes), self.generations)]
         self.session.folder.metrics.append(
@@ -114,6 +124,8 @@ class Scorer:
                 "exemplars": [one.shown for one in self.drawn],
                 "exemplars_wanted": [one.wanted for one in self.drawn],
                 "buckets": [one.buckets for one in self.drawn],
+                "shown": {one.task: list(one.programs) for one in self.drawn},
+                "correct": written,
             }
         )
         self.drawn.clear()

@@ -268,4 +268,4 @@ def _train(
             peft_config=lora_of(session.settings.peft),
             callbacks=[Keeper(session, stage, ticked, extra)],
         )
-        finish(session, trainer, checkpoint, folder / "model")
+        finish(session, trainer, checkpoint, folder / "model", stage)

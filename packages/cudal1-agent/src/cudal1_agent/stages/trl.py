@@ -19,6 +19,7 @@ from cudal1_agent.run.files import replace_folder, write_aside
 from cudal1_agent.run.meter import since
 from cudal1_agent.run.metrics import Record
 from cudal1_agent.run.session import Session
+from cudal1_agent.stages.trackers import add_trackers
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -64,12 +65,15 @@ def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, s
         raise ConfigError(
             f"remove {', '.join(taken)} from the trl table: cudal1 sets them itself, for exact resumption"
         )
+    if "report_to" in table:
+        raise ConfigError("move report_to from the trl table to the top of the config file: it is for all stages")
     if int(table.get("max_steps", -1)) < 1:
         raise ConfigError(
             f"max_steps in a trl table must be 1 or more, got {table.get('max_steps')}: stages end by number of steps"
         )
     values: dict[str, Any] = {
         "report_to": "none",
+        "project": "cudal1",
         "disable_tqdm": True,
         "gradient_checkpointing": not use_cpu,
         "bf16": not use_cpu and torch.cuda.is_bf16_supported(),
@@ -155,7 +159,7 @@ class Keeper(TrainerCallback):
         self._deadline.safe_point()
 
 
-def finish(session: Session, trainer: Trainer, checkpoint: Checkpoint | None, model: Path) -> None:
+def finish(session: Session, trainer: Trainer, checkpoint: Checkpoint | None, model: Path, stage: str) -> None:
     """Train to the end, from a checkpoint where there is one, and put the model in its place.
 
     Args:
@@ -163,7 +167,11 @@ def finish(session: Session, trainer: Trainer, checkpoint: Checkpoint | None, mo
         trainer: The trainer.
         checkpoint: Where to resume.
         model: Folder for the trained model.
+        stage: The stage; trackers call it so, with the name of the model's folder where that is another.
     """
+    home = model.parent.name
+    label = stage if home == stage else f"{stage}.{home}"
+    add_trackers(trainer, session.settings.report_to, session.folder.path, label, session.progress.line)
     # It prints what it logs to standard output, which is for results.
     trainer.remove_callback(PrinterCallback)
     with session.meter.part("learning"):

@@ -7,29 +7,26 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from pydantic import BaseModel, ConfigDict
 from tyro.conf import Positional
 
 from cudal1_data.commands.broken import report_broken, report_left_out
-from cudal1_data.corpus.build import build
-from cudal1_data.corpus.card import card
-from cudal1_data.corpus.merge import merge
-from cudal1_data.corpus.model import Pair
-from cudal1_data.corpus.stats import stats
-from cudal1_data.corpus.store import SPLITS, Corpus, check_ending, load_corpus
 from cudal1_data.errors import DataError
 from cudal1_data.progress import paced
-from cudal1_data.sources import load_suite
-from cudal1_data.sources.export import names_folder
-from cudal1_data.sources.kernelbench import is_kernelbench
 from cudal1_data.task import Device, Task
+
+if TYPE_CHECKING:
+    from cudal1_data.corpus.model import Pair
 
 
 class Build(BaseModel):
-    """Put every template with every choice of its parameters on tasks: pairs that are not verified yet."""
+    """Put every template with every choice of its parameters on tasks: pairs that are not verified yet.
+
+    Example: cudal1-data corpus build pairs.parquet starter
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -47,6 +44,10 @@ class Build(BaseModel):
 
     def run(self) -> None:
         """Build and save."""
+        from cudal1_data.corpus.build import build
+        from cudal1_data.corpus.store import Corpus, check_ending, load_corpus
+        from cudal1_data.sources import load_suite
+
         check_ending(self.out)
         if self.failures < 0 or (self.per_task is not None and self.per_task < 1):
             raise DataError(
@@ -78,6 +79,8 @@ def _refuse_kernelbench(tasks: Iterable[Task]) -> None:
     Raises:
         DataError: A task is one of KernelBench's, by its id or its reference's text.
     """
+    from cudal1_data.sources.kernelbench import is_kernelbench
+
     found = [task.id for task in tasks if is_kernelbench(task.id, task.source)]
     if found:
         raise DataError(
@@ -87,7 +90,10 @@ def _refuse_kernelbench(tasks: Iterable[Task]) -> None:
 
 
 class StatsCommand(BaseModel):
-    """Count a corpus: labels, backends, techniques, speedups."""
+    """Count a corpus: labels, backends, techniques, speedups.
+
+    Example: cudal1-data corpus stats bundled
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -98,12 +104,18 @@ class StatsCommand(BaseModel):
 
     def run(self) -> None:
         """Count and print."""
+        from cudal1_data.corpus.stats import stats
+        from cudal1_data.corpus.store import load_corpus
+
         found = stats(load_corpus(self.corpus))
         print(found.model_dump_json() if self.json_ else found.text())
 
 
 class Merge(BaseModel):
-    """Add the records of a judge to a corpus. Doing it twice changes nothing."""
+    """Add the records of a judge to a corpus. Doing it twice changes nothing.
+
+    Example: cudal1-data corpus merge pairs.parquet records.jsonl
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -114,6 +126,9 @@ class Merge(BaseModel):
 
     def run(self) -> None:
         """Merge and save."""
+        from cudal1_data.corpus.merge import merge
+        from cudal1_data.corpus.store import Corpus, check_ending, load_corpus
+
         check_ending(self.corpus)
         corpus = load_corpus(self.corpus) if self.corpus.exists() else Corpus()
         for path in self.records:
@@ -128,7 +143,10 @@ class Merge(BaseModel):
 
 
 class ExportCorpus(BaseModel):
-    """Write a corpus as a dataset: a folder with a Parquet file for each split and a card, or one file."""
+    """Write a corpus as a dataset: a folder with a Parquet file for each split and a card, or one file.
+
+    Example: cudal1-data corpus export bundled dataset --verified
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -143,6 +161,10 @@ class ExportCorpus(BaseModel):
 
     def run(self) -> None:
         """Write it."""
+        from cudal1_data.corpus.card import card
+        from cudal1_data.corpus.store import SPLITS, Corpus, load_corpus
+        from cudal1_data.sources.export import names_folder
+
         whole = load_corpus(self.corpus)
         kept = Corpus(
             pair for pair in whole if (pair.verified or not self.verified) and (pair.confirmed or not self.confirmed)
@@ -166,7 +188,10 @@ class ExportCorpus(BaseModel):
 
 
 class Verify(BaseModel):
-    """Have pairs judged: the same as `cudal1-env verify`, which has more options."""
+    """Have pairs judged: the same as `cudal1-env verify`, which has more options.
+
+    Example: cudal1-data corpus verify pairs.parquet --limit 20
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -192,7 +217,10 @@ class Verify(BaseModel):
 
 
 class CorpusCommand(BaseModel):
-    """Variants of tasks with what a judge found out about them: build, verify, merge, stats, export."""
+    """Variants of tasks with what a judge found out about them: build, verify, merge, stats, export.
+
+    Example: cudal1-data corpus stats bundled
+    """
 
     model_config = ConfigDict(frozen=True)
 

@@ -11,10 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from tyro.conf import Positional
 
 from cudal1_data.commands.broken import report_broken
-from cudal1_data.dedup.overlaps import find_overlaps
 from cudal1_data.progress import paced
-from cudal1_data.sources import load_suite
-from cudal1_data.sources.kernelbench import known_graphs, load_notes, release
 from cudal1_data.task import Device
 from cudal1_data.tracing import TaskGraph, Tracer, trace_tasks
 from cudal1_data.tracing.process import TIMEOUT_S
@@ -27,6 +24,8 @@ class Overlaps(BaseModel):
 
     The references are executed, on tensors without values, in a process that is no sandbox: name only suites whose
     code you would run. KernelBench's own graphs are known and need no tracing.
+
+    Example: cudal1-data overlaps starter
     """
 
     model_config = ConfigDict(frozen=True)
@@ -44,6 +43,9 @@ class Overlaps(BaseModel):
 
     def run(self) -> None:
         """Trace both suites and print the report."""
+        from cudal1_data.dedup.overlaps import find_overlaps
+        from cudal1_data.sources.kernelbench import known_graphs, load_notes, release
+
         with Tracer(timeout_s=self.timeout_s) as tracer:
             graphs = _traced(tracer, self.spec, self.device)
             if self.with_ == NOTES:
@@ -63,6 +65,8 @@ class Overlaps(BaseModel):
 
 def _traced(tracer: Tracer, spec: str, device: Device) -> list[TaskGraph]:
     """Return the graphs of a suite's tasks, telling how far it has come."""
+    from cudal1_data.sources import load_suite
+
     suite = load_suite(spec, device=device)
     report_broken(suite)
     return [tracer.trace(task) for task in paced(suite, len(suite), f"tasks of {spec} traced")]
@@ -72,6 +76,8 @@ class Trace(BaseModel):
     """Print what a task computes, operator by operator, its fingerprint, and what its tensors take.
 
     The reference is executed, on tensors without values.
+
+    Example: cudal1-data trace starter/diag_matmul
     """
 
     model_config = ConfigDict(frozen=True)
@@ -85,6 +91,8 @@ class Trace(BaseModel):
 
     def run(self) -> None:
         """Trace and print."""
+        from cudal1_data.sources import load_suite
+
         suite = load_suite(self.spec, device=self.device)
         report_broken(suite)
         found = trace_tasks(paced(suite, len(suite), f"tasks of {self.spec} traced"))

@@ -11,12 +11,9 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from tyro.conf import Positional
 
 from cudal1_data.commands.broken import first_names, report_broken
-from cudal1_data.corpus.store import BUNDLED, corpus_files, load_corpus
 from cudal1_data.errors import BrokenTaskError, DataError
 from cudal1_data.faults import fault_text
-from cudal1_data.parquet import each_row
 from cudal1_data.progress import paced
-from cudal1_data.sources import load_suite, load_task
 from cudal1_data.task import parse
 from cudal1_data.techniques import Tags, TechniqueRow, classify, top_techniques
 
@@ -42,6 +39,8 @@ class TagCommand(BaseModel):
     """Tell which techniques programs show, and how fast the published ones are by technique.
 
     Programs are parsed and searched (docs/techniques.md), never executed.
+
+    Example: cudal1-data tags bundled --json
     """
 
     model_config = ConfigDict(frozen=True)
@@ -84,6 +83,8 @@ class TagCommand(BaseModel):
         Raises:
             DataError: The file is not there, or holds no programs.
         """
+        from cudal1_data.corpus.store import BUNDLED
+
         if self.file != BUNDLED and not self.file.exists():
             raise DataError(f"no file {self.file}; name a program, a corpus, a table or records")
         if self.file.suffix == ".py":
@@ -96,6 +97,8 @@ class TagCommand(BaseModel):
         return self._table() if records is None else records
 
     def _one(self) -> Program:
+        from cudal1_data.sources import load_task
+
         text = self.file.read_text(encoding="utf-8", errors="replace")
         reference = None if self.task is None else load_task(self.task).source
         parse(text, where=str(self.file))
@@ -107,6 +110,8 @@ class TagCommand(BaseModel):
     def _corpus(self) -> list[Program]:
         if self.column not in (DEFAULT_COLUMN, "source"):
             raise DataError(f"--column {self.column} is for tables; the programs of a corpus are in source")
+        from cudal1_data.corpus.store import load_corpus
+
         pairs = load_corpus(self.file)
         found: list[Program] = []
         for pair in paced(pairs, len(pairs), "programs tagged"):
@@ -123,6 +128,8 @@ class TagCommand(BaseModel):
         return found
 
     def _table(self) -> list[Program]:
+        from cudal1_data.sources import load_suite
+
         suite = load_suite(self.file)
         report_broken(suite)
         found = [
@@ -151,6 +158,9 @@ def table_text(rows: tuple[TechniqueRow, ...]) -> str:
 
 def _is_corpus(path: Path) -> bool:
     """Whether a file or folder holds pairs, by its first row."""
+    from cudal1_data.corpus.store import BUNDLED, corpus_files
+    from cudal1_data.parquet import each_row
+
     if path == BUNDLED or (path.is_dir() and corpus_files(path)):
         return True
     if path.suffix not in (".parquet", ".jsonl"):

@@ -19,7 +19,7 @@ from cudal1_data.techniques import Backend, classify
 Item = TypeVar("Item")
 
 
-MOST_OF_A_SKELETON = 3
+MAX_PER_SKELETON = 3
 """Programs of a task, at most, that differ in numbers only."""
 _DIGITS = re.compile(r"\d+")
 
@@ -29,7 +29,7 @@ def render(
     seed: int = 0,
     *,
     backends: Sequence[Backend] = BACKENDS,
-    per_skeleton: int = MOST_OF_A_SKELETON,
+    per_skeleton: int = MAX_PER_SKELETON,
     tagged: bool = False,
 ) -> Iterator[Pair]:
     """Yield a task's pairs one by one, each rendered when it is asked for.
@@ -73,7 +73,7 @@ def build(
         seed: Decides which programs come first.
     """
     for task in tasks:
-        made = list(islice(_rendered(task, seed, backends, MOST_OF_A_SKELETON), per_task))
+        made = list(islice(_rendered(task, seed, backends, MAX_PER_SKELETON), per_task))
         plain = None
         if failures and "pytorch" in backends:
             plain = Made(plain_program(task.source), "pytorch", "plain", ())

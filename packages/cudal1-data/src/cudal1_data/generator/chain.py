@@ -16,7 +16,7 @@ _ATTEMPTS = 12
 """Draws of one operator before the attempt at a task ends: the values suit none."""
 _MEMORY_NS = 0.7
 """What fresh memory for one element of a result takes."""
-_MOST_NESTED = 3
+_MAX_NESTED = 3
 """Operators in one line."""
 _LONGEST = 64
 """Characters of an expression that another may still be wrapped around."""
@@ -89,7 +89,7 @@ def finished(program: Program, draw: Draw, value: Value) -> Value:
 
 def short(program: Program, value: Value) -> Value:
     """Give a value a variable once its text has grown long."""
-    return program.keep(value) if value.nested >= _MOST_NESTED or len(value.text) > _LONGEST else value
+    return program.keep(value) if value.nested >= _MAX_NESTED or len(value.text) > _LONGEST else value
 
 
 def _stepped(program: Program, draw: Draw, value: Value, last: str) -> tuple[Value, str]:
@@ -139,7 +139,7 @@ def _checked(program: Program, operator: Operator, constant: float | None, *valu
     return result
 
 
-_LEAST_CHANGED = 6
+_MIN_CHANGED = 6
 """Samples, of 64, that an operator must change: a clamp that a hundredth of the values meet does next to nothing."""
 
 
@@ -147,8 +147,7 @@ def _alike(after: Grid, before: Grid) -> bool:
     """Whether an operator did next to nothing, or no more than change the sign of it all."""
     largest = max(map(abs, before.values))
     return any(
-        sum(abs(a - sign * b) > 1e-3 * largest for a, b in zip(after.values, before.values, strict=True))
-        < _LEAST_CHANGED
+        sum(abs(a - sign * b) > 1e-3 * largest for a, b in zip(after.values, before.values, strict=True)) < _MIN_CHANGED
         for sign in (1.0, -1.0)
     )
 

@@ -30,11 +30,11 @@ to 1.5."""
 
 _LARGEST = 40.0
 """Values beyond make float16 coarse and exponentials run over."""
-_LEAST_SPREAD = 0.12
+_MIN_SPREAD = 0.12
 """Standard deviation over the largest magnitude: below, an answer is nearly constant."""
-_MOST_EQUAL = 0.7
+_MAX_EQUAL = 0.7
 """Share of samples with one value: above, an answer is mostly saturated."""
-_LEAST_EFFECT = 0.12
+_MIN_EFFECT = 0.12
 """Change, over the standard deviation, when one leaf is drawn anew: below, the answer hardly depends on it."""
 
 OF_EXTREMES = 0.3
@@ -144,22 +144,22 @@ def leaves(*grids: Grid) -> list[str]:
     return list(dict.fromkeys(name for grid in grids for name in grid.redrawn))
 
 
-def informative(grid: Grid | None, least_effect: float = _LEAST_EFFECT) -> bool:
+def informative(grid: Grid | None, min_effect: float = _MIN_EFFECT) -> bool:
     """Whether values are finite, of ordinary size, spread out, and depend on every leaf.
 
     Args:
         grid: The values.
-        least_effect: Change, over the standard deviation, when one leaf is drawn anew.
+        min_effect: Change, over the standard deviation, when one leaf is drawn anew.
     """
     if grid is None or not all(map(math.isfinite, grid.values)):
         return False
     spread, largest = deviation(grid.values), max(map(abs, grid.values))
-    if largest > _LARGEST or spread < _LEAST_SPREAD * largest or largest < 0.05:
+    if largest > _LARGEST or spread < _MIN_SPREAD * largest or largest < 0.05:
         return False
     rounded = [round(value / largest, 4) for value in grid.values]
-    if max(map(rounded.count, set(rounded))) > _MOST_EQUAL * len(rounded):
+    if max(map(rounded.count, set(rounded))) > _MAX_EQUAL * len(rounded):
         return False
-    return all(_change(grid.values, values) >= least_effect * spread for values in grid.redrawn.values())
+    return all(_change(grid.values, values) >= min_effect * spread for values in grid.redrawn.values())
 
 
 def stands_out(values: Samples, lines: list[list[int]]) -> bool:

@@ -17,7 +17,7 @@ _FAR_OUT = frozenset({"softmax", "softmin", "cumprod"})
 """Operators with results some of which are hundreds of times the usual one."""
 _EXTREMES = frozenset({"amax[columns]", "amin[columns]", "amax[rows]", "amin[rows]", "cummax[rows]", "cummin[rows]"})
 """Extremes of lines that are a hundred times as long as those of the sample."""
-_LEAST_OF_INPUTS = 0.2
+_MIN_OF_INPUTS = 0.2
 """What all inputs together must change of an output, over its root mean square: else its weights alone decide."""
 _BOUNDED = frozenset(
     {"tanh", "sigmoid", "atan", "erf", "softsign", "exp", "clamp", "sin", "cos", "rsqrt", "log1p", "logsigmoid"}
@@ -70,7 +70,7 @@ def _check(program: Program) -> None:
         raise UnsuitableError("an output tells too little")
     for value in program.outputs:
         changes = [grid.change(value.grid, name) for name in program.inputs if name in value.grid.redrawn]
-        if math.hypot(*changes) < _LEAST_OF_INPUTS * grid.size(value.grid.values):
+        if math.hypot(*changes) < _MIN_OF_INPUTS * grid.size(value.grid.values):
             raise UnsuitableError("an output depends on weights for the most part")
     for node in structure.nodes(*program.roots):
         if node.operator in ("sin", "cos") and _reaches(node.operands[0], _FAR_OUT):

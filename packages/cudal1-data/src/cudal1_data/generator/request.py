@@ -24,7 +24,7 @@ from cudal1_data.generator import structure
 from cudal1_data.generator.families import FAMILIES, FORWARD_ONLY
 from cudal1_data.generator.make import make_task
 from cudal1_data.progress import paced
-from cudal1_data.suite import nearest
+from cudal1_data.suggest import nearest
 from cudal1_data.task import Task
 
 Order = Literal["family", "curriculum"]

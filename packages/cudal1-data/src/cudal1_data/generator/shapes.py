@@ -24,7 +24,7 @@ HIDDEN = (4096, 5120, 6144, 8192, 10240, 12288, 14336, 16384)
 _ODD_HIDDEN = (4100, 5000, 6000, 7500, 10000, 15000)
 _FUSED_BYTES = (7e8, 1.5e9)
 """What a kernel that does it all at once moves on a GPU: 0.15 to 0.3 ms of an H200's memory."""
-_MOST_EAGER_BYTES = 5e9
+_MAX_EAGER_BYTES = 5e9
 """What the reference moves on a GPU, operator by operator, at most."""
 _PASSES = 2.6
 """Tensors of the main size that an operator reads and writes, on average."""
@@ -105,7 +105,7 @@ def gpu_elements(draw: Draw, program: Program, dims: Dims) -> float:
     low, high = _FUSED_BYTES
     fused = low * (high / low) ** draw.real() / max(1, program.moved(dims))
     steps = len(structure.nodes(*program.roots)) * (3 if program.backward else 1)
-    return min(fused, _MOST_EAGER_BYTES / (_PASSES * max(1, steps))) / program.item_bytes
+    return min(fused, _MAX_EAGER_BYTES / (_PASSES * max(1, steps))) / program.item_bytes
 
 
 def gpu_flops(draw: Draw, program: Program) -> float:
@@ -124,5 +124,5 @@ def gpu_rows(draw: Draw, program: Program, flops_per_row: float, widest: int) ->
         widest: Elements of a row of the largest tensor.
     """
     steps = len(structure.nodes(*program.roots)) * (3 if program.backward else 1)
-    most = _MOST_EAGER_BYTES / (_PASSES * max(1, steps)) / program.item_bytes / widest
+    most = _MAX_EAGER_BYTES / (_PASSES * max(1, steps)) / program.item_bytes / widest
     return near(draw, max(256.0, min(gpu_flops(draw, program) / flops_per_row, most)), odd=0.15)

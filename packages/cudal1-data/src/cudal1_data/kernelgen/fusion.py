@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.ir import FLOATS, Dims, Loop, Node, broadcast, contiguous, walk
 
-MOST_PLACES = 2**31 - 2**16
+MAX_PLACES = 2**31 - 2**16
 """Elements of a tensor that kernels reach. They count places in 32 bits, and in the last tile beyond its end."""
 
 
@@ -58,8 +58,8 @@ class Kernel:
         """
         read = [one.operands[0] if one.strides else one for one in self.leaves]
         for dims in (self.domain, *(one.dims for one in read), *others):
-            if math.prod(dims) > MOST_PLACES:
-                raise UnsuitableError(f"expected tensors of up to {MOST_PLACES} elements in a kernel, got {dims}")
+            if math.prod(dims) > MAX_PLACES:
+                raise UnsuitableError(f"expected tensors of up to {MAX_PLACES} elements in a kernel, got {dims}")
 
     def by_row(self, node: Node, aligned: bool) -> bool:
         """Whether a value is one for each row."""

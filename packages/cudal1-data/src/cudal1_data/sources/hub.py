@@ -13,7 +13,8 @@ from cudal1_data.errors import UnknownSuiteError, UnknownTaskError
 from cudal1_data.progress import LOG
 from cudal1_data.sources.kernelbench import notes
 from cudal1_data.sources.table import rows_of, suite_of_rows
-from cudal1_data.suite import Suite, nearest
+from cudal1_data.suggest import nearest
+from cudal1_data.suite import Suite
 
 REPOSITORY = "ScalingIntelligence/KernelBench"
 REVISION = "53a119c0336b84037e5f1376c5507de8e06d22a4"

@@ -34,7 +34,8 @@ from cudal1_data.sources.hub import check_names, load_hub
 from cudal1_data.sources.scale import scaled_suite
 from cudal1_data.sources.starter import load_starter
 from cudal1_data.sources.table import load_table
-from cudal1_data.suite import Broken, Suite, nearest
+from cudal1_data.suggest import did_you_mean, nearest
+from cudal1_data.suite import Broken, Suite
 from cudal1_data.task import Device, Task
 
 NAMED_SUITES = ("starter", "kernelbench", "generated")
@@ -78,7 +79,7 @@ def load_suite(
     ('starter/diag_matmul',)
     """
     if device not in get_args(Device):
-        raise DataError(f"unknown device {device!r}; there are {', '.join(get_args(Device))}")
+        raise DataError(f"unknown device {device!r}; {did_you_mean(device, get_args(Device))}")
     text = str(spec)
     source, selection = _divide(text)
     level_choice = {int(match[1]) for item in selection if (match := LEVEL.fullmatch(item))}
@@ -181,7 +182,7 @@ def _unknown(source: str, path: Path) -> UnknownSuiteError:
     if path.parent.is_dir() and path.parent != path:
         kinds = (*TABLE_SUFFIXES, ".py")
         siblings = [str(entry) for entry in path.parent.iterdir() if entry.is_dir() or entry.suffix in kinds]
-    near = nearest(source, [*NAMED_SUITES, *siblings])
+    near = nearest(source, [*NAMED_SUITES, *siblings, *_starter("cpu").ids])
     known = f"there are {', '.join(NAMED_SUITES)}, folders, and .jsonl, .parquet and .py files"
     fix = f"did you mean {', '.join(near)}?" if near else known
     return UnknownSuiteError(f"unknown suite {source!r}; {fix}")

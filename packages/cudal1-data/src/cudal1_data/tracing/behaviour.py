@@ -24,12 +24,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-_LEAST_SIZE = 5
+_MIN_SIZE = 5
 """Constants below are kernel sizes, strides, numbers of groups: they stay."""
 _SIZES = (8, 16, 32, 48, 64, 96)
 """What sizes may become: the first that is more than twice any other number of the program, and that it runs with."""
 _TRIES = 3
-_MOST_ELEMENTS = 1 << 22
+_MAX_ELEMENTS = 1 << 22
 """Elements of all inputs and of all parameters, at most: a program at its own sizes may be too large."""
 _SCALES = (1.0, 6.0)
 """What inputs are multiplied by: a clamp at 5 is seen by the second set alone."""
@@ -108,7 +108,7 @@ def _numbers(tree: ast.Module) -> tuple[set[str], set[int]]:
     inputs = next((one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == "get_inputs"), None)
     used = {one.id for one in ast.walk(inputs) if isinstance(one, ast.Name)} if inputs else set()
     values = {name: one.value for name, one in _constants(tree) if isinstance(one.value, int)}
-    sizes = {name for name, value in values.items() if name in used and value >= _LEAST_SIZE}
+    sizes = {name for name, value in values.items() if name in used and value >= _MIN_SIZE}
     others = {value for name, value in values.items() if name not in sizes}
     for one in tree.body:
         if isinstance(one, ast.ClassDef):
@@ -146,7 +146,7 @@ def _told(tree: ast.Module, name: str) -> tuple[float, ...]:
 
 
 def _refuse_large(tensors: Any) -> None:
-    if sum(one.numel() for one in tensors) > _MOST_ELEMENTS:
+    if sum(one.numel() for one in tensors) > _MAX_ELEMENTS:
         raise ValueError("too large to be run")
 
 

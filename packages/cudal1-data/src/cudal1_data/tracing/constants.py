@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
-MOST_ELEMENTS = 1 << 24
+MAX_ELEMENTS = 1 << 24
 """A tensor with more is not looked at, nor what is made of it."""
 SHAPED = ("full_like", "zeros_like", "ones_like", "new_full", "new_zeros", "new_ones")
 """Operators whose result does not depend on the values of the tensor that they take."""
@@ -55,7 +55,7 @@ def _value(
         value = getattr(traced, str(node.target))
         return value if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) else None
     seen = node.meta.get("val")
-    if node.op != "call_function" or not isinstance(seen, torch.Tensor) or seen.numel() > MOST_ELEMENTS:
+    if node.op != "call_function" or not isinstance(seen, torch.Tensor) or seen.numel() > MAX_ELEMENTS:
         return None
     target: Any = node.target
     name = str(getattr(target, "overloadpacket", target)).rpartition(".")[2]

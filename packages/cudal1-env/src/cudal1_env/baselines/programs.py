@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from cudal1_data.kernelgen.codegen.rewrites import CAPTURED
+from cudal1_data.suggest import did_you_mean
 
 from cudal1_env.errors import SettingsError
 from cudal1_env.records import Device
@@ -89,7 +90,7 @@ def resolve(names: Iterable[str], device: Device) -> tuple[BaselineName, ...]:
     if not asked:
         return ()
     if unknown := sorted(asked - {*BASELINES, ALL}):
-        raise SettingsError(f"unknown baselines {', '.join(unknown)}; use {', '.join(BASELINES)} or {ALL}")
+        raise SettingsError(f"unknown baseline {unknown[0]!r}; {did_you_mean(unknown[0], [*BASELINES, ALL])}")
     lacking = missing(device)
     if refused := [f"{name}: {reason}" for name, reason in lacking.items() if name in asked]:
         raise SettingsError(f"this machine lacks some baselines: {'; '.join(refused)}")

@@ -19,15 +19,15 @@ from pydantic import BaseModel, ConfigDict
 
 from cudal1_env.records.results import ResultsFile, form_of
 
-LEAST_SPREAD = 0.05
+MIN_SPREAD = 0.05
 """Standard deviation of an output over its root mean square, across elements and across draws of the inputs."""
-LEAST_CHANGED = 0.05
+MIN_CHANGED = 0.05
 """Share of some output's elements that must change when an input is drawn anew."""
-LEAST_EFFECT = 0.05
+MIN_EFFECT = 0.05
 """Change of some output when an input is drawn anew, over its standard deviation."""
-LEAST_WEIGHT_EFFECT = 0.003
+MIN_WEIGHT_EFFECT = 0.003
 """The same of a parameter: PyTorch's own layers begin with small biases."""
-MOST_ERROR = 0.02
+MAX_ERROR = 0.02
 """Median error of an element over itself: the judge refuses a task from 0.023 (float16) and 0.045 (bfloat16) on."""
 TIMEOUT_S = 120.0
 """Longest time for one task."""
@@ -75,18 +75,18 @@ class Scan(BaseModel):
         assert self.draws is not None
         assert self.error is not None
         found = [] if self.finite else ["not finite"]
-        if self.spread < LEAST_SPREAD:
+        if self.spread < MIN_SPREAD:
             found.append(f"nearly constant (spread {self.spread:.2g})")
-        if self.draws < LEAST_SPREAD:
+        if self.draws < MIN_SPREAD:
             found.append(f"nearly the same for all inputs (spread {self.draws:.2g})")
         for kind, least, parts in (
-            ("input", LEAST_EFFECT, self.inputs),
-            ("weight", LEAST_WEIGHT_EFFECT, self.weights),
+            ("input", MIN_EFFECT, self.inputs),
+            ("weight", MIN_WEIGHT_EFFECT, self.weights),
         ):
             for name, (share, effect) in parts.items():
-                if not effect >= least or (kind == "input" and share < LEAST_CHANGED):  # not a number is no effect
+                if not effect >= least or (kind == "input" and share < MIN_CHANGED):  # not a number is no effect
                     found.append(f"{kind} {name} hardly matters (share {share:.2g}, change {effect:.2g})")
-        if self.error > MOST_ERROR:
+        if self.error > MAX_ERROR:
             found.append(f"ill-conditioned (median error {self.error:.2g})")
         found += [f"{name} does nothing" for name in self.idle]
         return found

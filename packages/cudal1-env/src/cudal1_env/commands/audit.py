@@ -25,6 +25,8 @@ class Audit(Parts):
     """Put incorrect answers and faulty programs through the checker of every task; exit 1 if one accepts any.
 
     With `--scan`, measure the references themselves.
+
+    Example: cudal1-env audit starter --device cpu --out audit.json
     """
 
     suite: tyro.conf.Positional[str]
@@ -46,6 +48,11 @@ class Audit(Parts):
     """Refuse to work unless these sandbox layers are active."""
     json: bool = False
     """Print the result as JSON."""
+
+    @property
+    def results(self) -> Path | None:
+        """Results file of this campaign."""
+        return self.out
 
     def run(self) -> int:
         """Audit, write, print."""

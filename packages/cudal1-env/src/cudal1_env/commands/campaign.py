@@ -25,6 +25,17 @@ class Parts:
     join: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...")] = ()
     """Judge nothing: copy what `out` lacks from these results files, and report on all."""
 
+    @property
+    def results(self) -> Path | None:
+        """Results file of this campaign; None if it has none."""
+        return None
+
+    def saved(self) -> str:
+        """Return what was saved and how to go on after Ctrl-C."""
+        if self.results is None:
+            return "nothing was saved; with --out FILE the same command goes on behind what FILE holds"
+        return f"what was judged is in {self.results}; the same command goes on behind it"
+
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedParts(Parts):

@@ -9,7 +9,7 @@ from cudal1_env.records import Evaluation, Profile, Speedup
 
 _SHOWN = 4
 _LABELS = {"cublas": "cuBLAS", "cudnn": "cuDNN", "aten": "ATen", "triton": "Triton"}
-_MOST_NAME = 40
+_MAX_NAME = 40
 
 
 def describe(evaluation: Evaluation) -> str:
@@ -62,7 +62,7 @@ def short_name(name: str) -> str:
     """
     bare = name.removeprefix("void ").replace("(anonymous namespace)::", "")
     head = re.split(r"[<(]", bare, maxsplit=1)[0].strip()
-    return plain((head.rsplit("::", 1)[-1] or name)[:_MOST_NAME])
+    return plain((head.rsplit("::", 1)[-1] or name)[:_MAX_NAME])
 
 
 def _interval(speedup: Speedup) -> str:

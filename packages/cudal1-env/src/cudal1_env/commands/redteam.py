@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Redteam(JudgedParts):
-    """Judge the exploit suite. Exit 1 if an attack is rewarded, a look-alike rejected or the machine broken."""
+    """Judge the exploit suite. Exit 1 if an attack is rewarded, a look-alike rejected or the machine broken.
+
+    Example: cudal1-env redteam --only h05 --out outcomes.jsonl
+    """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where programs run; those made for another device are skipped."""
@@ -35,6 +38,11 @@ class Redteam(JudgedParts):
     """Refuse to work unless these sandbox layers are active."""
     json: bool = False
     """Print one JSON object in place of the table."""
+
+    @property
+    def results(self) -> Path | None:
+        """Results file of this campaign."""
+        return self.out
 
     def run(self) -> int:
         """Judge, report each program on standard error, print the table."""

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Serve:
-    """Judge programs for clients over HTTP, with one judge for each GPU of this host; docs/service.md."""
+    """Judge programs for clients over HTTP, with one judge for each GPU of this host; docs/service.md.
+
+    Example: cudal1-env serve --device cpu --port 8011
+    """
 
     suite: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SUITE ...")] = ("starter",)
     """Suites whose tasks clients may name."""

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sweep(JudgedParts):
-    """Judge every program of a file, and print the paper's tables and where verdict and publication disagree."""
+    """Judge every program of a file, and print the paper's tables and where verdict and publication disagree.
+
+    Example: cudal1-env sweep records.jsonl --only level1 --out verdicts.jsonl
+    """
 
     file: tyro.conf.Positional[Path]
     """CUDA-L1's release or another table with a column of programs (.jsonl, .parquet), or records of ours (.jsonl)."""
@@ -49,6 +52,11 @@ class Sweep(JudgedParts):
     json: bool = False
     """Print the report as JSON."""
 
+    @property
+    def results(self) -> Path:
+        """Results file of this campaign."""
+        return self.out or Path(f"{self.file.stem}.sweep.jsonl")
+
     def run(self) -> int:
         """Judge what is missing, then print the report on all."""
         from cudal1_env.baselines import resolve
@@ -70,9 +78,8 @@ class Sweep(JudgedParts):
         found = read_programs(self.file, column=self.column, only=self.only, device=device, scale=self.scale)
         for reason in found.broken:
             log(f"left out: {plain(reason)}")
-        out = self.out or Path(f"{self.file.stem}.sweep.jsonl")
         file = SweepFile(
-            out, device=device, precision=self.precision, texts=self.texts, known=self.known, join=self.join
+            self.results, device=device, precision=self.precision, texts=self.texts, known=self.known, join=self.join
         )
         if self.join:
             report = summarise(joined(found.programs, file), without=found.without)

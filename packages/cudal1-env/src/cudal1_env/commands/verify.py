@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verify(JudgedParts):
-    """Judge pairs of a corpus that have no verdict on this device; `cudal1-data corpus merge` takes the records."""
+    """Judge pairs of a corpus that have no verdict on this device; `cudal1-data corpus merge` takes the records.
+
+    Example: cudal1-env verify pairs.parquet --out records.jsonl --limit 20
+    """
 
     corpus: tyro.conf.Positional[Path]
     """What `cudal1-data corpus build` wrote."""
@@ -45,11 +48,17 @@ class Verify(JudgedParts):
     json: bool = False
     """Print the counts as one JSON object."""
 
+    @property
+    def results(self) -> Path | None:
+        """Results file of this campaign."""
+        return self.out
+
     def run(self) -> int:
         """Judge what is missing, then print how many got which verdict."""
         from cudal1_data.corpus import load_corpus
         from cudal1_data.corpus.merge import OTHER
         from cudal1_data.kernelgen.make import BACKENDS
+        from cudal1_data.suggest import did_you_mean
 
         from cudal1_env.baselines import resolve
         from cudal1_env.campaigns.parts import part_of
@@ -62,9 +71,7 @@ class Verify(JudgedParts):
         if self.limit is not None and self.limit < 1:
             raise SettingsError(f"expected a limit of at least one pair, got --limit {self.limit}")
         if unknown := sorted({*self.backend} - {*BACKENDS, OTHER}):
-            raise SettingsError(
-                f"unknown backend {', '.join(unknown)}; --backend takes {', '.join([*BACKENDS, OTHER])}"
-            )
+            raise SettingsError(f"unknown backend {unknown[0]!r}; {did_you_mean(unknown[0], [*BACKENDS, OTHER])}")
         remote = self.service(self.device, require_sandbox=self.require_sandbox, baselines=self.baselines)
         device = resolve_device(self.device) if remote is None else remote.device
         whole = [pair for pair in load_corpus(self.corpus) if not self.backend or pair.backend in self.backend]

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from cudal1_data.suggest import did_you_mean
+
 from cudal1_env.exemplars.base import Exemplar, Exemplars, distinct, scored
 from cudal1_env.exemplars.bucket import BUCKET_WIDTH, BucketExemplars, bucket_of
 from cudal1_env.exemplars.island import IslandExemplars
@@ -45,7 +47,7 @@ def exemplars_by_name(name: ExemplarRule, *, tau: float = 1.0, width: float = BU
     BucketExemplars(tau=0.5, width=0.25)
     """
     if name not in _RULES:
-        raise ValueError(f"unknown exemplar rule {name!r}; use one of {', '.join(_RULES)}")
+        raise ValueError(f"unknown exemplar rule {name!r}; {did_you_mean(name, _RULES)}")
     rule = _RULES[name]
     values = {"tau": tau, "width": width}
     return rule.model_validate({setting: value for setting, value in values.items() if setting in rule.model_fields})

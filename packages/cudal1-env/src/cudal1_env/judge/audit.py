@@ -101,10 +101,12 @@ class AuditJudge(Judge):
             for key in [key for key in self._pools if key[0] == task.id]:
                 self._retire(key)
 
-    def constant_inputs(self, task: Task) -> tuple[int, ...]:
-        """Return the places of the inputs that are the same in all draws: a program may know them."""
+    def known_parts(self, task: Task) -> list[str]:
+        """Return what a program may know: inputs that are the same in all draws, tensors that cannot be loaded."""
         with self._with_room(task):
-            return self._known_pool(task).io_spec.constant_inputs
+            spec = self._known_pool(task).io_spec
+        constant = [f"constant input {place}" for place in spec.constant_inputs]
+        return constant + [f"seeded tensor {name} outside the state" for name in spec.seeded]
 
     def steps(self, task: Task, one: KnownSet) -> dict[str, Any]:
         """Return the reference's steps on a set, and the faults that apply; see `cudal1_worker.oracle.faults`."""
@@ -128,6 +130,11 @@ class AuditJudge(Judge):
         with self._with_room(task):
             found, reason = pool.oracle.faulty(one.seed, one.distribution, fault, step, wide=wide)
             return reason or [self.device.to_host(values) for values in found]
+
+    def step_changes(self, task: Task, one: KnownSet, fault: str, step: int) -> bool:
+        """Whether a fault changes its step's own result, on one of the task's `known_sets`."""
+        with self._with_room(task):
+            return self._known_pool(task).oracle.step_changes(one.seed, one.distribution, fault, step)
 
     def input_sensitivity(self, task: Task) -> list[tuple[int, int, float]]:
         """Measure the input sensitivity of each tensor, by changing single elements.

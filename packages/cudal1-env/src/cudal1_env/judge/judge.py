@@ -71,6 +71,8 @@ class Judge:
         self._shares: dict[str, tuple[float, ...]] = {}
         self._factors: dict[str, float] = {}
         """Error factors of tasks that an audit tightened, by the hash of the reference."""
+        self._sound: set[str] = set()
+        """Tasks whose checker an audit calls sound, by the hash of the reference."""
         if (audit := find_audit("auto", "starter", self.device.name)) is not None:
             self.learn(audit)
         self._pools: OrderedDict[tuple[str, str], Pool] = OrderedDict()
@@ -78,12 +80,13 @@ class Judge:
         self._lock = threading.RLock()
 
     def learn(self, audit: AuditReport) -> None:
-        """Take the input sensitivity of each task from an audit, and the error factor of each tightened task.
+        """Take from an audit the input sensitivity of each task, the error factor of tightened ones, which are sound.
 
         The starter suite's is known.
         """
         self._shares.update(audit.shares())
         self._factors.update(audit.error_factors())
+        self._sound |= audit.sound()
 
     # --- the protocol ------------------------------------------------------------------------------------------
 
@@ -365,8 +368,15 @@ class Judge:
     def _case(self, task: Task, source: str, precision: Precision) -> Case:
         self._builder.zygote.start()
         machine = self.device.machine(self.core, self._builder.zygote.torch, self._builder.zygote.cuda)
-        sensitivity = self._shares.get(reference_sha256(task), ())
-        return Case(task, printable(source), precision, machine=machine, sensitivity=sensitivity)
+        sha256 = reference_sha256(task)
+        return Case(
+            task,
+            printable(source),
+            precision,
+            machine=machine,
+            sensitivity=self._shares.get(sha256, ()),
+            is_sound=sha256 in self._sound,
+        )
 
     def _begun(self, case: Case, pool: Pool) -> Built | Evaluation:
         """Build a candidate; without a clock, judge it beside others. Several threads may ask at once.

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cudal1_data.suggest import did_you_mean
 from cudal1_worker.sandbox import LAYERS, Spec, readable_paths
 
 from cudal1_env.errors import SandboxError
@@ -86,7 +87,7 @@ def require_layers(demanded: Iterable[str], missing: Mapping[str, str | None]) -
     """
     names = list(demanded)
     if unknown := sorted(set(names) - set(LAYERS)):
-        raise SandboxError(f"unknown sandbox layers {', '.join(unknown)}; known are {', '.join(LAYERS)}")
+        raise SandboxError(f"unknown sandbox layer {unknown[0]!r}; {did_you_mean(unknown[0], LAYERS)}")
     if lacking := [name for name in names if missing.get(name) is not None]:
         reasons = "; ".join(f"{name} ({missing[name]})" for name in lacking)
         raise SandboxError(f"this machine lacks demanded sandbox layers: {reasons}; demand fewer of them")

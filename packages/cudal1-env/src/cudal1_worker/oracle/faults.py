@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from cudal1_worker import protocol as wire
+from cudal1_worker.oracle.mode import Mode
 from cudal1_worker.oracle.models import copied
 from cudal1_worker.oracle.steps import PARTS, Call
 from cudal1_worker.program.arm import Failure, describe_error
@@ -22,7 +22,7 @@ from cudal1_worker.program.arm import Failure, describe_error
 if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
 
-_LEAST_SHARE = 0.01
+_MIN_SHARE = 0.01
 """A step counts if its largest operand has this share of the elements of the largest step's of its kind, at least."""
 _REPLACED = ("zeros", "mean", "another draw")
 """Replacements for an input that the faulty program ignores."""
@@ -42,7 +42,7 @@ class Step:
     faults: list[str]
 
 
-class Injection(TorchDispatchMode):
+class Injection(Mode):
     """Counts the steps of what runs within, and changes one.
 
     Args:
@@ -77,6 +77,28 @@ class Injection(TorchDispatchMode):
         self.steps.append(Step(call.name, kind, call.size, call.dtype, shapes, call.faults()))
 
 
+class Watched:
+    """Carries out calls with a fault, and notes whether that changed a result.
+
+    Args:
+        fault: One that `Call.with_fault` knows.
+    """
+
+    def __init__(self, fault: str) -> None:
+        self.changed = False
+        self._fault = fault
+
+    def __call__(self, call: Call) -> Any:
+        """Carry out one call."""
+        if call.func._schema.is_mutable:  # cannot be carried out twice
+            self.changed = True
+            return call.with_fault(self._fault)
+        plain, faulty = call.func(*call.args, **call.kwargs), call.with_fault(self._fault)
+        first = [one[0] if isinstance(one, tuple) else one for one in (plain, faulty)]  # of attention, the output
+        self.changed = self.changed or not torch.equal(first[0], first[1])
+        return faulty
+
+
 class FaultyRuns:
     """Runs faulty programs for the task gate.
 
@@ -93,7 +115,7 @@ class FaultyRuns:
 
     def handlers(self) -> dict[str, Callable[[wire.Message, list[int]], wire.Message]]:
         """Return the messages that this class answers, by name."""
-        return {"steps": self.steps, "faulty": self.faulty}
+        return {"steps": self.steps, "faulty": self.faulty, "changes": self.changes}
 
     def steps(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Return the steps of the reference on one input set, and the faults that apply to each.
@@ -112,7 +134,7 @@ class FaultyRuns:
             largest[step.kind] = max(step.size, largest.get(step.kind, 0))
 
         def chosen(step: Step) -> list[str]:
-            if step.size < _LEAST_SHARE * largest[step.kind]:
+            if step.size < _MIN_SHARE * largest[step.kind]:
                 return []
             return [name for name in step.faults if name in PARTS or step.kind == "product" or not products]
 
@@ -158,6 +180,13 @@ class FaultyRuns:
         except Exception as error:
             return {"failed": describe_error(error)["text"]}
         return {"failed": ""}
+
+    def changes(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Return whether a fault changes its step's own result in the reference."""
+        watched = Watched(message["fault"])
+        with Injection(message["step"], watched):
+            self._oracle.run(self._oracle.models.plain, self._values(message))
+        return {"changes": watched.changed}
 
     def _change(self, fault: str, step: int | None, *, wide: bool) -> Callable[[Call], Any]:
         if not wide:

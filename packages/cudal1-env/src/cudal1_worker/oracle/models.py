@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from cudal1_worker.oracle.mode import Mode
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Models:
     """In float32; None where no output is in float64."""
 
 
-class Widened(TorchDispatchMode):
+class Widened(Mode):
     """Within, what asks for float32 by name gets float64: a float64 twin with `x.float()` in it would not be one."""
 
     def __init__(self) -> None:
@@ -70,6 +71,31 @@ def as_dtype(value: Any, dtype: torch.dtype) -> Any:
     if type(value) is dict:
         return {key: as_dtype(one, dtype) for key, one in value.items()}
     return value
+
+
+def unregistered(module: Any) -> dict[str, torch.Tensor]:
+    """Return the tensors that a module keeps outside its state, by the name of their attribute.
+
+    Also those in plain lists, tuples and dicts, and buffers that are not persistent.
+    """
+    found: dict[str, torch.Tensor] = {}
+
+    def add(name: str, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            found[name] = value
+        elif type(value) in (list, tuple):
+            for place, one in enumerate(value):
+                add(f"{name}[{place}]", one)
+        elif type(value) is dict:
+            for key, one in value.items():
+                add(f"{name}[{key!r}]", one)
+
+    for path, part in module.named_modules() if isinstance(module, torch.nn.Module) else ():
+        own = {name: value for name, value in vars(part).items() if not name.startswith("_")}  # the others are torch's
+        passing = {name: part._buffers[name] for name in part._non_persistent_buffers_set}
+        for name, value in (own | passing).items():
+            add(f"{path}.{name}" if path else name, value)
+    return found
 
 
 def aliases(output: torch.Tensor, values: list[Any]) -> bool:

@@ -22,7 +22,7 @@ from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
 from cudal1_worker.oracle import distributions, inputs
 from cudal1_worker.oracle.faults import FaultyRuns
-from cudal1_worker.oracle.models import Models, Widened, aliases, as_dtype, copied, names_float32
+from cudal1_worker.oracle.models import Models, Widened, aliases, as_dtype, copied, names_float32, unregistered
 from cudal1_worker.oracle.reference_error import (
     error_of,
     is_finite,
@@ -38,6 +38,7 @@ from cudal1_worker.oracle.reference_error import (
 from cudal1_worker.oracle.seeding import Seeds
 from cudal1_worker.oracle.sensitivity import Variation
 from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, enough
+from cudal1_worker.oracle.unseen import UnseenPrecision
 from cudal1_worker.program import state
 from cudal1_worker.program.arm import Failure, describe_error, execute
 
@@ -50,7 +51,7 @@ class Oracle:
     """State of one oracle between messages: the reference module, its weights, its models."""
 
     widened: Widened | None = None
-    """None unless the reference asks for float32: the mode imports half of torch, and operators take longer in it."""
+    """None unless the reference asks for float32: operators take longer in the mode."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
@@ -88,6 +89,7 @@ class Oracle:
             "rest": self.rest,
             "vary": self.vary,
             "change": self.change,
+            "unseen": UnseenPrecision(self).unseen,
         } | FaultyRuns(self).handlers()
 
     def serve(self) -> None:
@@ -134,13 +136,15 @@ class Oracle:
         assert self.module is not None
         arguments = layout.encode(self.module.get_init_inputs())
         seed = message["seed"]
-        plain, reseeded = self.fresh_model(seed), state.tensors(self.fresh_model(seed ^ 1))
+        plain, other_model = self.fresh_model(seed), self.fresh_model(seed ^ 1)
+        reseeded, elsewhere = state.tensors(other_model), unregistered(other_model)
         fixed = [
             name
             for name, value in state.tensors(plain).items()
             if distributions.is_fixed(value, reseeded[name], parameter=isinstance(value, torch.nn.Parameter))
         ]
-        del reseeded
+        seeded = [name for name, value in unregistered(plain).items() if not inputs.alike(value, elsewhere.get(name))]
+        del reseeded, elsewhere, other_model
         values = self.fresh_inputs(seed, "own")
         self.entries, size = layout.manifest(values)
         others = (self.fresh_inputs(seed ^ number, "own") for number in range(1, inputs.DRAWS))
@@ -182,6 +186,7 @@ class Oracle:
             "random": not same,
             "repeat": repeat,
             "constant": constant,
+            "seeded": seeded,
             "known": inputs.all_known(values, constant),
         }
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from cudal1_worker.oracle.mode import Mode
 
 LOWER: dict[torch.dtype, tuple[str, ...]] = {
     torch.float64: ("float32",),
@@ -38,7 +39,7 @@ PARTS = ("truncated", "strided")
 """Faults that leave out terms: the last of them, or every other."""
 DROPPED = 0.03
 """Share of a reduction's terms that `truncated` leaves out, at least one term."""
-_MOST_BLOCKS = 1024
+_MAX_BLOCKS = 1024
 """`sequential sums` takes terms one after another, or in so many blocks where there are more."""
 
 
@@ -303,7 +304,7 @@ class Call:
     def _otherwise(self, order: str) -> Any:
         if order == "reversed terms":
             return self._reversed()
-        block = -(-self.terms // (16 if order == "16 partial sums" else _MOST_BLOCKS))
+        block = -(-self.terms // (16 if order == "16 partial sums" else _MAX_BLOCKS))
         return self._in_blocks(block, lambda total: total) if block else self.func(*self.args, **self.kwargs)
 
     def _reversed(self) -> Any:
@@ -351,7 +352,7 @@ class Call:
             return decomposition_table[self.func](*self.args, **self.kwargs)
 
 
-class _InReductions(TorchDispatchMode):
+class _InReductions(Mode):
     """Injects a fault into all reductions of what runs within."""
 
     def __init__(self, fault: str) -> None:

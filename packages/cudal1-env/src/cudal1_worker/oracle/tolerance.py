@@ -26,7 +26,7 @@ _NODES = 4
 _FEWEST = 32
 """A block with fewer errors than this tells too little; then the whole output's errors by magnitude count. One without
 any, on any set, is exact: only the floor counts."""
-_FEWEST_DRAWS, _MOST_DRAWS, _WANTED = 3, 16, 128
+_FEWEST_DRAWS, _MAX_DRAWS, _WANTED = 3, 16, 128
 """Sets that tell typical errors: so many that the smallest block has 128 errors, but 3 at least and 16 at most."""
 _PART = 1 << 22
 """Elements that are worked on at a time."""
@@ -143,7 +143,7 @@ def enough(widths: Sequence[int]) -> int:
     >>> enough([64, 64]), enough([32, 64]), enough([1]), enough([])
     (3, 4, 16, 1)
     """
-    return min(max(_FEWEST_DRAWS, -(-_WANTED // max(1, min(widths)))), _MOST_DRAWS) if widths else 1
+    return min(max(_FEWEST_DRAWS, -(-_WANTED // max(1, min(widths)))), _MAX_DRAWS) if widths else 1
 
 
 def logarithm(values: torch.Tensor) -> torch.Tensor:

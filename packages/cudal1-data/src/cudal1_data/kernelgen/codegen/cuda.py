@@ -42,7 +42,7 @@ _STORES = {
 """,
 }
 _JOIN = {"sum": "{0} + {1}", "max": "fmaxf({0}, {1})", "min": "fminf({0}, {1})"}
-_MOST_HELD = 32
+_MAX_HELD = 32
 """Elements of a row that a thread keeps in registers."""
 _IDENTITY = {"sum": "0.0f", "max": "(-1.0f / 0.0f)", "min": "(1.0f / 0.0f)"}
 
@@ -169,7 +169,7 @@ def row_kernel(kernel: Kernel, name: str, *, threads: int, per_block: int, unrol
 def holds(kernel: Kernel, threads: int, vector: int) -> bool:
     """Whether threads can keep a row in registers, each some vectors of it."""
     each = -(-int(kernel.cols) // (threads * vector)) * vector
-    return vector > 1 and not kernel.scans and int(kernel.cols) % vector == 0 and each <= _MOST_HELD
+    return vector > 1 and not kernel.scans and int(kernel.cols) % vector == 0 and each <= _MAX_HELD
 
 
 def _column_kernel(kernel: Kernel, name: str, *, lanes: int, unroll: int) -> CudaKernel:

@@ -12,7 +12,7 @@ from cudal1_data.kernelgen.ir import Node, walk
 from cudal1_data.kernelgen.sizes import Size, host_text
 from cudal1_data.operators import device_text
 
-_MOST_TILE = 16384
+_MAX_TILE = 16384
 """Elements of a tile of whole rows: above, registers run out, and a program goes over its rows in parts."""
 _JOIN = {"sum": "{0} + {1}", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})"}
 IDENTITY = {"sum": "0.0", "max": '-float("inf")', "min": 'float("inf")'}
@@ -84,9 +84,9 @@ def triton_kernel(
     kernel.check_places()
     writer = TileWriter(kernel)
     tile = 1 << max(int(kernel.cols) - 1, 1).bit_length() if kernel.trailing else block
-    parted = kernel.trailing and (looped or rows * tile > _MOST_TILE)
-    if parted and (kernel.scans or rows * block > _MOST_TILE or block >= tile):
-        raise UnsuitableError(f"expected tiles of up to {_MOST_TILE} elements, got {rows} x {min(tile, block)}")
+    parted = kernel.trailing and (looped or rows * tile > _MAX_TILE)
+    if parted and (kernel.scans or rows * block > _MAX_TILE or block >= tile):
+        raise UnsuitableError(f"expected tiles of up to {_MAX_TILE} elements, got {rows} x {min(tile, block)}")
     pointers = [*(writer.known.pointer(leaf) for leaf in kernel.leaves), *writer.known.outputs(len(kernel.outputs))]
     lines = _in_parts(writer) if parted else [*writer.begin(), *writer.body()]
     constants = writer.constants.within("\n".join(lines))

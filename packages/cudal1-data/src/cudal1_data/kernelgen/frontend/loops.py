@@ -12,7 +12,7 @@ from cudal1_data.kernelgen.frontend import shapes
 from cudal1_data.kernelgen.frontend.values import Listed, Symbol, Value, opaque, written
 from cudal1_data.kernelgen.ir import Loop, Node, contiguous, walk
 
-_MOST_COPIES = 16
+_MAX_COPIES = 16
 """Steps of a loop that is written out where its body cannot be followed once for all."""
 
 
@@ -69,7 +69,7 @@ def follow(reader: Follows, statement: ast.For, scope: dict[str, Value]) -> None
     try:
         after = _once(reader, statement, scope, steps)
     except (UnsuitableError, LookupError, TypeError, AttributeError) as error:
-        if len(steps) > _MOST_COPIES:
+        if len(steps) > _MAX_COPIES:
             raise UnsuitableError(f"expected a loop whose steps all do the same: {error}") from error
         after = dict(scope)
         for step in steps:

@@ -341,6 +341,11 @@ def reduction(name: str, given: Arguments, named: Named) -> Reduction:
     return Reduction(asked.get("dim"), keepdim, correction, eps, dtype)
 
 
+_HALVES = ("float16", "bfloat16")
+_ROUNDED_ONCE = ("mean", "var", "std", "vector_norm", "logsumexp", "softmax", "log_softmax", "softmin")
+"""What PyTorch computes in float32 in half precision, and rounds at the end only."""
+
+
 def lowered(name: str, x: Node, axes: Axes, *, keepdim: bool = False, correction: float = 1) -> Value:
     """Write a reduction, a softmax or a scan in reductions and pointwise operators.
 
@@ -351,6 +356,10 @@ def lowered(name: str, x: Node, axes: Axes, *, keepdim: bool = False, correction
         keepdim: Whether these axes stay, with size 1.
         correction: Of a variance: what is taken from the number of elements.
     """
+    if x.dtype in _HALVES and name in _ROUNDED_ONCE:
+        wide = lowered(name, pointwise("a", x, dtype="float32"), axes, keepdim=keepdim, correction=correction)
+        assert isinstance(wide, Node)
+        return pointwise("a", wide, dtype=x.dtype)
     length = math.prod(x.dims[axis] for axis in axes)
     match name:
         case "sum":

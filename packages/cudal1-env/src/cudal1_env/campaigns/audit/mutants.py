@@ -118,7 +118,7 @@ def beside_neighbours(values: Values, out: Subject) -> tuple[npt.NDArray[np.floa
 def passes(left: Values, answer: Answer, subject: Subject) -> bool:
     """Whether the judge would call an output correct on a set whose whole output it compares."""
     sample = compare(left[answer.positions], answer, subject.expected, whole=False)
-    return sample.right and compare(left, answer, subject.expected, whole=True).right
+    return sample.correct and compare(left, answer, subject.expected, whole=True).correct
 
 
 def _one_wrong(correct: Values, scale: float, random: np.random.Generator) -> Values | None:

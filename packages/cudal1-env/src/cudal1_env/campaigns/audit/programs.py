@@ -3,7 +3,7 @@
 A fault is done to one step (`cudal1_worker.oracle.steps`), to one input, or to what is small in the outputs. It is
 harmless on an input set if a program with it loses nothing that the reference computes (docs/decisions/003):
 
-- its outputs are the reference's own, bit for bit; or
+- its outputs are the reference's own, bit for bit, and all floating-point, or its step's own result is; or
 - the float64 twin with the fault alone is off by no more than one unit in the last place of each element's neighbours,
   or by no more than `_OWN_ERRORS` times what the twin is off with this one step in the reference's own precision.
 
@@ -188,6 +188,9 @@ class Programs:
     def _is_harmless(
         self, program: Program, one: KnownSet, outputs: Sequence[Subject], own: list[Values], faulty: list[Values]
     ) -> bool:
+        if not all(out.expected.floating for out in outputs) and program.step is not None and program.at_step:
+            # An integer that stays the same says nothing of how near it was to another.
+            return not self._judge.step_changes(self._task, one, program.fault, program.step)
         if all(np.array_equal(a, b, equal_nan=True) for a, b in zip(own, faulty, strict=True)):
             return True
         alone = self._judge.faulty(self._task, one, program.fault, program.step, wide=True)

@@ -142,7 +142,7 @@ def audit_task(judge: AuditJudge, task: Task, *, sensitivity: bool = True) -> Ta
         found = _hunt(judge, task)
         factor = _tightened(judge, task, found.survivors) if found.survivors else None
         judge.use_factor(task, factor)
-        constant = tuple(f"constant input {place}" for place in judge.constant_inputs(task))
+        known = tuple(judge.known_parts(task))
     except TaskError as error:
         judge.use_factor(task, None)
         return TaskAudit(
@@ -161,7 +161,7 @@ def audit_task(judge: AuditJudge, task: Task, *, sensitivity: bool = True) -> Ta
             inputs = judge.input_sensitivity(task)
         except TaskError as error:
             reasons.append(str(error).removeprefix(f"{task.id}: "))
-    survivors = (found.survivors if factor is None else ()) + constant
+    survivors = (found.survivors if factor is None else ()) + known
     return TaskAudit(
         name=task.id,
         sha256=reference_sha256(task),

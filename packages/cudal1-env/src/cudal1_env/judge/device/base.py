@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cudal1_worker import protocol as wire
 
 from cudal1_env.judge.device.health import Held
-from cudal1_env.judge.device.roofline import Floor
+from cudal1_env.judge.device.roofline import Roofline
 from cudal1_env.judge.device.strides import own_memory
 from cudal1_env.judge.device.tensors import Array, Expected
 from cudal1_env.records import GpuState, Machine
@@ -243,7 +243,7 @@ class Device(Protocol):
         """Whether the device still computes correctly for the judge."""
         return True
 
-    def floor(self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float]) -> Floor | None:
+    def roofline(self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float]) -> Roofline | None:
         """Return the roofline of a task (see `roofline.moved_bytes`); None where none is known.
 
         Args:

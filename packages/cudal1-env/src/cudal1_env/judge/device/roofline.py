@@ -20,12 +20,12 @@ _IMPOSSIBLE_BELOW = 0.95
 
 
 @dataclass(frozen=True)
-class Floor:
+class Roofline:
     """The memory-bandwidth bound of a call of one task."""
 
     moved_bytes: int
     """Bytes that must move between memory and the GPU."""
-    floor_ms: float
+    bound_ms: float
     """Milliseconds that this takes at the full memory bandwidth; over 0."""
 
     def forbids(self, latencies_ms: Sequence[float], *, resolution_ms: float = 0.0) -> bool:
@@ -40,7 +40,7 @@ class Floor:
         middle = statistics.median(latencies_ms)
         deviation = 1.4826 * statistics.median(abs(one - middle) for one in latencies_ms)
         error = 1.2533 * deviation / math.sqrt(len(latencies_ms))
-        return middle + 3.0 * error + resolution_ms < _IMPOSSIBLE_BELOW * self.floor_ms
+        return middle + 3.0 * error + resolution_ms < _IMPOSSIBLE_BELOW * self.bound_ms
 
     def is_broken_by(self, reference_ms: Sequence[float]) -> bool:
         """Whether the reference itself is below the roofline, which must then be wrong.
@@ -50,7 +50,7 @@ class Floor:
         Args:
             reference_ms: Mean latencies of the calls of the reference's samples.
         """
-        return statistics.median(reference_ms) < _IMPOSSIBLE_BELOW * self.floor_ms
+        return statistics.median(reference_ms) < _IMPOSSIBLE_BELOW * self.bound_ms
 
 
 def moved_bytes(input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float], *, level2_bytes: int) -> int:
@@ -68,6 +68,6 @@ def moved_bytes(input_bytes: Sequence[int], output_bytes: int, shares: Sequence[
     return max(0, int(needed) + output_bytes - level2_bytes)
 
 
-def floor_of(moved: int, bandwidth_gb_s: float) -> Floor | None:
+def roofline_of(moved: int, bandwidth_gb_s: float) -> Roofline | None:
     """Return the roofline of bytes at a bandwidth: bytes / (1e9 bytes a second), in milliseconds; None for none."""
-    return Floor(moved, moved / bandwidth_gb_s * 1e-6) if moved > 0 else None
+    return Roofline(moved, moved / bandwidth_gb_s * 1e-6) if moved > 0 else None

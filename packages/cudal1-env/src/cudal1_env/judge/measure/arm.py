@@ -235,7 +235,7 @@ class Arm:
                 samples = whole_samples(one.answers)
                 plan = Plan(outputs, samples.positions)
                 comparisons = tuple(samples.compare(plan.split(self.memory.read(plan, outputs)), self.io_spec.outputs))
-            if all(comparison.right for comparison in comparisons):
+            if all(comparison.correct for comparison in comparisons):
                 self.memory.overwrite(outputs)
         return answer, comparisons
 

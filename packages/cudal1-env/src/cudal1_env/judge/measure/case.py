@@ -57,6 +57,8 @@ class Case:
     """Where it is judged."""
     sensitivity: tuple[float, ...] = ()
     """Input sensitivity: minimum share of each input tensor that influences the output; empty if not known."""
+    is_sound: bool = False
+    """Whether an audit calls the task's checker sound."""
     watch: Stopwatch = field(default_factory=Stopwatch)
 
 
@@ -86,7 +88,7 @@ class Tally:
                 distribution=one.distribution,
             )
             worst = self.errors.get((position, one.distribution))
-            wrong = not comparison.right
+            wrong = not comparison.correct
             if wrong or worst is None or seen.error * worst.tolerance > worst.error * seen.tolerance:
                 self.errors[position, one.distribution] = seen
             if wrong:

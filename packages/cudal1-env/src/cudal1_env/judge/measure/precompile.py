@@ -45,7 +45,7 @@ _BY_NVCC = re.compile(r"load_inline|cpp_extension")
 _NVCC_FAILED = "Error building extension"
 """What torch says of a text that does not compile: with a GPU it would not, either."""
 
-_MOST_KEPT = 64
+_MAX_KEPT = 64
 """Precompilations that wait for their program; nobody takes those of baselines whose programs are wrong."""
 _LOST = (Status.CRASH, Status.TIMEOUT, Status.TAMPERING)
 """The worker is dead, or late: what its compiler was at may be half written, or locked."""
@@ -106,7 +106,7 @@ class Precompilations:
             with self._lock:
                 old = [self._kept.pop(key)] if key in self._kept else []  # another thread was at the same program
                 self._kept[key] = precompilation
-                old += [self._kept.pop(next(iter(self._kept))) for _ in range(len(self._kept) - _MOST_KEPT)]
+                old += [self._kept.pop(next(iter(self._kept))) for _ in range(len(self._kept) - _MAX_KEPT)]
             for one in old:
                 self._builder.folders.drop(one.snapshot)
 

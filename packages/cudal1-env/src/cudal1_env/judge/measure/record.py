@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
 from cudal1_data.hashes import digest
 
-from cudal1_env.judge.device.roofline import Floor
+from cudal1_env.judge.device.roofline import Roofline
 from cudal1_env.judge.measure.case import Case, Tally
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.timing.overhead import is_too_short, rewarded_low
@@ -30,12 +31,12 @@ class Seen:
     stderr: str = ""
     tally: Tally = field(default_factory=Tally)
     trials: list[TrialResult] = field(default_factory=list[TrialResult])
-    floor: Floor | None = None
+    roofline: Roofline | None = None
     """The task's bound by memory bandwidth, where one is known."""
     constant_ms: float = 0.0
     """Milliseconds for moving what of the outputs comes again with other inputs."""
-    constant_inputs: tuple[int, ...] = ()
-    """Places of inputs that are the same in each call: what follows from them could be kept."""
+    doubts: Sequence[str] = ()
+    """Why correct outputs do not show that all work was done."""
     weights: Literal["loaded"] | None = None
     mapping: Mapping | None = None
     """Where the reference's state is in the candidate."""
@@ -85,10 +86,9 @@ def measured(case: Case, seen: Seen, speedup: Speedup) -> Evaluation:
     if too_short:
         text += f"; calls of {1e3 * reference_ms:.2g} us are too short for a reward above 1 on this machine"
     rewarded = rewarded_low(speedup.low, reference_ms, stealable_ms, seen.constant_ms)
-    if seen.constant_inputs:
+    if seen.doubts:
         rewarded = min(rewarded, 1.0)
-        places = ", ".join(map(str, seen.constant_inputs))
-        text += f"; input {places} is the same in each call, and what follows from it could be kept: no reward above 1"
+        text += f"; no reward above 1 unless an audit calls the task sound: {'; '.join(seen.doubts)}"
     return _record(
         case,
         seen,
@@ -114,11 +114,11 @@ def unstable(case: Case, seen: Seen, speedup: Speedup) -> Evaluation:
     return _record(case, seen, Status.UNSTABLE, text, speedup=speedup)
 
 
-def impossible(case: Case, seen: Seen, speedup: Speedup, floor: Floor) -> Evaluation:
+def impossible(case: Case, seen: Seen, speedup: Speedup, roofline: Roofline) -> Evaluation:
     """Return the record of a candidate that is faster than its bytes can move; its speedup is evidence."""
     text = (
-        f"a call must move {floor.moved_bytes / 1e6:.4g} MB, which takes {floor.floor_ms:.3g} ms at best; calls seem "
-        f"to take {seen.candidate.median_ms:.3g} ms, and no correct program is that fast"
+        f"a call must move {roofline.moved_bytes / 1e6:.4g} MB, which takes {roofline.bound_ms:.3g} ms at best; calls "
+        f"seem to take {seen.candidate.median_ms:.3g} ms, and no correct program is that fast"
     )
     return _record(
         case, seen, Status.IMPOSSIBLE, text, speedup=speedup, reference=seen.reference, candidate=seen.candidate
@@ -138,7 +138,7 @@ def _record(
     reference: Latency | None = None,
     candidate: Latency | None = None,
 ) -> Evaluation:
-    trials, floor_ms = seen.trials, None if seen.floor is None or candidate is None else seen.floor.floor_ms
+    trials, roofline_ms = seen.trials, None if seen.roofline is None or candidate is None else seen.roofline.bound_ms
     return Evaluation(
         id=uuid.uuid4().hex,
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -154,8 +154,8 @@ def _record(
         too_short=too_short,
         reference=reference,
         candidate=candidate,
-        roofline_ms=floor_ms,
-        roofline_fraction=None if floor_ms is None or candidate is None else floor_ms / candidate.median_ms,
+        roofline_ms=roofline_ms,
+        roofline_fraction=None if roofline_ms is None or candidate is None else roofline_ms / candidate.median_ms,
         errors=tuple(seen.tally.errors[key] for key in sorted(seen.tally.errors)),
         weights=seen.weights,
         precision=case.precision,

@@ -41,6 +41,9 @@ class IoSpec:
     """Peak GPU memory of a call of the reference, its outputs included."""
     constant_inputs: tuple[int, ...] = ()
     """Places of the tensors among the inputs that are the same under different seeds: their values are no secret."""
+    seeded: tuple[str, ...] = ()
+    """Tensors that the reference's constructor draws and keeps outside its state: the judge cannot load
+    others, so a program may use their structure."""
 
     @property
     def tensor_bytes(self) -> list[int]:
@@ -148,6 +151,7 @@ class OracleClient:
                 outputs,
                 answer["work_bytes"],
                 tuple(answer["constant"]),
+                tuple(answer["seeded"]),
             )
             self.rest()
         except BaseException:
@@ -258,6 +262,10 @@ class OracleClient:
         """Whether the float64 answer changes visibly with one element of an input; with None, with nothing at all."""
         return bool(self._ask("change", tensor=tensor, position=position)["changes"])
 
+    def unseen(self, seeds: Sequence[int]) -> str:
+        """Return a product that could run in lower precision unseen, empty for none (`cudal1_worker.oracle.unseen`)."""
+        return str(self._ask("unseen", seeds=list(seeds))["product"])
+
     def steps(self, seed: int, distribution: str) -> dict[str, Any]:
         """Ask for the reference's steps on one input set, and the faults that apply (`cudal1_worker.oracle.faults`)."""
         return self._ask("steps", seed=seed, distribution=distribution)
@@ -289,6 +297,10 @@ class OracleClient:
             answer_bytes=self._answer_bytes,
         )
         return ([] if answer["failed"] else self._answers(block)), answer["failed"]
+
+    def step_changes(self, seed: int, distribution: str, fault: str, step: int) -> bool:
+        """Whether a fault changes its step's own result in the reference, on one input set."""
+        return bool(self._ask("changes", seed=seed, distribution=distribution, fault=fault, step=step)["changes"])
 
     def _answers(self, data: Array) -> list[Array]:
         """The whole answers of a set that lies in some memory: views of it."""

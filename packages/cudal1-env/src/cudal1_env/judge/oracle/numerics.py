@@ -38,7 +38,7 @@ those of the last rounding, the largest of which is some 3.7 times the typical o
 
 _LOOSEST = 0.25
 """What half of the elements of an output may err over themselves, at most: a reference that errs more says nothing."""
-_MOST_UNDECIDED = 0.01
+_MAX_UNDECIDED = 0.01
 """Share of integers of a sample that may be one of two, at most."""
 
 
@@ -69,7 +69,7 @@ class Comparison:
     error: float
     """Error of the element that comes nearest to what it may err, or exceeds it most, over the scale; NaN where finite
     masks differ. The share of wrong elements for integers."""
-    right: bool
+    correct: bool
     """Whether every element is within its tolerance."""
     tolerance: float = 0.0
     """What that element may err, over the scale."""
@@ -95,8 +95,8 @@ def fault(answer: Answer, expected: Expected) -> str:
         return ""
     if not expected.floating:
         share = float((answer.values != answer.limits).mean())
-        few = share <= _MOST_UNDECIDED or answer.positions.size == 1
-        return "" if few else f"{share:.2g} of its elements may be either of two numbers, {_MOST_UNDECIDED:g} may"
+        few = share <= _MAX_UNDECIDED or answer.positions.size == 1
+        return "" if few else f"{share:.2g} of its elements may be either of two numbers, {_MAX_UNDECIDED:g} may"
     right, allowed = answer.values.astype(np.float64), answer.limits.astype(np.float64)
     if not (np.isfinite(allowed) & (allowed > 0)).all():
         return "what its elements may err is not a number"

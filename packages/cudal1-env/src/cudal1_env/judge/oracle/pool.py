@@ -38,6 +38,8 @@ _CYCLE = ("own", "own", "shifted", "own", "own", "heavy", "own", "own", "needle"
 """Distributions of consecutive sets: most are the task's own, because speed may depend on values."""
 _SHARED_SETS = tuple(_CYCLE.index(name) for name in dict.fromkeys(_CYCLE))
 """Sets of a verdict without a clock that the candidates of its pool share: the first of each distribution."""
+_UNSEEN_SETS = 2
+"""Sets on which a product in lower precision must be unseen; a candidate meets more of them."""
 _PROBES = 16
 """Sets that may tell the reference's typical errors."""
 
@@ -176,6 +178,7 @@ class Pool:
         """Memory that its sets take."""
         self.constant_bytes = 0
         """Bytes to move for what of the outputs comes again with other inputs; known once there are sets."""
+        self._unseen: str | None = None
         self._reference_error: dict[str, list[float]] = {}
         """Of the reference on each usable distribution, for each output, over its scale."""
 
@@ -247,6 +250,30 @@ class Pool:
                         self._sets[one.index] = one
                         self.size_bytes += one.size_bytes
             return [made[index] if index in made else self._sets[index] for index in range(first, last)]
+
+    def doubts(self) -> list[str]:
+        """Return why correct outputs do not show that all work was done; empty if they do.
+
+        To ask when no candidate is alive: the first time the reference runs up to nine times for each of two sets.
+
+        Raises:
+            TaskError: The reference fails.
+        """
+        with self._lock:
+            if self._unseen is None:
+                self._unseen = self.oracle.unseen([self.secrets.number("unseen", k) for k in range(_UNSEEN_SETS)])
+        doubts = [
+            f"input {place} is the same in each call, and what follows from it could be kept"
+            for place in self.io_spec.constant_inputs
+        ]
+        if self.io_spec.seeded:
+            names = ", ".join(self.io_spec.seeded)
+            doubts.append(
+                f"{names} may have the constructor's structure; register them as parameters or buffers that persist"
+            )
+        if self._unseen:
+            doubts.append(f"no output would show {self._unseen}")
+        return doubts
 
     def untimed_sets(self) -> list[InputSet]:
         """Return the sets of one verdict without a clock.

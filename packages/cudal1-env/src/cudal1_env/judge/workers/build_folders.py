@@ -23,8 +23,8 @@ from cudal1_worker.sandbox import BUILD_PATH, NOBODY
 from cudal1_env.sandbox.owned import make_owned, remove_abandoned
 
 _PREFIX = "cudal1-build-"
-_MOST_BYTES = 512 << 20
-_MOST_ENTRIES = 20_000
+_MAX_BYTES = 512 << 20
+_MAX_ENTRIES = 20_000
 _DEEPEST = 32
 
 
@@ -96,7 +96,7 @@ def remove(folder: Path) -> None:
             subprocess.run([*command, "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
 
 
-def copy_plain(source: Path, target: Path, *, max_bytes: int = _MOST_BYTES) -> None:
+def copy_plain(source: Path, target: Path, *, max_bytes: int = _MAX_BYTES) -> None:
     """Copy regular files and folders, with times and permissions, and nothing else.
 
     What is beyond a total size, a number of entries or a depth is left out; the program then builds it again.
@@ -110,7 +110,7 @@ def copy_plain(source: Path, target: Path, *, max_bytes: int = _MOST_BYTES) -> N
     for path, folders, files, folder_fd in os.fwalk(source, follow_symlinks=False):
         below = Path(path).relative_to(source)
         entries += len(folders) + len(files)
-        if entries > _MOST_ENTRIES or len(below.parts) == _DEEPEST or len(str(below)) > 1024:
+        if entries > _MAX_ENTRIES or len(below.parts) == _DEEPEST or len(str(below)) > 1024:
             folders.clear()
             continue
         here = target / below

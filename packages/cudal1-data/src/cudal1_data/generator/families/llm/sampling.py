@@ -41,8 +41,8 @@ def sampling(block: Block) -> None:
         ("chosen - best.squeeze(1) - torch.log(mass)", ("ROWS",), share),
     )
     vocab = block.size("VOCAB", draw.one((8000, 16000)), draw.one(VOCABULARIES))
-    least_bytes = block.item_bytes + 4
-    rows = draw.one((0.5e9, 0.8e9)) / least_bytes / vocab
+    min_bytes = block.item_bytes + 4
+    rows = draw.one((0.5e9, 0.8e9)) / min_bytes / vocab
     block.rows("ROWS", 1.6e5 / block.program.sizes["VOCAB"][0], rows, least=8)
     if form != "min-p":
         block.size("TOP_K", draw.one((20, 40, 50, 64)))

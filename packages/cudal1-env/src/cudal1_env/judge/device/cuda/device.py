@@ -25,7 +25,7 @@ from cudal1_env.judge.device.cuda.gpu import gpu_facts
 from cudal1_env.judge.device.cuda.memory import ArenaSizes, CudaBlock, CudaMemory, masked_blocks
 from cudal1_env.judge.device.cuda.nvml import Nvml
 from cudal1_env.judge.device.health import Held
-from cudal1_env.judge.device.roofline import Floor, floor_of, moved_bytes
+from cudal1_env.judge.device.roofline import Roofline, moved_bytes, roofline_of
 from cudal1_env.records import GpuState
 
 Tensor = Any
@@ -128,10 +128,10 @@ class CudaDevice(Device):
         """How many processes compute on this GPU that are not of this judge."""
         return len(self._nvml.processes() - {os.getpid(), *own})
 
-    def floor(self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float]) -> Floor | None:
+    def roofline(self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float]) -> Roofline | None:
         """The time that a task's bytes need at what this GPU's memory can move at most."""
         moved = moved_bytes(input_bytes, output_bytes, shares, level2_bytes=self._facts.level2_bytes)
-        return floor_of(moved, self._facts.bandwidth_gb_s)
+        return roofline_of(moved, self._facts.bandwidth_gb_s)
 
     def write_ms(self, size_bytes: int) -> float:
         """Time at `_WRITING_SHARE` of the GPU's bandwidth."""

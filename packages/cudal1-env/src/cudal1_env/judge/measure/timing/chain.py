@@ -159,4 +159,4 @@ def _compared(arm: Arm, links: Sequence[_Link]) -> tuple[tuple[tuple[Comparison,
 
 
 def _right(comparisons: Sequence[Comparison]) -> bool:
-    return all(one.right for one in comparisons)
+    return all(one.correct for one in comparisons)

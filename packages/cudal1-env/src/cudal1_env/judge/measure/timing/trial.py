@@ -261,7 +261,7 @@ class Trial:
             sample = timed_sample(self.reference, sets, self._untimed, empty=empty)
         except Fault as fault:
             raise TaskError(f"the reference failed in a timed call with {fault.status}: {fault.message}") from fault
-        if not all(comparison.right for one in sample.comparisons for comparison in one):
+        if not all(comparison.correct for one in sample.comparisons for comparison in one):
             errors = [comparison.error for one in sample.comparisons for comparison in one]
             raise TaskError(f"the reference disagrees with its own float64 answer; errors over scale: {errors}")
         if not empty:  # the candidate has no empty samples: those would raise its budget

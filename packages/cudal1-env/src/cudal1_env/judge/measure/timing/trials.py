@@ -29,7 +29,7 @@ _WARM_REPEATS = 3
 """Further untimed calls of the reference, to estimate its latency once everything is compiled and allocated."""
 _RECHECKED_ABOVE = 3.0
 """Speedups of which this much is certain must be found in two trials (docs/decisions/006-surprising-speedups.md)."""
-_MOST_TRIALS_TO_AGREE = 3
+_MAX_TRIALS_TO_AGREE = 3
 _MAX_UNTIMED = 4
 """Untimed calls at the beginning of a chain at most: the next one takes no longer than later ones (docs/log.md) ..."""
 _UNTIMED_S = 0.5e-3
@@ -64,20 +64,21 @@ class Trials:
         """Measure trials until the rule is satisfied and, for large speedups, two of them agree."""
         case, rule = built.case, RULES[built.case.precision]
         clock = _Clock()
-        seen.floor = self._device.floor(pool.io_spec.tensor_bytes, pool.io_spec.written_bytes, case.sensitivity)
+        seen.roofline = self._device.roofline(pool.io_spec.tensor_bytes, pool.io_spec.written_bytes, case.sensitivity)
         while decide(_counted(seen), rule, spread=self._spread, spent=self._spent(case, clock)) != "stop":
             self._trial(built, pool, seen, clock)
         speedup = conclude(_counted(seen), rule, spread=self._spread)
         if speedup.low > _RECHECKED_ABOVE:
             while not confirmed(_counted(seen)):
-                if len(seen.trials) >= max(_MOST_TRIALS_TO_AGREE, rule.min_trials):
+                if len(seen.trials) >= max(_MAX_TRIALS_TO_AGREE, rule.min_trials):
                     return record.unstable(case, seen, speedup)
                 self._trial(built, pool, seen, clock)
             speedup = conclude(_counted(seen), rule, spread=self._spread)
         seen.constant_ms = self._device.write_ms(pool.constant_bytes)
-        seen.constant_inputs = pool.io_spec.constant_inputs
-        if self._forbidden(seen) and seen.floor is not None:
-            return record.impossible(case, seen, speedup, seen.floor)
+        if speedup.low > 1 and not case.is_sound:
+            seen.doubts = pool.doubts()
+        if self._forbidden(seen) and seen.roofline is not None:
+            return record.impossible(case, seen, speedup, seen.roofline)
         return record.measured(case, seen, speedup)
 
     def _forbidden(self, seen: Seen) -> bool:
@@ -88,11 +89,11 @@ class Trials:
         reference = [ms for trial in seen.trials for ms in trial.samples.reference_ms]
         candidate = [ms for trial in seen.trials for ms in trial.samples.candidate_ms]
         resolution_ms = max(trial.overhead.stealable_ms for trial in seen.trials)
-        if seen.floor is None or not seen.floor.forbids(candidate, resolution_ms=resolution_ms):
+        if seen.roofline is None or not seen.roofline.forbids(candidate, resolution_ms=resolution_ms):
             return False
-        if seen.floor.is_broken_by(reference):
-            seen.floor = None
-        return seen.floor is not None
+        if seen.roofline.is_broken_by(reference):
+            seen.roofline = None
+        return seen.roofline is not None
 
     # --- one trial ---------------------------------------------------------------------------------------------
 

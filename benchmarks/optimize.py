@@ -1,0 +1,95 @@
+"""`cudal1-agent optimize` on the modules of examples/optimize: with templates alone, and with a scripted endpoint.
+
+    uv run benchmarks/optimize.py --out docs/results/optimize_cpu.jsonl
+
+The endpoint is a server of this script. It answers every request with one of the programs in
+benchmarks/optimize_answers, in turn, or with prose that holds none; it does not read the prompt. The results file has a
+line for each command: its record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+MODULES = {"gated_block": "GatedBlock", "rotary_attention": "RotaryAttention", "focal_loss": "Model"}
+"""File of examples/optimize, and its class."""
+
+
+def answers_for(name: str) -> list[str]:
+    """Return what the endpoint says of a module, in turn."""
+    programs = sorted((ROOT / "benchmarks" / "optimize_answers").glob(f"{name}_*.py"))
+    found = [f"## Code\n```python\n{path.read_text(encoding='utf-8')}```\n" for path in programs]
+    return [*found, "I would fuse the loops."]
+
+
+@contextmanager
+def endpoint(answers: list[str]) -> Iterator[str]:
+    """Serve answers in turn as chat completions; yield the address."""
+    turn = count()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            message = {"role": "assistant", "content": answers[next(turn) % len(answers)]}
+            body = json.dumps({"choices": [{"index": 0, "message": message}]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def optimised(name: str, folder: Path, budget: str, url: str | None) -> dict[str, object]:
+    """Run the command on one module; return its record."""
+    file = ROOT / "examples" / "optimize" / f"{name}.py"
+    command = [sys.executable, "-m", "cudal1_agent.cli", "optimize", f"{file}:{MODULES[name]}", "--json"]
+    command += ["--budget", budget, "--out", str(folder / name), "--device", "cpu"]
+    if url is not None:
+        command += ["--url", url, "--model", "scripted"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    return json.loads(done.stdout) | {"exit_code": done.returncode}
+
+
+def main() -> None:
+    """Run all commands."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="results file, JSON lines")
+    parser.add_argument("--budget", default="6m", help="time for each command")
+    parser.add_argument("--modules", nargs="+", choices=MODULES, default=list(MODULES))
+    parser.add_argument("--sources", nargs="+", choices=("templates", "endpoint"), default=["templates", "endpoint"])
+    asked = parser.parse_args()
+    for source in asked.sources:
+        for name in asked.modules:
+            with tempfile.TemporaryDirectory() as folder, endpoint(answers_for(name)) as url:
+                record = optimised(name, Path(folder), asked.budget, url if source == "endpoint" else None)
+            print(f"{name}, {source}: {record.get('message')}", flush=True)
+            with asked.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+
+
+if __name__ == "__main__":
+    main()

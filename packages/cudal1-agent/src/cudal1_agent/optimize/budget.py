@@ -1,0 +1,75 @@
+"""Time and number of candidates that may be spent. What is under way when a time is over is interrupted."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
+
+CONFIRMING_SHARE = 0.4
+"""Share of the time that is kept for confirming, at most `CONFIRMING_S`."""
+CONFIRMING_S = 150.0
+"""Seconds that confirming takes on a busy machine: three evaluations at `report` precision, and the drop-in's times."""
+
+
+class OverError(Exception):
+    """A time is over. It never leaves `cudal1_agent.optimize`."""
+
+
+class Budget:
+    """Counts down from the moment at which it is made.
+
+    >>> budget = Budget(100.0, 8)
+    >>> round(budget.left_s), round(budget.search_s), budget.candidates
+    (100, 60, 8)
+    """
+
+    def __init__(self, seconds: float, candidates: int) -> None:
+        self.seconds = seconds
+        self.candidates = candidates
+        """Programs that may be judged."""
+        self._began = time.monotonic()
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._began
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left in all."""
+        return self.seconds - self.spent_s
+
+    @property
+    def search_s(self) -> float:
+        """Seconds that are left for the search."""
+        return self.left_s - min(CONFIRMING_SHARE * self.seconds, CONFIRMING_S)
+
+    @contextmanager
+    def within(self, seconds: float) -> Generator[None]:
+        """Interrupt what is done in the block after so many seconds, as Ctrl-C would.
+
+        Without signals, in a thread that is not the main one, nothing is interrupted.
+
+        Raises:
+            OverError: The time is over.
+        """
+        if seconds <= 0:
+            raise OverError
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def over(_: int, __: FrameType | None) -> None:
+            raise OverError
+
+        before = signal.signal(signal.SIGALRM, over)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)

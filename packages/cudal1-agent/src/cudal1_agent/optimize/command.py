@@ -1,0 +1,141 @@
+"""`cudal1-agent optimize`: a faster program for a module of the user's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+from cudal1_data.commandline import NO, OK, TIME_IS_UP
+
+from cudal1_agent.errors import OptimizeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cudal1_data import Device
+
+    from cudal1_agent.optimize.budget import Budget
+    from cudal1_agent.optimize.record import OptimizeRecord
+    from cudal1_agent.optimize.sources import Answers
+    from cudal1_agent.optimize.target import Target
+
+
+@dataclass(frozen=True)
+class Optimize:
+    """Search a faster program for a module of your own, confirm it, and write a drop-in with a way back.
+
+    FILE.py defines an nn.Module, example_inputs() that returns what forward takes, and init_inputs() if the constructor
+    takes anything; or it is in KernelBench's form. Exit code 0: a drop-in was written. 1: nothing was confirmed to be
+    faster, and none was written. 75: the time was over before that was known.
+
+    Example: cudal1-agent optimize examples/optimize/focal_loss.py --budget 5m
+    """
+
+    file: tyro.conf.Positional[str]
+    """FILE.py, or FILE.py:Class where it defines several modules."""
+    out: Path | None = None
+    """Folder to write, a package's name last (default: optimized/NAME). The same command goes on with its search."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where programs run."""
+    budget: str = "10m"
+    """Time such as 90s, 10m or 1h, for everything; what is under way when it is over is interrupted."""
+    candidates: int = 64
+    """Programs that are judged at most, those of an earlier command in the folder included."""
+    url: str | None = None
+    """Ask a model at this address, too, up to and with the version (http://localhost:8000/v1)."""
+    model: str | None = None
+    """Name of the model at --url."""
+    run_dir: Annotated[Path | None, tyro.conf.arg(name="run")] = None
+    """Ask the policy that a run of `cudal1-agent train` left, too."""
+    json: bool = False
+    """Print the record as JSON."""
+
+    def saved(self) -> str:
+        """Return what was saved and how to go on after Ctrl-C."""
+        where = self.out or "optimized/NAME"
+        return f"what was judged is in {where}, no drop-in was written, and the same command goes on from there"
+
+    def run(self) -> int:
+        """Search, confirm, write, print."""
+        from cudal1_env.hardware import resolve_device
+
+        from cudal1_agent.optimize.budget import Budget
+        from cudal1_agent.optimize.folder import default_folder
+        from cudal1_agent.optimize.target import read_target
+        from cudal1_agent.progress import Progress
+        from cudal1_agent.run.deadline import seconds_of
+
+        if self.candidates < 1:
+            raise OptimizeError(f"invalid --candidates {self.candidates}: give 1 or more")
+        budget = Budget(seconds_of(self.budget, option="--budget"), self.candidates)
+        target = read_target(self.file)
+        device = resolve_device(self.device)
+        out = self.out or default_folder(target)
+        record = self._searched(target, out, device, budget, Progress().line)
+        print(record.model_dump_json() if self.json else _text(record, out))
+        return {"faster": OK, "nothing_faster": NO, "out_of_time": TIME_IS_UP}[record.outcome]
+
+    def _searched(
+        self, target: Target, out: Path, device: Device, budget: Budget, say: Callable[[str], None]
+    ) -> OptimizeRecord:
+        from cudal1_agent.optimize.run import optimize
+
+        answers = self._answers(device, budget)
+        sources = ["templates"]
+        if self.url is not None:
+            sources.append(f"endpoint {self.model}")
+        if self.run_dir is not None:
+            sources.append(f"run {self.run_dir.name}")
+        return optimize(target, out, device, budget, say, answers=answers, sources=tuple(sources))
+
+    def _answers(self, device: Device, budget: Budget) -> Answers | None:
+        """Return the policy that is to be asked.
+
+        Raises:
+            OptimizeError: The options contradict each other.
+            RunError: There is no finished stage in the run.
+        """
+        from cudal1_agent.optimize.sources import ANSWER_TOKENS, ROUND, Answers, full_prompt
+
+        if self.url is not None and self.run_dir is not None:
+            raise OptimizeError("--url and --run exclude each other; name one policy")
+        if (self.url is None) != (self.model is None):
+            raise OptimizeError("--url and --model go together: an address, and the name of the model there")
+        if self.url is not None and self.model is not None:
+            from cudal1_agent.policies.openai import OpenAIPolicy
+
+            policy = OpenAIPolicy(
+                self.model, url=self.url, parallel=ROUND, timeout_s=max(1.0, budget.search_s), attempts=2
+            )
+            return Answers(policy, full_prompt(device), max_new_tokens=ANSWER_TOKENS)
+        if self.run_dir is None:
+            return None
+        from cudal1_agent.evaluation.evaluate import last_model
+        from cudal1_agent.policies.make import make_policy
+        from cudal1_agent.policies.prompting import prompt_builder
+        from cudal1_agent.progress import quiet_libraries
+        from cudal1_agent.run.folder import read_settings
+
+        quiet_libraries()
+        settings, model = read_settings(self.run_dir), last_model(self.run_dir)
+        policy = make_policy(model, settings.policy, use_cpu=device == "cpu")
+        return Answers(
+            policy,
+            prompt_builder(model, settings.prompt, device),
+            max_new_tokens=settings.evaluation.max_new_tokens,
+            seed=settings.seed,
+        )
+
+
+def _text(record: OptimizeRecord, out: Path) -> str:
+    lines = [record.message]
+    if record.winner is not None:
+        lines.append(
+            f"drop-in: {out} (from {out.name} import {record.name}, optimized); how to use it: {out}/report.md"
+        )
+    else:
+        lines.append(f"report: {out}/report.md")
+    lines += [f"{name} was not confirmed: {reason}" for name, reason in record.refuted.items()]
+    return "\n".join([*lines, *record.notes])

@@ -1,0 +1,131 @@
+"""Promising programs, confirmed: on inputs that none was chosen on, and inside the user's own module."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cudal1_env import Evaluation
+from cudal1_env.records import Speedup
+from cudal1_env.stats import TrialSamples, against, estimate
+
+from cudal1_agent.errors import OptimizeError
+from cudal1_agent.optimize.budget import Budget, OverError
+from cudal1_agent.optimize.examine import Examined, run_child
+from cudal1_agent.optimize.folder import OutFolder, tolerances_of, with_outputs
+from cudal1_agent.optimize.record import InModule, Judged, Winner, interval_text
+from cudal1_agent.optimize.search import Search, low
+from cudal1_agent.optimize.sources import Candidate
+
+MOST = 4
+"""Programs that are tried, the most promising first."""
+_PROCESSES = 3
+_MEASURE_S = 3.0
+_START_S = 120.0
+"""Longest time for a process of the drop-in beside its measurement: torch is imported and a kernel may be compiled."""
+
+
+class Confirmation:
+    """Tries programs until one is confirmed."""
+
+    def __init__(
+        self,
+        search: Search,
+        budget: Budget,
+        folder: OutFolder,
+        examined: Examined,
+        baselines: list[Judged],
+        say: Callable[[str], None],
+    ) -> None:
+        self._search, self._budget, self._folder = search, budget, folder
+        self._examined, self._baselines, self._say = examined, baselines, say
+        self.refuted: dict[str, str] = {}
+        """Programs that were not confirmed, with the reason, by origin."""
+        self.out_of_time = False
+        """Whether the time was over before all were tried."""
+
+    def winner(self) -> tuple[Winner, Path] | None:
+        """Return the first program that is confirmed, with its staged drop-in; None if none is."""
+        tried = self._search.ranked()[:MOST]
+        self._search.close()  # a new judge draws new inputs
+        for candidate, chosen in tried:
+            try:
+                found = self._tried(candidate, chosen)
+            except OverError:
+                self.out_of_time = True
+                return None
+            except OptimizeError as error:
+                found = str(error)
+            if not isinstance(found, str):
+                return found
+            self.refuted[candidate.origin] = found
+            self._say(f"{candidate.origin} is not confirmed: {found}")
+        return None
+
+    def _tried(self, candidate: Candidate, chosen: Evaluation) -> tuple[Winner, Path] | str:
+        again = self._search.evaluate(candidate.source, "report", self._budget.left_s)
+        if not again.correct or again.speedup is None:
+            return f"{again.status.value}: {again.message}"
+        if low(again) <= 1.0:
+            return f"{interval_text(again.speedup)} on new inputs, and the end that counts is {low(again):.2f}"
+        self._say(f"{candidate.origin}: confirmed {interval_text(again.speedup)} on new inputs; now in your module")
+        tolerances = tolerances_of(again, len(self._examined.outputs))
+        staged = self._folder.stage(candidate.source, self._examined, tolerances)
+        looks = self._child("describe", staged)
+        with_outputs(staged, looks["strides"], clones=looks["reused"])
+        tests = self._child("test", staged)["tests"]
+        inside = self._in_module(staged)
+        if inside.speedup.low <= 1.0:
+            return f"in your module it is {interval_text(inside.speedup)}"
+        strongest, ratio = self._against_strongest(candidate, again.speedup)
+        assert chosen.speedup is not None
+        winner = Winner(
+            origin=candidate.origin,
+            source_sha256=again.source_sha256,
+            chosen=chosen.speedup,
+            confirmed=again.speedup,
+            rewarded_low=low(again),
+            strongest=strongest,
+            against_strongest=ratio,
+            in_module=inside,
+            tests=tuple(tests),
+        )
+        return winner, staged
+
+    def _child(self, what: str, staged: Path, *more: str) -> dict[str, Any]:
+        left_s = self._budget.left_s
+        if left_s <= 0:
+            raise OverError
+        try:
+            return run_child(
+                "dropin_child", [str(staged), what, *more], timeout_s=min(left_s, _START_S), what="the drop-in"
+            )
+        except OptimizeError:
+            if self._budget.left_s <= 0:
+                raise OverError from None
+            raise
+
+    def _in_module(self, staged: Path) -> InModule:
+        found = [self._child("time", staged, str(_MEASURE_S)) for _ in range(_PROCESSES)]
+        trials: list[TrialSamples] = []
+        for one in found:
+            original, dropin = zip(*one["pairs"], strict=True)
+            trials.append(TrialSamples(tuple(original), tuple(dropin)))
+        return InModule(
+            speedup=estimate(trials),
+            original_ms=statistics.median(time for one in trials for time in one.reference_ms),
+            dropin_ms=statistics.median(time for one in trials for time in one.candidate_ms),
+            processes=len(trials),
+            pairs=sum(one.pairs for one in trials),
+            threads=found[0]["threads"],
+        )
+
+    def _against_strongest(self, candidate: Candidate, confirmed: Speedup) -> tuple[str, Speedup | None]:
+        """Return the strongest baseline, and the program's speedup against it."""
+        strong = [one for one in self._baselines if one.speedup is not None and one.status == "CORRECT"]
+        best = max(strong, key=lambda one: one.speedup.point if one.speedup else 0.0, default=None)
+        if best is None or best.speedup is None or best.speedup.point <= 1.0:
+            return "the module itself", confirmed
+        return best.origin, None if best.origin == candidate.origin else against(confirmed, best.speedup)

@@ -1,0 +1,103 @@
+"""The report: one HTML file of one run or several, which needs no network and runs no script.
+
+Its text is untrusted: programs, task names and messages were written by models. Jinja escapes all of it, what cannot be
+seen is spelled out (`text.visible`), and the page's content security policy forbids every script and every request.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from contextlib import ExitStack
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from cudal1_agent.data.tasks import GROUPS
+from cudal1_agent.errors import RunError
+from cudal1_agent.evaluation.tables import changes, contamination_notes, rows_of, stage_table
+from cudal1_agent.reporting.comparison import compare_runs
+from cudal1_agent.reporting.programs import Printer, colours
+from cudal1_agent.reporting.run_data import RunData, read_run
+from cudal1_agent.reporting.text import visible
+from cudal1_agent.reporting.view import view_run
+from cudal1_agent.run.files import write_aside
+from cudal1_agent.run.folder import REPORT
+from cudal1_agent.run.meter import throughput_text
+
+COMPARISON = Path("comparison.html")
+"""Where the page of several runs goes by default."""
+
+
+def report(*run_dirs: Path, out: Path | None = None) -> Path:
+    """Write the report of a run, finished or under way, or of several runs beside each other.
+
+    Args:
+        *run_dirs: Run directories; the first is the one that others are compared with.
+        out: The file; None is `report.html` in the run directory, and `comparison.html` here for several runs.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        RunError: A directory holds nothing of a run, or none is given.
+    """
+    if not run_dirs:
+        raise RunError("no run to report on; name a run directory")
+    with ExitStack() as stack:
+        runs: list[RunData] = []
+        for path in run_dirs:
+            runs.append(read_run(path))
+            stack.callback(runs[-1].close)
+        html = page(runs)
+    path = out or (run_dirs[0] / REPORT if len(run_dirs) == 1 else COMPARISON)
+    write_aside(path, html)
+    return path
+
+
+def page(runs: Sequence[RunData]) -> str:
+    """Return the page of one run or several as HTML."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    several = len(runs) > 1
+    printer = Printer()
+    views = [view_run(run, printer, f"r{at}-" if several else "") for at, run in enumerate(runs)]
+    style = files("cudal1_agent.reporting").joinpath("templates/page.css").read_text(encoding="utf-8") + colours()
+    hashed = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    environment = Environment(
+        loader=PackageLoader("cudal1_agent.reporting"),
+        autoescape=True,
+        finalize=_seen,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    return environment.get_template("page.html").render(
+        title=", ".join(run.name for run in runs),
+        paths=", ".join(run.name for run in runs),
+        style=Markup(style),  # ours alone, without a word of a run
+        policy=f"default-src 'none'; style-src 'sha256-{hashed}'; base-uri 'none'; form-action 'none'",
+        runs=views,
+        comparison=compare_runs(views) if several else None,
+    )
+
+
+def _seen(value: Any) -> Any:
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def summary_text(run_dir: Path) -> str:
+    """Return the stage table of a run as text, with the changes between its stages.
+
+    Raises:
+        RunError: The directory holds nothing of a run.
+    """
+    run = read_run(run_dir)
+    run.close()
+    tables = [record for record in run.of_event("table") if record["group"] in GROUPS]
+    rows = [row for record in tables for row in rows_of(record)]
+    notes = [*contamination_notes(tables, GROUPS), *(f"note: {note}" for note in run.notes)]
+    return "\n".join([stage_table(rows), *changes(run.records), *notes, throughput_text(run.of_event("seconds"))])

@@ -1,0 +1,120 @@
+"""How the three commands end: one table of exit codes, one sentence for a user's error, and what Ctrl-C says."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Protocol, TypeVar, runtime_checkable
+
+from cudal1_data.suggest import nearest
+
+OK = 0
+"""Everything was done."""
+NO = 1
+"""The answer is no: an attack was rewarded, a task has survivors, nothing faster was confirmed."""
+USER_ERROR = 2
+"""An argument, a file or this machine does not serve; one sentence on standard error says which and what to do."""
+OWN_FAULT = 70
+"""A fault of this program's own (EX_SOFTWARE of sysexits.h)."""
+TIME_IS_UP = 75
+"""The time that was given is over (EX_TEMPFAIL); the same command, or --resume, goes on."""
+INTERRUPTED = 130
+"""Ctrl-C; standard error says what was saved and how to go on."""
+
+Parsed = TypeVar("Parsed")
+
+
+class Command(Protocol):
+    """A command that was parsed."""
+
+    def run(self) -> int | None:
+        """Do it; return the exit code, None for 0."""
+        ...
+
+
+@runtime_checkable
+class Saves(Protocol):
+    """A command that saves as it goes."""
+
+    def saved(self) -> str:
+        """Return what was saved and how to go on, as the end of a sentence."""
+        ...
+
+
+def finished(name: str, command: Command, errors: tuple[type[Exception], ...]) -> int:
+    """Run a command; return its exit code.
+
+    Args:
+        name: The program's.
+        command: What the user typed, parsed.
+        errors: Exceptions that are one sentence for the user. With `--json` they are an object on standard output, too.
+    """
+    try:
+        code = command.run() or OK
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _let_go_of_stdout()
+        return OK
+    except errors as error:
+        print(f"{name}: {error}", file=sys.stderr, flush=True)
+        if any(vars(command).get(field) is True for field in ("json", "json_")):
+            print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+        return USER_ERROR
+    except KeyboardInterrupt:
+        saved = command.saved() if isinstance(command, Saves) else "nothing was saved; type the command again"
+        print(f"\n{name}: interrupted; {saved}", file=sys.stderr, flush=True)
+        return INTERRUPTED
+    except Exception:  # noqa: BLE001 - Python would exit with 1, which is an answer of some commands
+        traceback.print_exc()
+        return OWN_FAULT
+    return code
+
+
+def _let_go_of_stdout() -> None:
+    """The reader (head, less) has seen enough; Python flushes standard output once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+_CHOICE = re.compile(r"invalid choice '([^']*)'.*?Expected one of \(([^)]*)\)", re.DOTALL)
+_UNKNOWN = re.compile(r"Unrecognized options: (\S+).*?Available subcommands: ([\w, -]+)", re.DOTALL)
+
+
+def parsed(parse: Callable[[], Parsed]) -> Parsed:
+    """Return what a parser of arguments returns; what it refuses is told with the nearest of what it knows.
+
+    Raises:
+        SystemExit: As the parser did.
+    """
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return parse()
+    except BrokenPipeError:
+        _let_go_of_stdout()
+        raise SystemExit(OK) from None
+    except SystemExit:
+        text = said.getvalue()
+        sys.stderr.write(text)
+        if (near := meant(text)) is not None:
+            sys.stderr.write(f"did you mean {near}?\n")
+        raise
+
+
+def meant(text: str) -> str | None:
+    """Return what a user may have meant by the word that tyro's message refuses.
+
+    >>> meant("invalid choice 'reprot' for argument. Expected one of ('training', 'report').")
+    'report'
+    """
+    plain = " ".join(re.sub(r"\x1b\[[0-9;]*m|[^\x20-\x7e]", " ", text).split())
+    found = _CHOICE.search(plain) or _UNKNOWN.search(plain)
+    if found is None:
+        return None
+    near = nearest(found[1], re.findall(r"[\w.-]+", found[2]), count=1)
+    return near[0] if near else None

@@ -1,0 +1,155 @@
+"""The three commands: fast help with examples, nearest names, exit codes, and what Ctrl-C says."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cudal1_agent.cli import Train
+from cudal1_agent.errors import ConfigError
+from cudal1_agent.optimize.command import Optimize
+from cudal1_agent.settings import load_settings
+from cudal1_data import commandline
+from cudal1_data.cli import main as data_main
+from cudal1_env.baselines import resolve
+from cudal1_env.commands.audit import Audit
+from cudal1_env.commands.redteam import Redteam
+from cudal1_env.commands.sweep import Sweep
+from cudal1_env.commands.verify import Verify
+from cudal1_env.exemplars import exemplars_by_name
+from cudal1_env.sandbox import require_layers
+
+COMMANDS = {
+    "cudal1_data": ["list", "show", "export", "overlaps", "trace", "tags", "corpus"],
+    "cudal1_env": ["evaluate", "sweep", "verify", "audit", "redteam", "replay", "serve", "doctor"],
+    "cudal1_agent": ["train", "evaluate", "optimize", "report", "model"],
+}
+HEAVY = {"torch", "transformers", "trl", "datasets", "peft", "scipy", "pyarrow", "matplotlib", "httpx"}
+
+
+@pytest.mark.parametrize("package", COMMANDS)
+def test_help_imports_nothing_heavy_and_each_command_shows_an_example(package: str) -> None:
+    code = f"""
+import contextlib, io, json, sys
+from {package}.cli import main
+found = {{}}
+for words in [[], *([name] for name in {COMMANDS[package]})]:
+    sys.argv = ["command", *words, "--help"]
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        main()
+    found["".join(words)] = text.getvalue()
+print(json.dumps([found, sorted({HEAVY} & sys.modules.keys())]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    found, heavy = json.loads(done.stdout)
+    assert heavy == []
+    assert set(COMMANDS[package]) <= set(re.findall(r"[\w-]+", found.pop("")))
+    name = package.replace("_", "-")
+    for command, text in found.items():
+        assert re.search(rf"Example: {name} {command}\b", text), command
+
+
+@pytest.mark.parametrize("package", COMMANDS)
+def test_each_package_is_a_command_of_python(package: str) -> None:
+    done = subprocess.run([sys.executable, "-m", package, "--help"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"usage: {package.replace('_', '-')} ")
+
+
+def test_the_table_of_exit_codes_is_the_one_that_commands_use(repository: Path) -> None:
+    table = (repository / "docs" / "commands.md").read_text().split("## Exit codes", 1)[1].split("##", 1)[0]
+    told = [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)]
+    used = [value for name, value in vars(commandline).items() if name.isupper() and isinstance(value, int)]
+    assert told == sorted(used)
+
+
+def test_the_table_of_json_names_commands_that_have_the_option(repository: Path) -> None:
+    section = (repository / "docs" / "commands.md").read_text().split("## JSON", 1)[1].split("##", 1)[0]
+    rows = re.findall(r"^\| `(cudal1-\w+) (.+?)` \|", section, re.MULTILINE)
+    assert [program for program, _ in rows] == ["cudal1-data", "cudal1-env", "cudal1-agent"]
+    for program, names in rows:
+        commands = COMMANDS[program.replace("-", "_")]
+        assert {name.split()[0] for name in names.replace("`", "").split(", ")} <= set(commands)
+
+
+@dataclass(frozen=True)
+class Ends:
+    """A command that ends with an exception."""
+
+    error: BaseException
+    json: bool = False
+
+    def run(self) -> int:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ValueError("no such file x; name another"), commandline.USER_ERROR, "program: no such file x; name another"),
+        (KeyError("own"), commandline.OWN_FAULT, "KeyError: 'own'"),
+        (KeyboardInterrupt(), commandline.INTERRUPTED, "interrupted; nothing was saved"),
+    ],
+)
+def test_each_way_to_end_has_its_code_and_its_words(
+    capsys: pytest.CaptureFixture[str], error: BaseException, code: int, said: str
+) -> None:
+    assert commandline.finished("program", Ends(error), (ValueError,)) == code
+    assert said in capsys.readouterr().err
+
+
+def test_with_json_an_error_is_an_object(capsys: pytest.CaptureFixture[str]) -> None:
+    commandline.finished("program", Ends(ValueError("no"), json=True), (ValueError,))
+    assert json.loads(capsys.readouterr().out) == {"error": "ValueError", "message": "no"}
+
+
+SAVING = [
+    (Train(run_dir=Path("r")), "cudal1-agent train --run-dir r --resume"),
+    (Optimize(file="m.py", out=Path("o")), "what was judged is in o"),
+    (Sweep(file=Path("f.jsonl")), "what was judged is in f.sweep.jsonl; the same command goes on"),
+    (Verify(corpus=Path("c"), out=Path("v.jsonl")), "what was judged is in v.jsonl; the same command goes on"),
+    (Audit(suite="starter", out=Path("a.json")), "what was judged is in a.json"),
+    (Audit(suite="starter"), "nothing was saved; with --out FILE"),
+    (Redteam(out=Path("r.jsonl")), "what was judged is in r.jsonl"),
+]
+
+
+@pytest.mark.parametrize(("command", "said"), SAVING, ids=lambda value: type(value).__name__)
+def test_ctrl_c_says_what_was_saved_and_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: commandline.Command, said: str
+) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(command), "run", interrupted)
+    assert commandline.finished("program", command, ()) == commandline.INTERRUPTED
+    assert said in capsys.readouterr().err
+
+
+def test_a_mistyped_task_suite_or_choice_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert data_main(["show", "diag_matmul"]) == 2
+    assert "did you mean starter/diag_matmul" in capsys.readouterr().err
+    assert data_main(["list", "startr"]) == 2
+    assert "did you mean starter" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        data_main(["show", "starter/diag_matmul", "--device", "cdua"])
+    assert capsys.readouterr().err.endswith("did you mean cuda?\n")
+
+
+def test_mistyped_names_of_the_library_are_answered_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown exemplar rule 'buckt'; did you mean 'bucket'"):
+        exemplars_by_name("buckt")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="unknown baseline 'compil'; did you mean 'compile'"):
+        resolve(["compil"], "cpu")
+    with pytest.raises(Exception, match="unknown sandbox layer 'secomp'; did you mean 'seccomp'"):
+        require_layers(["secomp"], {})
+    config = tmp_path / "c.toml"
+    config.write_text("[contrast]\narmm = 'bucket'\n")
+    with pytest.raises(ConfigError, match=r"contrast.armm: no such setting; did you mean 'arm'"):
+        load_settings(config)

@@ -1,0 +1,113 @@
+"""Every figure in the README's results table comes from the record that its row names."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Line = dict[str, Any]
+Rows = list[tuple[str, str, str, tuple[str, ...]]]
+
+
+def against_the_usual_ways(lines: list[Line]) -> list[str]:
+    itself = lines[-1]["itself"]
+    return [f"{100 * itself[name]['median_distance_from_one']:.2f}" for name in ("judge", "events", "do_bench")]
+
+
+def present_judge(lines: list[Line]) -> list[str]:
+    judged = [line for line in lines if line["kind"] == "judge"]
+    assert {line["protocol"] for line in judged} == {"2"}
+    distance = statistics.median(abs(line["speedup"]["point"] - 1) for line in judged)
+    holding = [line for line in judged if line["speedup"]["low"] <= 1 <= line["speedup"]["high"]]
+    return [f"{100 * distance:.1f}", str(len(holding)), str(len(judged)), "1"]
+
+
+def attacks_and_look_alikes(lines: list[Line]) -> list[str]:
+    outcomes = [line for line in lines if line["kind"] == "outcome"]
+    assert {line["protocol"] for line in outcomes} == {"2"}
+    attacks = [line for line in outcomes if not line["honest"]]
+    honest = [line for line in outcomes if line["honest"]]
+    figures = sum(line["rewarded"] for line in attacks), len(attacks), sum(line["rejected"] for line in honest)
+    return [*map(str, figures), str(len(honest))]
+
+
+def verdicts_on_attacks(lines: list[Line]) -> list[str]:
+    attacks = [line for line in lines if line["kind"] == "outcome" and not line["honest"]]
+    return [str(sum((line["reward"] or 0.0) > 1.0 for line in attacks)), str(len(attacks))]
+
+
+def published(lines: list[Line]) -> list[str]:
+    judged = [line for line in lines if line["refused"] is None]
+    records = [line["evaluation"] for line in judged]
+    correct = [one["speedup"]["point"] for one in records if one["status"] == "CORRECT"]
+    said = statistics.mean(line["published"]["score_default"] for line in judged)
+    return [str(len(correct)), str(len(judged)), f"{sum(correct) / len(judged):.2f}", f"{said:.2f}"]
+
+
+def verdicts_a_minute(lines: list[Line]) -> list[str]:
+    return [f"{max(line['verdicts_a_minute'] for line in lines if line['kind'] == 'verdicts'):.0f}"]
+
+
+def seconds_of_a_verdict(lines: list[Line]) -> list[str]:
+    return [f"{lines[-1]['seconds_median_up_to_5_ms']['total_s']:.1f}"]
+
+
+def solved(group: str) -> Callable[..., list[str]]:
+    def figures(*runs: list[Line]) -> list[str]:
+        tables = [
+            line
+            for lines in runs
+            for line in lines
+            if line["event"] == "table" and (line["stage"], line["group"]) == ("contrast", group)
+        ]
+        (tasks,) = {line["tasks"] for line in tables}
+        return [*(str(line["successes"]) for line in tables), str(tasks)]
+
+    return figures
+
+
+FIGURES: dict[str, Callable[..., list[str]]] = {
+    "the same program twice, H200": against_the_usual_ways,
+    "the same with the present judge": present_judge,
+    "attacks paid, H100": attacks_and_look_alikes,
+    "verdicts that paid an attack, CPU": verdicts_on_attacks,
+    "published CUDA-L1 programs judged again": published,
+    "verdicts a minute on one H200": verdicts_a_minute,
+    "seconds for a task's first timed verdict": seconds_of_a_verdict,
+    "held-out sizes that the quickstart's model solves": solved("held_out_sizes"),
+    "held-out tasks that it solves": solved("held_out_tasks"),
+}
+"""By the beginning of a row: its numbers, in order, from its records."""
+
+
+@pytest.fixture(scope="module")
+def rows(repository: Path) -> Rows:
+    """What was measured, figure, protocol and records of each row."""
+    table = (repository / "README.md").read_text().split("| what was measured |", 1)[1].split("\n\n", 1)[0]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    return [(what, figure, version, tuple(re.findall(r"`([^`]+)`", names))) for what, figure, version, names in cells]
+
+
+def read(name: str, result_file: Callable[[str], Path]) -> list[Line]:
+    return [json.loads(line) for line in result_file(name.removesuffix(".gz")).read_text().splitlines()]
+
+
+def test_each_row_has_its_figures(rows: Rows) -> None:
+    assert [sum(what.startswith(known) for known in FIGURES) for what, *_ in rows] == [1] * len(FIGURES)
+
+
+def test_each_figure_comes_from_its_record(rows: Rows, result_file: Callable[[str], Path]) -> None:
+    for what, figure, version, names in rows:
+        records = [read(name, result_file) for name in names]
+        (expected,) = (make for known, make in FIGURES.items() if what.startswith(known))
+        assert re.findall(r"\d+(?:\.\d+)?", figure.replace("CUDA-L1", "")) == expected(*records), what
+        protocols = {line["protocol"] for lines in records for line in lines if "protocol" in line}
+        # Records of the first protocol's outcomes and training runs do not name it.
+        assert protocols <= {version}, what
+        assert protocols or version == "1" or what.startswith("verdicts a minute"), what
