@@ -66,7 +66,7 @@ def endpoint(answers: list[str]) -> Iterator[str]:
 def optimised(name: str, folder: Path, budget: str, url: str | None) -> dict[str, object]:
     """Run the command on one module; return its record."""
     file = ROOT / "examples" / "optimize" / f"{name}.py"
-    command = [sys.executable, "-m", "cudal1_agent.cli", "optimize", f"{file}:{MODULES[name]}", "--json"]
+    command = [sys.executable, "-m", "cudal1_agent", "optimize", f"{file}:{MODULES[name]}", "--json"]
     command += ["--budget", budget, "--out", str(folder / name), "--device", "cpu"]
     if url is not None:
         command += ["--url", url, "--model", "scripted"]

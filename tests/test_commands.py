@@ -27,7 +27,7 @@ from cudal1_env.sandbox import require_layers
 COMMANDS = {
     "cudal1_data": ["list", "show", "export", "overlaps", "trace", "tags", "corpus"],
     "cudal1_env": ["evaluate", "sweep", "verify", "audit", "redteam", "replay", "serve", "doctor"],
-    "cudal1_agent": ["train", "evaluate", "optimize", "report", "model"],
+    "cudal1_agent": ["train", "evaluate", "optimize", "report", "watch", "model"],
 }
 HEAVY = {"torch", "transformers", "trl", "datasets", "peft", "scipy", "pyarrow", "matplotlib", "httpx"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import email
 import json
 import os
 import re
@@ -100,7 +101,38 @@ def test_a_wheel_holds_every_file_of_its_package(wheels: dict[str, Path], name: 
     assert expected
     assert expected - names == set()
     assert {entry.split("/")[0] for entry in names if ".dist-info/" not in entry} == set(PACKAGES[name])
-    assert any(entry.endswith(".dist-info/licenses/LICENSE") for entry in names)
+    assert {entry.rpartition("/")[2] for entry in names if ".dist-info/licenses/" in entry} == {"LICENSE", "NOTICE"}
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_metadata_of_a_wheel_is_complete(wheels: dict[str, Path], name: str) -> None:
+    with zipfile.ZipFile(wheels[name]) as archive:
+        place = next(entry for entry in archive.namelist() if entry.endswith(".dist-info/METADATA"))
+        found = email.message_from_bytes(archive.read(place))
+        assert all(f"{package}/py.typed" in archive.namelist() for package in PACKAGES[name])
+    assert found["Name"] == name
+    assert found["License-Expression"] == "Apache-2.0"
+    assert set(found.get_all("License-File", [])) == {"LICENSE", "NOTICE"}
+    assert found["Requires-Python"] == "<3.14,>=3.11"
+    assert found["Summary"]
+    assert found["Keywords"]
+    assert found["Description-Content-Type"] == "text/markdown"
+    assert len(str(found.get_payload())) > 500
+    classifiers = set(found.get_all("Classifier", []))
+    assert "Typing :: Typed" in classifiers
+    assert {f"Programming Language :: Python :: {version}" for version in ("3.11", "3.12", "3.13")} <= classifiers
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_notice_of_a_package_names_the_licence_of_each_folder_of_data(name: str) -> None:
+    notice = (ROOT / "packages" / name / "NOTICE").read_text()
+    source = ROOT / "packages" / name / "src"
+    inside = (path.relative_to(source).as_posix() for path in tracked() if path.is_relative_to(source))
+    data = [path for path in inside if not path.endswith((".py", "py.typed", ".html", "/g++", "/nvcc"))]
+    named = re.findall(r"^(cudal1_\S+)$", notice, re.MULTILINE)
+    assert [path for path in data if not path.startswith(tuple(named))] == []
+    assert all((source / path).exists() or path == "cudal1_env/testing/exploits" for path in named)
+    assert notice.count("Apache-2.0") >= len(named)
 
 
 def test_the_wheel_of_the_environment_holds_the_exploits(wheels: dict[str, Path]) -> None:

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from cudal1_agent.optimize.budget import Budget, OverError
 from cudal1_agent.optimize.search import Search, low
 from cudal1_agent.optimize.sources import Answers, Candidate, full_prompt, templates
 from cudal1_agent.optimize.target import read_target
+from cudal1_agent.policies.openai import OpenAIPolicy
 from cudal1_env import Archive, Status
 from doubles.evaluator import RuleEvaluator, evaluation, program, task
 
@@ -81,7 +83,7 @@ def test_each_program_is_judged_once_and_the_best_so_far_is_told() -> None:
         search.try_all(some(1.5, 2.0, 1.5, 0.5))
         assert len(judges[0].jobs) == len(archive) == 3
         assert search.best is not None
-        assert search.best[0].origin == "template 2.0"
+        assert search.best.point == 2.0
         assert [one.origin for one, _ in search.ranked()] == ["template 2.0", "template 1.5"]
         assert "3 of 8 candidates" in said[-1]
         assert "best so far 2.00 x" in said[-1]
@@ -137,8 +139,7 @@ def test_prompts_show_earlier_programs_with_their_scores() -> None:
         search.ask(Answers(policy, full_prompt("cpu"), max_new_tokens=8))
         assert all("code1 (1.50)" in prompt for prompt in policy.prompts[:4])
         assert any(f"({score:.2f})" in policy.prompts[4] for score in (2.0, 2.5, 3.0, 3.5))
-        assert search.best is not None
-        assert search.best[0].origin == "answer 5"
+        assert search.ranked()[0][0].origin == "answer 5"
 
 
 def test_a_policy_that_writes_no_programs_is_left_after_two_rounds() -> None:
@@ -172,3 +173,33 @@ def test_the_share_for_confirming_is_kept_from_the_search() -> None:
     assert Budget(3600.0, 1).search_s == pytest.approx(3450.0, abs=1)
     with pytest.raises(OverError), Budget(0.0, 1).within(0.0):
         json.dumps("never")
+
+
+class Nonsense(BaseHTTPRequestHandler):
+    """An endpoint that answers every request with a page."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "13")
+        self.end_headers()
+        self.wfile.write(b"<html>?</html"[:13])
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_an_endpoint_that_answers_nonsense_ends_the_asking_and_keeps_what_was_found() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Nonsense) as server, Archive() as archive:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        policy = OpenAIPolicy("m", url=f"http://127.0.0.1:{server.server_port}/v1", parallel=4, timeout_s=5.0)
+        search, _, _ = searching(archive)
+        search.try_all(some(1.5))
+        fault = search.ask(Answers(policy, full_prompt("cpu"), max_new_tokens=8))
+        policy.close()
+        server.shutdown()
+        thread.join()
+        assert fault is not None
+        assert "sent no chat completion but '<html>" in fault
+        assert search.best is not None

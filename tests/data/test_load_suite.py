@@ -261,7 +261,7 @@ def test_the_error_for_a_level_folder_says_how_to_name_it(checkout: Path, parts:
 
 
 def test_a_device_that_is_none() -> None:
-    with pytest.raises(DataError, match="unknown device 'tpu'; there are cpu, cuda"):
+    with pytest.raises(DataError, match="unknown device 'tpu'; did you mean 'cpu'"):
         load_suite("starter", device="tpu")  # pyright: ignore[reportArgumentType]
 
 

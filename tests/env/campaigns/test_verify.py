@@ -145,8 +145,8 @@ def test_one_refusal_concerns_one_program(monkeypatch: pytest.MonkeyPatch) -> No
     [
         (("--limit", "-1"), "expected a limit of at least one pair"),
         (("--limit", "0"), "expected a limit of at least one pair"),
-        (("--backend", "triton", "foo"), "unknown backend foo"),
-        (("--writing", "triton", "foo"), "unknown backend foo"),
+        (("--backend", "triton", "foo"), "unknown backend 'foo'"),
+        (("--writing", "triton", "foo"), "unknown backend 'foo'"),
     ],
 )
 def test_a_choice_that_is_none_is_refused(

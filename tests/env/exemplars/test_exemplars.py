@@ -181,7 +181,7 @@ def test_only_correct_and_comparable_variants_are_shown() -> None:
 
 def test_rules_by_name() -> None:
     assert exemplars_by_name("bucket") == BucketExemplars()
-    with pytest.raises(ValueError, match=r"'islands'; use one of bucket, island, random, none"):
+    with pytest.raises(ValueError, match=r"'islands'; did you mean 'island'"):
         exemplars_by_name("islands")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="greater than 0"):
         BucketExemplars(tau=0)

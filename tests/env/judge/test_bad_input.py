@@ -361,7 +361,7 @@ def test_commands_refuse_to_work_without_the_layers_that_are_demanded(
     }
     monkeypatch.chdir(tmp_path)
     for layer, words in (
-        ("secomp", "unknown sandbox layers secomp"),
+        ("secomp", "unknown sandbox layer 'secomp'; did you mean 'seccomp'"),
         ("seccomp", "demanded sandbox layers: seccomp"),
     ):
         if (name, layer) == ("doctor", "seccomp"):

@@ -241,7 +241,7 @@ def test_report_precision_takes_three_trials_and_builds_once() -> None:
 
 
 def test_unknown_layers_are_refused() -> None:
-    with pytest.raises(SandboxError, match="known are"):
+    with pytest.raises(SandboxError, match="unknown sandbox layer"):
         Judge(JudgeSettings(require_sandbox=("moat",)))
 
 

@@ -598,7 +598,7 @@ def test_required_layers_that_are_missing_are_named() -> None:
     require_layers(["landlock"], {"landlock": None})
     with pytest.raises(SandboxError, match=r"this machine lacks demanded sandbox layers: landlock \(no such call\)"):
         require_layers(["seccomp", "landlock"], {"landlock": "no such call", "seccomp": None})
-    with pytest.raises(SandboxError, match="known are user-namespace"):
+    with pytest.raises(SandboxError, match="there are user-namespace"):
         require_layers(["firewall"], {})
 
 

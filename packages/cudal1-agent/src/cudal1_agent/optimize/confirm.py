@@ -28,7 +28,7 @@ _START_S = 120.0
 
 
 class Confirmation:
-    """Tries programs until one is confirmed."""
+    """Tries the most promising programs."""
 
     def __init__(
         self,
@@ -47,35 +47,44 @@ class Confirmation:
         """Whether the time was over before all were tried."""
 
     def winner(self) -> tuple[Winner, Path] | None:
-        """Return the first program that is confirmed, with its staged drop-in; None if none is."""
+        """Return the fastest program that is confirmed, with its staged drop-in; None if none is.
+
+        Programs are tried in the order of the search while there is time, except those that the search saw below what
+        is confirmed already.
+        """
         tried = self._search.ranked()[:MOST]
         self._search.close()  # a new judge draws new inputs
+        best: tuple[Winner, Path] | None = None
         for candidate, chosen in tried:
+            assert chosen.speedup is not None
+            if best is not None and chosen.speedup.high < best[0].confirmed.point:
+                continue
             try:
                 found = self._tried(candidate, chosen)
             except OverError:
-                self.out_of_time = True
-                return None
+                self.out_of_time = best is None
+                break
             except OptimizeError as error:
                 found = str(error)
-            if not isinstance(found, str):
-                return found
-            self.refuted[candidate.origin] = found
-            self._say(f"{candidate.origin} is not confirmed: {found}")
-        return None
+            if isinstance(found, str):
+                self.refuted[candidate.origin] = found
+                self._say(f"{candidate.origin} is not confirmed: {found}")
+            elif best is None or found[0].confirmed.low > best[0].confirmed.low:
+                best = found
+        return best
 
     def _tried(self, candidate: Candidate, chosen: Evaluation) -> tuple[Winner, Path] | str:
         again = self._search.evaluate(candidate.source, "report", self._budget.left_s)
         if not again.correct or again.speedup is None:
             return f"{again.status.value}: {again.message}"
-        if low(again) <= 1.0:
-            return f"{interval_text(again.speedup)} on new inputs, and the end that counts is {low(again):.2f}"
+        end = again.speedup.low if candidate.own else low(again)
+        if end <= 1.0:
+            return f"{interval_text(again.speedup)} on new inputs, and the end that counts is {end:.2f}"
         self._say(f"{candidate.origin}: confirmed {interval_text(again.speedup)} on new inputs; now in your module")
         tolerances = tolerances_of(again, len(self._examined.outputs))
         staged = self._folder.stage(candidate.source, self._examined, tolerances)
-        looks = self._child("describe", staged)
+        looks = self._child("test", staged)
         with_outputs(staged, looks["strides"], clones=looks["reused"])
-        tests = self._child("test", staged)["tests"]
         inside = self._in_module(staged)
         if inside.speedup.low <= 1.0:
             return f"in your module it is {interval_text(inside.speedup)}"
@@ -86,11 +95,11 @@ class Confirmation:
             source_sha256=again.source_sha256,
             chosen=chosen.speedup,
             confirmed=again.speedup,
-            rewarded_low=low(again),
+            end=end,
             strongest=strongest,
             against_strongest=ratio,
             in_module=inside,
-            tests=tuple(tests),
+            tests=tuple(looks["tests"]),
         )
         return winner, staged
 

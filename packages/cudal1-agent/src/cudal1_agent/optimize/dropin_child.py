@@ -1,6 +1,6 @@
 """The process that tests a drop-in and times it: `python -m cudal1_agent.optimize.dropin_child FOLDER test`.
 
-`describe` in place of `test` says what its outputs look like, `time SECONDS` measures it.
+`test` says what its outputs look like, too; `time SECONDS` in its place measures it.
 
 It is an ordinary process with all threads of torch, as the user's will be. Original and drop-in hold the same weights
 and are called in turns, in random order, on inputs drawn for each pair.
@@ -71,7 +71,7 @@ def _pairs(tests: ModuleType, device: str, seconds: float) -> list[tuple[float, 
 
 def _described(tests: ModuleType) -> dict[str, Any]:
     """Strides of the kernel's outputs, and whether its next call writes into them."""
-    _, second = tests._made()
+    _, second = tests._shared()
     before = tests._outputs(second, tests._inputs(1))
     after = tests._outputs(second, tests._inputs(2))
     places = {one.untyped_storage().data_ptr() for one in before}
@@ -84,12 +84,14 @@ def _described(tests: ModuleType) -> dict[str, Any]:
 def _found(folder: Path, what: str, seconds: float) -> dict[str, Any]:
     sys.path.insert(0, str(folder.parent))
     tests = importlib.import_module(f"{folder.name}.test_dropin")
-    if what == "describe":
-        return _described(tests)
+    spec = importlib.import_module(f"{folder.name}.guard").SPEC
     if what == "test":
-        return {"tests": tests_of(tests)}
-    device = importlib.import_module(f"{folder.name}.guard").SPEC["device"]
-    return {"pairs": _pairs(tests, device, seconds), "threads": torch.get_num_threads()}
+        looks = _described(tests)
+        spec["clones"] = looks["reused"]
+        for form, stride in zip(spec["outputs"], looks["strides"], strict=True):
+            form["stride"] = stride
+        return looks | {"tests": tests_of(tests)}
+    return {"pairs": _pairs(tests, spec["device"], seconds), "threads": torch.get_num_threads()}
 
 
 def main() -> None:

@@ -111,7 +111,7 @@ class OutFolder:
 
     def stage(self, source: str, examined: Examined, tolerances: Sequence[float]) -> Path:
         """Write a drop-in aside; return its folder."""
-        staged = self.search / "staged" / self.path.resolve().name
+        staged = self.search / "staged" / digest(source)[:8] / self.path.resolve().name
         shutil.rmtree(staged, ignore_errors=True)
         staged.mkdir(parents=True)
         target = self._target

@@ -64,8 +64,9 @@ class Winner(BaseModel):
     """As the search saw it."""
     confirmed: Speedup
     """On inputs that no program was chosen on, at `report` precision."""
-    rewarded_low: float = Field(gt=0)
-    """Lower end of `confirmed` with what a program could hide of the judge's overhead added to its time."""
+    end: float = Field(gt=1)
+    """Lower end of `confirmed`; of a program that a policy wrote, with what it could hide of the judge's overhead added
+    to its time."""
     strongest: str
     """The strongest baseline."""
     against_strongest: Speedup | None
@@ -112,7 +113,7 @@ class OptimizeRecord(BaseModel):
     reference: Latency | None
     """Latency of the module as it is, in the judge."""
     at_most: float | None
-    """Largest speedup that is expected: latency of the module over the larger of its bounds."""
+    """Largest speedup that is expected: lower quartile of the module's latency over the larger of its bounds."""
     baselines: tuple[Judged, ...]
     """Other ways to run the module."""
     candidates: tuple[Judged, ...]
@@ -194,7 +195,7 @@ def _winner_rows(winner: Winner) -> list[tuple[str, str]]:
     inside = winner.in_module
     rows = [
         ("winner", f"{winner.origin}, chosen at {interval_text(winner.chosen)}"),
-        ("confirmed", f"{interval_text(winner.confirmed)} on new inputs; rewarded end {winner.rewarded_low:.2f}"),
+        ("confirmed", f"{interval_text(winner.confirmed)} on new inputs; the end that counts is {winner.end:.2f}"),
     ]
     if winner.against_strongest is not None:
         rows.append((f"against {winner.strongest}", interval_text(winner.against_strongest)))

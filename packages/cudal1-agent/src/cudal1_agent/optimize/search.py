@@ -8,7 +8,7 @@ from typing import Protocol
 from cudal1_data import Task
 from cudal1_data.hashes import digest
 from cudal1_env import Archive, Evaluation
-from cudal1_env.records import PROTOCOL_VERSION, Precision
+from cudal1_env.records import PROTOCOL_VERSION, Precision, Speedup
 
 from cudal1_agent.errors import PolicyError
 from cudal1_agent.optimize.budget import Budget
@@ -73,10 +73,10 @@ class Search:
         )
 
     @property
-    def best(self) -> tuple[Candidate, Evaluation] | None:
-        """The correct program whose interval begins highest."""
-        ranked = self.ranked()
-        return ranked[0] if ranked else None
+    def best(self) -> Speedup | None:
+        """Speedup of the most promising program with an estimate above 1."""
+        speedups = (found.speedup for _, found in self.ranked() if found.speedup is not None)
+        return next((one for one in speedups if one.point > 1.0), None)
 
     def ranked(self) -> list[tuple[Candidate, Evaluation]]:
         """Correct programs whose interval reaches above 1, the most promising first."""
@@ -178,7 +178,7 @@ class Search:
     def _tell(self, candidate: Candidate, found: Evaluation) -> None:
         speed = interval_text(found.speedup) if found.speedup is not None and found.correct else found.status.value
         best = self.best
-        told = f"; best so far {interval_text(best[1].speedup)}" if best and best[1].speedup else "; none is faster yet"
+        told = f"; best so far {interval_text(best)}" if best is not None else "; none is faster yet"
         left = max(0.0, self._budget.search_s)
         count = f"{self.programs} of {self._budget.candidates} candidates"
         self._say(f"{count}, {left:.0f} s left: {candidate.origin}: {speed}{told}")

@@ -46,6 +46,8 @@ class Candidate:
     """Its text."""
     origin: str
     """Where it came from: `baseline compile`, `template operators`, `starter/rms_norm: fused`, `answer 3`."""
+    own: bool = True
+    """Whether this project wrote it. What a policy wrote may use the judge's own time, so less of its speed counts."""
 
 
 class PromptMaker(Protocol):
@@ -166,7 +168,7 @@ class Answers:
             if source is None:
                 self.without_program += 1
             else:
-                found.append(Candidate(source, f"answer {self.asked}"))
+                found.append(Candidate(source, f"answer {self.asked}", own=False))
         return found
 
     def close(self) -> None:
