@@ -51,10 +51,10 @@ def played(path: Path, folder: Path) -> str:
 
 
 def test_the_readme_shows_the_first_reward(tmp_path: Path) -> None:
-    reward = float(played(ROOT / "README.md", tmp_path / "folder").split()[-1])
-    if reward <= 1.0:  # On a busy machine the interval may be so wide that it contains 1: then once more.
-        reward = float(documents.play_script(ROOT / "README.md", tmp_path).split()[-1])
-    assert reward > 1.0
+    rewards = [float(played(ROOT / "README.md", tmp_path / "folder").split()[-1])]
+    while rewards[-1] <= 1.0 and len(rewards) < 4:  # On a busy machine the interval may be so wide that it contains 1.
+        rewards.append(float(documents.play_script(ROOT / "README.md", tmp_path).split()[-1]))
+    assert rewards[-1] > 1.0, rewards
 
 
 def test_the_first_page_shows_what_the_readme_shows() -> None:
