@@ -59,9 +59,13 @@ def help_of(main: Callable[[], object], *words: str) -> str:
 def subcommands(usage: str) -> list[str]:
     """Return the subcommands that the help of a command names.
 
-    >>> subcommands("usage: tool [-h] {list,show} ...")
+    >>> subcommands("usage: tool [-h] {list,show} ... subcommands ...")
     ['list', 'show']
+    >>> subcommands("usage: tool [-h] {small,large} ... positional arguments ...")
+    []
     """
+    if " subcommands " not in usage:
+        return []
     found = re.search(r"^usage: [^{]*?\[-h\] (?:\[[^]]*\] )*\{([\w,-]+)\}", usage)
     return found[1].split(",") if found else []
 

@@ -72,10 +72,10 @@ def commands(paths: Iterable[Path], *infos: str) -> list[str]:
 
 
 def split(command: str) -> list[str]:
-    """Return the words of `uv run COMMAND ...` from COMMAND on."""
+    """Return the words of `uv run [--extra NAME] COMMAND ...` from COMMAND on."""
     words = shlex.split(command, comments=True)
     assert words[:2] == ["uv", "run"], f"a command of a page starts with `uv run`, not {command!r}"
-    return words[2:]
+    return words[4:] if words[2] == "--extra" else words[2:]
 
 
 def run(words: list[str], folder: Path = ROOT) -> str:
@@ -115,15 +115,21 @@ def play(path: Path, folder: Path) -> str:
         if title := TITLE.fullmatch(block.info):
             (folder / title[1]).parent.mkdir(parents=True, exist_ok=True)
             (folder / title[1]).write_text(block.text)
-    printed = ""
-    if code := script(path):
-        (folder / "page.py").write_text(code)
-        printed = run(["python", "page.py"], folder)
-        if shown := "".join(block.text for block in found if block.info == "text"):
-            assert masked(printed) == masked(shown), f"{path.name} shows\n{shown}\nand its script printed\n{printed}"
+    printed = play_script(path, folder)
     for block in found:
         if block.info == "console run":
             play_commands(block, folder)
+    return printed
+
+
+def play_script(path: Path, folder: Path) -> str:
+    """Run a page's script; return what it printed, which is what the page shows."""
+    if not (code := script(path)):
+        return ""
+    (folder / "page.py").write_text(code)
+    printed = run(["python", "page.py"], folder)
+    if shown := "".join(block.text for block in blocks(path) if block.info == "text"):
+        assert masked(printed) == masked(shown), f"{path.name} shows\n{shown}\nand its script printed\n{printed}"
     return printed
 
 

@@ -234,8 +234,9 @@ def test_each_outcome_is_measured_once_and_bad_ones_complete_a_part(
     assert [line["kind"] for line in lines_of(tmp_path / "rest")] == ["summary"]
 
 
-def test_each_part_of_the_plan_has_a_unique_name_and_an_existing_program(repository: Path) -> None:
-    jobs = list(lanes.parts((repository / "benchmarks/cuda.plan").read_text(), Path("OUT")))
+@pytest.mark.parametrize("plan", ["cuda.plan", "training.plan"])
+def test_each_part_of_a_plan_has_a_unique_name_and_an_existing_program(repository: Path, plan: str) -> None:
+    jobs = list(lanes.parts((repository / "benchmarks" / plan).read_text(), Path("OUT")))
     assert len({name for name, _ in jobs}) == len(jobs)
     for _, command in jobs:
         text = " ".join(command)
@@ -248,10 +249,9 @@ def test_each_part_of_the_plan_has_a_unique_name_and_an_existing_program(reposit
 
 
 @pytest.mark.slow
-def test_the_plan_names_options_that_exist(repository: Path) -> None:
-    lines = [
-        line for line in (repository / "benchmarks/cuda.plan").read_text().splitlines() if line[:1] not in ("#", "")
-    ]
+def test_the_plans_name_options_that_exist(repository: Path) -> None:
+    plans = [repository / "benchmarks" / name for name in ("cuda.plan", "training.plan")]
+    lines = [line for plan in plans for line in plan.read_text().splitlines() if line[:1] not in ("#", "")]
     asked: dict[str, set[str]] = {}
     for line in lines:
         for head, rest in re.findall(r"(cudal1-\w+ (?:corpus )?\w+|python benchmarks/\w+\.py)([^&;]*)", line):

@@ -51,13 +51,15 @@ def played(path: Path, folder: Path) -> str:
 
 
 def test_the_readme_shows_the_first_reward(tmp_path: Path) -> None:
-    # On a busy machine the interval may be so wide that it contains 1: then once more.
-    rewards: list[str] = []
-    for attempt in ("first", "second"):
-        rewards.append(played(ROOT / "README.md", tmp_path / attempt).split()[-1])
-        if float(rewards[-1]) > 1.0:
-            return
-    pytest.fail(f"a program several times as fast was paid {rewards}")
+    rewards = [float(played(ROOT / "README.md", tmp_path / "folder").split()[-1])]
+    while rewards[-1] <= 1.0 and len(rewards) < 4:  # On a busy machine the interval may be so wide that it contains 1.
+        rewards.append(float(documents.play_script(ROOT / "README.md", tmp_path).split()[-1]))
+    assert rewards[-1] > 1.0, rewards
+
+
+def test_the_first_page_shows_what_the_readme_shows() -> None:
+    block, *_ = (one for one in documents.blocks(ROOT / "docs" / "start.md") if one.info == "console")
+    assert block.text in [one.text for one in documents.blocks(ROOT / "README.md") if one.info == "console run"]
 
 
 @pytest.mark.parametrize("path", [path for path in FAST if path != ROOT / "README.md"], ids=documents.name)

@@ -1,10 +1,15 @@
 """Runs trainings in forked children and kills some of them; run by test_resume.py as a process of its own.
 
 Everything heavy is imported once, here; each child inherits it. Usage: python killed_runs.py FOLDER SEED
+
+A policy that learnt for a few steps writes no program, so stages 2 and 3 would have nothing to learn from. What it
+sampled is turned into a whole answer with a program of its own, which the text alone decides; tokens and gradients
+are the policy's.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -12,21 +17,28 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
+from cudal1_agent.data.prompts import build_answer
+from cudal1_agent.evaluation import champions, evaluate
+from cudal1_agent.policies import Policy
 from cudal1_agent.reporting import page
+from cudal1_agent.run.checkpoints import Checkpoint
+from cudal1_agent.run.session import Session
 from cudal1_agent.settings import Settings, merged
-from cudal1_agent.stages import contrast, self_train, sft
+from cudal1_agent.stages import contrast, scoring, self_train, sft
 from cudal1_agent.train import train
 from datasets import Dataset
-from doubles.training import HashEvaluator, suite
+from doubles.training import PROGRAM, HashEvaluator, suite
 from trl.trainer.sft_trainer import SFTTrainer
 
-IMPORTED = (contrast, self_train, sft, Dataset, SFTTrainer, page)
+IMPORTED = (contrast, self_train, sft, champions, evaluate, Dataset, SFTTrainer, page)
 
 STAGES = ("sft", "self_train", "contrast")
 """In which stages the kills fall, each at a line of the metrics drawn at random."""
@@ -57,6 +69,42 @@ SETTINGS = Settings.model_validate(
         },
     )
 )
+
+
+def completed(text: str) -> str:
+    """Return a whole answer whose program the text decides."""
+    number = int(hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8], 16)
+    return build_answer(
+        "There is nothing to compare.", "Use plain PyTorch.", PROGRAM.format(expression=f"x + {number}")
+    )
+
+
+class Completing:
+    """A policy whose texts become whole answers."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def sample(self, prompts: Sequence[str], n: int, **how: Any) -> list[list[str]]:
+        return [[completed(text) for text in given] for given in self._policy.sample(prompts, n, **how)]
+
+    def close(self) -> None:
+        self._policy.close()
+
+
+def collect(session: Session, checkpoint: Checkpoint | None, **how: Any) -> None:
+    """Stage 2's sampling with a policy that completes its texts."""
+    make = session.policy
+    vars(session)["policy"] = lambda model, tick: Completing(make(model, tick))
+    try:
+        sampled(session, checkpoint, **how)
+    finally:
+        del vars(session)["policy"]
+
+
+sampled, written = self_train.collect, scoring.text_of
+self_train.collect = collect
+scoring.text_of = lambda completion: completed(written(completion))
 
 
 def child(run_dir: Path, *, resume: bool) -> int:

@@ -8,18 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from cudal1_agent import train as training
+from cudal1_agent.data import stream
 from cudal1_agent.data.tasks import choose_tasks
-from cudal1_agent.errors import AgentError, ConfigError, RunError, TimeIsUpError
+from cudal1_agent.errors import AgentError, ConfigError, CorpusError, PolicyError, RunError, TimeIsUpError
 from cudal1_agent.policies.embedded import MARK, make_embedded
 from cudal1_agent.policies.prompting import prompt_builder
 from cudal1_agent.policies.transformers import LARGE, parameters_of
 from cudal1_agent.preflight import Shape, check_model, check_room, check_settings, embedded_shape, estimate, shape_of
 from cudal1_agent.run.deadline import Deadline, seconds_of
+from cudal1_agent.run.files import write_aside
+from cudal1_agent.run.folder import Mark, RunFolder
+from cudal1_agent.run.fork import fork
 from cudal1_agent.run.metrics import Metrics
 from cudal1_agent.settings import SHAPES, Settings, with_flags
 from cudal1_agent.train import check_time, train
-from doubles.training import SMALL_MODEL, HashEvaluator, suite
+from doubles.training import SMALL_MODEL, HashEvaluator, evaluation, suite
 
 CPU = with_flags(Settings(), {"device": "cpu"})
 
@@ -110,6 +115,56 @@ def test_no_room_on_the_disk_is_said_before_anything_is_written(tmp_path: Path) 
     with pytest.raises(ConfigError, match="on the disk.*free some"):
         check_room(huge, tmp_path / "a" / "b", use_cpu=True)
     check_room(estimate(embedded_shape(SMALL_MODEL), CPU, use_cpu=True), tmp_path / "a", use_cpu=True)
+
+
+def test_no_room_on_the_gpu_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = estimate(embedded_shape(SMALL_MODEL), CPU, use_cpu=False)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (needed.memory_bytes, 0))
+    check_room(needed, tmp_path, use_cpu=False)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (needed.memory_bytes - 1, 0))
+    with pytest.raises(ConfigError, match=r"GPU has .* free; train adapters .* per_device_train_batch_size"):
+        check_room(needed, tmp_path, use_cpu=False)
+
+
+def test_a_model_without_tokenizer_and_a_folder_without_model_are_refused(tmp_path: Path) -> None:
+    bare = brought(tmp_path / "bare", None)
+    for file in bare.glob("*token*"):
+        file.unlink()
+    tasks = choose_tasks(suite(), "cpu", CPU.evaluation)
+    with pytest.raises(PolicyError, match="cannot load a tokenizer from .*name a folder"):
+        check_model(bare, CPU, tasks, lambda *_: "")  # type: ignore[arg-type]
+    with pytest.raises(PolicyError, match="cannot load a causal language model"):
+        shape_of(tmp_path / "nothing")
+
+
+def test_an_embedded_model_whose_context_is_too_short_is_refused_before_stage_1(tmp_path: Path) -> None:
+    settings = with_flags(CPU, {"embedded": {**SMALL_MODEL.model_dump(), "context": 256}})
+    with pytest.raises(ConfigError, match=r"longer than the model's context of 256; shorten answers"):
+        train(settings, tmp_path / "run", evaluator=HashEvaluator(), suite=suite())
+    assert not (tmp_path / "run" / "stages").exists()
+
+
+def test_a_stream_that_yields_nothing_is_refused_before_stage_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "EMPTY", 4)
+    settings = with_flags(CPU, {"sft": {"stream": "generated:softmax?seed=0&held_out=softmax"}})
+    with pytest.raises(CorpusError, match="the stream yields nothing: 4 tasks in a row"):
+        train(settings, tmp_path / "run", evaluator=HashEvaluator(), suite=suite())
+    assert not (tmp_path / "run" / "stages").exists()
+
+
+def test_a_run_of_another_protocol_is_neither_resumed_nor_forked(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with RunFolder.begin(path, CPU) as folder:
+        old = evaluation(suite()[0], "x", 2.0)
+        folder.archive.add(old.model_copy(update={"protocol": "1"}))
+    with pytest.raises(RunError, match=r"judged by protocol 1 .*begin a new run with another --run-dir"):
+        RunFolder.resume(path)
+    write_aside(path / "marks" / "sft.table.json", Mark(metrics_bytes=0, archive_position=1).model_dump_json())
+    with pytest.raises(RunError, match="judged by protocol 1"):
+        fork(path, "sft", tmp_path / "new", CPU, ["sft.table"])
+    assert not (tmp_path / "new").exists()
 
 
 # --- time

@@ -6,6 +6,8 @@ import base64
 import doctest
 import hashlib
 import re
+import shutil
+import tempfile
 import unicodedata
 from collections import Counter
 from html.parser import HTMLParser
@@ -22,17 +24,19 @@ from cudal1_agent.evaluation.tables import change_text
 from cudal1_agent.reporting.page import report, summary_text
 from cudal1_agent.reporting.programs import Printer, compare, shown_lines
 from cudal1_agent.reporting.text import visible
+from cudal1_agent.reporting.watch import Follower, frame
 from cudal1_agent.run.folder import RunFolder
 from cudal1_agent.settings import Settings
 from cudal1_env import Archive
 from cudal1_env.records import Status
 from cudal1_env.stats import aligned, cells, paired_change, summarize_speedups
 from doubles.training import evaluation, suite
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from report import HOSTILE
 
 TASK = suite()[0]
+FILES = ("config.json", "metrics.jsonl", "archive.sqlite")
 FUSED = (
     "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return torch.addcmul(x, x, x)\n"
 )
@@ -255,12 +259,13 @@ def test_a_cut_metrics_line_and_records_of_other_form_are_left_out_and_named(run
         b'{"event": "ste\n',
         b'{"event": "table", "stage": 3}\n',
         b"[1]\n",
-        b'{"event": "seconds", "wall_s": NaN}\n',
+        b'{"event": "seconds", "phase": "sft", "wall_s": NaN}\n',
+        b'{"event": "step", "stage": "sft", "step": 9, "loss": -9e999}\n',
     ]
     whole = b"".join([*lines[:4], *broken, *lines[4:], b'{"event": "answer", "sta'])
     path.write_bytes(whole)
     shown = Page(report(run_dir).read_text()).shown
-    assert "4 lines hold no complete record and are left out (lines 5, 6, 7, 8)" in shown
+    assert f"5 of {len(lines) + 5} lines hold no complete record and are left out (5, 6, 7, 8, 9)" in shown
     assert "the last line of metrics.jsonl was cut off" in shown
     assert "2 tasks solved in both" in shown
     assert path.read_bytes() == whole
@@ -294,6 +299,32 @@ def test_settings_of_another_version_are_shown_as_they_are(run_dir: Path) -> Non
     shown = Page(report(run_dir).read_text()).shown
     assert "config.json cannot be read by this version" in shown
     assert "<b>red</b>" in shown
+
+
+SPOTS = st.tuples(st.sampled_from(FILES), st.integers(0, 2**20))
+DAMAGE = st.lists(st.tuples(SPOTS, st.binary(min_size=1, max_size=40)), max_size=6)
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(DAMAGE, st.none() | SPOTS)
+def test_any_damage_leaves_a_page_and_a_view_or_is_refused_in_words(
+    run_dir: Path, damage: list[tuple[tuple[str, int], bytes]], cut: tuple[str, int] | None
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        shutil.copytree(run_dir, run)
+        for (name, at), what in damage:
+            whole = (run / name).read_bytes()
+            at %= len(whole)
+            (run / name).write_bytes(whole[:at] + what + whole[at + len(what) :])
+        if cut is not None:
+            whole = (run / cut[0]).read_bytes()
+            (run / cut[0]).write_bytes(whole[: cut[1] % len(whole)])
+        assert Page(report(run).read_text()).tags.keys() <= HARMLESS
+        assert summary_text(run)
+        view = Follower(run)
+        view.update()
+        assert frame(view, 100)
 
 
 # --- several runs ---

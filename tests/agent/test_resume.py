@@ -30,9 +30,6 @@ def weights(run_dir: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-@pytest.mark.xfail(
-    reason="stage 2 of the small run keeps no example since its answers are deduplicated, so it trains nothing",
-)
 def test_a_run_killed_in_any_stage_and_resumed_equals_the_undisturbed_run(tmp_path: Path) -> None:
     script = Path(__file__).with_name("killed_runs.py")
     done = subprocess.run([sys.executable, script, tmp_path, "1"], capture_output=True, text=True, timeout=270)

@@ -20,7 +20,7 @@ from env.services import serving
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.toml")), ids=lambda path: path.stem)
 def test_every_config_file_parses(path: Path) -> None:
     settings = load_settings(path)
     assert settings.stages
@@ -39,6 +39,17 @@ def test_the_quickstart_file_spells_out_the_defaults() -> None:
 
 def test_the_pretrained_file_spells_out_what_a_model_changes() -> None:
     assert read_config(CONFIGS / "pretrained.toml") == PRETRAINED
+
+
+def test_a_later_config_file_goes_over_an_earlier_one(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    first.write_text("seed = 7\n[sft.trl]\nmax_steps = 3\nsave_steps = 20\n")
+    second.write_text("[sft.trl]\nmax_steps = 5\n")
+    settings = load_settings([first, second], {"seed": 8})
+    assert (settings.seed, settings.sft.trl["max_steps"], settings.sft.trl["save_steps"]) == (8, 5, 20)
+    second.write_text("[sft]\nmax_step = 5\n")
+    with pytest.raises(ConfigError, match=r"first.toml: .*second.toml: invalid settings: sft.max_step"):
+        load_settings([first, second])
 
 
 def test_a_config_file_changes_only_the_settings_it_names(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from cudal1_agent.stages.streaming import BATCHES, Batches, StreamState, encoder
 from cudal1_data import Task, UnknownSuiteError
 from cudal1_data.corpus.build import render
 from cudal1_data.generator.make import make_task
+from cudal1_data.generator.request import parse_request
 from cudal1_env import extract_source
 from doubles.training import SMALL_MODEL, session
 
@@ -90,6 +91,19 @@ def test_test_data_and_held_out_programs_are_never_streamed() -> None:
     held = next(task for task in tasks if task.id in whole)
     without = {pair.task for _, choices in first(made(held_out=(held,)), 30) for pair in choices}
     assert held.id not in without
+
+
+def taught(stream: Stream) -> set[str]:
+    return {program.task.id for number in range(40) for program in stream.programs(number)}
+
+
+def test_a_stream_obeys_the_split_of_its_text() -> None:
+    text = "softmax+elementwise?n=40&seed=3&split_by=operators"
+    training = {task.id for task in parse_request(text).tasks() if task.split == "train"}
+    assert taught(made(f"generated:{text}", per_task=1)) <= training
+    assert not taught(made(per_task=1)) <= training, "otherwise the split makes no difference here"
+    without = taught(made("generated:softmax+elementwise?seed=3&held_out=softmax", per_task=1))
+    assert {name.partition("-")[0] for name in without} == {"generated/elementwise"}
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ def test_forms_carry_the_notes(checkout: Path, release_file: Path) -> None:
 
 
 @pytest.mark.shared
+@pytest.mark.slow
 def test_the_published_references_are_those_of_the_notes(shared_data: Path) -> None:
     suite = load_suite(shared_data / "cuda-l1" / "h100.jsonl")
     assert all(task.memory is not None for task in suite)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from cudal1_env.archive import Archive, ArchiveReader
-from cudal1_env.errors import EnvError, MachineError, RecordError
+from cudal1_env.errors import MachineError, RecordError
 from cudal1_env.records import OutputError, Status
 from cudal1_env.records.values import PROTOCOL_VERSION
 from doubles.evaluator import evaluation, program
@@ -370,6 +370,6 @@ def test_a_reader_names_a_damaged_record_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_reader_makes_no_file(tmp_path: Path) -> None:
-    with pytest.raises(EnvError, match="cannot read the archive"):
+    with pytest.raises(RecordError, match="cannot read the archive"):
         ArchiveReader(tmp_path / "none.sqlite")
     assert list(tmp_path.iterdir()) == []

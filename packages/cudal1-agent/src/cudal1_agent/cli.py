@@ -45,8 +45,8 @@ class Train:
     """Some of sft,self_train,contrast (default: all)."""
     corpus: Path | None = None
     """Corpus of verified programs that stage 1 learns from instead of the suite's variants (`cudal1-data corpus`)."""
-    config: Path | None = None
-    """TOML file with any of the settings; configs/quickstart.toml has all of them."""
+    config: tuple[Path, ...] = ()
+    """TOML files with any of the settings, a later one over an earlier one; configs/quickstart.toml has all of them."""
     run_dir: Path | None = None
     """Directory of the run (default: a new one in runs/; with --resume, the newest there)."""
     resume: bool = False
@@ -84,15 +84,15 @@ class Train:
             "seed": self.seed,
             "contrast": None if self.arm is None else {"arm": self.arm},
         }
-        asked = any(value is not None for value in (*flags.values(), self.config))
+        asked = bool(self.config) or any(value is not None for value in flags.values())
         origin = None
         if self.from_ is not None:
             from cudal1_agent.run.fork import forked_settings, split_origin
-            from cudal1_agent.settings import merged, read_config
+            from cudal1_agent.settings import merged, read_configs
 
             origin = split_origin(self.from_)
             given = {name: value for name, value in flags.items() if value is not None}
-            over = merged(read_config(self.config) if self.config is not None else {}, given)
+            over = merged(read_configs(self.config), given)
             settings = forked_settings(origin[0], over)
         else:
             settings = load_settings(self.config, flags) if asked or not self.resume else None
@@ -123,7 +123,9 @@ class Evaluate:
     """
 
     target: tyro.conf.Positional[str]
-    """Run directory (its last finished stage), folder of a model, or hub name."""
+    """Run directory (its last finished stage), RUN@STAGE, folder of a model, or hub name."""
+    config: tuple[Path, ...] = ()
+    """TOML files with settings of the evaluation, a later one over an earlier one (default: the run's settings)."""
     suite: str | None = None
     """Suite of tasks (default: the run's, or starter)."""
     device: Literal["auto", "cpu", "cuda"] | None = None
@@ -148,7 +150,7 @@ class Evaluate:
             "judge_url": self.judge_url,
             "evaluation": {name: value for name, value in evaluation.items() if value is not None},
         }
-        found = evaluate_model(self.target, settings_for(self.target, flags))
+        found = evaluate_model(self.target, settings_for(self.target, flags, self.config))
         print(json.dumps(found.record(self.target)) if self.json else found.text(Path(self.target).name))
         return 0
 

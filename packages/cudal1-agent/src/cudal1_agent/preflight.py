@@ -118,7 +118,9 @@ def check_model(model: str | Path, settings: Settings, tasks: TaskSets, prompts:
             "its instruction-tuned version, or put a chat_template.jinja into its folder"
         )
     context = shape_of(model).context
-    longest = max(settings.evaluation.max_new_tokens, int(settings.contrast.trl.get("max_completion_length", 512)))
+    longest = settings.evaluation.max_new_tokens
+    if "contrast" in settings.stages:
+        longest = max(longest, int(settings.contrast.trl.get("max_completion_length", 512)))
     asked = [*tasks.train, *(task for group in tasks.groups.values() for task in group)]
     sizes = {task.id: tokens_of(tokenizer, prompts(task), "", settings.policy.chat) for task in asked}
     task = max(sizes, key=lambda name: sizes[name])
@@ -126,7 +128,8 @@ def check_model(model: str | Path, settings: Settings, tasks: TaskSets, prompts:
         raise ConfigError(
             f"the prompt of {task} without exemplars has {sizes[task]} tokens, and with an answer of {longest} it is "
             f"longer than the model's context of {context}; shorten answers (evaluation.max_new_tokens, "
-            "contrast.trl.max_completion_length), take a model with a longer context, or leave the task out"
+            "contrast.trl.max_completion_length), take a longer context (embedded.context), or leave the "
+            "task out"
         )
 
 

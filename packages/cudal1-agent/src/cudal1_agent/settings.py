@@ -6,8 +6,9 @@ out, and a test holds the two equal. Tables named `trl` go to TRL's own configur
 
 from __future__ import annotations
 
+import functools
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
@@ -257,7 +258,7 @@ class EvaluationSettings(Frozen):
     """Longest answer."""
     champions: int = Field(default=3, ge=0)
     """How many of a run's fastest programs are confirmed at its end: measured again at `report` precision, on inputs
-    that chose nothing. The report shows no others as best."""
+    that chose nothing. The report shows these first, and says of others that they were not measured again."""
     train_tasks: int | None = Field(default=None, ge=0)
     """How many training tasks are evaluated, from the first on; None is all of them."""
     held_out_sizes: int | None = Field(default=16, ge=0)
@@ -383,21 +384,26 @@ PRETRAINED: Table = {
 """What differs from the defaults for a pretrained language model (`--model`); configs/pretrained.toml spells it out."""
 
 
-def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
-    """Return the settings of a run: defaults, over them a config file, over it the flags that were given.
+def load_settings(config: Path | Sequence[Path] | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
+    """Return the settings of a run: defaults, over them the config files in order, over these the flags.
 
-    A table in the file changes the names that it holds and leaves the others. Where a model is named, the
+    A table in a file changes the names that it holds and leaves the others. Where a model is named, the
     defaults are those for pretrained models.
 
+    Args:
+        config: A TOML file, or several.
+        flags: What the command line says; None changes nothing.
+
     Raises:
-        ConfigError: The file cannot be read, or a value is not one of those expected.
+        ConfigError: A file cannot be read, or a value is not one of those expected.
     """
-    given = read_config(config) if config is not None else {}
+    files = [config] if isinstance(config, Path) else list(config or ())
+    given = read_configs(files)
     given = merged(given, {name: value for name, value in (flags or {}).items() if value is not None})
     base = Settings().model_dump()
     if given.get("model") is not None:
         base = merged(base, PRETRAINED)
-    return _checked(merged(base, given), where=f"{config}: " if config is not None else "")
+    return _checked(merged(base, given), where="".join(f"{file}: " for file in files))
 
 
 def with_flags(settings: Settings, flags: Mapping[str, Any]) -> Settings:
@@ -416,6 +422,15 @@ def _checked(values: Table, *, where: str) -> Settings:
     except ValidationError as error:
         faults = "; ".join(_fault_text(values, fault["type"], fault["loc"], fault["msg"]) for fault in error.errors())
         raise ConfigError(f"{where}invalid settings: {faults} (configs/quickstart.toml lists them all)") from error
+
+
+def read_configs(paths: Sequence[Path]) -> Table:
+    """Return the contents of TOML files, a later one over an earlier one.
+
+    Raises:
+        ConfigError: One cannot be read.
+    """
+    return functools.reduce(merged, map(read_config, paths), {})
 
 
 def _fault_text(values: Table, kind: str, place: tuple[int | str, ...], message: str) -> str:

@@ -313,6 +313,8 @@ def make_model(session: Session, _: Checkpoint | None) -> None:
         device=session.device,
         programs=programs,
     )
+    model = session.folder.path / "model"
+    check_model(model, session.settings, session.tasks, session.prompts(model))
 
 
 def write_report(session: Session) -> None:

@@ -326,6 +326,10 @@ class Archive:
             raise _translate(error, what, self._name) from error
 
 
+_DAMAGED = (sqlite3.Error, UnicodeDecodeError)
+"""What a damaged file raises; SQLite's own message may hold bytes of it."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """What a list of verdicts shows of one evaluation."""
@@ -363,18 +367,19 @@ class ArchiveReader:
         """Open a file for reading.
 
         Raises:
-            RecordError: There is no such file, or it is no SQLite database.
+            RecordError: There is no such file, or it cannot be read.
         """
         self._name = str(path)
+        failed = ""
         for how in ("mode=ro", "mode=ro&immutable=1"):  # the second where not even a lock file can be made
             try:
                 self._db = sqlite3.connect(f"{path.resolve().as_uri()}?{how}", uri=True, timeout=BUSY_TIMEOUT_S)
                 self._db.text_factory = _text
                 self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
                 return
-            except sqlite3.Error as error:
-                failed = error
-        raise _translate(failed, "read", self._name) from failed
+            except _DAMAGED as error:
+                failed = str(error)
+        raise RecordError(f"cannot read the archive {self._name}: {failed}")
 
     def entries(self, *, after: int = 0) -> tuple[list[Entry], str | None]:
         """Return the evaluations behind a position, in order of arrival, and what could not be read of the file."""
@@ -391,7 +396,7 @@ class ArchiveReader:
             ):
                 texts = (str(text or "") for text in (created, protocol, message))
                 found.append(Entry(position, str(task), str(sha256), str(status), low, point, high, *texts))
-        except sqlite3.Error as error:
+        except _DAMAGED as error:
             return found, f"{self._name} can be read up to evaluation {len(found)} only: {error}"
         return found, None
 
@@ -401,7 +406,7 @@ class ArchiveReader:
             row = self._db.execute("SELECT record FROM evaluations WHERE position = ?", (position,)).fetchone()
             record = json.loads(row[0])
             return str(record["task_source"]), str(record["source"])
-        except (sqlite3.Error, ValueError, KeyError, TypeError):
+        except (*_DAMAGED, ValueError, KeyError, TypeError):
             return None
 
     def close(self) -> None:

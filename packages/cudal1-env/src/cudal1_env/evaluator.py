@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -56,3 +57,33 @@ class EachEvaluator(Protocol):
             MachineError: The machine broke; what `done` was told stands.
         """
         ...
+
+
+class ByEach(ABC):
+    """An `Evaluator` that is made of its `evaluate_each`."""
+
+    def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
+        """Judge one candidate; see `Evaluator`."""
+        return self.evaluate_many([(task, source)], precision=precision)[0]
+
+    def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
+        """Judge many candidates; see `Evaluator`."""
+        found: dict[int, Evaluation] = {}
+
+        def done(index: int, outcome: Evaluation | TaskError) -> None:
+            if isinstance(outcome, TaskError):
+                raise outcome
+            found[index] = outcome
+
+        self.evaluate_each(jobs, done, precision=precision)
+        return [found[index] for index in range(len(jobs))]
+
+    @abstractmethod
+    def evaluate_each(
+        self,
+        jobs: Sequence[tuple[Task, str]],
+        done: Callable[[int, Evaluation | TaskError], None],
+        *,
+        precision: Precision = "training",
+    ) -> None:
+        """Judge candidates and tell each outcome; see `EachEvaluator`."""

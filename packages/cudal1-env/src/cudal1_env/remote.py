@@ -21,6 +21,7 @@ from cudal1_data.hashes import digest
 from pydantic import ValidationError
 
 from cudal1_env.errors import MachineError, SettingsError, TaskError
+from cudal1_env.evaluator import ByEach
 from cudal1_env.records import PROTOCOL_VERSION, Device, Evaluation, Precision
 from cudal1_env.wire import MAX_JOBS, About, Order, Orders, Outcome, Outcomes, Refusal
 
@@ -34,7 +35,7 @@ _TRIES = 3
 _MAX_PAUSE_S = 30.0
 
 
-class RemoteEvaluator:
+class RemoteEvaluator(ByEach):
     """An `Evaluator` whose judges are behind a URL.
 
     Verdicts are waited for as long as the service says that they are on their way. Each program that is asked for again
@@ -92,22 +93,6 @@ class RemoteEvaluator:
     def device(self) -> Device:
         """Kind of device on which the service judges."""
         return self.about.device
-
-    def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
-        """Judge one candidate; see `Evaluator`."""
-        return self.evaluate_many([(task, source)], precision=precision)[0]
-
-    def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
-        """Judge many candidates; see `Evaluator`."""
-        found: dict[int, Evaluation] = {}
-
-        def done(index: int, outcome: Evaluation | TaskError) -> None:
-            if isinstance(outcome, TaskError):
-                raise outcome
-            found[index] = outcome
-
-        self.evaluate_each(jobs, done, precision=precision)
-        return [found[index] for index in range(len(jobs))]
 
     def evaluate_each(
         self,

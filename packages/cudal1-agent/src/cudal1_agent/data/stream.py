@@ -18,8 +18,7 @@ from itertools import islice
 import numpy as np
 from cudal1_data import Device, Task
 from cudal1_data.corpus.build import render
-from cudal1_data.generator.make import make_task
-from cudal1_data.generator.request import parse_request
+from cudal1_data.generator.request import Request, parse_request
 from cudal1_data.techniques import Backend
 from cudal1_env.exemplars import Exemplar
 from cudal1_env.known import BACKENDS
@@ -52,12 +51,8 @@ class Place(BaseModel):
 class Stream:
     """What decides the pairs of a stream."""
 
-    families: tuple[str, ...]
-    """Families of tasks, which alternate."""
-    seed: int
-    """Seed of tasks and draws."""
-    backward: bool
-    """Whether the tasks compute gradients."""
+    request: Request
+    """Families, which alternate, seed, and split: tasks of `validation` and `test` are never learnt."""
     device: Device
     """Where the programs are to run."""
     style: Style
@@ -73,6 +68,11 @@ class Stream:
     sizes: tuple[Task, ...] = field(default=(), repr=False)
     """Training tasks at sizes that are never learnt."""
 
+    @property
+    def seed(self) -> int:
+        """Seed of tasks and draws."""
+        return self.request.seed
+
     @cached_property
     def test(self) -> Decontamination:
         """What must not be learnt."""
@@ -80,8 +80,8 @@ class Stream:
 
     def programs(self, number: int) -> list[Program]:
         """Return the programs of a task, none where the task is no training data."""
-        family = self.families[number % len(self.families)]
-        task = make_task(family, self.seed, number // len(self.families), backward=self.backward)
+        families = self.request.drawn_families
+        task = self.request.task(families[number % len(families)], number // len(families))
         if task.split != "train" or task.overlaps is not None:
             return []
         task = task.on(self.device)
@@ -150,9 +150,7 @@ def make_stream(
         raise ConfigError(f"sft.stream takes generated tasks, such as 'generated?seed=0', got {text!r}")
     request = parse_request(families + mark + options)
     return Stream(
-        families=request.drawn_families,
-        seed=request.seed,
-        backward=request.backward,
+        request=request,
         device=device,
         style=style,
         contexts=tuple(contexts),
@@ -179,10 +177,10 @@ def streamed(stream: Stream, start: Place, *, workers: int) -> Generator[tuple[P
         for number, choices in rendered:
             empty = 0 if choices else empty + 1
             if empty == EMPTY:
+                families = ", ".join(stream.request.drawn_families)
                 raise CorpusError(
-                    f"the stream yields nothing: {EMPTY} tasks in a row (families {', '.join(stream.families)}, seed "
-                    f"{stream.seed}) have no program for {stream.device} that may be learnt; take other families, or "
-                    "hold out fewer tasks"
+                    f"the stream yields nothing: {EMPTY} tasks in a row (families {families}, seed {stream.seed}) "
+                    f"have no program for {stream.device} to be learnt; take other families, or hold out fewer tasks"
                 )
             for index, one in enumerate(choices):
                 if number > start.task or index >= start.pair:

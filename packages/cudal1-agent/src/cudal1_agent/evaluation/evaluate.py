@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,7 @@ from cudal1_agent.run.learnt import Learnt
 from cudal1_agent.run.metrics import Record, read_metrics
 from cudal1_agent.run.session import Session
 from cudal1_agent.run.verdicts import Verdicts
-from cudal1_agent.settings import Settings, StageName, load_settings, with_flags
+from cudal1_agent.settings import STAGES, Settings, StageName, load_settings, merged, read_configs, with_flags
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def evaluate_model(
     """Evaluate the last model of a run, or any model, on the suite that the settings name.
 
     Args:
-        target: Run directory, folder of a model, or hub name.
+        target: Run directory, RUN@STAGE for the model of one of its stages, folder of a model, or hub name.
         settings: Settings of the evaluation; see `settings_for`.
         evaluator: Judges answers; None starts this machine's judge.
         archive: Where evaluations are kept; None keeps none. Exemplars come from the archive of the run, where the
@@ -212,13 +212,14 @@ def evaluate_model(
     model: str | Path = target
     seen: dict[str, str] = {}
     marked = False
-    if (Path(target) / CONFIG).is_file():
-        model = last_model(Path(target))
-        trained = tasks_of(read_settings(Path(target)), device, notify=progress.line).train
-        training = (*trained, *corpus_tasks(Path(target)))
+    run, stage = run_of(target)
+    if run is not None:
+        model = last_model(run, stage)
+        trained = tasks_of(read_settings(run), device, notify=progress.line).train
+        training = (*trained, *corpus_tasks(run))
         same = near_duplicates(training, tasks.groups[HELD_OUT_TASKS], told=progress.line)
         seen = {one.test: name for name, one in same.items()}
-        marked = any(record.get("trained_on_test") for record in read_metrics(Path(target) / METRICS))
+        marked = any(record.get("trained_on_test") for record in read_metrics(run / METRICS))
     quiet_libraries()
     marked = marked or bool(seen)
     kept = Archive() if archive is None else archive
@@ -228,8 +229,7 @@ def evaluate_model(
         evaluator = judge = make_judge(settings)
     try:
         with progress.bar("answers") as tick, ExitStack() as opened:
-            run_archive = Path(target) / ARCHIVE
-            shown = opened.enter_context(Archive(run_archive)) if run_archive.is_file() else kept
+            shown = kept if run is None else opened.enter_context(Archive(run / ARCHIVE))
             policy = make_policy(model, settings.policy, use_cpu=stays_on_cpu(settings), progress=tick)
             groups = assess(
                 policy,
@@ -240,7 +240,8 @@ def evaluate_model(
                 seed=settings.seed,
                 progress=progress,
             )
-            return Evaluated(groups, seen, trained_on_test=marked, learnt=Learnt(Path(target)).skeletons)
+            learnt = Learnt(run).skeletons if run is not None else frozenset[str]()
+            return Evaluated(groups, seen, trained_on_test=marked, learnt=learnt)
     finally:
         if judge is not None:
             close_judge(judge, kept)
@@ -259,25 +260,40 @@ def corpus_tasks(run: Path) -> list[Task]:
     ]
 
 
-def settings_for(target: str, flags: Mapping[str, Any]) -> Settings:
-    """Return the settings by which a run or a model is evaluated: the run's, or the defaults, and flags over them.
+def run_of(target: str) -> tuple[Path | None, StageName | None]:
+    """Return the run directory that a target names, and the stage if it is RUN@STAGE; None where it is a model.
 
-    Raises:
-        ConfigError: A flag does not take its value.
+    >>> run_of("HuggingFaceTB/SmolLM2-135M-Instruct")
+    (None, None)
     """
-    if (Path(target) / CONFIG).is_file():
-        return with_flags(read_settings(Path(target)), flags)
-    return load_settings(None, {**flags, "model": None if is_embedded(target) else target})
+    path, _, name = target.rpartition("@")
+    for stage in STAGES:
+        if name == stage and (Path(path) / CONFIG).is_file():
+            return Path(path), stage
+    return (Path(target), None) if (Path(target) / CONFIG).is_file() else (None, None)
 
 
-def last_model(run: Path) -> Path:
-    """Return the model that the last finished stage of a run left.
+def settings_for(target: str, flags: Mapping[str, Any], config: Sequence[Path] = ()) -> Settings:
+    """Return the settings of an evaluation: the run's, or the defaults for a model; over them files, then flags.
 
     Raises:
-        RunError: No stage is finished.
+        ConfigError: A file cannot be read, or a value is not one of those expected.
+    """
+    run, _ = run_of(target)
+    if run is not None:
+        return with_flags(read_settings(run), merged(read_configs(config), flags))
+    return load_settings(config, {**flags, "model": None if is_embedded(target) else target})
+
+
+def last_model(run: Path, stage: StageName | None = None) -> Path:
+    """Return the model that the last finished stage of a run left, or one of its stages.
+
+    Raises:
+        RunError: No stage is finished, or that one is not.
     """
     settings = read_settings(run)
-    for stage in reversed(settings.stages):
-        if read_mark(run / "marks" / f"{stage}.table.json") is not None:
-            return stage_model(run, stage, settings)
-    raise RunError(f"no finished stage in the run {run}; resume it with: cudal1-agent train --run-dir {run} --resume")
+    for name in reversed(settings.stages):
+        if stage in (None, name) and read_mark(run / "marks" / f"{name}.table.json") is not None:
+            return stage_model(run, name, settings)
+    what = "no finished stage" if stage is None else f"the stage {stage} is not finished"
+    raise RunError(f"{what} in the run {run}; resume it with: cudal1-agent train --run-dir {run} --resume")

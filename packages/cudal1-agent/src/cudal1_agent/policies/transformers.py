@@ -149,7 +149,7 @@ def load_model(
             model, dtype=dtype, attn_implementation=attention_of(use_cpu=use_cpu)
         )
     except (OSError, ValueError) as error:
-        raise PolicyError(f"cannot load a causal language model from {model}: {error}") from error
+        raise PolicyError(f"cannot load a causal language model from {model}: {one_line(error)}") from error
     loaded.generation_config.eos_token_id = end_tokens(tokenizer, loaded.generation_config.eos_token_id)
     loaded.generation_config.pad_token_id = tokenizer.pad_token_id
     return loaded
@@ -173,8 +173,13 @@ def parameters_of(model: str | Path) -> int:
         with torch.device("meta"):
             empty: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))
     except (OSError, ValueError) as error:
-        raise PolicyError(f"cannot load a causal language model from {model}: {error}") from error
+        raise PolicyError(f"cannot load a causal language model from {model}: {one_line(error)}") from error
     return sum(parameter.numel() for parameter in empty.parameters())
+
+
+def one_line(error: Exception) -> str:
+    """Return what an exception says without its line breaks, as part of a sentence."""
+    return " ".join(str(error).split()).rstrip(".;")
 
 
 def end_tokens(tokenizer: PreTrainedTokenizerBase, declared: int | Sequence[int] | None = None) -> list[int]:
@@ -209,7 +214,7 @@ def load_tokenizer(model: str | Path) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
     except (OSError, ValueError) as error:
         raise PolicyError(
-            f"cannot load a tokenizer from {model}: {error}; name a folder in Hugging Face's format "
+            f"cannot load a tokenizer from {model}: {one_line(error)}; name a folder in Hugging Face's format "
             "or a model on its hub"
         ) from error
     if tokenizer.pad_token is None:

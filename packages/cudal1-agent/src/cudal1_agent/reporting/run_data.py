@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from cudal1_env.stats import PairedChange, SpeedupSummary
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cudal1_agent.errors import RunError
+from cudal1_agent.evaluation.success import Success
 from cudal1_agent.run.folder import ARCHIVE, CONFIG, METRICS, is_finished
 from cudal1_agent.run.machine import MACHINE, MachineNote
 from cudal1_agent.run.metrics import Record
@@ -65,9 +67,15 @@ class _Answer(_Shown):
     source_sha256: str = ""
 
 
-class _Table(_Shown, SpeedupSummary):
+class _Figures(_Shown, SpeedupSummary):
+    success: Success | None = None
+
+
+class _Table(_Figures):
     stage: str
     group: str
+    unlearnt: _Figures | None = None
+    families: dict[str, _Figures] | None = None
     overlaps: dict[str, str] | None = None
 
 
@@ -180,20 +188,32 @@ def parse_metrics(whole: bytes, notes: list[str]) -> tuple[list[Record], bool]:
             records.append(record)
     if broken:
         shown = ", ".join(map(str, broken[:5])) + (", ..." if len(broken) > 5 else "")
-        notes.append(f"{METRICS}: {len(broken)} lines hold no complete record and are left out (lines {shown})")
+        notes.append(
+            f"{METRICS}: {len(broken)} of {len(lines)} lines hold no complete record and are left out ({shown})"
+        )
     return records, bool(last)
 
 
 def record_of(line: bytes) -> Record | None:
     """Return the record in a line of metrics, None where it holds none that can be shown."""
     try:
-        record: Any = json.loads(line)
+        record: Any = json.loads(line, parse_float=_finite, parse_int=_finite_int, parse_constant=_finite)
         if not isinstance(record, dict) or not isinstance(record.get("event"), str):
             return None
         _FORMS.get(record["event"], _Shown).model_validate_json(line)
     except (ValueError, RecursionError):
         return None
     return record
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is no finite number")
+    return value
+
+
+def _finite_int(text: str) -> int:
+    return int(text) if len(text) < 20 else int(_finite(text))
 
 
 def _settings(path: Path, notes: list[str]) -> tuple[Settings | None, str]:

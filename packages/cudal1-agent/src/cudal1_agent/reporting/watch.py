@@ -142,7 +142,7 @@ def watch(run_dir: Path, console: Console, *, once: bool = False, interval_s: fl
         return
     with Live(frame(run, console.width), console=console, auto_refresh=False) as live:
         while not run.finished:
-            time.sleep(interval_s)
+            time.sleep(max(interval_s, 0.05))
             run.update()
             live.update(frame(run, console.width), refresh=True)
 
@@ -282,7 +282,7 @@ def _best(run: Follower, count: int = 6) -> RenderableType | None:
         ends = f"({entry.low:.2f} to {entry.high:.2f})" if entry.high is not None else ""
         table.add_row(Text(visible(short(entry.task, 80))), Text(f"{entry.point:.2f} x"), Text(ends))
     correct = sum(entry.status == Status.CORRECT for entry in ours)
-    table.add_row(Text(f"{len(best)} tasks, {correct} correct programs", style="dim"))
+    table.add_row(Text(f"{len(best)} tasks, {correct} correct", style="dim"))
     return table
 
 

@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from cudal1_env import Archive
+from cudal1_env.records import PROTOCOL_VERSION
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cudal1_agent.data.selection import CorpusNote
@@ -102,7 +103,7 @@ class RunFolder:
             asked: Settings that must be those of the run; None asks for nothing.
 
         Raises:
-            RunError: It is no run, a finished one, one under way, or one with other settings.
+            RunError: It is no run, a finished one, one under way, or one with other settings or of another protocol.
         """
         stored = read_settings(path)
         if asked is not None and (found := differences(stored, asked)):
@@ -110,6 +111,7 @@ class RunFolder:
                 f"{path} was begun with other settings ({'; '.join(found)}); resume it without naming settings "
                 f"(cudal1-agent train --run-dir {path} --resume), or begin another run with another --run-dir"
             )
+        check_protocol(path)
         if is_finished(path):
             raise RunError(
                 f"{path} holds a finished run, so there is nothing to resume; read its report "
@@ -168,13 +170,30 @@ def read_settings(path: Path) -> Settings:
         RunError: The directory holds no run, or one of another version.
     """
     try:
-        return Settings.model_validate_json((path / CONFIG).read_text(encoding="utf-8"))
+        return Settings.model_validate_json((path / CONFIG).read_bytes())
     except OSError as error:
         raise RunError(
             f"no run in {path} (it has no {CONFIG}); begin a run there: cudal1-agent train --run-dir {path}"
         ) from error
     except ValidationError as error:
         raise RunError(f"{path / CONFIG} cannot be read by this version of cudal1: {error}") from error
+
+
+def check_protocol(path: Path) -> None:
+    """Check that the verdicts of a run were made as this version makes them.
+
+    Raises:
+        RunError: They were not: neither rewards nor speedups of the two may be mixed.
+    """
+    if not (path / ARCHIVE).is_file():
+        return
+    with Archive(path / ARCHIVE) as archive:
+        last = archive.evaluations(after=archive.position() - 1)
+    if last and last[0].protocol != PROTOCOL_VERSION:
+        raise RunError(
+            f"the run {path} was judged by protocol {last[0].protocol} and this version judges by {PROTOCOL_VERSION}, "
+            "so their verdicts do not compare; begin a new run with another --run-dir, or use the version that began it"
+        )
 
 
 def read_corpus_note(path: Path) -> CorpusNote | None:

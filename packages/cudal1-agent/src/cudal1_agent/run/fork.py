@@ -11,7 +11,17 @@ from cudal1_env import Archive
 
 from cudal1_agent.errors import RunError
 from cudal1_agent.run.files import write_aside
-from cudal1_agent.run.folder import ARCHIVE, CONFIG, METRICS, Mark, RunFolder, read_mark, read_settings, stage_model
+from cudal1_agent.run.folder import (
+    ARCHIVE,
+    CONFIG,
+    METRICS,
+    Mark,
+    RunFolder,
+    check_protocol,
+    read_mark,
+    read_settings,
+    stage_model,
+)
 from cudal1_agent.run.learnt import LEARNT
 from cudal1_agent.run.machine import MACHINE
 from cudal1_agent.run.metrics import Metrics
@@ -71,6 +81,7 @@ def fork(origin: Path, stage: StageName, path: Path, settings: Settings, names: 
             f"the stage {stage} of {origin} is not finished, so there is nothing to fork from; finish it with: "
             f"cudal1-agent train --run-dir {origin} --resume"
         )
+    check_protocol(origin)
     stored = read_settings(origin)
     fixed = [line for line in differences(stored, settings) if not line.startswith(FREE)]
     if fixed:

@@ -72,15 +72,16 @@ class Request(BaseModel):
         families = self.drawn_families
         each, more = divmod(self.n, len(families))
         made = (
-            self._split(make_task(family, self.seed, number, backward=self.backward), family)
+            self.task(family, number)
             for place, family in enumerate(families)
             for number in range(each + (place < more))
         )
         told = paced(made, self.n, "tasks generated")
         yield from curriculum(told) if self.order == "curriculum" else told
 
-    def _split(self, task: Task, family: str) -> Task:
-        """Put a task into the split that is asked for."""
+    def task(self, family: str, number: int) -> Task:
+        """Return one task of a family, in the split that is asked for."""
+        task = make_task(family, self.seed, number, backward=self.backward)
         split = task.split
         if self.split_by == "operators":
             split = structure.split_by(f"operators/{tag_of(task, 'heavy')}")

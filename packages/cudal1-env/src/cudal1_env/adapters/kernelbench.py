@@ -75,11 +75,8 @@ def eval_kernel_against_ref(
 
 def result_of(record: Evaluation) -> KernelExecResult:
     """Return a record in KernelBench's form; its metadata name status, message, hardware and the rewarded end."""
-    metadata = {
-        "hardware": record.machine.name if record.machine else "",
-        "status": record.status.value,
-        "message": record.message,
-    }
+    hardware = record.machine.name if record.machine else ""
+    metadata = {"hardware": hardware, "status": record.status.value, "message": record.message}
     candidate, reference = (record.candidate, record.reference) if record.correct else (None, None)
     return KernelExecResult(
         compiled=record.status not in _NOT_BUILT,

@@ -10,6 +10,7 @@ from typing import Any
 from cudal1_data import Task
 
 from cudal1_env.errors import EnvError, MachineError, SettingsError, TaskError
+from cudal1_env.evaluator import ByEach
 from cudal1_env.gate import AuditReport
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.records import Evaluation, Precision
@@ -58,7 +59,7 @@ class Actor:
         self._judge.close()
 
 
-class RayJudges:
+class RayJudges(ByEach):
     """An `Evaluator` whose judges are Ray actors; several threads may use it at once.
 
     Jobs of one task go to the actor with the fewest calls under way; each actor's calls wait in Ray's own queue.
@@ -116,22 +117,6 @@ class RayJudges:
             self.close()
             named = ", ".join(sorted(models))
             raise SettingsError(f"judges of one evaluator must have one GPU model, got {named}; name one accelerator")
-
-    def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
-        """Judge one candidate; see `Evaluator`."""
-        return self.evaluate_many([(task, source)], precision=precision)[0]
-
-    def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
-        """Judge many candidates; see `Evaluator`."""
-        found: dict[int, Evaluation] = {}
-
-        def done(index: int, outcome: Evaluation | TaskError) -> None:
-            if isinstance(outcome, TaskError):
-                raise outcome
-            found[index] = outcome
-
-        self.evaluate_each(jobs, done, precision=precision)
-        return [found[index] for index in range(len(jobs))]
 
     def evaluate_each(
         self,
