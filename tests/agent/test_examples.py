@@ -118,7 +118,7 @@ def test_the_error_for_a_suite_without_variants_says_what_to_type() -> None:
 
 def test_sorting_by_length_keeps_the_pairs_and_reduces_padding() -> None:
     found = [Pair("t", "p" * (7 * number % 50), str(number)) for number in range(70)]
-    ordered = by_length(found, batch=4, seed=0, batches=5)
+    ordered = by_length(found, lambda pair: len(pair.prompt) + len(pair.answer), batch=4, seed=0, batches=5)
     assert Counter(ordered) == Counter(found)
     assert set(ordered[:20]) == set(found[:20]), "only what lies near is mixed"
 

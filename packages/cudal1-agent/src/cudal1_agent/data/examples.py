@@ -145,13 +145,16 @@ def example(program: Program, shown: Sequence[Exemplar], prompt_of: PromptOf, si
     return Pair(program.task.id, prompt_of(program.task, shown), answer)
 
 
-def by_length(pairs: Sequence[Pair], *, batch: int, seed: int, batches: int = 16) -> list[Pair]:
+def by_length(
+    pairs: Sequence[Pair], length: Callable[[Pair], int], *, batch: int, seed: int, batches: int = 16
+) -> list[Pair]:
     """Return the pairs in another order: within each run of some batches, pairs of like length share a batch.
 
     Short sequences then carry little padding, and the order of the batches stays random.
 
     Args:
         pairs: In the order in which they would be trained on.
+        length: Length of a pair in tokens.
         batch: Pairs in a batch.
         seed: Seed of the order of the batches.
         batches: How many batches are sorted together.
@@ -159,7 +162,7 @@ def by_length(pairs: Sequence[Pair], *, batch: int, seed: int, batches: int = 16
     rng = np.random.default_rng([seed, 3])
     ordered: list[Pair] = []
     for start in range(0, len(pairs), batch * batches):
-        part = sorted(pairs[start : start + batch * batches], key=lambda pair: len(pair.prompt) + len(pair.answer))
+        part = sorted(pairs[start : start + batch * batches], key=length)
         for index in rng.permutation(-(-len(part) // batch)):
             ordered.extend(part[int(index) * batch : (int(index) + 1) * batch])
     return ordered

@@ -60,14 +60,15 @@ def _share(success: Success | None, k: int) -> str:
 
 
 def rows_of(record: Mapping[str, Any]) -> list[Row]:
-    """Return the rows of a `table` record: the group, and the same without answers of learnt skeletons.
+    """Return the rows of a `table` record: the group, and the same without learnt skeletons where answers have one.
 
     Args:
         record: The record, in metrics or of `evaluate`.
     """
     name = group_name(record["group"])
     rows = [_row(record["stage"], name, record)]
-    if record.get("unlearnt") is not None:
+    other = record.get("unlearnt")
+    if other is not None and other["success"]["answers"] < record["success"]["answers"]:
         rows.append(_row(record["stage"], f"{name}, without learnt skeletons", record["unlearnt"]))
     return rows
 

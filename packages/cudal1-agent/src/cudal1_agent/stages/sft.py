@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,12 @@ def supervise(
     tokenizer = load_tokenizer(model)
     chat = tokenizer.chat_template is not None
     Learnt(session.folder.path).add(pair.skeleton for pair in pairs)
-    ordered = by_length(pairs, batch=batch_of(table), seed=session.settings.seed)
+
+    @cache
+    def length(pair: Pair) -> int:
+        return tokens_of(tokenizer, pair.prompt, pair.answer, session.settings.policy.chat)
+
+    ordered = by_length(pairs, length, batch=batch_of(table), seed=session.settings.seed)
     more = {"chat_template_kwargs": session.settings.policy.chat} if session.settings.policy.chat else {}
     rows = [
         {"prompt": as_messages(pair.prompt), "completion": [{"role": "assistant", "content": pair.answer}], **more}
