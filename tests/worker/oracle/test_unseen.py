@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+import torch
 from cudal1_data import Task
 from cudal1_env.gate import AuditReport, TaskAudit, reference_sha256
 from cudal1_env.judge import Judge, JudgeSettings
@@ -15,6 +18,8 @@ from cudal1_env.judge.measure.timing.overhead import Overhead
 from cudal1_env.judge.measure.timing.trial import TrialResult
 from cudal1_env.records import PROTOCOL_VERSION, Speedup
 from cudal1_env.stats import TrialSamples
+from cudal1_worker.oracle.oracle import Oracle
+from cudal1_worker.oracle.unseen import UnseenPrecision
 
 SHOWN = {
     "a product alone": "x @ w",
@@ -45,7 +50,7 @@ def task_of(expression: str) -> Task:
         "import torch\nimport torch.nn as nn\nclass Model(nn.Module):\n    def forward(self, x, w, t, big):\n"
         f"        return {expression}\n"
         "def get_inputs():\n"
-        "    return [torch.randn(64, 64), torch.randn(64, 64), torch.rand(64, 64), torch.randn(4096, 64)]\n"
+        "    return [torch.randn(64, 64), torch.randn(64, 64), torch.rand(64, 64), torch.randn(65536, 64)]\n"
         "def get_init_inputs():\n    return []\n"
     )
     return Task(id="file/own", source=source, name="own", level=1, origin="file")
@@ -117,3 +122,11 @@ def test_such_a_task_pays_nothing_above_1_and_the_record_says_why() -> None:
     assert capped.rewarded_low == 1.0
     assert capped.speedup == speedup
     assert "no output would show product 1 (mm) in tf32" in capped.message
+
+
+def test_a_product_that_memory_leaves_untried_is_a_doubt() -> None:
+    def full(seed: int, distribution: str) -> list[torch.Tensor]:
+        raise torch.OutOfMemoryError("no memory")
+
+    answer = UnseenPrecision(cast(Oracle, SimpleNamespace(fresh_inputs=full))).unseen({"seeds": [1]}, [])
+    assert "too little memory" in answer["product"]

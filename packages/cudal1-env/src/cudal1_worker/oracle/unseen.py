@@ -42,15 +42,22 @@ class UnseenPrecision:
 
     def unseen(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Return the first product that no output shows on any of the sets of `seeds`; an empty text for none."""
-        oracle = self._oracle
-        sets = [self._set(seed) for seed in message["seeds"]]
-        with Injection() as counted:
-            oracle.run(oracle.models.plain, copied(sets[0][0]))
-        for number in _chosen(counted.steps):
-            fault = self._next_lower(counted.steps[number].dtype)
-            if all(self._passes(*one, number, fault) for one in sets):
-                return {"product": f"product {number + 1} ({counted.steps[number].name}) in {fault}"}
-        return {"product": ""}
+        try:
+            return {"product": next(iter(self._found(message["seeds"])), "")}
+        except torch.OutOfMemoryError:
+            return {"product": "a product in lower precision (there was too little memory to try)"}
+
+    def _found(self, seeds: list[int]) -> list[str]:
+        left: dict[int, tuple[str, str]] | None = None
+        for seed in seeds:  # one set at a time: large tasks leave no memory for two
+            values, answers, own, errors = self._set(seed)
+            if left is None:
+                with Injection() as counted:
+                    self._oracle.run(self._oracle.models.plain, copied(values))
+                steps = counted.steps
+                left = {k: (steps[k].name, self._next_lower(steps[k].dtype)) for k in _chosen(steps)}
+            left = {k: one for k, one in left.items() if self._passes(values, answers, own, errors, k, one[1])}
+        return [f"product {number + 1} ({name}) in {fault}" for number, (name, fault) in (left or {}).items()]
 
     def _next_lower(self, dtype: torch.dtype) -> str:
         own_tf32 = self._oracle.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32
