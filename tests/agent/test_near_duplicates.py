@@ -173,7 +173,7 @@ def test_a_rewrite_is_found_by_what_it_does(monkeypatch: pytest.MonkeyPatch) -> 
 def test_two_untraceable_tasks_are_not_near_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
     Told(lambda _: None).put(monkeypatch)
     said: list[str] = []
-    assert near_duplicates([mine("other", UNRELATED)], held_out(), told=said.append) == {}
+    assert near_duplicates([mine("other", UNRELATED)], held_out(), notify=said.append) == {}
     assert [line.partition(" ")[0] for line in said if "cannot" in line] == ["mine/other", "bench/gate"]
 
 

@@ -29,14 +29,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_lines_come_soon_then_seldom(clock: list[float]) -> None:
     told: list[str] = []
-    for _ in paced(range(60), 60, "things done", told=told.append):
+    for _ in paced(range(60), 60, "things done", notify=told.append):
         clock[0] += 1
     assert told == [f"{done} of 60 things done" for done in (3, 18, 33, 48, 60)]
 
 
 def test_short_work_prints_no_progress(clock: list[float]) -> None:
     told: list[str] = []
-    for _ in paced(range(2), 2, "things done", told=told.append):
+    for _ in paced(range(2), 2, "things done", notify=told.append):
         clock[0] += 1
     assert told == []
 

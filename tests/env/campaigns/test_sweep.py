@@ -136,7 +136,7 @@ def go(
         file,
         device="cpu",
         precision=precision,
-        told=lambda done, total, line: told.append(line),
+        notify=lambda done, total, line: told.append(line),
         noted=lambda text: None if noted is None else noted.append(text),
     )
     assert set(map(id, told)) <= set(map(id, lines))

@@ -19,14 +19,14 @@ QUIET_S = 15.0
 Item = TypeVar("Item")
 
 
-def paced(items: Iterable[Item], total: int, what: str, *, told: Callable[[str], None] = LOG.info) -> Iterator[Item]:
+def paced(items: Iterable[Item], total: int, what: str, *, notify: Callable[[str], None] = LOG.info) -> Iterator[Item]:
     """Hand items on and tell, every `QUIET_S` at most, how many are done; the last line only behind an earlier one.
 
     Args:
         items: What is worked on, one after another.
         total: How many there are.
         what: What is done to them: `tasks traced`.
-        told: Told the lines.
+        notify: Called with each line.
 
     >>> list(paced("abc", 3, "letters read"))
     ['a', 'b', 'c']
@@ -35,11 +35,11 @@ def paced(items: Iterable[Item], total: int, what: str, *, told: Callable[[str],
     for item in items:
         if time.monotonic() >= due_s:
             due_s, spoken = time.monotonic() + QUIET_S, True
-            told(f"{done} of {total} {what}")
+            notify(f"{done} of {total} {what}")
         yield item
         done += 1
     if spoken:
-        told(f"{done} of {total} {what}")
+        notify(f"{done} of {total} {what}")
 
 
 @contextmanager

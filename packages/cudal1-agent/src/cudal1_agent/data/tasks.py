@@ -91,7 +91,7 @@ def choose_tasks(
     if not train:
         raise CorpusError(_nothing_to_train_on(suite, usable))
     # The test's random tasks, too: nothing is reported on them, and a copy under another name has no such tag.
-    overlaps = {} if test is None else near_duplicates(train, test, told=notify)
+    overlaps = {} if test is None else near_duplicates(train, test, notify=notify)
     if overlaps and not train_on_test:
         train = tuple(task for task in train if task.id not in overlaps)
     if not train:

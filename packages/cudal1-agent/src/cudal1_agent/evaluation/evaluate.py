@@ -217,7 +217,7 @@ def evaluate_model(
         model = last_model(run, stage)
         trained = tasks_of(read_settings(run), device, notify=progress.line).train
         training = (*trained, *corpus_tasks(run))
-        same = near_duplicates(training, tasks.groups[HELD_OUT_TASKS], told=progress.line)
+        same = near_duplicates(training, tasks.groups[HELD_OUT_TASKS], notify=progress.line)
         seen = {one.test: name for name, one in same.items()}
         marked = any(record.get("trained_on_test") for record in read_metrics(run / METRICS))
     quiet_libraries()

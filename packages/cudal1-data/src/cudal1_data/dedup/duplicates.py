@@ -22,7 +22,7 @@ def near_duplicates(
     tasks: Iterable[Task],
     test: Iterable[Task],
     *,
-    told: Callable[[str], None] = lambda _: None,
+    notify: Callable[[str], None] = lambda _: None,
     timeout_s: float = TIMEOUT_S,
 ) -> dict[str, Same]:
     """Return which tasks ask for what a task of a test suite asks for.
@@ -33,7 +33,7 @@ def near_duplicates(
     Args:
         tasks: Tasks that may be trained on.
         test: Tasks that results are reported on.
-        told: Told what takes time, how far it has come, and what cannot be traced.
+        notify: Called with what takes time, how far it has come, and what cannot be traced.
         timeout_s: Longest time for tracing one reference.
 
     Raises:
@@ -44,7 +44,7 @@ def near_duplicates(
     unknown = [task for task in tasks if task.source and task.id not in found] if test else []
     if not unknown:
         return found
-    with _Graphs(told, timeout_s) as graphs:
+    with _Graphs(notify, timeout_s) as graphs:
         mine = graphs.of(unknown, "training tasks")
         others = graphs.of(test, "tasks of the test")
     by_graph: dict[str, str] = {}
@@ -63,8 +63,8 @@ def near_duplicates(
 class _Graphs:
     """Fingerprints of tasks, each text traced once."""
 
-    def __init__(self, told: Callable[[str], None], timeout_s: float) -> None:
-        self._told = told
+    def __init__(self, notify: Callable[[str], None], timeout_s: float) -> None:
+        self._notify = notify
         self._tracer = Tracer(timeout_s=timeout_s)
 
     def __enter__(self) -> _Graphs:
@@ -83,13 +83,13 @@ class _Graphs:
         tasks = list(tasks)
         missing = list({task.source: task for task in tasks if task.source not in _traced}.values())
         if missing:
-            self._told(
+            self._notify(
                 f"tracing the references of {len(missing)} {what}, to find near-duplicates of the test by operator "
                 f"graph and behaviour: mostly less than a second each, {self._tracer.timeout_s:g} s at most"
             )
-        for task in paced(missing, len(missing), f"{what} traced", told=self._told):
+        for task in paced(missing, len(missing), f"{what} traced", notify=self._notify):
             _traced[task.source] = self._tracer.trace(task)
             if (error := _traced[task.source].error) is not None:
                 known = "by id, text and behaviour" if _traced[task.source].behaviour else "by id and text"
-                self._told(f"{task.id} cannot be traced, so its near-duplicates are found {known} only: {error}")
+                self._notify(f"{task.id} cannot be traced, so its near-duplicates are found {known} only: {error}")
         return [_traced[task.source] for task in tasks]

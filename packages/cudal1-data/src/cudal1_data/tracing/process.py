@@ -31,14 +31,14 @@ def trace_tasks(
     tasks: Iterable[Task],
     *,
     timeout_s: float = TIMEOUT_S,
-    told: Callable[[TaskGraph], None] | None = None,
+    notify: Callable[[TaskGraph], None] | None = None,
 ) -> list[TaskGraph]:
     """Trace references, one after another, in a process of their own.
 
     Args:
         tasks: Tasks whose references are executed.
         timeout_s: Longest time for one of them; then it has an error instead of a graph.
-        told: Told each result as it comes.
+        notify: Called with each result as it comes.
 
     Returns:
         One result for each task, in order.
@@ -50,8 +50,8 @@ def trace_tasks(
     with Tracer(timeout_s=timeout_s) as tracer:
         for task in tasks:
             results.append(tracer.trace(task))
-            if told is not None:
-                told(results[-1])
+            if notify is not None:
+                notify(results[-1])
     return results
 
 

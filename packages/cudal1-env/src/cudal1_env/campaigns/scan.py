@@ -100,13 +100,13 @@ def scan_file(out: Path | None, *, known: Sequence[Path] = (), join: Sequence[Pa
     return ResultsFile(out, _FORM, known=known, join=join)
 
 
-def scan_tasks(tasks: Sequence[Task], file: ResultsFile[Scan], told: Callable[[str], None]) -> list[Scan]:
+def scan_tasks(tasks: Sequence[Task], file: ResultsFile[Scan], notify: Callable[[str], None]) -> list[Scan]:
     """Measure tasks that the file does not know.
 
     Args:
         tasks: At the size that is measured.
         file: Where results go; a task whose text it holds is not measured again.
-        told: Told how far the work has come.
+        notify: Called with how far the work has come.
 
     Raises:
         DataError: torch is not installed.
@@ -121,9 +121,9 @@ def scan_tasks(tasks: Sequence[Task], file: ResultsFile[Scan], told: Callable[[s
             if one is None:
                 one = file.add(_measured(child, task, sha256))
                 if one.faults:
-                    told(f"{task.id}: {'; '.join(one.faults)}")
+                    notify(f"{task.id}: {'; '.join(one.faults)}")
             if number % 50 == 0:
-                told(f"{number} of {len(tasks)} tasks scanned")
+                notify(f"{number} of {len(tasks)} tasks scanned")
             result.append(one)
     finally:
         child.close()

@@ -73,7 +73,7 @@ class Audit(Parts):
         for broken in suite.broken:
             log(f"left out: {plain(str(broken.error))}")
         if self.join:
-            return self._told(report_of(file.lines), list(suite))
+            return self._conclude(report_of(file.lines), list(suite))
         tasks = part_of(suite, self.part, lambda task: task.id)
         settings = JudgeSettings(device=device, require_sandbox=self.require_sandbox)
         with ExitStack() as held:
@@ -86,7 +86,7 @@ class Audit(Parts):
                 lambda text: log(plain(text)),
                 sensitivity=self.sensitivity,
             )
-        return self._told(report, tasks)
+        return self._conclude(report, tasks)
 
     def _scanned(self) -> int:
         from cudal1_data import load_suite
@@ -108,7 +108,7 @@ class Audit(Parts):
             print(summary(scans))
         return 1 if any(one.faults for one in scans) else 0
 
-    def _told(self, report: AuditReport, tasks: Sequence[Task]) -> int:
+    def _conclude(self, report: AuditReport, tasks: Sequence[Task]) -> int:
         print(report.model_dump_json() if self.json else _table(report, tasks))
         return 1 if any(one.verdict == "survivors" for one in report.tasks) else 0
 

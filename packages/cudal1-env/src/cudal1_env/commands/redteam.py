@@ -65,7 +65,7 @@ class Redteam(JudgedParts):
             )
         file = outcomes_file(self.out, device, known=self.known, join=self.join)
         if self.join:
-            return self._told(file.lines, device, skipped)
+            return self._conclude(file.lines, device, skipped)
         settings = JudgeSettings(device=device, require_sandbox=self.require_sandbox)
         known = {(line.repeat, line.program) for line in file.known}
         groups = part_of(jobs(chosen, self.repeats), self.part)
@@ -81,11 +81,11 @@ class Redteam(JudgedParts):
             if not file.known:
                 raise
             log(f"cut off: {plain(str(error))}")
-            self._told(file.known, device, skipped)
+            self._conclude(file.known, device, skipped)
             return 2
-        return self._told(file.known, device, skipped)
+        return self._conclude(file.known, device, skipped)
 
-    def _told(self, outcomes: Sequence[OutcomeLine], device: Device, skipped: tuple[str, ...]) -> int:
+    def _conclude(self, outcomes: Sequence[OutcomeLine], device: Device, skipped: tuple[str, ...]) -> int:
         from cudal1_env.campaigns.redteam import Campaign, summarise, table
 
         summary = summarise(outcomes, skipped=len(skipped))

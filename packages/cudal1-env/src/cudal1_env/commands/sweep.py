@@ -96,7 +96,9 @@ class Sweep(JudgedParts):
             if audit is not None and isinstance(judge, BatchJudge):
                 judge.learn(audit)
             programs = part_of(found.programs, self.part, lambda one: one.task.id)
-            lines = sweep(judge, programs, file, device=device, precision=self.precision, told=_told, noted=_noted)
+            lines = sweep(
+                judge, programs, file, device=device, precision=self.precision, notify=_print_line, noted=_noted
+            )
         report = summarise(lines, without=found.without)
         print(report.model_dump_json() if self.json else report.text())
         return 0
@@ -106,7 +108,7 @@ def _noted(text: str) -> None:
     log(plain(text))
 
 
-def _told(done: int, total: int, line: SweepLine) -> None:
+def _print_line(done: int, total: int, line: SweepLine) -> None:
     if line.evaluation is None:
         log(f"[{done}/{total}] {line.task} refused: {plain(line.refused or '')}")
         return

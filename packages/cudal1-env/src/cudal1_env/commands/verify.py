@@ -91,7 +91,7 @@ class Verify(JudgedParts):
                 file,
                 device=device,
                 precision=self.precision,
-                told=_told,
+                notify=_print_line,
                 noted=lambda text: log(plain(text)),
             )
         return self._counted(lines)
@@ -107,7 +107,7 @@ class Verify(JudgedParts):
         return 0
 
 
-def _told(done: int, total: int, line: SweepLine) -> None:
+def _print_line(done: int, total: int, line: SweepLine) -> None:
     if line.evaluation is None:
         log(f"[{done}/{total}] {line.task} refused: {plain(line.refused or '')}")
     else:

@@ -72,7 +72,7 @@ class Blocks:
         return math.prod(self.shape)
 
     @cached_property
-    def turned(self) -> bool:
+    def along_columns(self) -> bool:
         """Whether blocks run along columns."""
         width = self.shape[-1] if self.shape else 1
         return 1 < width < _SHORT and self.size // width >= BLOCK
@@ -81,7 +81,7 @@ class Blocks:
     def length(self) -> int:
         """Elements of a line: no block lies in two."""
         width = self.shape[-1] if self.shape else 1
-        if self.turned:
+        if self.along_columns:
             return self.size // width
         return width if width >= _SHORT else max(1, self.size)
 
@@ -106,7 +106,7 @@ class Blocks:
         return line * self.per_line + place // self.width
 
     def _line(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.turned:
+        if self.along_columns:
             return positions % self.shape[-1], positions // self.shape[-1]
         return positions // self.length, positions % self.length
 
@@ -116,7 +116,7 @@ class Blocks:
             blocks = torch.arange(blocks.start, blocks.stop, device=device)
         line = blocks // self.per_line
         place = (blocks % self.per_line * self.width)[:, None] + torch.arange(self.width, device=blocks.device)
-        flat = place * self.shape[-1] + line[:, None] if self.turned else line[:, None] * self.length + place
+        flat = place * self.shape[-1] + line[:, None] if self.along_columns else line[:, None] * self.length + place
         return torch.where(place < self.length, flat, -1)
 
     def of_flat(self, flat: torch.Tensor, blocks: Part) -> torch.Tensor:
@@ -129,7 +129,7 @@ class Blocks:
     @cached_property
     def dense(self) -> bool:
         """Whether blocks lie one behind the other."""
-        return not self.turned and self.length % self.width == 0
+        return not self.along_columns and self.length % self.width == 0
 
     def parts(self) -> Iterator[slice]:
         """All blocks, some at a time."""

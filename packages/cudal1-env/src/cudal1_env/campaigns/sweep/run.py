@@ -29,7 +29,7 @@ def sweep(
     *,
     device: Device,
     precision: Precision,
-    told: Callable[[int, int, SweepLine], None],
+    notify: Callable[[int, int, SweepLine], None],
     noted: Callable[[str], None],
 ) -> list[SweepLine]:
     """Judge the programs that the file does not hold.
@@ -43,7 +43,7 @@ def sweep(
         file: What was judged before; gets a line for each program that is judged now.
         device: Where they run.
         precision: How narrow intervals must be.
-        told: Told how many of how many programs are done, and the latest line.
+        notify: Called with how many of how many programs are done, and the latest line.
         noted: Told how many programs there are to judge, and why one of the file cannot be compared with baselines.
 
     Returns:
@@ -71,13 +71,13 @@ def sweep(
             refused=str(outcome).removeprefix(f"{name}: ") if isinstance(outcome, TaskError) else None,
         )
         file.add(line)
-        told(_finished(programs, file), len(programs), line)
+        notify(_finished(programs, file), len(programs), line)
 
     try:
         judge.evaluate_each([(program.task, program.source) for program in missing], done, precision=precision)
         for place, program in enumerate(programs, 1):
             if (line := _compared(judge, program, file, noted)) is not None:
-                told(place, len(programs), line)
+                notify(place, len(programs), line)
     except MachineError as error:
         kept = f"{_finished(programs, file)} of {len(programs)} programs are kept in {file.path}"
         raise MachineError(f"{error}; {kept}, and the same command goes on with the rest") from error
