@@ -54,7 +54,8 @@ def test_evaluating_on_kernelbench_does_not_mark_the_run() -> None:
     assert tasks.groups[TRAIN] == ()
 
 
-@pytest.mark.parametrize("form", [pytest.param("kernelbench", marks=pytest.mark.slow), "cuda-l1"])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["kernelbench", "cuda-l1"])
 def test_near_duplicates_of_the_test_are_left_out(form: str) -> None:
     starter, test = load_suite("starter"), kernelbench("level1/12", "level1/40", "level3/1", form=form)
     tasks = choose_tasks(starter, "cpu", EVERYTHING, test=test)

@@ -77,6 +77,7 @@ def test_precision_and_names_make_no_difference(tracer: Tracer) -> None:
 NUMBERS = st.lists(st.floats(-4, 4), min_size=2, max_size=6).map(tuple)
 
 
+@pytest.mark.slow
 @given(NUMBERS, st.integers(0, 5), st.floats(1e-3, 1.0))
 def test_one_number_that_differs_is_enough(told: tuple[float, ...], place: int, by: float) -> None:
     place %= len(told)

@@ -112,6 +112,7 @@ def test_generating_imports_no_torch() -> None:
 # Splits
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.lists(NAMES, min_size=2, max_size=6))
 def test_no_structure_stands_in_two_splits(names: list[tuple[str, int, int, bool]]) -> None:
@@ -347,6 +348,7 @@ def test_the_numbers_of_an_operator_are_those_of_its_text(operator) -> None:
 # What the tasks do
 
 
+@pytest.mark.slow
 def test_rounding_is_not_magnified_where_millions_of_values_are_drawn() -> None:
     tasks = load_suite("generated:softmax+scan?n=160&seed=0")
     structures = [tag_of(task, "structure") for task in tasks]

@@ -285,6 +285,7 @@ def test_state_names_are_the_reference_s() -> None:
         assert "self.weight = nn.Parameter(torch.ones(size))" in made.source
 
 
+@pytest.mark.slow
 def test_every_family_has_variants_with_four_backends() -> None:
     backends: tuple[Backend, ...] = tuple(one for one in BACKENDS if one != "torch-compile")
     for task in stored_tasks(0, 1, device="cuda"):

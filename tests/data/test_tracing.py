@@ -360,6 +360,7 @@ def test_fingerprints_know_no_names(graph: Graph, data: st.DataObject) -> None:
     assert fingerprint(swapped) == fingerprint(graph)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(graphs())
 def test_another_operator_is_another_graph(graph: Graph) -> None:
