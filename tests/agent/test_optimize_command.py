@@ -84,7 +84,10 @@ def test_a_report_shows_hostile_text_as_text(repository: Path) -> None:
 def test_a_search_that_is_interrupted_goes_on_from_its_folder(tmp_path: Path) -> None:
     file, out = module_file(tmp_path, LARGE), tmp_path / "scaled"
     command = [sys.executable, "-m", "cudal1_agent", "optimize", str(file), "--out", str(out), "--device", "cpu"]
+    # Where the tests run in the background, SIGINT is ignored, and a child would inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen([*command, "--budget", "10m"], stderr=subprocess.PIPE, text=True) as begun:
+        signal.signal(signal.SIGINT, before)
         ends = time.monotonic() + 200
         while not (out / "search" / "archive.sqlite").is_file() and time.monotonic() < ends and begun.poll() is None:
             time.sleep(0.2)

@@ -179,6 +179,12 @@ def test_each_of_several_outputs_is_tried(judge: AuditJudge) -> None:
     assert {name.split(" (")[1] for name in one.survivors} == {"output 1)"}
 
 
+@pytest.mark.slow
+def test_a_product_that_an_integer_hides_is_no_harmless_one(judge: AuditJudge) -> None:
+    one = audit_task(judge, reference("(x[:4] @ y[:8].T).argmax(-1)"))
+    assert any(name.startswith("tf32 at step 1 (mm)") for name in one.survivors), one
+
+
 def test_a_task_that_the_judge_refuses_is_a_line(judge: AuditJudge) -> None:
     one = audit_task(judge, reference("x + torch.rand(48, 32)"))
     assert (one.verdict, one.sets) == ("refused", 0)

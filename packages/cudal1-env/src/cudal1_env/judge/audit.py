@@ -132,7 +132,7 @@ class AuditJudge(Judge):
             return reason or [self.device.to_host(values) for values in found]
 
     def step_changes(self, task: Task, one: KnownSet, fault: str, step: int) -> bool:
-        """Whether a fault changes its step's own result, on one of the task's `known_sets`."""
+        """Whether a fault changes its step's own result, on which integer outputs depend, on one of `known_sets`."""
         with self._with_room(task):
             return self._known_pool(task).oracle.step_changes(one.seed, one.distribution, fault, step)
 

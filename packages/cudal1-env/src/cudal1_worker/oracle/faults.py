@@ -182,11 +182,19 @@ class FaultyRuns:
         return {"failed": ""}
 
     def changes(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Return whether a fault changes its step's own result in the reference."""
-        watched = Watched(message["fault"])
-        with Injection(message["step"], watched):
-            self._oracle.run(self._oracle.models.plain, self._values(message))
-        return {"changes": watched.changed}
+        """Return whether a fault changes its step's own result in the reference, and integer outputs depend on that.
+
+        They depend on it if one is another where the step's result has the opposite sign.
+        """
+        plain, step, watched = self._oracle.models.plain, message["step"], Watched(message["fault"])
+        with Injection(step, watched):
+            own = self._oracle.run(plain, self._values(message))
+        if not watched.changed:
+            return {"changes": False}
+        with Injection(step, _opposite):
+            other = self._oracle.run(plain, self._values(message))
+        pairs = zip(own, other, strict=True)
+        return {"changes": any(not one.is_floating_point() and not torch.equal(one, two) for one, two in pairs)}
 
     def _change(self, fault: str, step: int | None, *, wide: bool) -> Callable[[Call], Any]:
         if not wide:
@@ -209,6 +217,14 @@ class FaultyRuns:
         if message["fault"] == "mean":
             return torch.full_like(value, float(value.double().mean()))
         return self._oracle.fresh_inputs(message["seed"] ^ 1, message["distribution"])[message["step"]]
+
+
+def _opposite(call: Call) -> Any:
+    """Carry out a call; its result, or the first of several, has the opposite sign."""
+    result = call.func(*call.args, **call.kwargs)
+    first = result[0] if isinstance(result, tuple) else result
+    first.neg_()
+    return result
 
 
 def _stand_ins(value: Any) -> list[str]:

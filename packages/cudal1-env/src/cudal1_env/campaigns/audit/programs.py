@@ -188,11 +188,11 @@ class Programs:
     def _is_harmless(
         self, program: Program, one: KnownSet, outputs: Sequence[Subject], own: list[Values], faulty: list[Values]
     ) -> bool:
-        if not all(out.expected.floating for out in outputs) and program.step is not None and program.at_step:
+        if all(np.array_equal(a, b, equal_nan=True) for a, b in zip(own, faulty, strict=True)):
+            if program.step is None or not program.at_step or all(out.expected.floating for out in outputs):
+                return True
             # An integer that stays the same says nothing of how near it was to another.
             return not self._judge.step_changes(self._task, one, program.fault, program.step)
-        if all(np.array_equal(a, b, equal_nan=True) for a, b in zip(own, faulty, strict=True)):
-            return True
         alone = self._judge.faulty(self._task, one, program.fault, program.step, wide=True)
         if isinstance(alone, str):  # what the fault does by itself is not known
             return False

@@ -299,7 +299,7 @@ class OracleClient:
         return ([] if answer["failed"] else self._answers(block)), answer["failed"]
 
     def step_changes(self, seed: int, distribution: str, fault: str, step: int) -> bool:
-        """Whether a fault changes its step's own result in the reference, on one input set."""
+        """Whether a fault changes its step's own result, on which integer outputs depend (`FaultyRuns.changes`)."""
         return bool(self._ask("changes", seed=seed, distribution=distribution, fault=fault, step=step)["changes"])
 
     def _answers(self, data: Array) -> list[Array]:
