@@ -217,8 +217,12 @@ FEW_LEFT_OUT = (
 
 
 @pytest.mark.slow
-def test_few_costly_elements_left_out_in_a_chains_first_calls_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample hardly ever holds one of them. The untimed call before the clock tells where a chain begins."""
+def test_few_costly_elements_left_out_in_a_chains_calls_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample hardly ever holds one of them, so a call that leaves them out is found only where its chain ends there.
+
+    Each call has the same chance of that, so leaving out k calls is found with 1 - (1 - chance)**k. This program leaves
+    them out in 12 calls of each chain. One that does so in 4 is found in about 9 of 10 verdicts (decision 001).
+    """
     with chained_judge(monkeypatch, chain_ms=200.0) as judge:
         assert judge.evaluate(FEW, FEW_LEFT_OUT.replace("MOST", "0")).status is Status.CORRECT
-        assert judge.evaluate(FEW, FEW_LEFT_OUT.replace("MOST", "4")).status is Status.WRONG_OUTPUT
+        assert judge.evaluate(FEW, FEW_LEFT_OUT.replace("MOST", "12")).status is Status.WRONG_OUTPUT
