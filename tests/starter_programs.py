@@ -36,6 +36,10 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
     "cumsum_matmul": ({"ROWS": 9, "N": 1100}, {"ROWS": 2, "N": 1063}),
     "cumulative_max_range": ({"B": 2, "T": 40, "C": 72}, {"B": 3, "T": 29, "C": 37}),
     "diag_matmul": ({"N": 9, "M": 1200}, {"N": 7, "M": 1031}),
+    "gru_like_cell": (
+        {"BATCH": 3, "T": 5, "DIM": 16, "HIDDEN": 32},
+        {"BATCH": 2, "T": 3, "DIM": 19, "HIDDEN": 261},
+    ),
 }
 """Where a kernel has more than one pass, or its ends lie elsewhere."""
 
@@ -46,8 +50,10 @@ def variants_for_gpu(backends: tuple[str, ...]) -> list[tuple[str, Variant]]:
     for path in sorted(STARTER_FOLDER.iterdir()):
         if (path / "task.toml").exists():
             for variant in load_starter_task(path).variants:
+                if variant.devices != ("cuda",):
+                    continue
                 tags = classify(variant.source)
-                if variant.devices == ("cuda",) and tags is not None and tags.backend in backends:
+                if tags is not None and tags.backend in backends:
                     found.append((path.name, variant))
     return found
 

@@ -12,7 +12,7 @@ from cudal1_agent.evaluation.tables import contamination_notes
 from cudal1_agent.run.folder import ARCHIVE, METRICS, RunFolder, read_settings
 from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.settings import EvaluationSettings, Settings
-from cudal1_data import Suite, Task, load_suite
+from cudal1_data import Suite, Task, load_suite, load_task
 from cudal1_data.sources.kernelbench import notes, overlapping
 from cudal1_env import Archive
 from doubles.training import HashEvaluator, ScriptedPolicy, suite, task
@@ -96,8 +96,10 @@ def test_tasks_that_overlap_the_test_suite_of_the_settings_are_left_out(tmp_path
     ]
     path = tmp_path / "kernelbench.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows))
-    tasks = tasks_of(Settings(test_suite=str(path)), "cpu")
+    both = Suite("starter", [load_task("starter/diag_matmul"), load_task("starter/gelu_tanh")])
+    tasks = tasks_of(Settings(test_suite=str(path)), "cpu", suite=both)
     assert tasks.left_out == {"starter/diag_matmul": "kernelbench/level1/12"}
+    assert [one.id for one in tasks.train] == ["starter/gelu_tanh"]
 
 
 def test_the_stage_table_names_overlapping_tasks() -> None:

@@ -1,12 +1,21 @@
-"""Small files of every form that a suite can come from, made on the spot."""
+"""What the tests share: a tracing process, and small files of every form that a suite can come from."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cudal1_data.tracing import Tracer
 from task_programs import program
+
+
+@pytest.fixture(scope="session")
+def tracer() -> Iterator[Tracer]:
+    """A process that executes references; importing torch there takes some seconds."""
+    with Tracer() as started:
+        yield started
 
 
 @pytest.fixture

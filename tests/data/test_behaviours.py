@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from cudal1_data.dedup import find_overlaps
 from cudal1_data.dedup.behaviours import Behaviours
@@ -13,12 +11,6 @@ from hypothesis import strategies as st
 from rewrites import LOOK_ALIKES, ONE, OTHER, REWRITES, Body, task
 
 # With the operator graph beside it, what is measured here is what `near_duplicates` goes by.
-
-
-@pytest.fixture(scope="module")
-def tracer() -> Iterator[Tracer]:
-    with Tracer() as started:
-        yield started
 
 
 def found(tracer: Tracer, pair: tuple[Body, Body]) -> str:

@@ -79,7 +79,7 @@ def test_shapes_and_types_are_known_without_running(tmp_path: Path) -> None:
         except UnsuitableError:
             continue
         module = imported(task.source, tmp_path)
-        with torch.no_grad():
+        with torch.device("meta"), torch.no_grad():
             outputs = module.Model(*module.get_init_inputs())(*module.get_inputs())
         outputs = [outputs] if isinstance(outputs, torch.Tensor) else outputs
         found = [(tuple(one.shape), str(one.dtype).removeprefix("torch.")) for one in outputs]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import permutations
 
 import pytest
@@ -18,12 +17,6 @@ from cudal1_data.tracing.canonical.chains import joined
 from cudal1_data.tracing.canonical.graph import Graph, Node, fingerprint
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-
-@pytest.fixture(scope="module")
-def tracer() -> Iterator[Tracer]:
-    with Tracer() as started:
-        yield started
 
 
 def reference(forward: str, *, init: str = "pass", inputs: str = "torch.randn(8, 16)", head: str = "") -> str:

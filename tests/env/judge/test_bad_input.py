@@ -24,6 +24,7 @@ from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.records import Evaluation, Status
 from cudal1_env.sandbox import available_layers
 from cudal1_env.sandbox.cgroup import own_groups
+from doubles.judges import own_zygotes
 
 MARK = "OMP_CUDAL1_TEST"
 """A variable that a zygote keeps: it marks the processes of this test's judge among those of other judges."""
@@ -130,20 +131,17 @@ class Bench:
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     mark, folder = uuid.uuid4().hex, tmp_path_factory.mktemp("judge")
-    patch = pytest.MonkeyPatch()
-    patch.setenv(MARK, mark)
-    patch.setattr(tempfile, "tempdir", str(folder))
-    judge = Judge(SETTINGS)
-    patch.setattr(tempfile, "tempdir", None)  # the leases of all judges lie in one place
-    bench = Bench(judge, mark, folder)
-    try:
-        assert judge.evaluate(task(), HONEST).status is Status.CORRECT
-        alive = bench.dying(3)
-        assert len(alive) == 3, "expected a zygote, and the oracle with its supervisor"
-        yield bench
-    finally:
-        judge.close()
-        patch.undo()
+    with own_zygotes(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, mark)
+        patch.setattr(tempfile, "tempdir", str(folder))
+        judge = Judge(SETTINGS)
+        patch.setattr(tempfile, "tempdir", None)  # the leases of all judges lie in one place
+        bench = Bench(judge, mark, folder)
+        with judge:
+            assert judge.evaluate(task(), HONEST).status is Status.CORRECT
+            alive = bench.dying(3)
+            assert len(alive) == 3, "expected a zygote, and the oracle with its supervisor"
+            yield bench
     assert bench.dying(0) == set()
     assert list(folder.iterdir()) == []
 

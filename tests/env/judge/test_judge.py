@@ -6,7 +6,6 @@ import contextlib
 import gc
 import os
 import signal
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -19,17 +18,13 @@ from cudal1_env.judge.measure.timing.chain import Sample
 from cudal1_env.judge.measure.timing.trial import Trial
 from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet
 from cudal1_env.records import Evaluation, Status
+from doubles.judges import QUICK, own_zygotes
 from task_programs import ADD, LINEAR, candidate, reference
 
 
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    with Judge() as one:
-        yield one
-
-
-def test_an_honest_program_is_correct_and_measured(judge: Judge) -> None:
-    one = judge.evaluate(ADD, candidate("return torch.add(x[1], x[0], alpha=2)"))
+def test_an_honest_program_is_correct_and_measured() -> None:
+    with Judge() as judge:
+        one = judge.evaluate(ADD, candidate("return torch.add(x[1], x[0], alpha=2)"))
     assert one.status is Status.CORRECT, one.message
     assert one.speedup is not None
     assert one.calls > 4
@@ -99,21 +94,24 @@ def test_strided_expanded_and_reused_outputs_are_fine(judge: Judge) -> None:
 
 def test_an_output_that_is_an_input_is_refused_unless_the_reference_returns_it(judge: Judge) -> None:
     identity = reference("return [x[0], x[0] + 1]", "[torch.randn(64, 64)]").model_copy(update={"id": "file/identity"})
-    assert judge.evaluate(identity, candidate("return [x[0], x[0] + 1]")).status is Status.CORRECT
+    same = judge.evaluate(identity, candidate("return [x[0], x[0] + 1]"), precision="correct")
+    assert same.status is Status.CORRECT
     plus_zero = reference("return x[0] + 0", "[torch.randn(64, 64)]").model_copy(update={"id": "file/plus_zero"})
     assert judge.evaluate(plus_zero, candidate("return x[0]")).status is Status.WRONG_CONTRACT
 
 
 def test_weights_are_the_judges_where_the_state_agrees(judge: Judge) -> None:
     layers = "self.lin = nn.Linear(128, 64); self.norm = nn.LayerNorm(64)"
-    honest = judge.evaluate(LINEAR, candidate("return self.norm(self.lin(x[0]))", init=layers))
+    honest = judge.evaluate(LINEAR, candidate("return self.norm(self.lin(x[0]))", init=layers), precision="correct")
     assert (honest.status, honest.weights) == (Status.CORRECT, "loaded")
     # A default LayerNorm scales by 1 and adds 0: leaving that out is only right for default weights.
     skipped = "return nn.functional.layer_norm(self.lin(x[0]), (64,))"
-    assert judge.evaluate(LINEAR, candidate(skipped, init=layers)).status is Status.WRONG_OUTPUT
+    without = judge.evaluate(LINEAR, candidate(skipped, init=layers), precision="correct")
+    assert without.status is Status.WRONG_OUTPUT
     folded = layers + "; self.folded = self.lin.weight.detach().clone()"
     stale = "return self.norm(nn.functional.linear(x[0], self.folded, self.lin.bias))"
-    assert judge.evaluate(LINEAR, candidate(stale, init=folded)).status is Status.WRONG_OUTPUT
+    kept = judge.evaluate(LINEAR, candidate(stale, init=folded), precision="correct")
+    assert kept.status is Status.WRONG_OUTPUT
 
 
 def test_integer_boolean_and_half_outputs(judge: Judge) -> None:
@@ -122,15 +120,15 @@ def test_integer_boolean_and_half_outputs(judge: Judge) -> None:
         "[torch.randn(128, 256), torch.randint(0, 99, (1000,))]",
     ).model_copy(update={"id": "file/kinds"})
     good = "m = x[0].max(1).indices; return m, x[0].gt(0), x[0].to(torch.bfloat16) + 1, x[1] + x[1] + x[1]"
-    assert judge.evaluate(task, candidate(good)).status is Status.CORRECT
+    assert judge.evaluate(task, candidate(good), precision="correct").status is Status.CORRECT
     bad = "m = x[0].max(1).indices; m[3] += 1; return m, x[0].gt(0), x[0].to(torch.bfloat16) + 1, x[1] * 3"
-    assert judge.evaluate(task, candidate(bad)).status is Status.WRONG_OUTPUT
+    assert judge.evaluate(task, candidate(bad), precision="correct").status is Status.WRONG_OUTPUT
 
 
 def test_a_parameter_that_is_an_output_keeps_its_value(judge: Judge) -> None:
     init, answer = "self.lin = nn.Linear(128, 64)", "return self.lin(x[0]), self.lin.bias"
     task = reference(answer, "[torch.randn(32, 128)]", init=init).model_copy(update={"id": "file/own_bias"})
-    one = judge.evaluate(task, candidate(answer, init=init))
+    one = judge.evaluate(task, candidate(answer, init=init), precision="correct")
     assert one.status is Status.CORRECT, one.message
 
 
@@ -142,7 +140,7 @@ def test_constructor_arguments_arrive_as_they_are(judge: Judge) -> None:
         arguments="[2.5, (1, 3)]",
     ).model_copy(update={"id": "file/arguments"})
     good = candidate("assert type(self.b) is tuple; return x[0] * self.a + self.b[1]", init="self.a, self.b = sizes")
-    assert judge.evaluate(task, good).status is Status.CORRECT
+    assert judge.evaluate(task, good, precision="correct").status is Status.CORRECT
 
 
 def test_a_random_reference_and_a_broken_one_are_task_errors(judge: Judge) -> None:
@@ -203,13 +201,13 @@ def test_a_reference_that_dies_while_it_stands_still_is_the_tasks_fault(monkeypa
 
 
 def test_replay_repeats_the_numerics_exactly() -> None:
-    with Judge() as first:
+    with Judge(QUICK) as first:
         first.evaluate(ADD, candidate("return x[0] * 2 + x[1]"))
         one = first.evaluate(ADD, candidate("return torch.add(x[1], x[0], alpha=2)"))
         seeds = first.retire()
     assert one.seed_commitment is not None
     record = one.model_copy(update={"seed": seeds[one.seed_commitment]})
-    with Judge() as second:
+    with Judge(QUICK) as second:
         again = replay(second, record)
         assert again.repeated.seed_commitment == one.seed_commitment
     assert again.same_status
@@ -218,7 +216,7 @@ def test_replay_repeats_the_numerics_exactly() -> None:
 
 @pytest.mark.slow
 def test_a_pools_seed_is_disclosed_only_when_it_retires() -> None:
-    with Judge() as one:
+    with Judge(QUICK) as one:
         record = one.evaluate(ADD, candidate("return x[0]"))
         assert record.seed is None
         seeds = one.retire()
@@ -248,7 +246,7 @@ def test_unknown_layers_are_refused() -> None:
 def test_nothing_is_left_behind() -> None:
     gc.collect()  # what earlier tests left is closed now, not meanwhile
     before = len(os.listdir("/proc/self/fd"))
-    with Judge() as one:
+    with own_zygotes(), Judge() as one:
         one.evaluate(ADD, candidate("return x[0]"))
         one.evaluate(ADD, "import os\nos._exit(0)")
     assert len(os.listdir("/proc/self/fd")) == before
@@ -301,13 +299,14 @@ def test_a_program_may_return_what_torch_negates_when_it_is_read(judge: Judge) -
 
 def test_outputs_in_a_dictionary_go_by_their_names(judge: Judge) -> None:
     task = reference("return {'sum': x[0].sum(1), 'max': x[0].amax(1)}", "[torch.randn(256, 512)]")
-    one = judge.evaluate(task, candidate("return {'max': x[0].amax(1), 'sum': x[0].sum(1)}"))
+    good, bad = "{'max': x[0].amax(1), 'sum': x[0].sum(1)}", "{'sum': x[0].amax(1), 'max': x[0].sum(1)}"
+    one = judge.evaluate(task, candidate(f"return {good}"), precision="correct")
     assert one.status is Status.CORRECT, one.message
-    swapped = judge.evaluate(task, candidate("return {'sum': x[0].amax(1), 'max': x[0].sum(1)}"))
+    swapped = judge.evaluate(task, candidate(f"return {bad}"), precision="correct")
     assert swapped.status is Status.WRONG_OUTPUT
 
 
 def test_a_reference_may_return_a_diagonal(judge: Judge) -> None:
     task = reference("return torch.diagonal(x[0] @ x[1])", "[torch.randn(160, 96), torch.randn(96, 160)]")
-    one = judge.evaluate(task, candidate("return (x[0] * x[1].t()).sum(1)"))
+    one = judge.evaluate(task, candidate("return (x[0] * x[1].t()).sum(1)"), precision="correct")
     assert one.status is Status.CORRECT, one.message

@@ -16,6 +16,7 @@ from cudal1_env.origin import origin_of, triton_names
 from cudal1_env.records import Origin, Status
 from cudal1_worker import protocol as wire
 from cudal1_worker.program.profile import OUTSIDE, profiled
+from doubles.judges import QUICK
 
 # Names as profilers print them, from published profiles of PyTorch programs (arguments shortened).
 NAMES: list[tuple[str, Origin]] = [
@@ -242,7 +243,7 @@ def program(top: str = "", body: str = "return torch.softmax(torch.mm(x, x.T), 1
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
-    with Judge(JudgeSettings(device="cpu", profile="always")) as one:
+    with Judge(QUICK.model_copy(update={"profile": "always"})) as one:
         yield one
 
 

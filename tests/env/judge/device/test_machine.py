@@ -62,12 +62,6 @@ WHOLE = GpuFacts(
 )
 
 
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    with Judge(JudgeSettings(device="cpu")) as one:
-        yield one
-
-
 # --- what is refused -----------------------------------------------------------------------------------------------
 
 

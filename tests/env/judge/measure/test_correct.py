@@ -7,7 +7,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from cudal1_env.campaigns.replay import replay
@@ -24,12 +23,6 @@ from task_programs import ADD, LINEAR, candidate
 
 RIGHT = candidate("return torch.add(x[1], x[0], alpha=2)")
 TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-
-
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    with Judge(JudgeSettings(device="cpu")) as one:
-        yield one
 
 
 def slow(seconds: float) -> str:

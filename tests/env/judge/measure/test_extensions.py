@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from cudal1_data import Task
-from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge import Judge
 from cudal1_env.judge.workers.build_folders import BuildFolders
 from cudal1_env.judge.workers.worker import Worker
 from cudal1_env.records import Status
 from cudal1_worker import compilers
+from doubles.judges import QUICK
 
 REFERENCE = """import torch
 import torch.nn as nn
@@ -79,7 +80,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def judge(cache: Path) -> Iterator[Judge]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(cache))
-        one = Judge(JudgeSettings(device="cpu"))
+        one = Judge(QUICK)
     with one:
         if one._builder.key(one._case(TASK, PROGRAM, "training")) is None:
             pytest.skip("no mount namespaces here, so builds are not kept")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from cudal1_data import Task
 from cudal1_env.errors import MachineError, TaskError, TooLargeError
-from cudal1_env.judge import JudgeSettings
 from cudal1_env.judge.batch import BatchJudge
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.fault import Fault
@@ -18,6 +17,7 @@ from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.records import Evaluation, Status
 from cudal1_worker import gpus
 from cudal1_worker import protocol as wire
+from doubles.judges import QUICK
 from task_programs import program
 
 ANSWER = program(2).replace("class Model(", "class ModelNew(")
@@ -33,7 +33,7 @@ class Full(Exception):
 
 @pytest.fixture(scope="module")
 def one_judge() -> Iterator[BatchJudge]:
-    with BatchJudge(JudgeSettings(device="cpu")) as one:
+    with BatchJudge(QUICK) as one:
         yield one
 
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 from cudal1_data import Task
 from cudal1_env.baselines.programs import BASELINES, program
-from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge import Judge
 from cudal1_env.judge.measure import precompile as precompilation
 from cudal1_env.judge.measure.precompile import compiles
 from cudal1_env.records import Status
+from doubles.judges import QUICK
 
 REFERENCE = """import torch
 import torch.nn as nn
@@ -62,7 +63,8 @@ BODY = """class ModelNew(nn.Module):
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
-    with Judge(JudgeSettings(device="cpu", warmup_timeout_s=0.9, build_timeout_s=20.0, build_store_bytes=0)) as one:
+    limits = {"warmup_timeout_s": 0.9, "build_timeout_s": 20.0, "build_store_bytes": 0}
+    with Judge(QUICK.model_copy(update=limits)) as one:
         yield one
 
 

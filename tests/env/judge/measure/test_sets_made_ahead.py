@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from cudal1_data import Task
-from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge import Judge
 from cudal1_env.judge.measure.headroom import Headroom
 from cudal1_env.judge.oracle.pool import WARM_SETS
 from cudal1_env.records import Status
+from doubles.judges import QUICK
 from task_programs import program
 
 ANSWER = program(2).replace("class Model(", "class ModelNew(")
@@ -18,7 +19,7 @@ TASK = Task(id="file/ahead", source=program(2), name="ahead", level=1, origin="f
 
 @pytest.fixture
 def judge() -> Iterator[Judge]:
-    with Judge(JudgeSettings(device="cpu")) as one:
+    with Judge(QUICK) as one:
         yield one
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
 import pytest
 import torch
-from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge import Judge
 from cudal1_env.judge.oracle.state import Entry, Mapping, match, parse_fingerprints, parse_state
 from cudal1_env.records import Status
 from cudal1_worker import layout
 from cudal1_worker.oracle import distributions
 from cudal1_worker.program import state
+from doubles.judges import QUICK
 from hypothesis import given
 from hypothesis import strategies as st
 from task_programs import LINEAR, candidate, reference
@@ -246,12 +246,6 @@ def test_values_are_loaded_into_the_dtype_that_is_there() -> None:
 LIN, NORM = "self.lin = nn.Linear(128, 64)", "self.norm = nn.LayerNorm(64)"
 
 
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    with Judge(JudgeSettings(device="cpu")) as one:
-        yield one
-
-
 @pytest.mark.parametrize(
     ("init", "forward"),
     [
@@ -268,7 +262,7 @@ def judge() -> Iterator[Judge]:
 def test_the_judges_weights_reach_programs_that_name_or_order_state_otherwise(
     judge: Judge, init: str, forward: str
 ) -> None:
-    one = judge.evaluate(LINEAR, candidate(f"return {forward}", init=init))
+    one = judge.evaluate(LINEAR, candidate(f"return {forward}", init=init), precision="correct")
     assert (one.status, one.weights) == (Status.CORRECT, "loaded"), one.message
 
 
@@ -283,7 +277,7 @@ def test_the_judges_weights_reach_programs_that_name_or_order_state_otherwise(
     ids=["made in forward", "not registered", "lazy", "transposed"],
 )
 def test_a_program_without_the_references_state_is_rejected_with_its_names(judge: Judge, init: str) -> None:
-    one = judge.evaluate(LINEAR, candidate("return self.norm(x[0][:, :64])", init=init))
+    one = judge.evaluate(LINEAR, candidate("return self.norm(x[0][:, :64])", init=init), precision="correct")
     assert one.status is Status.WRONG_CONTRACT
     assert "lin.weight (float32 parameter of shape [64, 128])" in one.message
     assert "in ModelNew's constructor" in one.message
@@ -292,11 +286,13 @@ def test_a_program_without_the_references_state_is_rejected_with_its_names(judge
 
 def test_an_incorrect_output_under_a_guessed_mapping_shows_the_mapping(judge: Judge) -> None:
     init = "self.first = nn.Linear(128, 64); self.second = nn.LayerNorm(64); self.stale = nn.Parameter(torch.ones(3))"
-    one = judge.evaluate(LINEAR, candidate("return self.second(self.first(x[0])) + 1", init=init))
+    guessed = candidate("return self.second(self.first(x[0])) + 1", init=init)
+    one = judge.evaluate(LINEAR, guessed, precision="correct")
     assert one.status is Status.WRONG_OUTPUT
     assert "lin.weight = first.weight, lin.bias = first.bias, norm.weight = second.weight" in one.message
     assert "kept the constructor's values: stale" in one.message
-    plain = judge.evaluate(LINEAR, candidate("return self.norm(self.lin(x[0])) + 1", init=f"{LIN}; {NORM}"))
+    named = candidate("return self.norm(self.lin(x[0])) + 1", init=f"{LIN}; {NORM}")
+    plain = judge.evaluate(LINEAR, named, precision="correct")
     assert plain.status is Status.WRONG_OUTPUT
     assert "ModelNew" not in plain.message
 
@@ -307,7 +303,7 @@ def test_tied_weights_may_be_one_tensor_or_two_names(judge: Judge) -> None:
     task = reference("return self.b(self.a(x[0]).relu())", "[torch.randn(64, 96)]", init=init)
     task = task.model_copy(update={"id": "file/tied"})
     for start, forward in ((init, "self.b(self.a(x[0]).relu_())"), (once, "self.b(self.b(x[0]).relu_())")):
-        one = judge.evaluate(task, candidate(f"return {forward}", init=start))
+        one = judge.evaluate(task, candidate(f"return {forward}", init=start), precision="correct")
         assert one.status is Status.CORRECT, one.message
 
 
@@ -324,7 +320,7 @@ def test_kernelbenchs_verdict_is_recorded_and_is_not_the_status() -> None:
         (wrong, Status.WRONG_OUTPUT, Status.WRONG_OUTPUT, 0),
         (raising, Status.RUNTIME_ERROR, Status.RUNTIME_ERROR, 0),
     ]
-    with Judge(JudgeSettings(device="cpu", policy="kernelbench")) as one:
+    with Judge(QUICK.model_copy(update={"policy": "kernelbench"})) as one:
         for source, status, second, passed in expected:
             record = one.evaluate(plain, source)
             assert record.status is status, record.message

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from cudal1_env.errors import WorkerLostError
-from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge import Judge
 from cudal1_env.judge.measure.precompile import compiles, compiles_by_torch
 from cudal1_env.judge.workers.zygote import Zygote
 from cudal1_env.records import Evaluation, Status
 from cudal1_worker import gpus, preload
 from cudal1_worker import protocol as wire
 from doubles import evaluator as doubles
-
-
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    with Judge(JudgeSettings(device="cpu")) as one:
-        yield one
 
 
 def judged(judge: Judge, statement: str) -> Evaluation:

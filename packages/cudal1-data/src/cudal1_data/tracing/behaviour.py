@@ -18,6 +18,7 @@ import signal
 import types
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -167,14 +168,27 @@ def _answers(model: Any, values: list[Any], seed: int) -> list[torch.Tensor]:
 
 def _projected(answer: torch.Tensor) -> list[float]:
     """Tell an answer; nothing where it is not finite or has hardly any values."""
-    if not answer.numel() or not bool(answer.isfinite().all()) or answer.unique().numel() < min(3, answer.numel()):
+    if not answer.numel() or not bool(answer.isfinite().all()) or not _varies(answer):
         return []
     size = float(answer.square().mean().sqrt())
     if size == 0.0:
         return []
-    directions = torch.randn(_DIRECTIONS, answer.numel(), generator=torch.Generator().manual_seed(0))
-    shares = directions @ (answer / size) / math.sqrt(answer.numel())
+    shares = _directions(answer.numel()) @ (answer / size) / math.sqrt(answer.numel())
     return [float(answer.numel()), *(float(f"{one:.8g}") for one in (size, *shares.tolist()))]
+
+
+def _varies(answer: torch.Tensor) -> bool:
+    """Whether there are three different values, or as many as there are elements."""
+    low, high = answer.aminmax()
+    if answer.numel() < 3:
+        return answer.numel() == 1 or bool(low != high)
+    return bool(((answer != low) & (answer != high)).any())
+
+
+@lru_cache(maxsize=1)
+def _directions(elements: int) -> torch.Tensor:
+    """Fixed directions for answers of so many elements; the next answer mostly has as many."""
+    return torch.randn(_DIRECTIONS, elements, generator=torch.Generator().manual_seed(0))
 
 
 def _fill(model: torch.nn.Module) -> None:
