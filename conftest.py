@@ -8,11 +8,14 @@ the sandbox, so they are never collected.
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 # The same examples in every run, however slow the machine is at that moment.
 settings.register_profile("cudal1", deadline=None, derandomize=True)
@@ -20,6 +23,15 @@ settings.load_profile("cudal1")
 
 ROOT = Path(__file__).resolve().parent
 TESTS = ROOT / "tests"
+JUDGES = (
+    "tests/env/baselines/",
+    "tests/env/campaigns/",
+    "tests/env/judge/",
+    "tests/env/sandbox/",
+    "tests/env/testing/",
+    "tests/worker/",
+)
+"""Folders whose tests judge programs or look at processes; between them they start each kind of zygote once."""
 STARTER = ROOT / "packages" / "cudal1-data" / "src" / "cudal1_data" / "starter"
 VERIFIERS = ROOT / "packages" / "cudal1-env" / "src" / "cudal1_env" / "adapters" / "verifiers.py"
 """Needs a package that does not fit into this environment; tests/env/test_adapters.py runs it in another."""
@@ -49,6 +61,25 @@ def is_program(path: Path) -> bool:
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Keep pytest from importing programs; `None` leaves the decision to pytest."""
     return True if is_program(collection_path) else None
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Run everything in as many processes as there are cores, and what somebody names in this one."""
+    cores = len(os.sched_getaffinity(0))
+    return cores if cores > 1 and config.args_source is pytest.Config.ArgsSource.TESTPATHS else 0
+
+
+class OneProcessForJudges(LoadScopeScheduling):
+    """Gives each process a file at a time, and one of them all files with judges: those measure one after another."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "judges" if file.startswith(JUDGES) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Divide the tests among processes; the largest part is begun first."""
+    return OneProcessForJudges(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
