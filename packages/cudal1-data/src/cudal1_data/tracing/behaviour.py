@@ -35,6 +35,8 @@ _MAX_ELEMENTS = 1 << 22
 _SCALES = (1.0, 6.0)
 """What inputs are multiplied by: a clamp at 5 is seen by the second set alone."""
 _DIRECTIONS = 8
+_BLOCK_ELEMENTS = 1 << 20
+"""Length of the directions, at most."""
 _LONGEST_S = 20
 """Time for one program; what it takes longer for is left unknown."""
 _RANDOM = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "uniform", "exponential")
@@ -173,7 +175,8 @@ def _projected(answer: torch.Tensor) -> list[float]:
     size = float(answer.square().mean().sqrt())
     if size == 0.0:
         return []
-    shares = _directions(answer.numel()) @ (answer / size) / math.sqrt(answer.numel())
+    block = _block(answer / size)
+    shares = _directions(block.numel()) @ block / math.sqrt(answer.numel())
     return [float(answer.numel()), *(float(f"{one:.8g}") for one in (size, *shares.tolist()))]
 
 
@@ -183,6 +186,15 @@ def _varies(answer: torch.Tensor) -> bool:
     if answer.numel() < 3:
         return answer.numel() == 1 or bool(low != high)
     return bool(((answer != low) & (answer != high)).any())
+
+
+def _block(answer: torch.Tensor) -> torch.Tensor:
+    """Return the sum of a large answer's blocks, each with a fixed weight: longer directions would take gigabytes."""
+    blocks = -(-answer.numel() // _BLOCK_ELEMENTS)
+    if blocks <= 1:
+        return answer
+    weights = torch.randn(blocks, generator=torch.Generator().manual_seed(0))
+    return weights @ torch.nn.functional.pad(answer, (0, blocks * _BLOCK_ELEMENTS - answer.numel())).view(blocks, -1)
 
 
 @lru_cache(maxsize=1)
