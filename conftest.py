@@ -17,8 +17,8 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-# The same examples in every run, however slow the machine is at that moment.
-settings.register_profile("cudal1", deadline=None, derandomize=True)
+# The same 50 examples in every run, however slow the machine is at that moment.
+settings.register_profile("cudal1", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("cudal1")
 
 ROOT = Path(__file__).resolve().parent

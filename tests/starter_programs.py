@@ -58,18 +58,22 @@ def variants_for_gpu(backends: tuple[str, ...]) -> list[tuple[str, Variant]]:
     return found
 
 
-def small_tasks(name: str) -> list[Task]:
-    """Return a starter task at sizes that a double runs in a fraction of a second."""
-    task = load_starter_task(STARTER_FOLDER / name)
+def small_sizes(task: Task) -> tuple[dict[str, int], ...]:
+    """Return sizes of a starter task that a double runs in a fraction of a second."""
     default = task.sizes["cpu"].default
-    sizes = SIZES.get(name) or tuple(
+    return SIZES.get(task.id.removeprefix("starter/")) or tuple(
         {
             constant: min(size, caps[place % len(caps)]) if size > 8 else size
             for place, (constant, size) in enumerate(default.items())
         }
         for caps in CAPS
     )
-    return [task.at(size) for size in sizes]
+
+
+def small_tasks(name: str) -> list[Task]:
+    """Return a starter task at its small sizes."""
+    task = load_starter_task(STARTER_FOLDER / name)
+    return [task.at(size) for size in small_sizes(task)]
 
 
 def check(task: Task, variant: Variant, folder: Path) -> None:

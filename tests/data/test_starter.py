@@ -11,8 +11,9 @@ from types import ModuleType
 
 import pytest
 import torch
-from cudal1_data import BrokenTaskError, Device, Task, Variant, load_suite, usable_variants
+from cudal1_data import BrokenTaskError, Device, SizeFamily, Task, Variant, load_suite, usable_variants
 from cudal1_data.sources.starter import STARTER_FOLDER, load_starter, load_starter_task
+from starter_programs import small_sizes
 
 SUITE = load_suite("starter")
 NAMES = sorted(path.name for path in STARTER_FOLDER.iterdir() if (path / "task.toml").exists())
@@ -39,6 +40,15 @@ def one_thread_and_own_scratch(tmp_path_factory: pytest.TempPathFactory) -> Iter
     torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_task_and_variants_at_small_sizes(name: str, check_starter: ModuleType) -> None:
+    task = load_starter_task(STARTER_FOLDER / name)
+    default, *others = small_sizes(task)
+    small = task.model_copy(update={"sizes": {"cpu": SizeFamily(default=default, held_out=tuple(others))}})
+    check_starter.check_task(small, compiler=shutil.which("gcc") is not None)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_task_and_variants(name: str, check_starter: ModuleType) -> None:
     compiler = shutil.which("gcc") is not None
