@@ -60,7 +60,7 @@ def test_an_outlier_widens_nothing_but_itself(shape: tuple[int, ...], seed: int,
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(SHAPES.filter(lambda shape: len(shape) > 1 and shape[-1] != 2), SEEDS, st.sampled_from([1e-40, 1e-9, 1e9]))
 def test_rows_of_another_size_have_a_tolerance_of_their_size(shape: tuple[int, ...], seed: int, factor: float) -> None:
     found = sets(shape, seed)
@@ -74,7 +74,7 @@ def test_rows_of_another_size_have_a_tolerance_of_their_size(shape: tuple[int, .
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(SHAPES, SEEDS, st.floats(0.05, 0.7), st.sampled_from([-1e9, 0.0, 3e38]))
 def test_exact_fills_widen_nothing(shape: tuple[int, ...], seed: int, share: float, fill: float) -> None:
     found = sets(shape, seed)
@@ -99,7 +99,7 @@ def test_errors_elsewhere_widen_nothing_where_the_reference_is_exact(
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(SHAPES, SEEDS)
 def test_a_block_with_its_first_errors_uses_those_of_the_whole_output(shape: tuple[int, ...], seed: int) -> None:
     """It may have been all zeros behind a ReLU, or all of one kind, on the sets that tell typical errors."""
@@ -111,7 +111,7 @@ def test_a_block_with_its_first_errors_uses_those_of_the_whole_output(shape: tup
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.sampled_from([(96, 64), (40, 200), (64, 64)]), SEEDS, st.floats(0.1, 0.6))
 def test_rounded_fills_widen_nothing(shape: tuple[int, ...], seed: int, share: float) -> None:
     """As of a mask that is added: a fill of a thousand millions errs by tens."""
@@ -123,7 +123,7 @@ def test_rounded_fills_widen_nothing(shape: tuple[int, ...], seed: int, share: f
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.sampled_from([(96, 64), (40, 200), (64, 16), (512, 8)]), SEEDS, st.floats(0.5, 0.95), st.booleans())
 def test_tolerance_falls_with_the_magnitude_of_fading_elements(
     shape: tuple[int, ...], seed: int, rate: float, along_rows: bool
@@ -146,7 +146,7 @@ def test_tolerance_scales_with_the_unit_of_an_output(shape: tuple[int, ...], see
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.sampled_from([(96, 64), (40, 200)]), SEEDS)
 def test_permuted_rows_have_permuted_tolerances(shape: tuple[int, ...], seed: int) -> None:
     found = sets(shape, seed)
@@ -155,7 +155,7 @@ def test_permuted_rows_have_permuted_tolerances(shape: tuple[int, ...], seed: in
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(SHAPES, SEEDS, st.sampled_from(["float64", "float32"]))
 def test_a_sample_has_the_tolerance_of_the_whole_output(shape: tuple[int, ...], seed: int, dtype: str) -> None:
     (answer, error), *others = sets(shape, seed)
@@ -169,7 +169,7 @@ def test_a_sample_has_the_tolerance_of_the_whole_output(shape: tuple[int, ...], 
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(SHAPES, SEEDS)
 def test_every_tolerance_is_a_number_for_any_reference(shape: tuple[int, ...], seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
