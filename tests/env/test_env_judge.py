@@ -8,6 +8,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import gymnasium
@@ -17,6 +18,7 @@ from cudal1_env import CudaOptEnv
 from cudal1_env.archive import Archive
 from cudal1_env.local import LocalEvaluator
 from cudal1_env.reward import reward_of
+from doubles.judges import own_zygotes
 from gymnasium.utils.env_checker import check_env
 
 FAST = """\
@@ -29,6 +31,13 @@ class ModelNew(nn.Module):
 """
 WRONG = FAST.replace("a[:, None] * b", "a[:, None] + b")
 TASK = {"task": "starter/diag_matmul"}
+
+
+@pytest.fixture(autouse=True)
+def own() -> Iterator[None]:
+    """Zygotes end with their judge: these tests ask what is left behind."""
+    with own_zygotes():
+        yield
 
 
 def children() -> set[int]:
