@@ -33,6 +33,11 @@ WRITTEN = {"triton": "triton", "nvrtc": "cuda-nvrtc", "inline": "cuda-load-inlin
 WITHOUT_HEADERS = "typedef long int64_t;\n#define INFINITY __int_as_float(0x7f800000)\n"
 """NVRTC reads no headers here; an extension's kernels may use these names of theirs."""
 
+CASES = [
+    pytest.param(name, one, id=f"{name}/{one.name}", marks=[pytest.mark.slow] * one.name.startswith("inline"))
+    for name, one in CUDA
+]
+"""Programs with an extension are slow, which halves the compilations of every run; the double's mutants need some."""
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
@@ -96,7 +101,7 @@ def test_triton_builds_the_kernels_for_sm_90(tmp_path: Path, monkeypatch: pytest
 
 
 @needs_compiler
-@pytest.mark.parametrize(("name", "variant"), CUDA, ids=NAMES)
+@pytest.mark.parametrize(("name", "variant"), CASES)
 def test_cuda_variant_agrees_with_its_reference_on_the_double(
     name: str, variant: Variant, gpus: dict[str, Gpu], tmp_path: Path
 ) -> None:
@@ -123,7 +128,7 @@ def texts_at(task: Task, variant: Variant, gpu: Gpu) -> list[tuple[str, str]]:
 
 
 @needs_compiler
-@pytest.mark.parametrize(("name", "variant"), CUDA, ids=NAMES)
+@pytest.mark.parametrize(("name", "variant"), CASES)
 def test_cuda_variant_builds_and_launches_at_the_sizes_of_a_gpu(
     name: str, variant: Variant, gpus: dict[str, Gpu]
 ) -> None:
