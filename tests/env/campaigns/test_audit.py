@@ -98,17 +98,19 @@ def test_every_mutant_differs_from_an_ordinary_answer() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_rounding_in_half_precision_is_harmless_next_to_zero_too(dtype: str) -> None:
-    """Subnormal numbers of float16 err by more than a unit in the last place of their own."""
+def test_what_a_worker_rounds_anyway_is_no_mutant(dtype: str) -> None:
+    """Subnormal numbers of float16 err by more than a unit in the last place of their own, which is harmless."""
     random = np.random.default_rng(0)
     right = random.normal(size=64)
     right[::8] *= 1e-7
     subject = Subject(right, Expected((64,), dtype, aliases=False), float(abs(right).max()), (), right, random)
     found = makers(subject)
-    for name in ("rounded to float16", "scaled by 1.01", "zeros", "one element wrong"):
+    assert [name for name in found if name.startswith("rounded")] == ["rounded to bfloat16"] * (dtype == "float16")
+    assert is_equivalent(left_by_worker(right, subject.expected), subject)
+    for name in ("scaled by 1.01", "zeros", "one element wrong"):
         mutant = found[name]()
         assert mutant is not None
-        assert is_equivalent(left_by_worker(mutant, subject.expected), subject) == (name == "rounded to float16"), name
+        assert not is_equivalent(left_by_worker(mutant, subject.expected), subject), name
 
 
 def test_mutants_of_integers_and_of_single_numbers() -> None:
@@ -161,8 +163,7 @@ def test_a_checker_with_a_wide_tolerance_is_marked(judge: AuditJudge) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_outputs_of_half_precision_let_no_mutant_through(judge: AuditJudge, dtype: str) -> None:
     one = audit_task(judge, reference(f"(x + y).to(torch.{dtype})"))
-    assert (one.verdict, one.survivors) == ("sound", ())
-    assert set(one.equivalents) <= {"rounded to bfloat16", "rounded to float16"}
+    assert (one.verdict, one.survivors, one.equivalents) == ("sound", (), ())
 
 
 @pytest.mark.slow
