@@ -4,6 +4,9 @@ Started by `cudal1_env.campaigns.scan` with `python -m`. References are code tha
 is no sandbox, and no candidate goes through it. What programs print goes to standard error.
 """
 
+# pyright: basic
+# torch tells few types.
+
 from __future__ import annotations
 
 import json

@@ -261,7 +261,8 @@ class Pool:
         """
         with self._lock:
             if self._unseen is None:
-                self._unseen = self.oracle.unseen([self.secrets.number("unseen", k) for k in range(_UNSEEN_SETS)])
+                seeds = [self.secrets.number("unseen", k) for k in range(_UNSEEN_SETS)]
+                self._unseen = str(self.oracle.ask("unseen", seeds=seeds)["product"])
         doubts = [
             f"input {place} is the same in each call, and what follows from it could be kept"
             for place in self.io_spec.constant_inputs
