@@ -150,11 +150,6 @@ class Judge:
         """Begin candidates side by side, then end one at a time; yield the position of each with its outcome.
 
         Close the generator: what it began and did not end is killed then.
-
-        Args:
-            executor: For oracles and candidates.
-            wanted: Candidates, with their pool's seed where somebody chose that.
-            precompilations: Where programs that compile, and their tasks' baselines, do so first; None leaves that out.
         """
         refused = self._begin_pools(executor, wanted)
         ready: list[tuple[int, Case, bytes | None, Pool]] = []
@@ -426,17 +421,7 @@ class Judge:
     # --- measuring ---------------------------------------------------------------------------------------------
 
     def _measured(self, built: Built, pool: Pool, seed: bytes | None) -> Evaluation:
-        """Measure; where a GPU has too little room, for program or judge, once more without the inputs of other tasks.
-
-        Args:
-            built: The candidate.
-            pool: Of its task; it may have retired to make room since the candidate was built.
-            seed: The pool's, where somebody chose it.
-
-        Raises:
-            TaskError: The task is too large for this GPU.
-            MachineError: The machine broke.
-        """
+        """Measure; where a GPU has too little room for program or judge, once more without other tasks' inputs."""
         case = built.case
         if pool.closed:
             pool = self._pool(case, seed)
@@ -488,15 +473,7 @@ class Judge:
         return held and replace(held, own_bytes=held.own_bytes + pool.oracle.held_bytes())
 
     def _check_health(self, before: Held | None, pool: Pool) -> None:
-        """Check that the device is as it was before the candidate, which is dead. Takes milliseconds.
-
-        Args:
-            before: What was held before the candidate's trials; None where that is not counted.
-            pool: Of its task.
-
-        Raises:
-            MachineError: It is not.
-        """
+        """Check that the device is as it was before the candidate, which is dead. Takes milliseconds."""
         if before is None:
             return
         if not self.device.computes():

@@ -78,11 +78,7 @@ class Injection(Mode):
 
 
 class Watched:
-    """Carries out calls with a fault, and notes whether that changed a result.
-
-    Args:
-        fault: One that `Call.with_fault` knows.
-    """
+    """Carries out calls with a fault, and notes whether that changed a result."""
 
     def __init__(self, fault: str) -> None:
         self.changed = False
@@ -100,11 +96,7 @@ class Watched:
 
 
 class FaultyRuns:
-    """Runs faulty programs for the task gate.
-
-    Args:
-        oracle: Has the models and makes inputs.
-    """
+    """Runs faulty programs for the task gate."""
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle

@@ -31,11 +31,7 @@ _NEIGHBOURS = 16
 
 
 class UnseenPrecision:
-    """Finds such products.
-
-    Args:
-        oracle: Has the models, and the tolerances once it has probed.
-    """
+    """Finds such products."""
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle

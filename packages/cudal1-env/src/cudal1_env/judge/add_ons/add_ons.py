@@ -61,13 +61,7 @@ class Extras:
         self._builder, self._trials = builder, trials
 
     def add(self, built: Built, pool: Pool, evaluation: Evaluation) -> Evaluation:
-        """Return the record of a program that was just judged, with all additions that the settings ask for.
-
-        Args:
-            built: The program; its workers are dead.
-            pool: Its task's.
-            evaluation: Its record.
-        """
+        """Return the record of a program that was just judged, with all additions that the settings ask for."""
         case = built.case
         if case.role != "candidate":
             return evaluation
@@ -182,11 +176,7 @@ class Extras:
 
     @contextlib.contextmanager
     def _another(self, built: Built, pool: Pool) -> Generator[Arm]:
-        """Import a program in a further worker; the block runs with its arm.
-
-        Raises:
-            Fault: It cannot be imported.
-        """
+        """Import a program in a further worker; the block runs with its arm."""
         case = Case(built.case.task, built.case.source, "training", role="profile")
         twin = self._builder.build(case, pool, built.snapshot, leased=True)
         try:
@@ -238,11 +228,7 @@ def strongest_of(eager: Speedup, others: dict[str, Speedup]) -> Strongest:
 
 
 def _check_machine(theirs: Machine | None, ours: Machine | None) -> None:
-    """Refuse to compare across machines: the reference's arm is what two measurements have in common.
-
-    Raises:
-        RecordError: Device, model, driver or torch differ.
-    """
+    """Refuse to compare across machines: the reference's arm is what two measurements have in common."""
     parts = [
         None if one is None else (one.device, one.name, one.driver or "no driver", one.torch) for one in (theirs, ours)
     ]

@@ -35,12 +35,6 @@ _HALF_TOLERANCE = 1e-2
 def kernelbench_verdict(reference: Arm, candidate: Arm, pool: Pool, label: str) -> KernelBench:
     """Judge a program by KernelBench's rules.
 
-    Args:
-        reference: A fresh arm.
-        candidate: The arm in which the program is imported.
-        pool: Of their task.
-        label: Tells this program's inputs from those of others.
-
     Raises:
         TaskError: The reference or the oracle fails.
     """

@@ -310,11 +310,6 @@ class Device(Protocol):
 def parse_outputs(page: bytes, expected: tuple[Expected, ...], device_code: int) -> list[Output]:
     """Check a copy of the reply page against the contract.
 
-    Args:
-        page: The reply page, copied once.
-        expected: What the task's outputs must look like.
-        device_code: On which kind of device they must lie.
-
     Raises:
         Contract: Number, device, dtype or shape differ, or strides reach backwards or let elements share memory.
     """

@@ -106,13 +106,7 @@ class CpuDevice(Device):
 
 
 class CpuMemory(ArmMemory):
-    """Memory of one arm on a CPU.
-
-    Args:
-        device: Whose memory it is.
-        pid: The worker.
-        input_bytes: Size of a set of inputs.
-    """
+    """Memory of one arm on a CPU."""
 
     def __init__(self, device: CpuDevice, pid: int, input_bytes: int) -> None:
         self._device = device
@@ -177,11 +171,7 @@ class CpuMemory(ArmMemory):
                 raise Contract("an output lies in memory that cannot be written", str(error)) from None
 
     def _span(self, output: Output) -> Bytes:
-        """Copy the memory from an output's first to its last element.
-
-        Raises:
-            Contract: The memory that the worker named is not there.
-        """
+        """Copy the memory from an output's first to its last element."""
         check_holes(output)
         try:
             return memory.read(self._pid, output.address, output.span_bytes)

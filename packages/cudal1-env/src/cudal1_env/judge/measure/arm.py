@@ -48,16 +48,7 @@ _CALL_ERRORS = {
 
 
 class Arm:
-    """A worker that holds one program.
-
-    Args:
-        worker: Freshly forked.
-        device: Where it works.
-        core: The arms'; None where none could be fixed.
-        io_spec: What the task looks like.
-        settings: Time limits.
-        wanted: `Model` or `ModelNew`.
-    """
+    """A worker that holds one program."""
 
     def __init__(
         self,
@@ -101,9 +92,6 @@ class Arm:
 
     def precompile(self, seed: int) -> None:
         """Make the model and call it once on made-up inputs, outside of the judge's memory; the arm is not used again.
-
-        Args:
-            seed: Of the constructor and the inputs.
 
         Raises:
             Fault: It fails.
@@ -184,10 +172,6 @@ class Arm:
     def warm(self, one: InputSet, slot: int) -> tuple[float, tuple[Comparison, ...]]:
         """Call once, untimed, and compare as a timed call would; the arm is frozen afterwards.
 
-        Args:
-            one: An input set.
-            slot: The block in which it lies.
-
         Returns:
             Seconds of the call as the worker reports them (used for the reference only), and the comparisons.
 
@@ -213,10 +197,6 @@ class Arm:
     def verify(self, one: InputSet, slot: int) -> tuple[Comparison, ...]:
         """Call once, untimed, and compare the whole outputs, under the contract of a timed call.
 
-        Args:
-            one: An input set whose whole answers are known.
-            slot: The block in which it lies.
-
         Raises:
             Fault: The call fails, breaks the contract, or writes to its inputs.
         """
@@ -240,11 +220,7 @@ class Arm:
         return answer, comparisons
 
     def _intact(self, slot: int, inputs: Array, answer: wire.Message) -> None:
-        """Check that the inputs of an untimed call are unchanged.
-
-        Raises:
-            Fault: The program wrote to them.
-        """
+        """Check that the inputs of an untimed call are unchanged."""
         inputs_at = answer.get("inputs")
         if not self.memory.intact(slot, inputs, inputs_at if isinstance(inputs_at, int) else 0):
             raise Fault(Status.WRONG_CONTRACT, "the program wrote to one of its inputs; inputs must stay unchanged")
@@ -332,11 +308,7 @@ class Arm:
             raise self._broken(error) from None
 
     def _check(self, outputs: Sequence[Output]) -> None:
-        """Refuse outputs that share an element (a worker copies the second), or lie in an input of a timed call.
-
-        Raises:
-            Contract: They do.
-        """
+        """Refuse outputs that share an element (a worker copies the second), or lie in an input of a timed call."""
         own = [(place, one) for place, one in enumerate(outputs) if one.expected.size and not one.expected.aliases]
         known: list[Place] = []
         for place, one in own:

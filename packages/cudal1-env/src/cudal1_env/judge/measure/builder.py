@@ -61,13 +61,7 @@ def limits(settings: JudgeSettings, role: Role) -> JudgeSettings:
 
 
 class Builder:
-    """Forks workers, lets them import programs, and keeps what they compiled for later trials.
-
-    Args:
-        settings: Limits.
-        device: Where programs run.
-        core: The arms' core; None where none could be fixed.
-    """
+    """Forks workers, lets them import programs, and keeps what they compiled for later trials."""
 
     def __init__(self, settings: JudgeSettings, device: Device, core: int | None) -> None:
         self.settings = settings

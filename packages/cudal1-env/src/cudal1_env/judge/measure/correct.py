@@ -28,11 +28,6 @@ def judge_correct(builder: Builder, built: Built, pool: Pool) -> Evaluation:
     """Return the verdict on a built candidate; its worker is dead afterwards. The caller holds the lease.
 
     Memory that is missing may have been taken by another candidate: such a verdict is one of `UNDECIDED`.
-
-    Args:
-        builder: Makes workers.
-        built: The candidate; where its worker is dead, it is imported again.
-        pool: Of its task and of `correct` precision.
     """
     case, device = built.case, builder.device
     seen = Seen(built.layers, built.missing, built.stderr, commitment=pool.secrets.commitment)
@@ -52,12 +47,7 @@ def judge_correct(builder: Builder, built: Built, pool: Pool) -> Evaluation:
 
 
 def _call(builder: Builder, built: Built, pool: Pool, seen: Seen, headroom: Headroom) -> None:
-    """Construct the candidate, call it, and compare.
-
-    Raises:
-        Fault: The candidate fails.
-        TaskError: The reference fails.
-    """
+    """Construct the candidate, call it, and compare."""
     case, arm = built.case, builder.again(built, pool)
     seen.layers, seen.missing = arm.worker.layers, arm.worker.missing
     try:

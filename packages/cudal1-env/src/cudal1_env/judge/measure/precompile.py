@@ -81,11 +81,7 @@ def settled(snapshot: Path) -> bool:
 
 
 class Precompilations:
-    """Precompiles programs. Several threads may ask at once.
-
-    Args:
-        builder: Forks the workers, and has the build folders.
-    """
+    """Precompiles programs. Several threads may ask at once."""
 
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
@@ -185,16 +181,7 @@ class Precompilations:
         hold: Sharing | None = None,
         blind: bool = False,
     ) -> Precompilation:
-        """Import a program, construct it and call it; its worker is dead afterwards. Without a GPU no call is made.
-
-        Args:
-            case: The candidate.
-            pool: Of its task.
-            snapshot: What it compiled before.
-            began: When the precompilation began.
-            hold: The shared lease under which this is done; None where the device is the caller's alone, or not used.
-            blind: Whether it finds no GPU.
-        """
+        """Import a program, construct it and call it; its worker is dead afterwards. Without a GPU no call is made."""
         arm, folder = self._builder.fork(case, pool, snapshot, core=None, blind=blind)
         if hold is not None:
             hold.kills(arm.worker.interrupt)

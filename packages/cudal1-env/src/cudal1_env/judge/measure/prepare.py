@@ -17,12 +17,6 @@ def construct(case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
     program alone: what it says until then may be told. (Programs that compile were called so when they were
     precompiled.) From then on all is withheld, because the task's later candidates meet the same secrets.
 
-    Args:
-        case: The candidate.
-        pool: Of its task.
-        candidate: Its arm, which has imported it.
-        seen: Takes the mapping of its state.
-
     Raises:
         Fault: The candidate fails.
     """

@@ -62,14 +62,7 @@ class Seen:
 
 
 def failed(case: Case, seen: Seen, fault: Fault, *, note: str = "") -> Evaluation:
-    """Return the record of a candidate that failed.
-
-    Args:
-        case: The candidate.
-        seen: What was seen of it.
-        fault: How it failed.
-        note: What it said of the failure before it knew any secret.
-    """
+    """Return the record of a candidate that failed."""
     text = fault.message
     if seen.mapping is not None and fault.status is Status.WRONG_OUTPUT:
         text += seen.mapping.note()

@@ -65,11 +65,7 @@ class Weights:
     data: npt.NDArray[np.uint8]
 
     def renamed(self, pairs: dict[str, str]) -> Weights:
-        """Return the weights that a candidate has, under its own names.
-
-        Args:
-            pairs: Its name for each of the reference's.
-        """
+        """Return the weights that a candidate has, under its own names."""
         there = [(pairs[name], entry) for name, entry in zip(self.names, self.entries, strict=True) if name in pairs]
         return replace(self, names=[name for name, _ in there], entries=[entry for _, entry in there])
 

@@ -64,11 +64,7 @@ _AHEAD_BYTES = 2 << 30
 
 
 class Secrets:
-    """Everything secret about one pool, derived from one 128-bit seed.
-
-    Args:
-        seed: 16 bytes.
-    """
+    """Everything secret about one pool, derived from one 128-bit seed."""
 
     def __init__(self, seed: bytes) -> None:
         if len(seed) != SEED_BYTES:
@@ -131,14 +127,6 @@ class _Draft:
 
 class Pool:
     """Input sets of one task under one seed, made by its oracle when they are first wanted.
-
-    Args:
-        task: The task.
-        zygote: Where the oracle is forked.
-        spec: The oracle's sandbox.
-        device: Where the task runs.
-        settings: Tolerances and sample sizes.
-        seed: 16 secret bytes.
 
     Raises:
         TaskError: The reference cannot be judged against.
@@ -227,10 +215,6 @@ class Pool:
         """Return the sets from number `first` to before `last`, making those that are missing.
 
         A set is the same each time. What exceeds the pool's memory is not kept, but made again when it is wanted again.
-
-        Args:
-            first: Number of the first.
-            last: Number after the last.
 
         Raises:
             TaskError: The reference fails, or its own error is beyond use.

@@ -128,13 +128,7 @@ class Worker:
             raise Late(str(error)) from None
 
     def ask(self, message: wire.Message, fds: Sequence[int] = (), *, timeout_s: float) -> wire.Message:
-        """Send a message and wait for the answer, draining the log meanwhile.
-
-        Raises:
-            Dead: The worker ended, or closed its channel.
-            Late: No answer in time.
-            BadMessage: What came is no message.
-        """
+        """Send a message and wait for the answer; see `tell` and `answer`."""
         self.tell(message, fds, timeout_s=timeout_s)
         return self.answer(timeout_s=timeout_s)
 
@@ -356,11 +350,7 @@ class Worker:
             )
 
     def kill(self) -> None:
-        """Kill the worker with all that it made; wait until it is gone.
-
-        Raises:
-            MachineError: Something does not die.
-        """
+        """Kill the worker with all that it made; wait until it is gone (see `confirm_dead`)."""
         self.start_kill()
         self.confirm_dead()
 

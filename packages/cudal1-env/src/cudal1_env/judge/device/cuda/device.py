@@ -42,9 +42,6 @@ _POOL_SHARE = 0.4
 class CudaDevice(Device):
     """One GPU, leased as a whole.
 
-    Args:
-        tf32: Whether products may round their factors to TF32.
-
     Raises:
         MachineError: There is no usable GPU.
     """

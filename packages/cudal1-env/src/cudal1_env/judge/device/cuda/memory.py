@@ -106,13 +106,7 @@ class CudaBlock:
 
 
 class CudaMemory(ArmMemory):
-    """Memory of one arm on a GPU: the arena in which the worker's torch allocates, and the slots of its inputs.
-
-    Args:
-        device: Whose memory it is.
-        input_bytes: Size of a set of inputs.
-        sizes: Of the arena.
-    """
+    """Memory of one arm on a GPU: the arena in which the worker's torch allocates, and the slots of its inputs."""
 
     def __init__(self, device: CudaDevice, input_bytes: int, sizes: ArenaSizes) -> None:
         import torch
@@ -219,11 +213,7 @@ class CudaMemory(ArmMemory):
         return noise.view(getattr(self._torch, expected.dtype)).view(expected.shape)
 
     def _elements(self, output: Output) -> Tensor:
-        """View the elements of an output in the arena, in its shape; booleans as bytes.
-
-        Raises:
-            Contract: The memory that the worker named is not in the arena, or is not aligned.
-        """
+        """View the elements of an output in the arena, in its shape; booleans as bytes."""
         want = output.expected
         check_holes(output)
         start = self._start(output)

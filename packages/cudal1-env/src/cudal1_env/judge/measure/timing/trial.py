@@ -104,11 +104,7 @@ class Pairs:
     """Latencies of a call with the overhead."""
 
     def net(self, share: float = 1.0) -> TrialSamples:
-        """Return the latencies without the overhead.
-
-        Args:
-            share: How much of the overhead is subtracted.
-        """
+        """Return the latencies without the overhead."""
         overhead = overhead_of(self.reference)
         empty = [share * one.empty_ms for one in self.reference]
         reference = [overhead.net_ms(one.call_ms, less) for one, less in zip(self.reference, empty, strict=True)]
@@ -157,12 +153,7 @@ class Trial:
     _untimed_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
 
     def run(self, reference_s: float, enough: Callable[[TrialSamples], bool]) -> TrialResult:
-        """Measure until `enough` says so or the trial is full; the candidate is dead afterwards.
-
-        Args:
-            reference_s: What a call of the reference takes, roughly.
-            enough: Asked about the samples after each pair.
-        """
+        """Measure until `enough` says so or the trial is full; the candidate is dead afterwards."""
         for arm in (self.reference, self.candidate):
             arm.limit(reference_s)
         ready = min(FIRST_PAIRS, self.sizes.pairs)
@@ -269,11 +260,7 @@ class Trial:
         return sample
 
     def _add_untimed(self, seconds: float, *, is_candidate: bool) -> None:
-        """Add up the seconds of calls outside the clock, which a budget bounds.
-
-        Raises:
-            Fault: The candidate's budget is spent.
-        """
+        """Add up the seconds of calls outside the clock, which a budget bounds."""
         self._untimed_s[is_candidate] += seconds
         limit_s = max(_AWAKE_S, _AWAKE_FACTOR * self._untimed_s[False])
         if self._untimed_s[True] > limit_s:

@@ -37,12 +37,7 @@ _UNTIMED_S = 0.5e-3
 
 
 class Trials:
-    """Measures built candidates. The caller holds the lease.
-
-    Args:
-        builder: Makes workers.
-        spread: The machine's, from trial to trial.
-    """
+    """Measures built candidates. The caller holds the lease."""
 
     def __init__(self, builder: Builder, spread: Spread) -> None:
         self._builder = builder
@@ -98,12 +93,7 @@ class Trials:
     # --- one trial ---------------------------------------------------------------------------------------------
 
     def _trial(self, built: Built, pool: Pool, seen: Seen, clock: _Clock) -> None:
-        """Add one trial of a fresh pair of workers.
-
-        Raises:
-            Fault: The candidate fails.
-            TaskError: The reference fails.
-        """
+        """Add one trial of a fresh pair of workers."""
         case, candidate = built.case, self._builder.again(built, pool)
         reference = self._builder.reference(case, pool)
         headroom = Headroom(self._device)
@@ -158,28 +148,13 @@ class Trials:
             case.watch.add("measure", clock.last_s)
 
     def _check_memory(self, headroom: Headroom, candidate: Arm) -> None:
-        """Check that a candidate left enough device memory, and enough host memory where no limit binds it.
-
-        Raises:
-            Fault: It did not.
-        """
+        """Check that a candidate left enough device memory, and enough host memory where no limit binds it."""
         headroom.check()
         if self._device.name == "cuda":
             check_host_memory(candidate.worker.pid, self._settings.memory_bytes)
 
     def _blame(self, case: Case, pool: Pool, reference: Arm, candidate: Arm, *, beside: bool) -> None:
-        """Find out whether a failure was caused by a candidate that took device memory when it was imported.
-
-        Args:
-            case: The candidate's.
-            pool: Of its task.
-            reference: Its arm.
-            candidate: Its arm.
-            beside: Whether the reference worked beside the candidate, and there was no room for what came then.
-
-        Raises:
-            Fault: The candidate held much, and the reference works once it is dead, or worked and held much less.
-        """
+        """Find out whether a failure was caused by a candidate that took device memory when it was imported."""
 
         def works_alone() -> bool:
             alone = self._builder.reference(case, pool)
