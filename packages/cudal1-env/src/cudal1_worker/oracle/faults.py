@@ -22,7 +22,7 @@ from cudal1_worker.program.arm import Failure, describe_error
 if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
 
-_MIN_SHARE = 0.01
+MIN_SHARE = 0.01
 """A step counts if its largest operand has this share of the elements of the largest step's of its kind, at least."""
 _REPLACED = ("zeros", "mean", "another draw")
 """Replacements for an input that the faulty program ignores."""
@@ -126,7 +126,7 @@ class FaultyRuns:
             largest[step.kind] = max(step.size, largest.get(step.kind, 0))
 
         def chosen(step: Step) -> list[str]:
-            if step.size < _MIN_SHARE * largest[step.kind]:
+            if step.size < MIN_SHARE * largest[step.kind]:
                 return []
             return [name for name in step.faults if name in PARTS or step.kind == "product" or not products]
 

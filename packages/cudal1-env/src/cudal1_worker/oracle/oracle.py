@@ -305,6 +305,13 @@ class Oracle:
         moved = self.exact(wide, self.moved(values, seed, 0.5))
         return [error_of(one, answer) for one, answer in zip(moved, answers, strict=True)]
 
+    def check_inputs(self, values: list[Any]) -> None:
+        """Refuse a task whose inputs have another form than they had before."""
+        if layout.manifest(values)[0] != self.entries:
+            raise Failure(
+                "task", "get_inputs() must return the same shapes, layouts and non-tensor values in each call"
+            )
+
     def check_answers(self, answers: list[torch.Tensor], size: int) -> None:
         """Refuse a task whose outputs have another size on these inputs."""
         if sum(8 * answer.numel() for answer in answers) != size:
@@ -316,12 +323,8 @@ class Oracle:
     def draw(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Write a set of inputs into the judge's memory."""
         values = self.fresh_inputs(message["seed"], "own")
-        entries, _ = layout.manifest(values)
-        if entries != self.entries:
-            raise Failure(
-                "task", "get_inputs() must return the same shapes, layouts and non-tensor values in each call"
-            )
-        layout.store(self.block, entries, values)
+        self.check_inputs(values)
+        layout.store(self.block, self.entries, values)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return {"ok": True}
@@ -339,15 +342,11 @@ class Oracle:
         for number, one in enumerate(message["sets"]):
             values = self.fresh_inputs(one["seed"], one["distribution"])
             answers = self.exact(models.wide, values)
-            entries, _ = layout.manifest(values)
-            if entries != self.entries:
-                raise Failure(
-                    "task", "get_inputs() must return the same shapes, layouts and non-tensor values in each call"
-                )
+            self.check_inputs(values)
             self.check_answers(answers, message["answer_bytes"])
             begin, at = message["stride"] * number, message["answers_at"]
             place = self.block[begin : begin + message["stride"]]
-            self.store(place, entries, values, answers, at)
+            self.store(place, self.entries, values, answers, at)
             own, errors = self.errors(
                 models, values, answers, again=one["seed"] if one["distribution"] != "own" else None
             )

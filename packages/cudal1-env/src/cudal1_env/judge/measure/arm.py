@@ -48,7 +48,10 @@ _CALL_ERRORS = {
 
 
 class Arm:
-    """A worker that holds one program."""
+    """A worker that holds one program.
+
+    Methods raise `Fault` where the program fails.
+    """
 
     def __init__(
         self,
@@ -81,21 +84,13 @@ class Arm:
     # --- slow phases -------------------------------------------------------------------------------------------
 
     def build(self, source: str) -> None:
-        """Import the program.
-
-        Raises:
-            Fault: It cannot be imported.
-        """
+        """Import the program."""
         limit = self.settings.build_timeout_s
         with sealed_file(source.encode()) as fd:
             self._ask({"op": "build", "wanted": self.wanted}, [fd], limit, _BUILD_ERRORS, "importing the program")
 
     def precompile(self, seed: int) -> None:
-        """Make the model and call it once on made-up inputs, outside of the judge's memory; the arm is not used again.
-
-        Raises:
-            Fault: It fails.
-        """
+        """Make the model and call it once on made-up inputs, outside of the judge's memory; the arm is used no more."""
         message = {
             "op": "ahead",
             "wanted": self.wanted,
@@ -110,11 +105,7 @@ class Arm:
         self._ask(message, [], limit_s, _CALL_ERRORS, "a call on made-up inputs")
 
     def begin(self) -> None:
-        """Make the arm's memory and map the blocks of its inputs.
-
-        Raises:
-            Fault: The worker fails.
-        """
+        """Make the arm's memory and map the blocks of its inputs."""
         io_spec = self.io_spec
         output_bytes = sum(out.size * out.item_bytes for out in io_spec.outputs)
         needs = Needs(io_spec.input_bytes, output_bytes, io_spec.work_bytes)
@@ -130,9 +121,6 @@ class Arm:
 
         Returns:
             Its state, as the worker says.
-
-        Raises:
-            Fault: The constructor fails.
         """
         if self._memory is None:
             self.begin()
@@ -140,11 +128,7 @@ class Arm:
         return parse_state(self._ask_untimed(message, [], f"{self.wanted}(...)").get("state"))
 
     def fingerprints(self, names: Sequence[str]) -> Fingerprints:
-        """Return fingerprints of some of the model's state, as the worker reports them.
-
-        Raises:
-            Fault: The worker fails.
-        """
+        """Return fingerprints of some of the model's state, as the worker reports them."""
         answer = self._ask_untimed({"op": "fingerprints", "names": list(names)}, [], "looking at the state")
         return parse_fingerprints(answer.get("fingerprints"))
 
@@ -160,11 +144,7 @@ class Arm:
         return self._memory
 
     def load(self, weights: Weights) -> None:
-        """Load the judge's weights.
-
-        Raises:
-            Fault: The state refuses them.
-        """
+        """Load the judge's weights."""
         message = {"op": "load", "names": weights.names, "entries": weights.entries, "bytes": int(weights.data.size)}
         with sealed_file(weights.data.data) as fd:
             self._ask_untimed(message, [fd], "loading weights")
@@ -174,9 +154,6 @@ class Arm:
 
         Returns:
             Seconds of the call as the worker reports them (used for the reference only), and the comparisons.
-
-        Raises:
-            Fault: The call fails or breaks the contract.
         """
         answer, comparisons = self._compared_call(one, slot)
         return _seconds(answer), comparisons
@@ -186,20 +163,13 @@ class Arm:
 
         The inputs are mapped privately and writable, to tell a program that writes to them from one that crashes; in
         all other calls they are read-only.
-
-        Raises:
-            Fault: The call fails, breaks the contract, or writes to its inputs.
         """
         self._intact(0, inputs, self._untimed_call(inputs, 0, writable=True))
         with self.contract():
             return [self.memory.whole(output) for output in self.outputs(self._page())]
 
     def verify(self, one: InputSet, slot: int) -> tuple[Comparison, ...]:
-        """Call once, untimed, and compare the whole outputs, under the contract of a timed call.
-
-        Raises:
-            Fault: The call fails, breaks the contract, or writes to its inputs.
-        """
+        """Call once, untimed, and compare the whole outputs, under the contract of a timed call."""
         answer, comparisons = self._compared_call(one, slot)
         self._intact(slot, one.inputs, answer)
         return comparisons
@@ -233,11 +203,7 @@ class Arm:
         return answer
 
     def open(self) -> None:
-        """Enter the timed loop, held to one core, without the right to make processes. The arm is frozen afterwards.
-
-        Raises:
-            Fault: The worker fails.
-        """
+        """Enter the timed loop, held to one core, without the right to make processes. The arm is frozen afterwards."""
         self.withhold()
         self.thaw()
         with self._faults("sealing"):
@@ -273,11 +239,7 @@ class Arm:
         return self._turn
 
     def wait_for(self, turn: int) -> bytes:
-        """Wait for a call's done word; return a copy of what the worker wrote about its outputs.
-
-        Raises:
-            Fault: The call fails, or is late.
-        """
+        """Wait for a call's done word; return a copy of what the worker wrote about its outputs."""
         words, spins = self._reply.words, 0
         limit_ns = time.perf_counter_ns() + int(self._deadline_s * 1e9)
         while words[wire.FLAG] != turn:
@@ -297,11 +259,7 @@ class Arm:
                 raise Dead(self.worker.end())
 
     def outputs(self, page: bytes) -> list[Output]:
-        """Return where a call's outputs lie, as the worker reports and the contract allows.
-
-        Raises:
-            Fault: They are not what the task's outputs are.
-        """
+        """Return where a call's outputs lie, as the worker reports and the contract allows."""
         try:
             return self.reader.outputs(page, self._check)
         except Contract as error:
@@ -331,9 +289,6 @@ class Arm:
             plan: Made for outputs of the form that was known then.
             samples: The elements; where the outputs have another form, the plan is made anew.
             outputs: Checked.
-
-        Raises:
-            Fault: The memory that the worker named is not there.
         """
         try:
             return self.memory.read(plan if plan.fits(outputs) else Plan(outputs, samples.positions), outputs)
@@ -341,11 +296,7 @@ class Arm:
             raise self._broken(error) from None
 
     def compare_whole(self, one: InputSet, outputs: Sequence[Output]) -> tuple[Comparison, ...]:
-        """Compare whole outputs.
-
-        Raises:
-            Contract: The memory that the worker named is not there, or is not its own.
-        """
+        """Compare whole outputs. To be called within `contract`: where they cannot be read, `Contract` is raised."""
         return tuple(
             compare(self.memory.whole(output), answer, output.expected, whole=True)
             for answer, output in zip(one.answers, outputs, strict=True)
@@ -377,20 +328,12 @@ class Arm:
     # --- stopping ----------------------------------------------------------------------------------------------
 
     def freeze(self) -> None:
-        """Stop the arm and all its children.
-
-        Raises:
-            Fault: It is dead or does not stop.
-        """
+        """Stop the arm and all its children."""
         with self._faults("being stopped"):
             self.worker.freeze()
 
     def thaw(self) -> None:
-        """Let the arm run again.
-
-        Raises:
-            Fault: It is dead.
-        """
+        """Let the arm run again."""
         with self._faults("waiting"):
             self.worker.thaw()
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.precompile import compiles
 from cudal1_env.judge.measure.record import Seen
-from cudal1_env.judge.measure.state import mapped
 from cudal1_env.judge.oracle.pool import Pool, private_seed
+from cudal1_env.judge.oracle.state import match
+from cudal1_env.records import Status
 
 
 def construct(case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
@@ -24,7 +26,12 @@ def construct(case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
         if not seen.trials and case.role == "candidate" and not compiles(case.source):
             candidate.construct(private_seed())
             candidate.answers(pool.private_inputs())
-        mapping = mapped(candidate, pool, candidate.construct(pool.construct_seed))
+        theirs, state = pool.io_spec.state, candidate.construct(pool.construct_seed)
+        mapping = match(theirs, state)
+        if mapping.missing and (similar := mapping.similar):  # seeded values, only where names do not suffice
+            mapping = match(theirs, state, (pool.fingerprints(), candidate.fingerprints(similar)))
+        if mapping.missing:
+            raise Fault(Status.WRONG_CONTRACT, mapping.refusal())
         candidate.withhold()
         candidate.freeze()
     seen.mapping = mapping

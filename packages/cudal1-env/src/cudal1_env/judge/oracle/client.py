@@ -101,6 +101,8 @@ class RawSet:
 class OracleClient:
     """Talks to the oracle process of one task.
 
+    Methods raise `TaskError` where the reference fails or is late, `WorkerLostError` where the machine killed it.
+
     Raises:
         TaskError: The reference cannot be imported or called, or is random.
     """
@@ -155,12 +157,7 @@ class OracleClient:
             raise
 
     def ask(self, op: str, fds: Sequence[int] = (), **message: Any) -> dict[str, Any]:
-        """Ask the oracle; its handlers (`cudal1_worker.oracle.oracle`) say what each operation takes and answers.
-
-        Raises:
-            TaskError: The reference fails, or is late.
-            WorkerLostError: The machine killed the oracle.
-        """
+        """Ask the oracle; its handlers (`cudal1_worker.oracle.oracle`) say what each operation takes and answers."""
         try:
             answer = self.worker.ask({"op": op, **message}, fds, timeout_s=self._timeout_s)
         except Dead as error:

@@ -128,6 +128,8 @@ class _Draft:
 class Pool:
     """Input sets of one task under one seed, made by its oracle when they are first wanted.
 
+    Methods raise `TaskError` where the reference fails, or its own error is beyond use.
+
     Raises:
         TaskError: The reference cannot be judged against.
     """
@@ -215,9 +217,6 @@ class Pool:
         """Return the sets from number `first` to before `last`, making those that are missing.
 
         A set is the same each time. What exceeds the pool's memory is not kept, but made again when it is wanted again.
-
-        Raises:
-            TaskError: The reference fails, or its own error is beyond use.
         """
         with self._lock:
             if self.io_spec.state:
@@ -239,9 +238,6 @@ class Pool:
         """Return why correct outputs do not show that all work was done; empty if they do.
 
         To ask when no candidate is alive: the first time the reference runs up to nine times for each of two sets.
-
-        Raises:
-            TaskError: The reference fails.
         """
         with self._lock:
             if self._unseen is None:
@@ -264,9 +260,6 @@ class Pool:
         """Return the sets of one verdict without a clock.
 
         One of each distribution, which the pool's candidates share, then one that no other candidate meets.
-
-        Raises:
-            TaskError: The reference fails, or its own error is beyond use.
         """
         with self._lock:
             shared = [one for number in _SHARED_SETS for one in self.sets(number, number + 1)]
@@ -290,9 +283,6 @@ class Pool:
         """Make the sets that the last trial asked for at its beginning, in the background of the block.
 
         At the end they are there. The device is leased, and nothing is timed meanwhile.
-
-        Raises:
-            TaskError: The reference fails, or its own error is beyond use.
         """
         count = min(self._wanted, int(_AHEAD_BYTES / self._kept_bytes))
         if not count:

@@ -66,14 +66,11 @@ class Sizes:
 class Sets(Protocol):
     """Input sets of a trial. The sets of a pair are given once, and forgotten."""
 
-    @property
-    def warm(self) -> InputSet:
-        """A set of untimed calls."""
-        ...
+    warm: InputSet
+    """A set of untimed calls."""
 
     def prepare(self, count: int) -> None:
         """Make the next `count` sets, as far as they can be kept."""
-        ...
 
     def take(self, count: int) -> list[InputSet]:
         """Return the next `count` sets, which no arm has met."""

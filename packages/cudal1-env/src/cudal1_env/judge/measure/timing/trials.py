@@ -6,7 +6,6 @@ import contextlib
 import math
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -58,7 +57,7 @@ class Trials:
     def _measured(self, built: Built, pool: Pool, seen: Seen) -> Evaluation:
         """Measure trials until the rule is satisfied and, for large speedups, two of them agree."""
         case, rule = built.case, RULES[built.case.precision]
-        clock = _Clock()
+        clock: list[_TrialSets] = []
         seen.roofline = self._device.roofline(pool.io_spec.tensor_bytes, pool.io_spec.written_bytes, case.sensitivity)
         while decide(_counted(seen), rule, spread=self._spread, spent=self._spent(case, clock)) != "stop":
             self._trial(built, pool, seen, clock)
@@ -92,7 +91,7 @@ class Trials:
 
     # --- one trial ---------------------------------------------------------------------------------------------
 
-    def _trial(self, built: Built, pool: Pool, seen: Seen, clock: _Clock) -> None:
+    def _trial(self, built: Built, pool: Pool, seen: Seen, clock: list[_TrialSets]) -> None:
         """Add one trial of a fresh pair of workers."""
         case, candidate = built.case, self._builder.again(built, pool)
         reference = self._builder.reference(case, pool)
@@ -116,7 +115,7 @@ class Trials:
         case: Case,
         pool: Pool,
         seen: Seen,
-        clock: _Clock,
+        clock: list[_TrialSets],
         reference: Arm,
         candidate: Arm,
         headroom: Headroom,
@@ -138,14 +137,14 @@ class Trials:
             candidate.open()
         pool.fit(self._device.free_bytes(), 2 * sizes.sets)
         sets = _TrialSets(case, pool)
+        clock.append(sets)
         # Seeded by the system: one order for all trials of a pool would favour an arm.
         trial = Trial(reference, candidate, sets, sizes, seen.tally, np.random.default_rng())
         try:
-            with clock.running(sets):
-                return trial.run(reference_s, lambda samples: self._enough(case, seen, clock, samples))
+            return trial.run(reference_s, lambda samples: self._enough(case, seen, clock, samples))
         finally:
             sets.spend()
-            case.watch.add("measure", clock.last_s)
+            case.watch.add("measure", sets.measured_s)
 
     def _check_memory(self, headroom: Headroom, candidate: Arm) -> None:
         """Check that a candidate left enough device memory, and enough host memory where no limit binds it."""
@@ -227,10 +226,10 @@ class Trials:
             return settings.budget_training_s
         return settings.budget_report_gpu_s if self._device.name == "cuda" else settings.budget_report_s
 
-    def _spent(self, case: Case, clock: _Clock) -> bool:
-        return clock.total_s > self._budget_s(case.precision)
+    def _spent(self, case: Case, clock: Sequence[_TrialSets]) -> bool:
+        return sum(sets.measured_s for sets in clock) > self._budget_s(case.precision)
 
-    def _enough(self, case: Case, seen: Seen, clock: _Clock, samples: TrialSamples) -> bool:
+    def _enough(self, case: Case, seen: Seen, clock: Sequence[_TrialSets], samples: TrialSamples) -> bool:
         rule = RULES[case.precision]
         return decide([*_counted(seen), samples], rule, spread=self._spread, spent=self._spent(case, clock)) != "pair"
 
@@ -252,46 +251,21 @@ def of_reference(pool: Pool) -> Generator[None]:
         raise TaskError(text) from fault
 
 
-@dataclass
-class _Clock:
-    """Seconds of measurement, the oracle's left out."""
-
-    done_s: float = 0.0
-    last_s: float = 0.0
-    _began: float | None = None
-    _sets: _TrialSets | None = None
-
-    @property
-    def total_s(self) -> float:
-        """Of all trials, the running one included."""
-        return self.done_s + self._running_s()
-
-    def _running_s(self) -> float:
-        if self._began is None or self._sets is None:
-            return 0.0
-        return time.perf_counter() - self._began - self._sets.oracle_s
-
-    @contextlib.contextmanager
-    def running(self, sets: _TrialSets) -> Generator[None]:
-        """Count a block, without the seconds in which `sets` were made."""
-        self._began, self._sets = time.perf_counter(), sets
-        try:
-            yield
-        finally:
-            self.last_s = self._running_s()
-            self.done_s += self.last_s
-            self._began = None
-
-
 class _TrialSets:
-    """Input sets of one trial: the first sets of the pool that no candidate has met."""
+    """Input sets of one trial, and its clock: the first sets of the pool that no candidate has met."""
 
     def __init__(self, case: Case, pool: Pool) -> None:
         self._case, self._pool = case, pool
         self._next = pool.fresh
         self.warm = pool.sets(WARM_SETS - 1, WARM_SETS)[0]
-        self.oracle_s = 0.0
+        self._oracle_s = 0.0
         """Seconds that making sets took."""
+        self._began, self._ended = time.perf_counter(), math.inf
+
+    @property
+    def measured_s(self) -> float:
+        """Seconds of measurement so far, the oracle's left out."""
+        return min(time.perf_counter(), self._ended) - self._began - self._oracle_s
 
     def prepare(self, count: int) -> None:
         """Make sets that will be wanted, as far as they can be kept."""
@@ -309,10 +283,11 @@ class _TrialSets:
         began = time.perf_counter()
         with self._case.watch.phase("oracle"):
             yield
-        self.oracle_s += time.perf_counter() - began
+        self._oracle_s += time.perf_counter() - began
 
     def spend(self) -> None:
-        """No trial gets these sets again."""
+        """No trial gets these sets again; the clock stops."""
+        self._ended = time.perf_counter()
         self._pool.spend(self._next)
 
 
