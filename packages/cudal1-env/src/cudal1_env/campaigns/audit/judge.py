@@ -64,7 +64,7 @@ class AuditJudge(Judge):
     def _known_pool(self, task: Task) -> Pool:
         """The task's pool, whose seed is a hash of the reference: an audit gives the same answer each time."""
         seed = hashlib.sha256(f"audit/{task.source}".encode("utf-8", "replace")).digest()[:SEED_BYTES]
-        pool = self._pool(self._case(task, "", "training"), seed)
+        pool = self._pools.take(self._case(task, "", "training"), seed)
         pool.max_bytes = 0  # each set is asked for once, and other audits may work on the same GPU
         return pool
 
@@ -93,13 +93,13 @@ class AuditJudge(Judge):
     def use_factor(self, task: Task, factor: float | None) -> None:
         """Compare a task's outputs with another error factor from now on; None for that of the settings."""
         with self._lock:
-            before = self._factors.pop(reference_sha256(task), None)
+            before = self._pools.factors.pop(reference_sha256(task), None)
             if factor is not None:
-                self._factors[reference_sha256(task)] = factor
+                self._pools.factors[reference_sha256(task)] = factor
             if factor == before:
                 return
             for key in [key for key in self._pools if key[0] == task.id]:
-                self._retire(key)
+                self._pools.retire(key)
 
     def known_parts(self, task: Task) -> list[str]:
         """Return what a program may know: inputs that are the same in all draws, tensors that cannot be loaded."""
