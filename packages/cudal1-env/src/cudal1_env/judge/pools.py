@@ -18,11 +18,7 @@ from cudal1_env.judge.settings import JudgeSettings
 
 
 class Pools(OrderedDict[tuple[str, str], Pool]):
-    """The pools in use by `pool_key`, the one used last at the end.
-
-    Args:
-        builder: Has settings, device, and the zygote of oracles.
-    """
+    """The pools in use by `pool_key`, the one used last at the end."""
 
     def __init__(self, builder: Builder) -> None:
         super().__init__()

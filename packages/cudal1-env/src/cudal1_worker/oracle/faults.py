@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cudal1_worker import protocol as wire
-from cudal1_worker.oracle.mode import Mode
-from cudal1_worker.oracle.models import copied
+from cudal1_worker.oracle.models import Mode, copied
 from cudal1_worker.oracle.steps import PARTS, Call
 from cudal1_worker.program.arm import Failure, describe_error
 

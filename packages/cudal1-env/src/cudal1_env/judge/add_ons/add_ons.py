@@ -33,11 +33,6 @@ _MESSAGE_CHARS = 500
 class Extras:
     """Adds to records what the settings ask for.
 
-    Args:
-        settings: Which baselines, and when a profile.
-        builder: Makes workers.
-        trials: Measures programs. What is leased is the caller's to see to.
-
     Raises:
         SettingsError: A baseline is asked for that this machine cannot have.
     """
@@ -77,16 +72,7 @@ class Extras:
         return timed and self.asked and (evaluation.strongest is None or not there.issuperset(self.names))
 
     def compare(self, case: Case, evaluation: Evaluation, pool: Callable[[], Pool]) -> Evaluation:
-        """Return a record with speedups against the baselines that it lacks.
-
-        Args:
-            case: Its task and precision, and this machine.
-            evaluation: A right program's record.
-            pool: Gives the task's pool where a baseline must be measured.
-
-        Raises:
-            RecordError: The record was made on another machine than this one.
-        """
+        """Return a record with speedups against the baselines that it lacks."""
         if not self.lacking(evaluation):
             return evaluation
         assert evaluation.speedup is not None, "right programs have one"

@@ -229,11 +229,7 @@ class Builder:
         self.folders.drop(built.snapshot)
 
     def again(self, built: Built, pool: Pool) -> Arm:
-        """Return a candidate's arm, in a new worker if the last one is dead.
-
-        Raises:
-            Fault: It can be imported no more.
-        """
+        """Return a candidate's arm, in a new worker if the last one is dead."""
         if built.arm is None:
             fresh = self.build(built.case, pool, built.snapshot, leased=True)
             self.folders.drop(built.folder)

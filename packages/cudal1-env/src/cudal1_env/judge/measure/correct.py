@@ -14,7 +14,6 @@ from cudal1_env.judge.measure import record
 from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.headroom import Headroom
-from cudal1_env.judge.measure.host_memory import check_host_memory
 from cudal1_env.judge.measure.prepare import construct, load_weights
 from cudal1_env.judge.measure.record import Seen
 from cudal1_env.judge.oracle.pool import Pool
@@ -60,9 +59,7 @@ def _call(builder: Builder, built: Built, pool: Pool, seen: Seen, headroom: Head
             for number, one in enumerate(sets):
                 seen.tally.check(one, arm.verify(one, number % wire.SLOTS))
                 seen.tally.full_checks += 1
-        headroom.check()
-        if builder.device.name == "cuda":
-            check_host_memory(arm.worker.pid, builder.settings.memory_bytes)
+        headroom.check_beside(arm)
     finally:
         seen.stderr = arm.worker.log
         arm.close()

@@ -89,13 +89,7 @@ class Precompilations:
         self._lock = threading.Lock()
 
     def keep(self, case: Case, pool: Pool, *, leased: bool = False) -> None:
-        """Precompile a program that compiles, for the next `take` of the same program for the same task.
-
-        Args:
-            case: The candidate.
-            pool: Of its task.
-            leased: The caller holds the device.
-        """
+        """Precompile a program that compiles, for the next `take` of the same program for the same task."""
         key = (case.task.source, case.source)
         if key not in self._kept and compiles(case.source) and self._builder.too_long(case) is None:
             precompilation = self._found(case) or self._made(case, pool, leased=leased)

@@ -1,4 +1,7 @@
-"""Steps before a candidate's compared calls: a private first call, matching its state, loading the judge's weights."""
+"""Steps before a candidate's compared calls: a private first call, matching its state, loading weights.
+
+They raise `Fault` where the candidate fails.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,6 @@ def construct(case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
     Before an evaluation's first trial it is constructed and called once on inputs and weights that are drawn for this
     program alone: what it says until then may be told. (Programs that compile were called so when they were
     precompiled.) From then on all is withheld, because the task's later candidates meet the same secrets.
-
-    Raises:
-        Fault: The candidate fails.
     """
     with case.watch.phase("warmup"):
         if not seen.trials and case.role == "candidate" and not compiles(case.source):
@@ -39,10 +39,6 @@ def construct(case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
 
 
 def load_weights(pool: Pool, candidate: Arm, seen: Seen) -> None:
-    """Load the judge's weights into a constructed candidate, if the task has some.
-
-    Raises:
-        Fault: The candidate fails.
-    """
+    """Load the judge's weights into a constructed candidate, if the task has some."""
     if seen.mapping is not None and seen.mapping.pairs:
         candidate.load(pool.weights().renamed(seen.mapping.pairs))

@@ -16,7 +16,6 @@ from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.headroom import Headroom, memory_taken
-from cudal1_env.judge.measure.host_memory import check_host_memory
 from cudal1_env.judge.measure.prepare import construct, load_weights
 from cudal1_env.judge.measure.record import Seen
 from cudal1_env.judge.measure.timing.trial import Sizes, Trial, TrialResult
@@ -126,10 +125,10 @@ class Trials:
             self._construct_reference(case, pool, reference)
         headroom.begin()
         construct(case, pool, candidate, seen)
-        self._check_memory(headroom, candidate)
+        headroom.check_beside(candidate)
         reference_s = self._warm_reference(case, pool, reference)
         self._warm_candidate(case, pool, candidate, seen)
-        self._check_memory(headroom, candidate)
+        headroom.check_beside(candidate)
         sizes = self._sizes(case.precision, reference_s, pool)
         with case.watch.phase("warmup"):
             with of_reference(pool):
@@ -145,12 +144,6 @@ class Trials:
         finally:
             sets.spend()
             case.watch.add("measure", sets.measured_s)
-
-    def _check_memory(self, headroom: Headroom, candidate: Arm) -> None:
-        """Check that a candidate left enough device memory, and enough host memory where no limit binds it."""
-        headroom.check()
-        if self._device.name == "cuda":
-            check_host_memory(candidate.worker.pid, self._settings.memory_bytes)
 
     def _blame(self, case: Case, pool: Pool, reference: Arm, candidate: Arm, *, beside: bool) -> None:
         """Find out whether a failure was caused by a candidate that took device memory when it was imported."""
