@@ -269,7 +269,7 @@ class Judge:
         if case.precision != "correct":
             return self._builder.build(case, pool)
         if pool.closed:  # it made room for another task's
-            return Built(case, None, None, None, None)
+            return Built(case)
         self._builder.precompilations.keep(case, pool)
         with sharing(core_name(self.core), *self.device.locks) as (hold, waited), case.watch.phase("lease"):
             case.watch.add("wait", waited)
@@ -326,7 +326,7 @@ class Judge:
         self._pools.allot(pool)
         again = self._case(case.task, case.source, case.precision)
         try:
-            alone = Built(again, None, None, None, None)
+            alone = Built(again)
             return self._measure(alone if again.precision == "correct" else self._builder.build(again, pool), pool)
         except (NoRoomError, TooLargeError) as error:
             raise too_large(case, error) from error

@@ -36,12 +36,12 @@ class Built:
     """A candidate after its import."""
 
     case: Case
-    arm: Arm | None
+    arm: Arm | None = None
     """None when the import failed (`fault` says how), or when the candidate must be imported again under a lease."""
-    fault: Fault | None
-    folder: Path | None
+    fault: Fault | None = None
+    folder: Path | None = None
     """Build folder of the host, to be removed; None where it is in the worker's own file system."""
-    snapshot: Path | None
+    snapshot: Path | None = None
     """What a later trial's build folder begins as."""
     layers: tuple[str, ...] = ()
     """Sandbox layers of its worker."""
@@ -127,12 +127,12 @@ class Builder:
         """
         leased = leased or hold is not None
         if (fault := self.too_long(case)) is not None:
-            return Built(case, None, fault, None, None)
+            return Built(case, fault=fault)
         if snapshot is not None or (precompilation := self.precompilations.take(case, pool, leased=leased)) is None:
             return self._leased_import(case, pool, snapshot, leased=leased, hold=hold)
         case.watch.add("build", precompilation.seconds)
         if precompilation.fault is not None:
-            return Built(case, None, precompilation.fault, None, None, stderr=precompilation.stderr)
+            return Built(case, fault=precompilation.fault, stderr=precompilation.stderr)
         try:
             built = self._leased_import(case, pool, precompilation.snapshot, leased=leased, hold=hold)
         except BaseException:
@@ -179,14 +179,13 @@ class Builder:
                 arm.build(case.source)
             arm.freeze()
             kept = snapshot or self.folders.keep(folder, worker.pid)
-        except Fault as fault:
+        except BaseException as error:
             arm.close()
             self.folders.drop(folder)
-            return Built(case, None, fault.plain(), None, None, worker.layers, worker.missing, worker.log)
-        except BaseException:
-            arm.close()
-            self.folders.drop(folder)
-            raise
+            if not isinstance(error, Fault):
+                raise
+            fault = error.plain()
+            return Built(case, None, fault, layers=worker.layers, missing=worker.missing, stderr=worker.log)
         return Built(case, arm, None, folder, kept, worker.layers, worker.missing)
 
     def too_long(self, case: Case) -> Fault | None:

@@ -41,7 +41,7 @@ def judge_correct(builder: Builder, built: Built, pool: Pool) -> Evaluation:
             headroom.check()  # if the candidate left none, it is to blame
             raise
     except Fault as fault:
-        return record.failed(case, seen, fault, note=built.note if fault.status is Status.RUNTIME_ERROR else "")
+        return record.failed(case, seen, fault, note=built.note)
     return record.untimed(case, seen)
 
 

@@ -56,7 +56,9 @@ def failed(case: Case, seen: Seen, fault: Fault, *, note: str = "") -> Evaluatio
     text = fault.message
     if seen.mapping is not None and fault.status is Status.WRONG_OUTPUT:
         text += seen.mapping.note()
-    return _record(case, seen, fault.status, f"{text}; on made-up inputs: {note}" if note else text)
+    if note and fault.status is Status.RUNTIME_ERROR:
+        text += f"; on made-up inputs: {note}"
+    return _record(case, seen, fault.status, text)
 
 
 def measured(case: Case, seen: Seen, speedup: Speedup) -> Evaluation:

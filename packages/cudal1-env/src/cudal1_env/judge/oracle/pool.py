@@ -110,19 +110,15 @@ class InputSet:
         )
 
 
-@dataclass(frozen=True)
-class _Draft:
-    """An input set that was requested or made, and whose sample has not been read yet."""
+_Draft = tuple[int, Request]
+"""Number of an input set, and what is asked for."""
 
-    index: int
-    name: str
-    request: Request
 
-    def wanted(self, raw: RawSet) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
-        """Which elements are read, and where."""
-        for values, limits, positions in zip(raw.answers, raw.limits, self.request.positions, strict=True):
-            yield values, positions
-            yield limits, positions if self.request.whole else np.arange(positions.size)
+def _wanted(request: Request, raw: RawSet) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
+    """Which elements of a set are read, and where."""
+    for values, limits, positions in zip(raw.answers, raw.limits, request.positions, strict=True):
+        yield values, positions
+        yield limits, positions if request.whole else np.arange(positions.size)
 
 
 class Pool:
@@ -334,8 +330,8 @@ class Pool:
         )
         for name in dict.fromkeys(_CYCLE):
             seed = self.secrets.number("probe", name)
-            draft = _Draft(-1, name, self._request(seed, name, self.secrets.generator("probe", name), whole=False))
-            ((one, reason),) = self._finished([draft])
+            request = self._request(seed, name, self.secrets.generator("probe", name), whole=False)
+            ((one, reason),) = self._finished([(-1, request)])
             if not reason:
                 self._reference_error[name] = [answer.reference_error for answer in one.answers]
             elif name == "own":
@@ -359,7 +355,7 @@ class Pool:
     def _draft(self, index: int, name: str) -> _Draft:
         random = self.secrets.generator("check", index)
         whole = bool(random.random() < self.settings.full_check_share) or index == 0
-        return _Draft(index, name, self._request(self.secrets.number("set", index), name, random, whole=whole))
+        return index, self._request(self.secrets.number("set", index), name, random, whole=whole)
 
     def _request(self, seed: int, name: str, random: np.random.Generator, *, whole: bool) -> Request:
         """Choose what of a set is needed to judge outputs: a sample of each, in random order."""
@@ -369,19 +365,19 @@ class Pool:
 
     def _finished(self, drafts: Sequence[_Draft]) -> list[tuple[InputSet, str]]:
         """Make sets and read all chosen elements together; return each with the reason why it is unusable, if any."""
-        raws = self.oracle.make([draft.request for draft in drafts])
+        raws = self.oracle.make([request for _, request in drafts])
         pairs = list(zip(drafts, raws, strict=True))
-        taken = iter(self.device.take([one for draft, raw in pairs for one in draft.wanted(raw)]))
+        taken = iter(self.device.take([one for (_, request), raw in pairs for one in _wanted(request, raw)]))
         result: list[tuple[InputSet, str]] = []
-        for draft, raw in pairs:
-            own = self._reference_error.get(draft.name)
-            answers = [self._answer(draft.request, raw, place, taken, own) for place in range(len(raw.answers))]
+        for (index, request), raw in pairs:
+            own = self._reference_error.get(request.distribution)
+            answers = [self._answer(request, raw, place, taken, own) for place in range(len(raw.answers))]
             reasons = [
                 f"of output {place} {reason}"
                 for place, (answer, out) in enumerate(zip(answers, self.io_spec.outputs, strict=True))
                 if (reason := "other elements are finite" if raw.reports[place]["masks_differ"] else fault(answer, out))
             ]
-            one = InputSet(draft.index, draft.name, raw.inputs, tuple(answers))
+            one = InputSet(index, request.distribution, raw.inputs, tuple(answers))
             result.append((one, "; ".join(reasons)))
         return result
 

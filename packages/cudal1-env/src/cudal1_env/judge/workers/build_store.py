@@ -184,7 +184,10 @@ class BuildStore:
 
 
 def _copy_all(source: Path, target: Path) -> tuple[str, int]:
-    """Copy folders and regular files into an empty folder; return a hash of all that is there now, and its bytes."""
+    """Copy folders and regular files into an empty folder; return a hash of all that is there now, and its bytes.
+
+    Times are copied but not hashed: file systems keep them with different precision.
+    """
     whole, size_bytes = hashlib.sha256(), 0
     for path in sorted(source.rglob("*")):  # a folder comes before what it holds
         info, name = path.lstat(), path.relative_to(source)
@@ -196,7 +199,7 @@ def _copy_all(source: Path, target: Path) -> tuple[str, int]:
             mode = stat.S_IMODE(info.st_mode) & 0o755
             os.chmod(target / name, mode)
             os.utime(target / name, ns=(info.st_mtime_ns, info.st_mtime_ns))
-            whole.update(f"{name}\0{digest} {mode} {info.st_mtime_ns}\0".encode("utf-8", "surrogateescape"))
+            whole.update(f"{name}\0{digest} {mode}\0".encode("utf-8", "surrogateescape"))
             size_bytes += copied
     return whole.hexdigest(), size_bytes
 

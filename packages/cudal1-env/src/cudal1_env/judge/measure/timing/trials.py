@@ -51,7 +51,7 @@ class Trials:
         try:
             return self._measured(built, pool, seen)
         except Fault as fault:
-            return record.failed(case, seen, fault, note=built.note if fault.status is Status.RUNTIME_ERROR else "")
+            return record.failed(case, seen, fault, note=built.note)
 
     def _measured(self, built: Built, pool: Pool, seen: Seen) -> Evaluation:
         """Measure trials until the rule is satisfied and, for large speedups, two of them agree."""
