@@ -113,7 +113,8 @@ class PooledJudge(BatchJudge):
 
         See `BatchJudge.evaluate_each`.
         """
-        for window in _windows(_parts(jobs), self.settings.max_pools):
+        parts, most = _parts(jobs), self.settings.max_pools
+        for window in (parts[start : start + most] for start in range(0, len(parts), most)):  # their pools are kept
             self.precompile([jobs[index] for part in window for index in part], precision=precision)
             for part in window:
                 try:
@@ -145,8 +146,3 @@ def _parts(jobs: Sequence[tuple[Task, str]]) -> list[list[int]]:
         else:
             parts.append([index])
     return parts
-
-
-def _windows(parts: Sequence[list[int]], most: int) -> list[list[list[int]]]:
-    """Group parts, so many that the pools of their tasks are kept."""
-    return [list(parts[start : start + most]) for start in range(0, len(parts), most)]

@@ -182,8 +182,3 @@ def private_ranges(pid: int) -> list[tuple[int, int]]:
             else:
                 ranges.append((low, high))
     return ranges
-
-
-def is_private(ranges: list[tuple[int, int]], start: int, size_bytes: int) -> bool:
-    """Whether a range lies wholly within private memory."""
-    return any(low <= start and start + size_bytes <= high for low, high in ranges)

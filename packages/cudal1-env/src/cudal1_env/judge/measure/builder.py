@@ -87,21 +87,20 @@ class Builder:
             max_processes=self.settings.max_processes,
         )
 
-    def hides_gpus(self) -> bool:
-        """Whether a blind worker's sandbox does hide GPUs here."""
+    def private_files(self) -> bool:
+        """Whether workers have a file system of their own: it can hide GPUs, and what they write stays there."""
         return "mount-namespace" in self.spec(None, core=None).layers
 
     def key(self, case: Case) -> BuildKey | None:
         """What a program's build depends on; None where workers could write to the store."""
-        layers = self.spec(None, core=None).layers
-        if "mount-namespace" not in layers:
+        if not self.private_files():
             return None
         self.zygote.start()
         environment = clean_environment(**self.device.environment)
         return BuildKey(
             program=case.source,
             reference=case.task.source,
-            layers=layers,
+            layers=self.spec(None, core=None).layers,
             toolchain=f"{toolchain(environment)}\ntorch {self.zygote.torch}, CUDA {self.zygote.cuda}",
             architecture=f"{cpu_features()}\n{self.device.name} {self.device.model}, driver {self.device.driver}",
             flags=(*sorted(environment.items()), ("tf32", str(self.device.tf32))),
@@ -199,8 +198,7 @@ class Builder:
         self, case: Case, pool: Pool, snapshot: Path | None, *, core: int | None, blind: bool = False
     ) -> tuple[Arm, Path | None]:
         """Return a candidate's arm that holds nothing yet, and its build folder where that is one of the host."""
-        private = "mount-namespace" in self.spec(None, core=None).layers
-        begins_as, folder = self.folders.begin(snapshot, private=private)
+        begins_as, folder = self.folders.begin(snapshot, private=self.private_files())
         with case.watch.phase("start"):
             worker = self._zygote_of(case).fork("arm", self.spec(begins_as, core=core, blind=blind))
         return self.arm(worker, pool.io_spec, "ModelNew", case.role), folder

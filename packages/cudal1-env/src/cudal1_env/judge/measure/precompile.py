@@ -146,7 +146,7 @@ class Precompilations:
         began = time.perf_counter()
         builder = self._builder
         first: Precompilation | None = None
-        if not leased and builder.device.locks and _BY_NVCC.search(case.source) and builder.hides_gpus():
+        if not leased and builder.device.locks and _BY_NVCC.search(case.source) and builder.private_files():
             first = self._tried(case, pool, None, began, blind=True)
             if first.fault is not None and (
                 first.fault.status is Status.TIMEOUT or _NVCC_FAILED in first.fault.message
