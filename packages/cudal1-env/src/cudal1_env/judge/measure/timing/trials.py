@@ -46,9 +46,9 @@ class Trials:
         """Return the verdict on a built candidate; its workers are dead afterwards."""
         case = built.case
         seen = Seen(built.layers, built.missing, built.stderr, commitment=pool.secrets.commitment, first_set=pool.fresh)
-        if built.fault is not None:
-            return record.failed(case, seen, built.fault)
         try:
+            if built.fault is not None:
+                raise built.fault
             return self._measured(built, pool, seen)
         except Fault as fault:
             return record.failed(case, seen, fault, note=built.note)
