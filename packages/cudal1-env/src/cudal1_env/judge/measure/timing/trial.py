@@ -203,7 +203,8 @@ class Trial:
         calls = len(sets) // self.sizes.repeats
         for is_candidate in order:
             if is_candidate:
-                pairs.candidate_ms.append(self._candidate_ms(sets, calls))
+                samples = [self._of_candidate(part) for part in _parts(sets, calls)]
+                pairs.candidate_ms.append(statistics.fmean(one.call_ms for one in samples))
             else:
                 pairs.reference.append(self._reference(sets, calls))
 
@@ -221,13 +222,8 @@ class Trial:
             sets += self.sets.take(1)
         return sets
 
-    def _candidate_ms(self, sets: Sequence[InputSet], calls: int) -> float:
-        """Return the mean latency of a candidate's call, with the overhead, over samples of `calls` calls each."""
-        samples = [self._of_candidate(part) for part in _parts(sets, calls)]
-        return statistics.fmean(one.call_ms for one in samples)
-
     def _reference(self, sets: Sequence[InputSet], calls: int) -> Timed:
-        """Return the same of the reference, and the latency of a call of an empty sample."""
+        """Return mean latencies of the reference's calls, over samples of `calls` each, and of an empty sample's."""
         samples = [self._of_reference(part) for part in _parts(sets, calls)]
         empty = self._of_reference([self.sets.warm] * calls, empty=True)
         return Timed(statistics.fmean(one.call_ms for one in samples), empty.call_ms, empty.reading_ms)
