@@ -13,13 +13,13 @@ import pytest
 from cudal1_data import Suite, Task, load_suite
 from cudal1_env import CudaOptEnv, CudaOptVectorEnv
 from cudal1_env.campaigns.audit import audit_file, audit_task, audit_tasks
+from cudal1_env.campaigns.audit.judge import AuditJudge
 from cudal1_env.campaigns.audit.mutants import Subject, is_equivalent, left_by_worker, makers
 from cudal1_env.campaigns.audit.run import MAX_SETS
 from cudal1_env.campaigns.parts import part_of
 from cudal1_env.commands.audit import Audit
 from cudal1_env.errors import TOO_LARGE, RecordError, SettingsError
 from cudal1_env.gate import AuditLine, AuditReport, TaskAudit, find_audit, load_audit, reference_sha256, report_of
-from cudal1_env.judge.audit import AuditJudge
 from cudal1_env.judge.device.tensors import Expected
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.mutants import rounded
@@ -307,7 +307,7 @@ def test_the_command_keeps_other_tasks_in_its_file(tmp_path: Path, monkeypatch: 
     def never(*_: object) -> object:
         raise AssertionError("expected no judge where all is known")
 
-    monkeypatch.setattr("cudal1_env.judge.audit.AuditJudge", never)
+    monkeypatch.setattr("cudal1_env.campaigns.audit.judge.AuditJudge", never)
     folder, out = tmp_path / "level1", tmp_path / "audit.json"
     folder.mkdir()
     for number, forward in ((1, "x + y"), (2, "x - y")):
@@ -347,7 +347,7 @@ def test_a_device_without_memory_makes_a_task_too_large_and_is_tried_again(
         assert (one.verdict, TOO_LARGE in one.reason) == ("refused", True)
     monkeypatch.setattr(judge.device, "name", "cuda")
     with monkeypatch.context() as patch:
-        patch.setattr("cudal1_env.judge.audit._search", full)
+        patch.setattr("cudal1_env.campaigns.audit.judge._search", full)
         one = audit_task(judge, task)
         assert (one.verdict, one.inputs, TOO_LARGE in one.reason) == ("sound", (), True)
         assert audit_task(judge, task, sensitivity=False).reason == ""

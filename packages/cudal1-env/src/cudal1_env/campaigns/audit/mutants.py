@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cudal1_env import mutants
-from cudal1_env.judge.audit import KnownSet, Values
+from cudal1_env.campaigns.audit.judge import KnownSet, Values
 from cudal1_env.judge.device.tensors import EPSILON, Expected
 from cudal1_env.judge.oracle.numerics import HALF, Answer, compare
 
