@@ -30,7 +30,7 @@ from cudal1_data.generator.values import Value, pointwise
 from cudal1_data.generator.vocabulary import BINARY, MASKED, SCALARS, UNARY, Operator
 from cudal1_data.task import check_reference
 from cudal1_env.campaigns.scan import Scan
-from cudal1_worker.scan import measured
+from cudal1_env.campaigns.scan_child import measured
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

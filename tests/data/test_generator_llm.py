@@ -13,7 +13,7 @@ from cudal1_data.generator import make_task, tag_of
 from cudal1_data.generator.families.llm import BLOCKS
 from cudal1_data.task import check_reference
 from cudal1_env.campaigns.scan import Scan
-from cudal1_worker.scan import measured
+from cudal1_env.campaigns.scan_child import measured
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode

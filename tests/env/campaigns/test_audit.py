@@ -13,13 +13,13 @@ import pytest
 from cudal1_data import Suite, Task, load_suite
 from cudal1_env import CudaOptEnv, CudaOptVectorEnv
 from cudal1_env.campaigns.audit import audit_file, audit_task, audit_tasks
+from cudal1_env.campaigns.audit.judge import AuditJudge
 from cudal1_env.campaigns.audit.mutants import Subject, is_equivalent, left_by_worker, makers
 from cudal1_env.campaigns.audit.run import MAX_SETS
 from cudal1_env.campaigns.parts import part_of
 from cudal1_env.commands.audit import Audit
 from cudal1_env.errors import TOO_LARGE, RecordError, SettingsError
 from cudal1_env.gate import AuditLine, AuditReport, TaskAudit, find_audit, load_audit, reference_sha256, report_of
-from cudal1_env.judge.audit import AuditJudge
 from cudal1_env.judge.device.tensors import Expected
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.mutants import rounded
@@ -98,17 +98,19 @@ def test_every_mutant_differs_from_an_ordinary_answer() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_rounding_in_half_precision_is_harmless_next_to_zero_too(dtype: str) -> None:
-    """Subnormal numbers of float16 err by more than a unit in the last place of their own."""
+def test_what_a_worker_rounds_anyway_is_no_mutant(dtype: str) -> None:
+    """Subnormal numbers of float16 err by more than a unit in the last place of their own, which is harmless."""
     random = np.random.default_rng(0)
     right = random.normal(size=64)
     right[::8] *= 1e-7
     subject = Subject(right, Expected((64,), dtype, aliases=False), float(abs(right).max()), (), right, random)
     found = makers(subject)
-    for name in ("rounded to float16", "scaled by 1.01", "zeros", "one element wrong"):
+    assert [name for name in found if name.startswith("rounded")] == ["rounded to bfloat16"] * (dtype == "float16")
+    assert is_equivalent(left_by_worker(right, subject.expected), subject)
+    for name in ("scaled by 1.01", "zeros", "one element wrong"):
         mutant = found[name]()
         assert mutant is not None
-        assert is_equivalent(left_by_worker(mutant, subject.expected), subject) == (name == "rounded to float16"), name
+        assert not is_equivalent(left_by_worker(mutant, subject.expected), subject), name
 
 
 def test_mutants_of_integers_and_of_single_numbers() -> None:
@@ -161,8 +163,7 @@ def test_a_checker_with_a_wide_tolerance_is_marked(judge: AuditJudge) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_outputs_of_half_precision_let_no_mutant_through(judge: AuditJudge, dtype: str) -> None:
     one = audit_task(judge, reference(f"(x + y).to(torch.{dtype})"))
-    assert (one.verdict, one.survivors) == ("sound", ())
-    assert set(one.equivalents) <= {"rounded to bfloat16", "rounded to float16"}
+    assert (one.verdict, one.survivors, one.equivalents) == ("sound", (), ())
 
 
 @pytest.mark.slow
@@ -306,7 +307,7 @@ def test_the_command_keeps_other_tasks_in_its_file(tmp_path: Path, monkeypatch: 
     def never(*_: object) -> object:
         raise AssertionError("expected no judge where all is known")
 
-    monkeypatch.setattr("cudal1_env.judge.audit.AuditJudge", never)
+    monkeypatch.setattr("cudal1_env.campaigns.audit.judge.AuditJudge", never)
     folder, out = tmp_path / "level1", tmp_path / "audit.json"
     folder.mkdir()
     for number, forward in ((1, "x + y"), (2, "x - y")):
@@ -346,7 +347,7 @@ def test_a_device_without_memory_makes_a_task_too_large_and_is_tried_again(
         assert (one.verdict, TOO_LARGE in one.reason) == ("refused", True)
     monkeypatch.setattr(judge.device, "name", "cuda")
     with monkeypatch.context() as patch:
-        patch.setattr("cudal1_env.judge.audit._search", full)
+        patch.setattr("cudal1_env.campaigns.audit.judge._search", full)
         one = audit_task(judge, task)
         assert (one.verdict, one.inputs, TOO_LARGE in one.reason) == ("sound", (), True)
         assert audit_task(judge, task, sensitivity=False).reason == ""

@@ -10,10 +10,10 @@ import pytest
 import torch
 from cudal1_data import Task
 from cudal1_env.campaigns.audit import audit_task, programs, run
+from cudal1_env.campaigns.audit.judge import AuditJudge, KnownSet
 from cudal1_env.campaigns.audit.mutants import Subject
 from cudal1_env.campaigns.audit.programs import FADED, MAX_STEPS, Programs, errors_of, programs_of
 from cudal1_env.judge import JudgeSettings
-from cudal1_env.judge.audit import AuditJudge, KnownSet
 from cudal1_env.judge.device.tensors import Expected
 from cudal1_env.judge.oracle.numerics import Answer
 from cudal1_worker.oracle.faults import Injection

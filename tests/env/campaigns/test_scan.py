@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from cudal1_data import load_suite
 from cudal1_env.campaigns.scan import Scan, scan_file, scan_tasks, summary
+from cudal1_env.campaigns.scan_child import measured
 from cudal1_env.commands.audit import Audit
-from cudal1_worker.scan import measured
 
 FORM = """import torch
 import torch.nn as nn

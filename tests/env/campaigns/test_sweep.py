@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from cudal1_data import BrokenTaskError, Task, UnknownTaskError
+from cudal1_env.baselines.compare import strongest_of
 from cudal1_env.campaigns.sweep import Program, SweepFile, SweepLine, read_programs, summarise, sweep
 from cudal1_env.errors import TOO_LARGE, MachineError, RecordError, TaskError
-from cudal1_env.judge.add_ons.add_ons import strongest_of
 from cudal1_env.judge.batch import BatchJudge
 from cudal1_env.records import BaselineFault, Evaluation, Kernel, OutputError, Precision, Profile, Speedup, Status
 from cudal1_env.stats import against

@@ -57,7 +57,7 @@ def task_of(expression: str) -> Task:
 
 
 def doubts(judge: Judge, expression: str) -> str:
-    pool = judge._pool(Case(task_of(expression), "", "training"), None)
+    pool = judge._pools.take(Case(task_of(expression), "", "training"), None)
     pool.sets(0, 1)
     return "; ".join(pool.doubts())
 
@@ -89,7 +89,7 @@ def test_weights_outside_the_state_are_named(made: str, named: str, judge: Judge
         "    def forward", f"    def __init__(self):\n        super().__init__()\n        {made}\n    def forward"
     )
     task = Task(id="file/own", source=text, name="own", level=1, origin="file")
-    pool = judge._pool(Case(task, "", "training"), None)
+    pool = judge._pools.take(Case(task, "", "training"), None)
     assert pool.io_spec.seeded == ((named,) if named else ())
     pool.sets(0, 1)
     assert pool.doubts() == (

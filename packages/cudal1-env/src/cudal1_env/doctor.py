@@ -7,16 +7,18 @@ import shutil
 from collections.abc import Callable
 
 from cudal1_data import Task, load_suite
+from cudal1_worker.layout import encode
 from pydantic import BaseModel, ConfigDict
 
 from cudal1_env.calibration import load_spread, save_spread, spread_path
 from cudal1_env.errors import EnvError, MachineError
 from cudal1_env.hardware import resolve_device
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.add_ons.smoke import why_no_program_runs
 from cudal1_env.judge.device.cpu import CpuDevice
 from cudal1_env.judge.device.cuda.gpu import GpuFacts, gpu_facts
 from cudal1_env.judge.measure.builder import Builder
+from cudal1_env.judge.measure.fault import Fault
+from cudal1_env.judge.oracle.client import IoSpec
 from cudal1_env.judge.workers.lease import choose_core, lease
 from cudal1_env.records import Device, Machine
 from cudal1_env.sandbox import advice, available_layers, successful_attempts
@@ -135,6 +137,39 @@ def examine_gpu() -> GpuFindings:
             return GpuFindings(problem=why_no_program_runs(builder), facts=facts)
     except (EnvError, *gpu.faults) as error:
         return GpuFindings(problem=f"{type(error).__name__}: {error}", facts=facts)
+
+
+_PROGRAM = """
+import torch
+
+class ModelNew:
+    def __init__(self):
+        ones = torch.ones(1024, device="{device}")
+        if int((ones + ones).sum()) != 2048:
+            raise RuntimeError("the sum of 1024 twos is not 2048")
+"""
+
+
+def why_no_program_runs(builder: Builder) -> str | None:
+    """Import a program in a worker and construct its model: on a GPU in the judge's arena, with a kernel of its own.
+
+    Args:
+        builder: Forks the worker. Its device's lease is the caller's to see to.
+
+    Returns:
+        What went wrong, None if nothing did.
+    """
+    worker = builder.zygote.fork("arm", builder.spec(None, core=builder.core))
+    io_spec = IoSpec(encode([]), (), [], 4096, ())
+    arm = builder.arm(worker, io_spec, "ModelNew")
+    try:
+        arm.build(_PROGRAM.format(device=builder.device.name))
+        arm.construct(0)
+    except Fault as fault:
+        return f"{fault.status}: {fault.message}"
+    finally:
+        arm.close()
+    return None
 
 
 def calibrate(log: Callable[[str], None]) -> Spread:

@@ -136,14 +136,10 @@ def flatten(value: Any) -> list[Any]:
     if isinstance(value, list | tuple):
         return [leaf for item in value for leaf in flatten(item)]
     if isinstance(value, dict):
-        return [leaf for _, item in sorted(value.items(), key=_text_of_key) for leaf in flatten(item)]
+        return [leaf for _, item in sorted(value.items(), key=lambda item: str(item[0])) for leaf in flatten(item)]
     return [value]
 
 
 def as_stored(value: Any) -> Any:
     """Return a tensor whose memory holds its values: torch negates some only when they are read."""
     return value.resolve_neg() if type(value) is torch.Tensor and _is_neg(value) else value
-
-
-def _text_of_key(item: tuple[Any, Any]) -> str:
-    return str(item[0])

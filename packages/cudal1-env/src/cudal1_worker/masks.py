@@ -82,11 +82,7 @@ _MAX_GRID = 4096
 
 
 class Masks:
-    """The kernel, loaded into the current context.
-
-    Args:
-        binary: What the kernel's text was compiled to.
-    """
+    """The kernel, loaded into the current context."""
 
     def __init__(self, binary: bytes) -> None:
         self._module: Any = vmm.check(vmm.driver.cuModuleLoadData(binary))  # unloaded with this object

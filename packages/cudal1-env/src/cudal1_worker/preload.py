@@ -7,7 +7,7 @@ import importlib
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import torch
 
@@ -16,22 +16,15 @@ from cudal1_worker import gpus
 
 def preload(names: Iterable[str]) -> None:
     """Import modules that are installed; those that look for a GPU when imported get their answer from /dev."""
-    with _asked_without_the_driver():
-        logging.disable(logging.WARNING)  # torch's about a machine without a GPU
+    ask = torch.cuda.is_available  # it starts CUDA, and torch 2.11's inductor asks it when it is imported
+    torch.cuda.is_available = lambda: torch.version.cuda is not None and gpus.has_gpu()
+    logging.disable(logging.WARNING)  # torch's about a machine without a GPU
+    try:
         for name in names:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
-        logging.disable(logging.NOTSET)
-
-
-@contextlib.contextmanager
-def _asked_without_the_driver() -> Iterator[None]:
-    """`torch.cuda.is_available` starts CUDA, and torch 2.11's inductor asks it when it is imported."""
-    ask = torch.cuda.is_available
-    torch.cuda.is_available = lambda: torch.version.cuda is not None and gpus.has_gpu()
-    try:
-        yield
     finally:
+        logging.disable(logging.NOTSET)
         torch.cuda.is_available = ask
 
 

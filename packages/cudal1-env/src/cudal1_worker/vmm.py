@@ -46,13 +46,7 @@ def _on(device: int) -> Any:
 
 
 class Mapping:
-    """Device memory that is mapped in this process.
-
-    Args:
-        handle: The allocation.
-        size_bytes: Its size, a multiple of the granularity.
-        device: Ordinal of the GPU.
-    """
+    """Device memory that is mapped in this process."""
 
     def __init__(self, handle: Any, size_bytes: int, device: int) -> None:
         self._handle = handle

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 from cudal1_data import Task, load_task
+from cudal1_env.campaigns.audit.judge import AuditJudge
 from cudal1_env.doctor import as_candidate, examine_gpu
 from cudal1_env.gate import AuditReport, InputSensitivity, TaskAudit, reference_sha256
 from cudal1_env.hardware import has_gpu
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.audit import AuditJudge
 from cudal1_env.judge.device.cuda.device import CudaDevice
 from cudal1_env.judge.device.roofline import Roofline
 from cudal1_env.records import Evaluation, Status

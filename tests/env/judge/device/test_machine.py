@@ -14,11 +14,10 @@ from cudal1_data import Task
 from cudal1_env import doctor
 from cudal1_env.calibration import load_spread
 from cudal1_env.cli import main
-from cudal1_env.doctor import Findings, GpuFindings
+from cudal1_env.doctor import Findings, GpuFindings, why_no_program_runs
 from cudal1_env.errors import MachineError, TooLargeError
 from cudal1_env.hardware import has_gpu
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.add_ons.smoke import why_no_program_runs
 from cudal1_env.judge.device.cpu import CpuDevice
 from cudal1_env.judge.device.cuda.gpu import GpuFacts, mps_runs
 from cudal1_env.judge.device.health import Held, await_memory, check_returned
@@ -284,7 +283,7 @@ def test_a_program_runs_inside_the_sandbox(judge: Judge) -> None:
 
 
 def test_the_reason_why_no_program_runs_is_reported(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cudal1_env.judge.add_ons.smoke._PROGRAM", "class ModelNew:\n    def __init__(self): 1 / 0\n")
+    monkeypatch.setattr("cudal1_env.doctor._PROGRAM", "class ModelNew:\n    def __init__(self): 1 / 0\n")
     reason = why_no_program_runs(judge._builder)
     assert reason == "RUNTIME_ERROR: ModelNew(...) failed: ZeroDivisionError: division by zero (line 2)"
 

@@ -166,13 +166,13 @@ def test_a_task_that_is_refused_is_asked_about_once_in_a_batch(
     monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
 ) -> None:
     asked: list[str] = []
-    new = judge._new_pool
+    new = judge._pools.new
 
     def counted(case: Any, seed: bytes | None) -> Any:
         asked.append(case.task.id)
         return new(case, seed)
 
-    monkeypatch.setattr(judge, "_new_pool", counted)
+    monkeypatch.setattr(judge._pools, "new", counted)
     broken = Task(id="file/broken", source=program(2).replace("x * 2", "x * y"), name="b", level=1, origin="file")
     told: dict[int, object] = {}
     judge.evaluate_each([(broken, ANSWER), (TASKS[0], ANSWER)], told.__setitem__)
@@ -185,7 +185,7 @@ def test_a_task_that_is_refused_is_asked_about_once_in_a_batch(
 def test_an_oracle_without_memory_next_to_others_is_restarted_alone(
     monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
 ) -> None:
-    new, refused = judge._new_pool, list[str]()
+    new, refused = judge._pools.new, list[str]()
 
     def crowded(case: Any, seed: bytes | None) -> Pool:
         if case.task.id not in refused:
@@ -193,7 +193,7 @@ def test_an_oracle_without_memory_next_to_others_is_restarted_alone(
             raise TooLargeError(f"{case.task.id}: the reference failed in describe")
         return new(case, seed)
 
-    monkeypatch.setattr(judge, "_new_pool", crowded)
+    monkeypatch.setattr(judge._pools, "new", crowded)
     told: dict[int, object] = {}
     judge.evaluate_each([(task, ANSWER) for task in TASKS], told.__setitem__)
     assert all(isinstance(one, Evaluation) and one.correct for one in told.values()), told
@@ -237,18 +237,18 @@ def test_what_the_reference_does_is_never_the_candidates_fault(
 
 
 def test_a_task_always_has_half_of_the_memory_for_its_inputs(judge: BatchJudge) -> None:
-    first, second, third = (judge._pool(judge._case(task, "", "training"), None) for task in (*TASKS, OTHER))
+    first, second, third = (judge._pools.take(judge._case(task, "", "training"), None) for task in (*TASKS, OTHER))
     for pool, taken in ((first, 0.3), (second, 0.4), (third, 0.0)):
         pool.size_bytes = int(taken * judge.device.pool_bytes(judge.settings.pool_bytes))
     most = judge.device.pool_bytes(judge.settings.pool_bytes)
-    judge._allot(third)
+    judge._pools.allot(third)
     assert first.size_bytes == 0, "the one that was not used for longest gives way"
     assert second.size_bytes == int(0.4 * most)
     assert third.max_bytes == most - second.size_bytes
 
 
 def test_sets_that_were_given_back_come_again_as_they_were(judge: BatchJudge) -> None:
-    pool = judge._pool(judge._case(TASKS[0], "", "training"), None)
+    pool = judge._pools.take(judge._case(TASKS[0], "", "training"), None)
     before = [one.inputs.tobytes() for one in pool.sets(0, 4)]
     assert pool.size_bytes > 0
     pool.forget()
@@ -261,11 +261,11 @@ def test_sets_that_were_given_back_come_again_as_they_were(judge: BatchJudge) ->
 def test_memory_that_a_trial_holds_is_left_free(judge: BatchJudge) -> None:
     max_bytes: list[int] = []
     for held in (0, 10):
-        pool = judge._pool(judge._case(TASKS[0], "", "training"), None)
+        pool = judge._pools.take(judge._case(TASKS[0], "", "training"), None)
         pool.max_bytes = 1 << 40
         pool.fit(1 << 30, held)
         max_bytes.append(pool.max_bytes - pool.size_bytes)
-    one = judge._pool(judge._case(TASKS[0], "", "training"), None)
+    one = judge._pools.take(judge._case(TASKS[0], "", "training"), None)
     assert max_bytes[0] - max_bytes[1] >= 10 * one.io_spec.input_bytes
 
 

@@ -41,7 +41,7 @@ def task(source: str) -> Task:
 def test_a_reference_is_correct_on_every_set() -> None:
     """Large factors leave a softmax of zeros and ones, exact on most sets, and on some two nearly equal logits."""
     with Judge(JudgeSettings(device="cpu", full_check_share=1.0)) as judge:
-        pool = judge._pool(Case(task(ONE_HOT), "", "training"), b"\x0d" * 16)
+        pool = judge._pools.take(Case(task(ONE_HOT), "", "training"), b"\x0d" * 16)
         (want,) = pool.io_spec.outputs
         beyond_probes = 0
         for heavy in range(5, 225, 10):
@@ -59,7 +59,7 @@ def test_a_reference_is_correct_on_every_set() -> None:
 @pytest.mark.slow
 def test_inputs_are_kept_as_they_were_before_a_reference_wrote_to_them() -> None:
     with Judge(JudgeSettings(device="cpu")) as judge:
-        pool = judge._pool(Case(task(WRITES), "", "training"), b"\1" * 16)
+        pool = judge._pools.take(Case(task(WRITES), "", "training"), b"\1" * 16)
         (one,) = pool.sets(0, 1)
         x = one.inputs[: 4 * 8 * 16].view(np.float32)
         assert one.answers[0].whole is not None

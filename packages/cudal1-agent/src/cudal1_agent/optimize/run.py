@@ -13,9 +13,9 @@ from cudal1_data.hashes import digest
 from cudal1_data.kernelgen.codegen.rewrites import plain_program
 from cudal1_env import Evaluation
 from cudal1_env.campaigns.audit import audit_file, audit_tasks
+from cudal1_env.campaigns.audit.judge import AuditJudge
 from cudal1_env.gate import AuditReport
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.audit import AuditJudge
 
 from cudal1_agent.errors import OptimizeError
 from cudal1_agent.optimize.budget import Budget, OverError

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.metadata
 import os
 import tempfile
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cudal1_env.records import PROTOCOL_VERSION, Device, Precision, Speedup, Status
 
@@ -22,6 +23,13 @@ WIDEST = 1.2
 
 _UNSETTLED = (Status.UNSTABLE, Status.TAMPERING, Status.OUT_OF_MEMORY)
 """Statuses that a busy machine may cause, or one whose memory other processes hold."""
+
+
+def _triton_version() -> str | None:
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 class BaselineKey(BaseModel):
@@ -45,7 +53,7 @@ class BaselineKey(BaseModel):
     """GPU driver."""
     torch: str
     """torch version."""
-    triton: str | None
+    triton: str | None = Field(default_factory=_triton_version)
     """Triton version; None where there is none."""
     arithmetic: Literal["strict", "tf32"]
     """Precision policy."""

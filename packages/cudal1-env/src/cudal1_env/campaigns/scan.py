@@ -1,6 +1,6 @@
 """A scan of tasks: is there something to compute, and does all that goes in matter?
 
-Each reference runs at its size in a process of its own (`cudal1_worker.scan`), which is no sandbox. A task passes where
+Each reference runs at its size in a process of its own (`scan_child.py`), which is no sandbox. A task passes where
 its outputs are finite, differ from element to element and from one set of inputs to the next, depend on each input and
 weight, no operator does nothing, and its own arithmetic is near enough to float64 that a judge can tell answers apart.
 """
@@ -34,7 +34,7 @@ TIMEOUT_S = 120.0
 
 
 class Scan(BaseModel):
-    """What was measured of one task; the fields are those of `cudal1_worker.scan.measured`."""
+    """What was measured of one task; the fields are those of `cudal1_env.campaigns.scan_child.measured`."""
 
     # What is measured of outputs that are not finite may be no number.
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
@@ -113,7 +113,7 @@ def scan_tasks(tasks: Sequence[Task], file: ResultsFile[Scan], notify: Callable[
     """
     found = {(one.task, one.sha256): one for one in file.known}
     result: list[Scan] = []
-    child = Child("cudal1_worker.scan", "measure references with", TIMEOUT_S)
+    child = Child("cudal1_env.campaigns.scan_child", "measure references with", TIMEOUT_S)
     try:
         for number, task in enumerate(tasks, start=1):
             sha256 = hashlib.sha256(task.source.encode()).hexdigest()

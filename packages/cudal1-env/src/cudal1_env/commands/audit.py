@@ -59,11 +59,11 @@ class Audit(Parts):
         from cudal1_data import load_suite
 
         from cudal1_env.campaigns.audit import audit_file, audit_tasks
+        from cudal1_env.campaigns.audit.judge import AuditJudge
         from cudal1_env.campaigns.parts import part_of
         from cudal1_env.gate import report_of
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import JudgeSettings
-        from cudal1_env.judge.audit import AuditJudge
 
         if self.scan:
             return self._scanned()

@@ -59,13 +59,13 @@ class BatchJudge(Judge):
                 try:
                     with closing(self._together(executor, wanted, precompilations)) as told:
                         for place, outcome in told:
-                            self._retire(pool_key(*wanted[place]))
+                            self._pools.retire(pool_key(*wanted[place]))
                             if isinstance(outcome, Evaluation):
                                 outcome = outcome.model_copy(update={"seed": seeds[place].hex()})
                             done(part[place], outcome)
                 finally:
                     for case, seed in wanted:
-                        self._retire(pool_key(case, seed))
+                        self._pools.retire(pool_key(case, seed))
 
     def compare(self, task: Task, evaluation: Evaluation) -> Evaluation:
         """Return a record with speedups against those of this judge's baselines that it lacks.
@@ -87,8 +87,8 @@ class BatchJudge(Judge):
                 """Take the lease when the first baseline must be measured."""
                 key = pool_key(case, seed)
                 if key not in self._pools:
-                    self._pool(case, seed)
-                    held.callback(self._retire, key)
+                    self._pools.take(case, seed)
+                    held.callback(self._pools.retire, key)
                     held.enter_context(lease(core_name(self.core), *self.device.locks))
                     held.enter_context(away_from(self._seat.kept_free))
                 return self._pools[key]
@@ -113,7 +113,8 @@ class PooledJudge(BatchJudge):
 
         See `BatchJudge.evaluate_each`.
         """
-        for window in _windows(_parts(jobs), self.settings.max_pools):
+        parts, most = _parts(jobs), self.settings.max_pools
+        for window in (parts[start : start + most] for start in range(0, len(parts), most)):  # their pools are kept
             self.precompile([jobs[index] for part in window for index in part], precision=precision)
             for part in window:
                 try:
@@ -126,7 +127,7 @@ class PooledJudge(BatchJudge):
     def take_disclosed(self) -> dict[str, str]:
         """Return the seeds (hex) of pools that retired since the last call, by their commitments, and forget them."""
         with self._lock:
-            seeds, self._disclosed = self._disclosed, {}
+            seeds, self._pools.disclosed = self._pools.disclosed, {}
             return seeds
 
     def _alone(self, task: Task, source: str, precision: Precision) -> Outcome:
@@ -145,8 +146,3 @@ def _parts(jobs: Sequence[tuple[Task, str]]) -> list[list[int]]:
         else:
             parts.append([index])
     return parts
-
-
-def _windows(parts: Sequence[list[int]], most: int) -> list[list[list[int]]]:
-    """Group parts, so many that the pools of their tasks are kept."""
-    return [list(parts[start : start + most]) for start in range(0, len(parts), most)]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import threading
-from collections import Counter, OrderedDict
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -29,7 +27,8 @@ from cudal1_env.judge.measure.correct import UNDECIDED, judge_correct
 from cudal1_env.judge.measure.precompile import compiles
 from cudal1_env.judge.measure.record import printable
 from cudal1_env.judge.measure.timing.trials import Trials
-from cudal1_env.judge.oracle.pool import SEED_BYTES, Pool
+from cudal1_env.judge.oracle.pool import Pool
+from cudal1_env.judge.pools import Pools
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.lease import away_from, core_name, lease, sharing, take_seat
 from cudal1_env.records import Evaluation, Precision, Status
@@ -68,15 +67,12 @@ class Judge:
         except BaseException:
             self._seat.close()
             raise
+        self._pools = Pools(self._builder)
         self._shares: dict[str, tuple[float, ...]] = {}
-        self._factors: dict[str, float] = {}
-        """Error factors of tasks that an audit tightened, by the hash of the reference."""
         self._sound: set[str] = set()
         """Tasks whose checker an audit calls sound, by the hash of the reference."""
         if (audit := find_audit("auto", "starter", self.device.name)) is not None:
             self.learn(audit)
-        self._pools: OrderedDict[tuple[str, str], Pool] = OrderedDict()
-        self._disclosed: dict[str, str] = {}
         self._lock = threading.RLock()
 
     def learn(self, audit: AuditReport) -> None:
@@ -85,7 +81,7 @@ class Judge:
         The starter suite's is known.
         """
         self._shares.update(audit.shares())
-        self._factors.update(audit.error_factors())
+        self._pools.factors.update(audit.error_factors())
         self._sound |= audit.sound()
 
     # --- the protocol ------------------------------------------------------------------------------------------
@@ -114,14 +110,14 @@ class Judge:
         """
         with self._lock:
             case = self._case(task, source, precision)
-            pool = self._pool(case, seed)
+            pool = self._pools.take(case, seed)
             if seed is not None and first_set is not None:
                 pool.spend(first_set)
             try:
                 return self._ended(self._begun(case, pool), pool, seed)
             finally:
                 if seed is not None:
-                    self._retire((task.id, seed.hex()))
+                    self._pools.retire((task.id, seed.hex()))
 
     def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
         """Judge many candidates; same order as `jobs`.
@@ -133,7 +129,7 @@ class Judge:
             for part in self._parts(jobs, precision):
                 cases = [self._case(*jobs[index], precision) for index in part]
                 if precision == "correct":
-                    self._renew(cases)
+                    self._pools.renew(cases)
                 with contextlib.closing(self._together(executor, [(case, None) for case in cases])) as told:
                     for place, outcome in told:
                         if isinstance(outcome, TaskError):
@@ -150,19 +146,15 @@ class Judge:
         """Begin candidates side by side, then end one at a time; yield the position of each with its outcome.
 
         Close the generator: what it began and did not end is killed then.
-
-        Args:
-            executor: For oracles and candidates.
-            wanted: Candidates, with their pool's seed where somebody chose that.
-            precompilations: Where programs that compile, and their tasks' baselines, do so first; None leaves that out.
         """
-        refused = self._begin_pools(executor, wanted)
+        refused = self._pools.open(executor, wanted)
         ready: list[tuple[int, Case, bytes | None, Pool]] = []
         for place, (case, seed) in enumerate(wanted):
             error = refused.get(pool_key(case, seed))
             try:
                 if error is None:
-                    ready.append((place, case, seed, self._pool(case, seed)))  # once more, if it had to make room since
+                    # Once more, if it had to make room since.
+                    ready.append((place, case, seed, self._pools.take(case, seed)))
             except TaskError as again:
                 error = again
             if error is not None:
@@ -211,9 +203,9 @@ class Judge:
         with self._lock, self._precompilations() as executor:
             begun: Begun = {}
             cases = [self._case(task, source, precision) for task, source in jobs]
-            self._begin_pools(executor, [(case, None) for case in cases])
+            self._pools.open(executor, [(case, None) for case in cases])
             for case in cases:
-                if (pool := self._kept(case, None)) is not None:
+                if (pool := self._pools.kept(case, None)) is not None:
                     self._precompile(executor, begun, case, pool)
             for one in begun.values():
                 one.result()
@@ -237,8 +229,8 @@ class Judge:
         """
         with self._lock:
             for key in list(self._pools):
-                self._retire(key)
-            return dict(self._disclosed)
+                self._pools.retire(key)
+            return dict(self._pools.disclosed)
 
     def close(self) -> None:
         """Stop every process and remove every file that this judge made."""
@@ -252,116 +244,6 @@ class Judge:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
-
-    # --- pools -------------------------------------------------------------------------------------------------
-
-    def _pool(self, case: Case, seed: bytes | None) -> Pool:
-        key = pool_key(case, seed)
-        pool = self._kept(case, seed)
-        if pool is None:
-            self._make_room()
-            self._pools[key] = pool = self._new_pool(case, seed)
-        self._pools.move_to_end(key)
-        pool.candidates += 1
-        self._allot(pool)
-        return pool
-
-    def _allot(self, pool: Pool) -> None:
-        """Give a pool the memory that the others leave; the others keep at most half of all, those used last first."""
-        most = self.device.pool_bytes(self.settings.pool_bytes)
-        others = [one for one in self._pools.values() if one is not pool]
-        taken = sum(one.size_bytes for one in others)
-        for one in others:
-            if taken <= most // 2:
-                break
-            taken -= one.size_bytes
-            one.forget()
-        pool.max_bytes = most - taken
-
-    def _kept(self, case: Case, seed: bytes | None) -> Pool | None:
-        """The pool of a case's task, if there is one; it retires if it is spent, or of another task with this id."""
-        key = pool_key(case, seed)
-        pool = self._pools.get(key)
-        if pool is None:
-            return None
-        if pool.task.source != case.task.source or (seed is None and pool.is_spent):
-            self._retire(key)
-            return None
-        return pool
-
-    def _renew(self, cases: Sequence[Case]) -> None:
-        """Retire pools that have not enough candidates left for all of these: no pool changes while they are judged."""
-        for key, count in Counter(pool_key(case, None) for case in cases).items():
-            pool = self._pools.get(key)
-            if pool is not None and pool.candidates + count > self.settings.pool_candidates:
-                self._retire(key)
-
-    def _new_pool(self, case: Case, seed: bytes | None) -> Pool:
-        with case.watch.phase("oracle"):
-            return Pool(
-                case.task,
-                self._builder.zygote,
-                self._builder.spec(None, core=None),
-                self.device,
-                self._settings_for(case),
-                seed or secrets.token_bytes(SEED_BYTES),
-            )
-
-    def _settings_for(self, case: Case) -> JudgeSettings:
-        """Return the settings, with the task's own error factor if an audit found a smaller one necessary.
-
-        Without a clock all outputs are compared whole.
-        """
-        most = self.settings.error_factor
-        factor = min(self._factors.get(reference_sha256(case.task), most), most)
-        share = 1.0 if case.precision == "correct" else self.settings.full_check_share
-        return self.settings.model_copy(update={"error_factor": factor, "full_check_share": share})
-
-    def _begin_pools(
-        self, executor: ThreadPoolExecutor, wanted: Sequence[tuple[Case, bytes | None]]
-    ) -> dict[tuple[str, str], TaskError]:
-        """Start the oracles of several tasks side by side; return why those that are missing cannot be judged.
-
-        One for which there was too little memory beside the others is started once more, alone.
-        """
-        missing = {pool_key(*one): one for one in wanted if self._kept(*one) is None}
-        begun = {key: executor.submit(self._new_pool, *one) for key, one in missing.items()}
-        wait(begun.values())
-        refused: dict[tuple[str, str], TaskError] = {}
-        broken: BaseException | None = None
-        for key, one in begun.items():
-            error = one.exception()
-            if isinstance(error, TaskError):
-                refused[key] = error
-            elif error is not None:
-                broken = error
-            else:
-                self._make_room()
-                self._pools[key] = one.result()
-        if broken is not None:
-            raise broken
-        for key in [key for key, error in refused.items() if isinstance(error, TooLargeError)]:
-            self._make_room()
-            with contextlib.suppress(TaskError):
-                self._pools[key] = self._new_pool(*missing[key])
-                del refused[key]
-        return refused
-
-    def _make_room(self) -> None:
-        """Retire the oldest pools until a new one has room, for what it keeps and for what its programs need."""
-        most = self.device.pool_bytes(self.settings.pool_bytes)
-        while self._pools:
-            free = self.device.free_bytes()
-            crowded = sum(pool.size_bytes for pool in self._pools.values()) > most // 2
-            if len(self._pools) < self.settings.max_pools and not crowded and (free is None or free >= most):
-                return
-            self._retire(next(iter(self._pools)))
-
-    def _retire(self, key: tuple[str, str]) -> None:
-        pool = self._pools.pop(key, None)
-        if pool is not None:
-            pool.close()
-            self._disclosed[pool.secrets.commitment] = pool.secrets.seed.hex()
 
     # --- building ----------------------------------------------------------------------------------------------
 
@@ -387,7 +269,7 @@ class Judge:
         if case.precision != "correct":
             return self._builder.build(case, pool)
         if pool.closed:  # it made room for another task's
-            return Built(case, None, None, None, None)
+            return Built(case)
         self._builder.precompilations.keep(case, pool)
         with sharing(core_name(self.core), *self.device.locks) as (hold, waited), case.watch.phase("lease"):
             case.watch.add("wait", waited)
@@ -426,21 +308,11 @@ class Judge:
     # --- measuring ---------------------------------------------------------------------------------------------
 
     def _measured(self, built: Built, pool: Pool, seed: bytes | None) -> Evaluation:
-        """Measure; where a GPU has too little room, for program or judge, once more without the inputs of other tasks.
-
-        Args:
-            built: The candidate.
-            pool: Of its task; it may have retired to make room since the candidate was built.
-            seed: The pool's, where somebody chose it.
-
-        Raises:
-            TaskError: The task is too large for this GPU.
-            MachineError: The machine broke.
-        """
+        """Measure; where a GPU has too little room for program or judge, once more without other tasks' inputs."""
         case = built.case
         if pool.closed:
-            pool = self._pool(case, seed)
-        self._allot(pool)  # the others have grown since
+            pool = self._pools.take(case, seed)
+        self._pools.allot(pool)  # the others have grown since
         others = [key for key, one in self._pools.items() if one is not pool]
         try:
             evaluation = self._measure(built, pool)
@@ -450,11 +322,11 @@ class Judge:
             if not others:
                 raise too_large(case, error) from error
         for key in others:
-            self._retire(key)
-        self._allot(pool)
+            self._pools.retire(key)
+        self._pools.allot(pool)
         again = self._case(case.task, case.source, case.precision)
         try:
-            alone = Built(again, None, None, None, None)
+            alone = Built(again)
             return self._measure(alone if again.precision == "correct" else self._builder.build(again, pool), pool)
         except (NoRoomError, TooLargeError) as error:
             raise too_large(case, error) from error
@@ -488,15 +360,7 @@ class Judge:
         return held and replace(held, own_bytes=held.own_bytes + pool.oracle.held_bytes())
 
     def _check_health(self, before: Held | None, pool: Pool) -> None:
-        """Check that the device is as it was before the candidate, which is dead. Takes milliseconds.
-
-        Args:
-            before: What was held before the candidate's trials; None where that is not counted.
-            pool: Of its task.
-
-        Raises:
-            MachineError: It is not.
-        """
+        """Check that the device is as it was before the candidate, which is dead. Takes milliseconds."""
         if before is None:
             return
         if not self.device.computes():

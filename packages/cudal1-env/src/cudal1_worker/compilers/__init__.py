@@ -17,12 +17,7 @@ UNSETTLED = "unsettled"
 
 
 def settings(environment: Mapping[str, str], build: str) -> dict[str, str]:
-    """Return the variables that let torch call the scripts of this folder instead of the compilers.
-
-    Args:
-        environment: Of the worker: it may name the compilers.
-        build: The worker's build folder.
-    """
+    """Return the variables that let torch call the scripts of this folder instead of the compilers."""
     scripts = {name: os.path.join(FOLDER, name) for name in ("g++", "nvcc")}
     if not all(os.access(path, os.X_OK) for path in scripts.values()):  # an installer that drops permissions
         return {}

@@ -121,11 +121,6 @@ def is_fixed(value: torch.Tensor, other: torch.Tensor, *, parameter: bool) -> bo
     """Whether `non_default_state` leaves a tensor as it was: a counter, and of buffers what has structure.
 
     That is a buffer of few values (a mask), or one with zeros that no seed changes (an upsampling filter).
-
-    Args:
-        value: The tensor.
-        other: The same tensor of a module that was made under another seed.
-        parameter: Whether it is trained.
     """
     if not value.is_floating_point() or value.numel() == 0:
         return True

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cudal1_worker import protocol as wire
-from cudal1_worker.oracle.mode import Mode
-from cudal1_worker.oracle.models import copied
+from cudal1_worker.oracle.models import Mode, copied
 from cudal1_worker.oracle.steps import PARTS, Call
 from cudal1_worker.program.arm import Failure, describe_error
 
 if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
 
-_MIN_SHARE = 0.01
+MIN_SHARE = 0.01
 """A step counts if its largest operand has this share of the elements of the largest step's of its kind, at least."""
 _REPLACED = ("zeros", "mean", "another draw")
 """Replacements for an input that the faulty program ignores."""
@@ -78,11 +77,7 @@ class Injection(Mode):
 
 
 class Watched:
-    """Carries out calls with a fault, and notes whether that changed a result.
-
-    Args:
-        fault: One that `Call.with_fault` knows.
-    """
+    """Carries out calls with a fault, and notes whether that changed a result."""
 
     def __init__(self, fault: str) -> None:
         self.changed = False
@@ -100,11 +95,7 @@ class Watched:
 
 
 class FaultyRuns:
-    """Runs faulty programs for the task gate.
-
-    Args:
-        oracle: Has the models and makes inputs.
-    """
+    """Runs faulty programs for the task gate."""
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
@@ -134,7 +125,7 @@ class FaultyRuns:
             largest[step.kind] = max(step.size, largest.get(step.kind, 0))
 
         def chosen(step: Step) -> list[str]:
-            if step.size < _MIN_SHARE * largest[step.kind]:
+            if step.size < MIN_SHARE * largest[step.kind]:
                 return []
             return [name for name in step.faults if name in PARTS or step.kind == "product" or not products]
 

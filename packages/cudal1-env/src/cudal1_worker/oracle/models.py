@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-
-from cudal1_worker.oracle.mode import Mode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 @dataclass(frozen=True)
@@ -21,6 +20,18 @@ class Models:
     """In float64."""
     narrow: Any
     """In float32; None where no output is in float64."""
+
+
+class Mode(TorchDispatchMode):
+    """A dispatch mode whose first operator does not import torch.compile.
+
+    torch hides the method of each mode from its compiler, and the first call imports the compiler for that: 5 s in each
+    oracle. Nothing is compiled while a mode of ours is on.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
 
 class Widened(Mode):

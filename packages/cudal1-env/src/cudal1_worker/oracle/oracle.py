@@ -305,6 +305,13 @@ class Oracle:
         moved = self.exact(wide, self.moved(values, seed, 0.5))
         return [error_of(one, answer) for one, answer in zip(moved, answers, strict=True)]
 
+    def check_inputs(self, values: list[Any]) -> None:
+        """Refuse a task whose inputs have another form than they had before."""
+        if layout.manifest(values)[0] != self.entries:
+            raise Failure(
+                "task", "get_inputs() must return the same shapes, layouts and non-tensor values in each call"
+            )
+
     def check_answers(self, answers: list[torch.Tensor], size: int) -> None:
         """Refuse a task whose outputs have another size on these inputs."""
         if sum(8 * answer.numel() for answer in answers) != size:
@@ -316,12 +323,8 @@ class Oracle:
     def draw(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Write a set of inputs into the judge's memory."""
         values = self.fresh_inputs(message["seed"], "own")
-        entries, _ = layout.manifest(values)
-        if entries != self.entries:
-            raise Failure(
-                "task", "get_inputs() must return the same shapes, layouts and non-tensor values in each call"
-            )
-        layout.store(self.block, entries, values)
+        self.check_inputs(values)
+        layout.store(self.block, self.entries, values)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return {"ok": True}
@@ -339,15 +342,11 @@ class Oracle:
         for number, one in enumerate(message["sets"]):
             values = self.fresh_inputs(one["seed"], one["distribution"])
             answers = self.exact(models.wide, values)
-            entries, _ = layout.manifest(values)
-            if entries != self.entries:
-                raise Failure(
-                    "task", "get_inputs() must return the same shapes, layouts and non-tensor values in each call"
-                )
+            self.check_inputs(values)
             self.check_answers(answers, message["answer_bytes"])
             begin, at = message["stride"] * number, message["answers_at"]
             place = self.block[begin : begin + message["stride"]]
-            self.store(place, entries, values, answers, at)
+            self.store(place, self.entries, values, answers, at)
             own, errors = self.errors(
                 models, values, answers, again=one["seed"] if one["distribution"] != "own" else None
             )
@@ -378,10 +377,17 @@ class Oracle:
         """Write the tolerance of each element, or for integers the second value that is accepted."""
         whole = one["whole"]
         integers = [k for k, answer in enumerate(answers) if not answer.is_floating_point()]
-        moved = self.movement(one["seed"], values, integers) if whole and integers else None
-        second = dict(
-            zip(integers, second_values([own[k] for k in integers], [answers[k] for k in integers], moved), strict=True)
+
+        def moved(sign: float) -> list[torch.Tensor]:
+            """The answers of integer outputs to inputs moved by a rounding error."""
+            places = sign * self.limits[integers[0]].factor
+            found = self.exact(self.models.wide, self.moved(values, one["seed"], places))
+            return [found[k] for k in integers]
+
+        seconds = second_values(
+            [own[k] for k in integers], [answers[k] for k in integers], moved if whole and integers else None
         )
+        second = dict(zip(integers, seconds, strict=True))
         at = 0
         for k, (answer, error, positions) in enumerate(zip(answers, errors, one["positions"], strict=True)):
             flat, profile = answer.reshape(-1), self.profiles[k]
@@ -403,30 +409,14 @@ class Oracle:
             else:
                 out.copy_(profile.of_positions(chosen, flat, error, self.limits[k]))
 
-    def movement(self, seed: int, values: list[Any], integers: list[int]) -> Callable[[float], list[torch.Tensor]]:
-        """Return the answers of integer outputs to inputs moved by a rounding error."""
-
-        def moved(sign: float) -> list[torch.Tensor]:
-            places = sign * self.limits[integers[0]].factor
-            answers = self.exact(self.models.wide, self.moved(values, seed, places))
-            return [answers[k] for k in integers]
-
-        return moved
-
     def moved(self, values: list[Any], seed: int, places: float) -> list[Any]:
         """Inputs of which each element is changed by up to so many units in its last place, where they may change.
 
         Those are float64.
         """
         generator = torch.Generator(self.device).manual_seed(seed)
-        return [
-            moved_by(value, places, generator)
-            if nature.movable
-            else value.clone()
-            if isinstance(value, torch.Tensor)
-            else value
-            for value, nature in zip(values, self.natures or [], strict=True)
-        ]
+        pairs = zip(values, self.natures or [], strict=True)
+        return [moved_by(v, places, generator) if nature.movable else copied([v])[0] for v, nature in pairs]
 
     def store(
         self, place: torch.Tensor, entries: list[layout.Entry], values: list[Any], answers: list[torch.Tensor], at: int

@@ -28,10 +28,6 @@ def report_of_finite(error: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
     """The first two of `REPORTED` of a floating-point output whose elements are all finite, shape (2,).
 
     Where they are not, `is_finite` is false of it.
-
-    Args:
-        error: Of the reference, flat.
-        answer: What its float64 twin gave, flat.
     """
     if not answer.numel():
         return answer.new_zeros(2)
@@ -44,13 +40,7 @@ def _largest(values: torch.Tensor) -> torch.Tensor:
 
 
 def report_of_any(own: torch.Tensor, answer: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
-    """`REPORTED` of an output, shape (4,).
-
-    Args:
-        own: What the reference gave, flat.
-        answer: What its float64 (or int64) twin gave, flat.
-        error: Of the reference, flat.
-    """
+    """`REPORTED` of an output, shape (4,)."""
     if not answer.numel():
         return answer.new_zeros(4, dtype=torch.float64)
     if not answer.is_floating_point():

@@ -23,13 +23,7 @@ _NEAR = 1e-3
 
 
 class Variation:
-    """One set of inputs, of which one element at a time is changed.
-
-    Args:
-        exact: Gives the float64 answers to inputs, and leaves the inputs as they are.
-        values: What `get_inputs` returned.
-        others: What it returned under other seeds.
-    """
+    """One set of inputs, of which one element at a time is changed."""
 
     def __init__(
         self, exact: Callable[[list[Any]], list[torch.Tensor]], values: list[Any], others: Iterable[list[Any]]

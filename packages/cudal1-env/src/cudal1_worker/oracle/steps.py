@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 
-from cudal1_worker.oracle.mode import Mode
+from cudal1_worker.oracle.models import Mode
 
 LOWER: dict[torch.dtype, tuple[str, ...]] = {
     torch.float64: ("float32",),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cudal1_worker import protocol as wire
-from cudal1_worker.oracle.faults import Injection, Step, Watched
+from cudal1_worker.oracle.faults import MIN_SHARE, Injection, Step, Watched
 from cudal1_worker.oracle.models import copied
 from cudal1_worker.oracle.reference_error import error_of
 from cudal1_worker.oracle.steps import LOWER
@@ -24,18 +24,12 @@ if TYPE_CHECKING:
 
 MAX_PRODUCTS = 8
 """Products that are tried, spread over the forward pass."""
-_MIN_SHARE = 0.01
-"""A product is worth less precision if its largest factor has this share of the largest product's, at least."""
 _NEIGHBOURS = 16
 """Elements, next to each other, whose largest magnitude is the measure of one rounding."""
 
 
 class UnseenPrecision:
-    """Finds such products.
-
-    Args:
-        oracle: Has the models, and the tolerances once it has probed.
-    """
+    """Finds such products."""
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
@@ -112,7 +106,7 @@ def _chosen(steps: list[Step]) -> list[int]:
     """Numbers of the products to try, evenly thinned."""
     products = [k for k, one in enumerate(steps) if one.kind == "product" and one.dtype in LOWER]
     most = max((steps[k].size for k in products), default=0)
-    products = [k for k in products if steps[k].size >= _MIN_SHARE * most]
+    products = [k for k in products if steps[k].size >= MIN_SHARE * most]
     if len(products) <= MAX_PRODUCTS:
         return products
     return [products[round(k * (len(products) - 1) / (MAX_PRODUCTS - 1))] for k in range(MAX_PRODUCTS)]

@@ -76,12 +76,7 @@ class CudaSide:
         return self.slots[message["slot"]]
 
     def receive(self, slot: int, control: Sequence[int]) -> None:
-        """Take the mask off the inputs of a timed call, and wait until they are in their block.
-
-        Args:
-            slot: The block.
-            control: Words of the control page.
-        """
+        """Take the mask off the inputs of a timed call, and wait until they are in their block."""
         self._unmask[control[wire.KEY]][slot](control[wire.KEY + 1 : wire.KEY + 1 + KEY_WORDS])
         _synchronize()  # a program's own streams await nothing
 

@@ -17,11 +17,7 @@ import torch.cuda.memory
 
 
 class Pools:
-    """The pools of one worker; from `use` on torch's functions for pools go through this.
-
-    Args:
-        allocator: Hands out memory of the arena (`torch._C._cuda_customAllocator`).
-    """
+    """The pools of one worker; from `use` on torch's functions for pools go through this."""
 
     def __init__(self, allocator: Any) -> None:
         self._allocator = allocator

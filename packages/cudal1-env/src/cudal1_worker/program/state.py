@@ -56,14 +56,7 @@ def fingerprints(model: Any, names: Sequence[str]) -> dict[str, str]:
 
 
 def load(model: Any, names: Sequence[str], entries: Sequence[layout.Entry], block: torch.Tensor) -> None:
-    """Copy values from a block into tensors of a module's state; the dtype stays the tensor's own.
-
-    Args:
-        model: Whose state.
-        names: Of the tensors.
-        entries: Where the value of each lies in the block, and its shape and dtype there.
-        block: The judge's memory.
-    """
+    """Copy values from a block into tensors of a module's state; the dtype stays the tensor's own."""
     state = tensors(model)
     with torch.no_grad():
         for name, entry in zip(names, entries, strict=True):

@@ -34,11 +34,7 @@ __all__ = [
 
 
 def _die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when the thread that forked it ends.
-
-    Args:
-        parent: The expected parent's pid as seen from here (0: outside this pid namespace).
-    """
+    """Ask the kernel to kill this process when the thread that forked it ends."""
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the request
         os._exit(1)

@@ -22,8 +22,6 @@ _PATH_BENEATH = 1
 
 # Access rights.
 _WRITE_FILE = 1 << 1
-_READ_FILE = 1 << 2
-_READ_DIR = 1 << 3
 _CHANGE_FOLDERS = sum(1 << bit for bit in range(4, 13))
 """Remove and make entries of every kind."""
 _REFER = 1 << 13
@@ -42,22 +40,13 @@ class _PathBeneath(ctypes.Structure):
     _fields_ = [("allowed", ctypes.c_uint64), ("parent_fd", ctypes.c_int32)]
 
 
-def abi() -> int:
-    """Return the version of Landlock that this kernel speaks.
-
-    Raises:
-        OSError: None.
-    """
-    return libc.syscall(_CREATE, 0, 0, _CREATE_VERSION, call="landlock_create_ruleset")
-
-
 def enter(spec: Spec, report: Report) -> None:
     """Restrict this process and all its children.
 
     Raises:
         OSError: The kernel has no Landlock, or refused.
     """
-    version = abi()
+    version = libc.syscall(_CREATE, 0, 0, _CREATE_VERSION, call="landlock_create_ruleset")
     handled = _WRITE_FILE | _CHANGE_FOLDERS
     handled |= (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
     handled |= _IOCTL_DEV if version >= 5 else 0

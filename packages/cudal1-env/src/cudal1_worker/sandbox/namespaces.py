@@ -24,10 +24,6 @@ def unshare(spec: Spec, report: Report) -> None:
     """Make every namespace of `spec.layers` that this machine grants.
 
     Call it in a process with one thread; its next child is process 1 of the pid namespace.
-
-    Args:
-        spec: What to make.
-        report: Where the outcome goes. (Root's user namespace comes later, in `identity.drop`.)
     """
     if os.geteuid() != 0 and "user-namespace" in spec.layers:
         try:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cudal1_data.kernelgen.codegen.cuda import CudaKernel, loop_kernel, pointwise_kernel, row_kernel
+from cudal1_data.kernelgen.codegen.naming import stem
 from cudal1_data.kernelgen.codegen.triton import triton_head, triton_kernel, triton_loop
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step, units
@@ -142,6 +143,16 @@ def _without_linkage(definition: str) -> str:
     return definition.removeprefix('extern "C" {\n').removesuffix("}\n")
 
 
+def _without_outer_parentheses(text: str) -> str:
+    inner = text[1:-1]
+    depth = 0
+    for character in inner:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if depth < 0:
+            return text
+    return inner if text.startswith("(") and text.endswith(")") else text
+
+
 def _launcher(kernel: CudaKernel) -> str:
     names = [f"t{place}" for place in range(len(kernel.parameters))]
     parameters = ", ".join(f"torch::Tensor {name}" for name in names)
@@ -243,7 +254,8 @@ class Writer:
         given = [line for line in self.reference.head.splitlines() if line not in imports.splitlines()]
         constructor = textwrap.indent(textwrap.dedent(self.reference.constructor), "    ")
         parts = [
-            head + imports + "".join(f"{line}\n" for line in given),
+            head + imports,
+            "".join(f"{line}\n" for line in given),
             definitions,
             "class ModelNew(nn.Module):\n" + (f"{constructor}\n\n" if constructor else ""),
         ]
@@ -325,15 +337,16 @@ class Writer:
             self.lines.append(f"{name}_kept{number} = {made[number]}.unbind({step.axes[number]})")
 
     def _assign(self, node: Node, text: str) -> None:
-        self.names[id(node)] = self._fresh("t")
-        self.lines.append(f"{self.names[id(node)]} = {text}")
+        self.names[id(node)] = self._fresh(stem(node))
+        self.lines.append(f"{self.names[id(node)]} = {_without_outer_parentheses(text)}")
 
-    def _fresh(self, stem: str) -> str:
-        number = len(self.names)
-        while f"{stem}{number}" in self.taken:
+    def _fresh(self, name: str) -> str:
+        number, found = 1, name
+        while found in self.taken:
             number += 1
-        self.taken.add(f"{stem}{number}")
-        return f"{stem}{number}"
+            found = f"{name}_{number}"
+        self.taken.add(found)
+        return found
 
     def _name(self, node: Node) -> str:
         return self.names.get(id(node), node.text)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cudal1_env import mutants
-from cudal1_env.judge.audit import KnownSet, Values
+from cudal1_env.campaigns.audit.judge import KnownSet, Values
 from cudal1_env.judge.device.tensors import EPSILON, Expected
 from cudal1_env.judge.oracle.numerics import HALF, Answer, compare
 
@@ -72,8 +72,9 @@ def makers(subject: Subject) -> dict[str, Make]:
         if values.shape == subject.expected.shape and values.dtype.kind in kinds:
             result[f"input {position}"] = lambda values=values: values.reshape(-1).astype(correct.dtype)
     if subject.expected.floating:
-        result["rounded to bfloat16"] = lambda: mutants.rounded(correct, "bfloat16")
-        result["rounded to float16"] = lambda: mutants.rounded(correct, "float16")
+        for dtype in ("bfloat16", "float16"):
+            if EPSILON[dtype] > EPSILON[subject.expected.dtype]:  # a finer one only says what the worker does anyway
+                result[f"rounded to {dtype}"] = lambda dtype=dtype: mutants.rounded(correct, dtype)
         result["NaN at one place"] = lambda: _with_nan(correct, random)
     return result
 

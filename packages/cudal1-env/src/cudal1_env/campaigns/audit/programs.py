@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from cudal1_data import Task
 
+from cudal1_env.campaigns.audit.judge import AuditJudge, KnownSet, Values
 from cudal1_env.campaigns.audit.mutants import Subject, beside_neighbours, left_by_worker, passes
-from cudal1_env.judge.audit import AuditJudge, KnownSet, Values
 from cudal1_env.judge.device.tensors import EPSILON
 
 MAX_STEPS = 8

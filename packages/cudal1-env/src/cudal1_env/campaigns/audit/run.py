@@ -12,11 +12,11 @@ from cudal1_data import Task
 from cudal1_data.variants import usable_variants
 from scipy.special import betaincinv  # pyright: ignore[reportMissingTypeStubs]
 
+from cudal1_env.campaigns.audit.judge import AuditJudge, KnownSet
 from cudal1_env.campaigns.audit.mutants import Subject, is_equivalent, left_by_worker, makers, passes, subjects
 from cudal1_env.campaigns.audit.programs import Programs, passes_in_any_order
 from cudal1_env.errors import TOO_LARGE, TaskError
 from cudal1_env.gate import AUDIT_FORM, AuditLine, AuditReport, InputSensitivity, TaskAudit, reference_sha256
-from cudal1_env.judge.audit import AuditJudge, KnownSet
 from cudal1_env.records import PROTOCOL_VERSION, Device, Status
 from cudal1_env.records.results import ResultsFile
 

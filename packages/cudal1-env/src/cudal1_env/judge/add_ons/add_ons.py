@@ -6,14 +6,14 @@ All are done under the lease of the program that they are for, with the judge's 
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 from collections.abc import Callable, Generator
 
 from cudal1_data.hashes import digest
 from cudal1_worker import protocol as wire
 
 from cudal1_env.baselines import BaselineEntry, BaselineKey, BaselineName, BaselineStore, measured, program, resolve
-from cudal1_env.errors import MachineError, RecordError
+from cudal1_env.baselines.compare import check_machine, strongest_of
+from cudal1_env.errors import MachineError
 from cudal1_env.judge.add_ons.kernelbench import kernelbench_verdict
 from cudal1_env.judge.add_ons.profile import OddProfileError, run_profile
 from cudal1_env.judge.measure.arm import Arm
@@ -24,17 +24,7 @@ from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.worker import Dead, Late
-from cudal1_env.records import (
-    BaselineFault,
-    Device,
-    Evaluation,
-    KernelBench,
-    Machine,
-    Profile,
-    Speedup,
-    Status,
-    Strongest,
-)
+from cudal1_env.records import BaselineFault, Device, Evaluation, KernelBench, Profile, Status
 from cudal1_env.stats import against
 
 _MESSAGE_CHARS = 500
@@ -42,11 +32,6 @@ _MESSAGE_CHARS = 500
 
 class Extras:
     """Adds to records what the settings ask for.
-
-    Args:
-        settings: Which baselines, and when a profile.
-        builder: Makes workers.
-        trials: Measures programs. What is leased is the caller's to see to.
 
     Raises:
         SettingsError: A baseline is asked for that this machine cannot have.
@@ -61,13 +46,7 @@ class Extras:
         self._builder, self._trials = builder, trials
 
     def add(self, built: Built, pool: Pool, evaluation: Evaluation) -> Evaluation:
-        """Return the record of a program that was just judged, with all additions that the settings ask for.
-
-        Args:
-            built: The program; its workers are dead.
-            pool: Its task's.
-            evaluation: Its record.
-        """
+        """Return the record of a program that was just judged, with all additions that the settings ask for."""
         case = built.case
         if case.role != "candidate":
             return evaluation
@@ -93,20 +72,11 @@ class Extras:
         return timed and self.asked and (evaluation.strongest is None or not there.issuperset(self.names))
 
     def compare(self, case: Case, evaluation: Evaluation, pool: Callable[[], Pool]) -> Evaluation:
-        """Return a record with speedups against the baselines that it lacks.
-
-        Args:
-            case: Its task and precision, and this machine.
-            evaluation: A right program's record.
-            pool: Gives the task's pool where a baseline must be measured.
-
-        Raises:
-            RecordError: The record was made on another machine than this one.
-        """
+        """Return a record with speedups against the baselines that it lacks."""
         if not self.lacking(evaluation):
             return evaluation
         assert evaluation.speedup is not None, "right programs have one"
-        _check_machine(evaluation.machine, case.machine)
+        check_machine(evaluation.machine, case.machine)
         speedups, failed = dict(evaluation.speedups), dict(evaluation.baselines_failed)
         for name in self.names:
             if name in speedups or name in failed:
@@ -141,7 +111,6 @@ class Extras:
             machine=machine.name,
             driver=machine.driver,
             torch=machine.torch,
-            triton=_triton_version(),
             arithmetic=self.settings.arithmetic,
         )
 
@@ -182,11 +151,7 @@ class Extras:
 
     @contextlib.contextmanager
     def _another(self, built: Built, pool: Pool) -> Generator[Arm]:
-        """Import a program in a further worker; the block runs with its arm.
-
-        Raises:
-            Fault: It cannot be imported.
-        """
+        """Import a program in a further worker; the block runs with its arm."""
         case = Case(built.case.task, built.case.source, "training", role="profile")
         twin = self._builder.build(case, pool, built.snapshot, leased=True)
         try:
@@ -221,40 +186,3 @@ class Extras:
             return f"no profile, the worker died: {how}"
         except (OddProfileError, Late, wire.BadMessage, MachineError) as error:
             return f"no profile: {error}"[:_MESSAGE_CHARS]
-
-
-def strongest_of(eager: Speedup, others: dict[str, Speedup]) -> Strongest:
-    """Return the baseline that leaves the smallest speedup, by the best estimate.
-
-    The strongest of several estimates is more often overrated than underrated, so a candidate's speedup against it is
-    rather too small than too large.
-
-    >>> two, half = (Speedup(low=x, point=x, high=x) for x in (2.0, 0.5))
-    >>> strongest_of(two, {}).name, strongest_of(two, {"compile": half}).name
-    ('eager', 'compile')
-    """
-    name, speedup = min({"eager": eager, **others}.items(), key=lambda item: item[1].point)
-    return Strongest(name=name, speedup=speedup)
-
-
-def _check_machine(theirs: Machine | None, ours: Machine | None) -> None:
-    """Refuse to compare across machines: the reference's arm is what two measurements have in common.
-
-    Raises:
-        RecordError: Device, model, driver or torch differ.
-    """
-    parts = [
-        None if one is None else (one.device, one.name, one.driver or "no driver", one.torch) for one in (theirs, ours)
-    ]
-    if parts[0] != parts[1]:
-        texts = ["an unknown machine" if part is None else ", ".join(part) for part in parts]
-        raise RecordError(
-            f"a record made on {texts[0]} cannot be compared with baselines of {texts[1]}; judge it again"
-        )
-
-
-def _triton_version() -> str | None:
-    try:
-        return importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
-        return None

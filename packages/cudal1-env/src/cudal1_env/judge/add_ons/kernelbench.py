@@ -33,17 +33,7 @@ _HALF_TOLERANCE = 1e-2
 
 
 def kernelbench_verdict(reference: Arm, candidate: Arm, pool: Pool, label: str) -> KernelBench:
-    """Judge a program by KernelBench's rules.
-
-    Args:
-        reference: A fresh arm.
-        candidate: The arm in which the program is imported.
-        pool: Of their task.
-        label: Tells this program's inputs from those of others.
-
-    Raises:
-        TaskError: The reference or the oracle fails.
-    """
+    """Judge a program by KernelBench's rules."""
     tolerances = [
         _HALF_TOLERANCE if out.dtype in ("float16", "bfloat16") else _TOLERANCE for out in pool.io_spec.outputs
     ]
@@ -72,11 +62,6 @@ def close(right: Array, got: Array, tolerance: float) -> tuple[float, bool]:
     """Return the largest absolute difference, and whether `torch.allclose(right, got, tolerance, tolerance)` holds.
 
     A NaN is close to nothing and infinitely far from everything.
-
-    Args:
-        right: The reference's output, flat; in memory of the device.
-        got: The program's.
-        tolerance: Absolute, and relative to the magnitude of `got`.
     """
     if not right.shape[0]:
         return 0.0, True

@@ -43,12 +43,6 @@ def run_profile(arm: Arm, pool: Pool, source: str, device: Device) -> Profile:
 
     Names of kernels are a program's own words in its record, so the calls see inputs and weights of this arm alone.
 
-    Args:
-        arm: Built and frozen; to be closed afterwards.
-        pool: Draws the inputs.
-        source: The program, for the names of its Triton kernels.
-        device: Where it runs.
-
     Raises:
         OddProfileError: The worker's answer is no profile, or an error.
         Fault, Dead, Late, BadMessage: The worker fails.
@@ -64,12 +58,6 @@ def run_profile(arm: Arm, pool: Pool, source: str, device: Device) -> Profile:
 
 def parse_profile(answer: wire.Message, *, calls: int, source: str, device: Device) -> Profile:
     """Return the profile that a worker's answer holds.
-
-    Args:
-        answer: See `cudal1_worker.program.profile.profiled`; not trusted.
-        calls: How many calls it is of.
-        source: The program.
-        device: Where it ran.
 
     Raises:
         OddProfileError: Anything in it is not as it must be.

@@ -95,6 +95,8 @@ class ArmMemory(Protocol):
     """Memory of one arm: the blocks in which it finds inputs, and what it leaves behind.
 
     What is given here holds on a CPU, whose arms need no memory of their own and which has no chains.
+
+    What reads or writes outputs raises `Contract` where the memory that the worker named is not there or not its own.
     """
 
     def begin(self) -> tuple[wire.Message, list[int]] | None:
@@ -127,28 +129,17 @@ class ArmMemory(Protocol):
         ...
 
     def read(self, plan: Plan, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:
-        """Copy the elements of a plan from checked outputs to the host, shape (plan.size_bytes,).
-
-        Raises:
-            Contract: The memory that the worker named is not there.
-        """
+        """Copy the elements of a plan from checked outputs to the host, shape (plan.size_bytes,)."""
         ...
 
     def whole(self, output: Output) -> Array:
-        """Copy a whole output, flat, in C order of its shape.
-
-        Raises:
-            Contract: The memory that the worker named is not there, or is not the worker's own.
-        """
+        """Copy a whole output, flat, in C order of its shape."""
         ...
 
     def overwrite(self, outputs: Sequence[Output]) -> None:
         """Overwrite exactly the elements of outputs that were compared, so that no answer is left in them.
 
         The arm stands still. Elements that lie in an input, because the reference's do, are left.
-
-        Raises:
-            Contract: The memory that the worker named cannot be written to.
         """
 
     def close(self) -> None:
@@ -309,11 +300,6 @@ class Device(Protocol):
 
 def parse_outputs(page: bytes, expected: tuple[Expected, ...], device_code: int) -> list[Output]:
     """Check a copy of the reply page against the contract.
-
-    Args:
-        page: The reply page, copied once.
-        expected: What the task's outputs must look like.
-        device_code: On which kind of device they must lie.
 
     Raises:
         Contract: Number, device, dtype or shape differ, or strides reach backwards or let elements share memory.

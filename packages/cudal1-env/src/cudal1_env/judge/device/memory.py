@@ -45,7 +45,7 @@ for _one in (_readv, _writev):
 
 
 class Unreadable(Exception):
-    """An address that a worker named is not (wholly) mapped in it."""
+    """An address that a worker named is not (wholly) mapped in it, or not writable; all that read or write raise it."""
 
 
 class SharedBlock:
@@ -99,22 +99,14 @@ def sealed_file(data: bytes | memoryview) -> Generator[int]:
 
 
 def read(pid: int, address: int, size_bytes: int) -> npt.NDArray[np.uint8]:
-    """Copy a range of a worker's memory.
-
-    Raises:
-        Unreadable: The range is not mapped in the worker.
-    """
+    """Copy a range of a worker's memory."""
     data = np.empty(size_bytes, dtype=np.uint8)
     _move(_readv, pid, address, data, "readable")
     return data
 
 
 def write(pid: int, address: int, data: npt.NDArray[np.uint8]) -> None:
-    """Write a range of a worker's memory.
-
-    Raises:
-        Unreadable: The range is not mapped in the worker, or not writable.
-    """
+    """Write a range of a worker's memory."""
     _move(_writev, pid, address, data, "writable")
 
 
@@ -131,11 +123,7 @@ def _move(call: Callable[..., int], pid: int, address: int, data: npt.NDArray[np
 
 
 def fill(pid: int, address: int, size_bytes: int, pattern: npt.NDArray[np.uint8]) -> None:
-    """Write a pattern over and over into a range of a worker's memory.
-
-    Raises:
-        Unreadable: The range is not mapped in the worker, or not writable.
-    """
+    """Write a pattern over and over into a range of a worker's memory."""
     done = 0
     while done < size_bytes:
         whole, rest = divmod(min(size_bytes - done, _IOV_MAX * pattern.size), pattern.size)
@@ -158,9 +146,6 @@ def gather(pid: int, addresses: npt.NDArray[np.uint64], sizes: npt.NDArray[np.ui
 
     Returns:
         The items one after another, shape (sum of sizes,).
-
-    Raises:
-        Unreadable: An address is not mapped in the worker.
     """
     data = np.empty(int(sizes.sum()), dtype=np.uint8)
     remote = np.stack([addresses, sizes], axis=1)
@@ -197,8 +182,3 @@ def private_ranges(pid: int) -> list[tuple[int, int]]:
             else:
                 ranges.append((low, high))
     return ranges
-
-
-def is_private(ranges: list[tuple[int, int]], start: int, size_bytes: int) -> bool:
-    """Whether a range lies wholly within private memory."""
-    return any(low <= start and start + size_bytes <= high for low, high in ranges)

@@ -18,12 +18,7 @@ _MAX_CHECKED = 256
 
 
 class Plan:
-    """Elements of all outputs of one call, at flat positions.
-
-    Args:
-        outputs: Form of the outputs; their addresses are ignored.
-        positions: Flat positions of elements, for each output.
-    """
+    """Elements of all outputs of one call, at flat positions."""
 
     def __init__(self, outputs: Sequence[Output], positions: Sequence[npt.NDArray[np.int64]]) -> None:
         self._strides = [one.strides for one in outputs]
@@ -63,12 +58,7 @@ class Plan:
 
 
 class Reader:
-    """Reads one arm's descriptors. Those that came before need no check.
-
-    Args:
-        expected: What the outputs must look like.
-        device_code: On which kind of device they must lie.
-    """
+    """Reads one arm's descriptors. Those that came before need no check."""
 
     def __init__(self, expected: tuple[Expected, ...], device_code: int) -> None:
         self.expected = expected
@@ -80,10 +70,6 @@ class Reader:
 
     def outputs(self, page: bytes, check: Callable[[list[Output]], None]) -> list[Output]:
         """Return the outputs that a copy of the reply page describes.
-
-        Args:
-            page: The copy.
-            check: Raises for what is wrong with outputs beside their form.
 
         Raises:
             Contract: The outputs are not what the task's outputs are.

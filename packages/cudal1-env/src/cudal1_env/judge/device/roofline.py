@@ -32,10 +32,6 @@ class Roofline:
         """Whether latencies lie below the roofline beyond doubt.
 
         Their median, with three standard errors and what the clock cannot resolve, must be below 0.95 of the roofline.
-
-        Args:
-            latencies_ms: Mean latencies of the samples' calls.
-            resolution_ms: Differences that the clock cannot tell.
         """
         middle = statistics.median(latencies_ms)
         deviation = 1.4826 * statistics.median(abs(one - middle) for one in latencies_ms)
@@ -46,9 +42,6 @@ class Roofline:
         """Whether the reference itself is below the roofline, which must then be wrong.
 
         Its median decides, without any allowance: a doubtful roofline rejects no program.
-
-        Args:
-            reference_ms: Mean latencies of the calls of the reference's samples.
         """
         return statistics.median(reference_ms) < _IMPOSSIBLE_BELOW * self.bound_ms
 

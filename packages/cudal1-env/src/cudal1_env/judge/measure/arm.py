@@ -50,13 +50,7 @@ _CALL_ERRORS = {
 class Arm:
     """A worker that holds one program.
 
-    Args:
-        worker: Freshly forked.
-        device: Where it works.
-        core: The arms'; None where none could be fixed.
-        io_spec: What the task looks like.
-        settings: Time limits.
-        wanted: `Model` or `ModelNew`.
+    Methods raise `Fault` where the program fails.
     """
 
     def __init__(
@@ -90,24 +84,13 @@ class Arm:
     # --- slow phases -------------------------------------------------------------------------------------------
 
     def build(self, source: str) -> None:
-        """Import the program.
-
-        Raises:
-            Fault: It cannot be imported.
-        """
+        """Import the program."""
         limit = self.settings.build_timeout_s
         with sealed_file(source.encode()) as fd:
             self._ask({"op": "build", "wanted": self.wanted}, [fd], limit, _BUILD_ERRORS, "importing the program")
 
     def precompile(self, seed: int) -> None:
-        """Make the model and call it once on made-up inputs, outside of the judge's memory; the arm is not used again.
-
-        Args:
-            seed: Of the constructor and the inputs.
-
-        Raises:
-            Fault: It fails.
-        """
+        """Make the model and call it once on made-up inputs, outside of the judge's memory; the arm is used no more."""
         message = {
             "op": "ahead",
             "wanted": self.wanted,
@@ -122,11 +105,7 @@ class Arm:
         self._ask(message, [], limit_s, _CALL_ERRORS, "a call on made-up inputs")
 
     def begin(self) -> None:
-        """Make the arm's memory and map the blocks of its inputs.
-
-        Raises:
-            Fault: The worker fails.
-        """
+        """Make the arm's memory and map the blocks of its inputs."""
         io_spec = self.io_spec
         output_bytes = sum(out.size * out.item_bytes for out in io_spec.outputs)
         needs = Needs(io_spec.input_bytes, output_bytes, io_spec.work_bytes)
@@ -142,9 +121,6 @@ class Arm:
 
         Returns:
             Its state, as the worker says.
-
-        Raises:
-            Fault: The constructor fails.
         """
         if self._memory is None:
             self.begin()
@@ -152,11 +128,7 @@ class Arm:
         return parse_state(self._ask_untimed(message, [], f"{self.wanted}(...)").get("state"))
 
     def fingerprints(self, names: Sequence[str]) -> Fingerprints:
-        """Return fingerprints of some of the model's state, as the worker reports them.
-
-        Raises:
-            Fault: The worker fails.
-        """
+        """Return fingerprints of some of the model's state, as the worker reports them."""
         answer = self._ask_untimed({"op": "fingerprints", "names": list(names)}, [], "looking at the state")
         return parse_fingerprints(answer.get("fingerprints"))
 
@@ -172,11 +144,7 @@ class Arm:
         return self._memory
 
     def load(self, weights: Weights) -> None:
-        """Load the judge's weights.
-
-        Raises:
-            Fault: The state refuses them.
-        """
+        """Load the judge's weights."""
         message = {"op": "load", "names": weights.names, "entries": weights.entries, "bytes": int(weights.data.size)}
         with sealed_file(weights.data.data) as fd:
             self._ask_untimed(message, [fd], "loading weights")
@@ -184,15 +152,8 @@ class Arm:
     def warm(self, one: InputSet, slot: int) -> tuple[float, tuple[Comparison, ...]]:
         """Call once, untimed, and compare as a timed call would; the arm is frozen afterwards.
 
-        Args:
-            one: An input set.
-            slot: The block in which it lies.
-
         Returns:
             Seconds of the call as the worker reports them (used for the reference only), and the comparisons.
-
-        Raises:
-            Fault: The call fails or breaks the contract.
         """
         answer, comparisons = self._compared_call(one, slot)
         return _seconds(answer), comparisons
@@ -202,24 +163,13 @@ class Arm:
 
         The inputs are mapped privately and writable, to tell a program that writes to them from one that crashes; in
         all other calls they are read-only.
-
-        Raises:
-            Fault: The call fails, breaks the contract, or writes to its inputs.
         """
         self._intact(0, inputs, self._untimed_call(inputs, 0, writable=True))
         with self.contract():
             return [self.memory.whole(output) for output in self.outputs(self._page())]
 
     def verify(self, one: InputSet, slot: int) -> tuple[Comparison, ...]:
-        """Call once, untimed, and compare the whole outputs, under the contract of a timed call.
-
-        Args:
-            one: An input set whose whole answers are known.
-            slot: The block in which it lies.
-
-        Raises:
-            Fault: The call fails, breaks the contract, or writes to its inputs.
-        """
+        """Call once, untimed, and compare the whole outputs, under the contract of a timed call."""
         answer, comparisons = self._compared_call(one, slot)
         self._intact(slot, one.inputs, answer)
         return comparisons
@@ -240,11 +190,7 @@ class Arm:
         return answer, comparisons
 
     def _intact(self, slot: int, inputs: Array, answer: wire.Message) -> None:
-        """Check that the inputs of an untimed call are unchanged.
-
-        Raises:
-            Fault: The program wrote to them.
-        """
+        """Check that the inputs of an untimed call are unchanged."""
         inputs_at = answer.get("inputs")
         if not self.memory.intact(slot, inputs, inputs_at if isinstance(inputs_at, int) else 0):
             raise Fault(Status.WRONG_CONTRACT, "the program wrote to one of its inputs; inputs must stay unchanged")
@@ -257,11 +203,7 @@ class Arm:
         return answer
 
     def open(self) -> None:
-        """Enter the timed loop, held to one core, without the right to make processes. The arm is frozen afterwards.
-
-        Raises:
-            Fault: The worker fails.
-        """
+        """Enter the timed loop, held to one core, without the right to make processes. The arm is frozen afterwards."""
         self.withhold()
         self.thaw()
         with self._faults("sealing"):
@@ -297,11 +239,7 @@ class Arm:
         return self._turn
 
     def wait_for(self, turn: int) -> bytes:
-        """Wait for a call's done word; return a copy of what the worker wrote about its outputs.
-
-        Raises:
-            Fault: The call fails, or is late.
-        """
+        """Wait for a call's done word; return a copy of what the worker wrote about its outputs."""
         words, spins = self._reply.words, 0
         limit_ns = time.perf_counter_ns() + int(self._deadline_s * 1e9)
         while words[wire.FLAG] != turn:
@@ -321,22 +259,14 @@ class Arm:
                 raise Dead(self.worker.end())
 
     def outputs(self, page: bytes) -> list[Output]:
-        """Return where a call's outputs lie, as the worker reports and the contract allows.
-
-        Raises:
-            Fault: They are not what the task's outputs are.
-        """
+        """Return where a call's outputs lie, as the worker reports and the contract allows."""
         try:
             return self.reader.outputs(page, self._check)
         except Contract as error:
             raise self._broken(error) from None
 
     def _check(self, outputs: Sequence[Output]) -> None:
-        """Refuse outputs that share an element (a worker copies the second), or lie in an input of a timed call.
-
-        Raises:
-            Contract: They do.
-        """
+        """Refuse outputs that share an element (a worker copies the second), or lie in an input of a timed call."""
         own = [(place, one) for place, one in enumerate(outputs) if one.expected.size and not one.expected.aliases]
         known: list[Place] = []
         for place, one in own:
@@ -359,9 +289,6 @@ class Arm:
             plan: Made for outputs of the form that was known then.
             samples: The elements; where the outputs have another form, the plan is made anew.
             outputs: Checked.
-
-        Raises:
-            Fault: The memory that the worker named is not there.
         """
         try:
             return self.memory.read(plan if plan.fits(outputs) else Plan(outputs, samples.positions), outputs)
@@ -369,11 +296,7 @@ class Arm:
             raise self._broken(error) from None
 
     def compare_whole(self, one: InputSet, outputs: Sequence[Output]) -> tuple[Comparison, ...]:
-        """Compare whole outputs.
-
-        Raises:
-            Contract: The memory that the worker named is not there, or is not its own.
-        """
+        """Compare whole outputs. To be called within `contract`: where they cannot be read, `Contract` is raised."""
         return tuple(
             compare(self.memory.whole(output), answer, output.expected, whole=True)
             for answer, output in zip(one.answers, outputs, strict=True)
@@ -405,20 +328,12 @@ class Arm:
     # --- stopping ----------------------------------------------------------------------------------------------
 
     def freeze(self) -> None:
-        """Stop the arm and all its children.
-
-        Raises:
-            Fault: It is dead or does not stop.
-        """
+        """Stop the arm and all its children."""
         with self._faults("being stopped"):
             self.worker.freeze()
 
     def thaw(self) -> None:
-        """Let the arm run again.
-
-        Raises:
-            Fault: It is dead.
-        """
+        """Let the arm run again."""
         with self._faults("waiting"):
             self.worker.thaw()
 

@@ -36,12 +36,12 @@ class Built:
     """A candidate after its import."""
 
     case: Case
-    arm: Arm | None
+    arm: Arm | None = None
     """None when the import failed (`fault` says how), or when the candidate must be imported again under a lease."""
-    fault: Fault | None
-    folder: Path | None
+    fault: Fault | None = None
+    folder: Path | None = None
     """Build folder of the host, to be removed; None where it is in the worker's own file system."""
-    snapshot: Path | None
+    snapshot: Path | None = None
     """What a later trial's build folder begins as."""
     layers: tuple[str, ...] = ()
     """Sandbox layers of its worker."""
@@ -61,13 +61,7 @@ def limits(settings: JudgeSettings, role: Role) -> JudgeSettings:
 
 
 class Builder:
-    """Forks workers, lets them import programs, and keeps what they compiled for later trials.
-
-    Args:
-        settings: Limits.
-        device: Where programs run.
-        core: The arms' core; None where none could be fixed.
-    """
+    """Forks workers, lets them import programs, and keeps what they compiled for later trials."""
 
     def __init__(self, settings: JudgeSettings, device: Device, core: int | None) -> None:
         self.settings = settings
@@ -93,21 +87,20 @@ class Builder:
             max_processes=self.settings.max_processes,
         )
 
-    def hides_gpus(self) -> bool:
-        """Whether a blind worker's sandbox does hide GPUs here."""
+    def private_files(self) -> bool:
+        """Whether workers have a file system of their own: it can hide GPUs, and what they write stays there."""
         return "mount-namespace" in self.spec(None, core=None).layers
 
     def key(self, case: Case) -> BuildKey | None:
         """What a program's build depends on; None where workers could write to the store."""
-        layers = self.spec(None, core=None).layers
-        if "mount-namespace" not in layers:
+        if not self.private_files():
             return None
         self.zygote.start()
         environment = clean_environment(**self.device.environment)
         return BuildKey(
             program=case.source,
             reference=case.task.source,
-            layers=layers,
+            layers=self.spec(None, core=None).layers,
             toolchain=f"{toolchain(environment)}\ntorch {self.zygote.torch}, CUDA {self.zygote.cuda}",
             architecture=f"{cpu_features()}\n{self.device.name} {self.device.model}, driver {self.device.driver}",
             flags=(*sorted(environment.items()), ("tf32", str(self.device.tf32))),
@@ -133,12 +126,12 @@ class Builder:
         """
         leased = leased or hold is not None
         if (fault := self.too_long(case)) is not None:
-            return Built(case, None, fault, None, None)
+            return Built(case, fault=fault)
         if snapshot is not None or (precompilation := self.precompilations.take(case, pool, leased=leased)) is None:
             return self._leased_import(case, pool, snapshot, leased=leased, hold=hold)
         case.watch.add("build", precompilation.seconds)
         if precompilation.fault is not None:
-            return Built(case, None, precompilation.fault, None, None, stderr=precompilation.stderr)
+            return Built(case, fault=precompilation.fault, stderr=precompilation.stderr)
         try:
             built = self._leased_import(case, pool, precompilation.snapshot, leased=leased, hold=hold)
         except BaseException:
@@ -185,14 +178,13 @@ class Builder:
                 arm.build(case.source)
             arm.freeze()
             kept = snapshot or self.folders.keep(folder, worker.pid)
-        except Fault as fault:
+        except BaseException as error:
             arm.close()
             self.folders.drop(folder)
-            return Built(case, None, fault.plain(), None, None, worker.layers, worker.missing, worker.log)
-        except BaseException:
-            arm.close()
-            self.folders.drop(folder)
-            raise
+            if not isinstance(error, Fault):
+                raise
+            fault = error.plain()
+            return Built(case, None, fault, layers=worker.layers, missing=worker.missing, stderr=worker.log)
         return Built(case, arm, None, folder, kept, worker.layers, worker.missing)
 
     def too_long(self, case: Case) -> Fault | None:
@@ -206,8 +198,7 @@ class Builder:
         self, case: Case, pool: Pool, snapshot: Path | None, *, core: int | None, blind: bool = False
     ) -> tuple[Arm, Path | None]:
         """Return a candidate's arm that holds nothing yet, and its build folder where that is one of the host."""
-        private = "mount-namespace" in self.spec(None, core=None).layers
-        begins_as, folder = self.folders.begin(snapshot, private=private)
+        begins_as, folder = self.folders.begin(snapshot, private=self.private_files())
         with case.watch.phase("start"):
             worker = self._zygote_of(case).fork("arm", self.spec(begins_as, core=core, blind=blind))
         return self.arm(worker, pool.io_spec, "ModelNew", case.role), folder
@@ -235,11 +226,7 @@ class Builder:
         self.folders.drop(built.snapshot)
 
     def again(self, built: Built, pool: Pool) -> Arm:
-        """Return a candidate's arm, in a new worker if the last one is dead.
-
-        Raises:
-            Fault: It can be imported no more.
-        """
+        """Return a candidate's arm, in a new worker if the last one is dead."""
         if built.arm is None:
             fresh = self.build(built.case, pool, built.snapshot, leased=True)
             self.folders.drop(built.folder)

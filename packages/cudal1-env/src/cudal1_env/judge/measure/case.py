@@ -72,11 +72,7 @@ class Tally:
     """The worst by output and distribution."""
 
     def check(self, one: InputSet, comparisons: Sequence[Comparison]) -> None:
-        """Count a call's comparisons.
-
-        Raises:
-            Fault: One of them is incorrect.
-        """
+        """Count a call's comparisons."""
         self.calls += 1
         for position, (comparison, answer) in enumerate(zip(comparisons, one.answers, strict=True)):
             seen = OutputError(

@@ -14,7 +14,6 @@ from cudal1_env.judge.measure import record
 from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.headroom import Headroom
-from cudal1_env.judge.measure.host_memory import check_host_memory
 from cudal1_env.judge.measure.prepare import construct, load_weights
 from cudal1_env.judge.measure.record import Seen
 from cudal1_env.judge.oracle.pool import Pool
@@ -28,11 +27,6 @@ def judge_correct(builder: Builder, built: Built, pool: Pool) -> Evaluation:
     """Return the verdict on a built candidate; its worker is dead afterwards. The caller holds the lease.
 
     Memory that is missing may have been taken by another candidate: such a verdict is one of `UNDECIDED`.
-
-    Args:
-        builder: Makes workers.
-        built: The candidate; where its worker is dead, it is imported again.
-        pool: Of its task and of `correct` precision.
     """
     case, device = built.case, builder.device
     seen = Seen(built.layers, built.missing, built.stderr, commitment=pool.secrets.commitment)
@@ -47,17 +41,12 @@ def judge_correct(builder: Builder, built: Built, pool: Pool) -> Evaluation:
             headroom.check()  # if the candidate left none, it is to blame
             raise
     except Fault as fault:
-        return record.failed(case, seen, fault, note=built.note if fault.status is Status.RUNTIME_ERROR else "")
+        return record.failed(case, seen, fault, note=built.note)
     return record.untimed(case, seen)
 
 
 def _call(builder: Builder, built: Built, pool: Pool, seen: Seen, headroom: Headroom) -> None:
-    """Construct the candidate, call it, and compare.
-
-    Raises:
-        Fault: The candidate fails.
-        TaskError: The reference fails.
-    """
+    """Construct the candidate, call it, and compare."""
     case, arm = built.case, builder.again(built, pool)
     seen.layers, seen.missing = arm.worker.layers, arm.worker.missing
     try:
@@ -70,9 +59,7 @@ def _call(builder: Builder, built: Built, pool: Pool, seen: Seen, headroom: Head
             for number, one in enumerate(sets):
                 seen.tally.check(one, arm.verify(one, number % wire.SLOTS))
                 seen.tally.full_checks += 1
-        headroom.check()
-        if builder.device.name == "cuda":
-            check_host_memory(arm.worker.pid, builder.settings.memory_bytes)
+        headroom.check_beside(arm)
     finally:
         seen.stderr = arm.worker.log
         arm.close()

@@ -66,13 +66,7 @@ def check_answer(answer: wire.Message, errors: dict[str, Status], what: str, *, 
 
 
 def fault_of_death(error: Dead, what: str, *, withheld: bool) -> Fault:
-    """Return the fault that the end of a worker means.
-
-    Args:
-        error: How it ended.
-        what: What was going on.
-        withheld: See `check_answer`; an exit code is the program's to choose.
-    """
+    """Return the fault that the end of a worker means."""
     number = error.how.get("signal")
     if error.how.get("closed"):
         return Fault(Status.CRASH, f"the worker closed its channel to the judge during {what}")

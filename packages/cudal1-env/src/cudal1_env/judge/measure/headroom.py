@@ -8,6 +8,7 @@ from collections.abc import Callable
 from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.fault import Fault
+from cudal1_env.judge.measure.host_memory import check_host_memory
 from cudal1_env.records import Status
 
 _HEADROOM_BYTES = 4 << 30
@@ -19,7 +20,7 @@ _BLAME_PAUSE_S = 0.5
 
 
 class Headroom:
-    """Checks that a candidate leaves device memory to the judge and the reference."""
+    """Checks that a candidate leaves memory to the judge and the reference; raises `Fault` where it does not."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -36,17 +37,19 @@ class Headroom:
         self._before, self._own = self._device.free_bytes(), self._device.own_bytes()
 
     def check(self) -> None:
-        """Insist that there is room.
-
-        Raises:
-            Fault: The candidate took it.
-        """
+        """Insist that there is room on the device."""
         now = None if self._before is None else self._device.free_bytes()
         if self._before is None or now is None:
             return
         judges = self._device.own_bytes() - self._own  # taken meanwhile, arenas of the candidate's among it
         if (text := headroom_missing(self._before - judges, now)) is not None:
             raise Fault(Status.OUT_OF_MEMORY, text)
+
+    def check_beside(self, candidate: Arm) -> None:
+        """Insist that a living candidate leaves room on the device, and on the host where no limit binds it."""
+        self.check()
+        if self._device.name == "cuda":
+            check_host_memory(candidate.worker.pid, candidate.settings.memory_bytes)
 
 
 def headroom_missing(free_before_bytes: int, free_bytes: int) -> str | None:

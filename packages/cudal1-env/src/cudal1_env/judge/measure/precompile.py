@@ -81,11 +81,7 @@ def settled(snapshot: Path) -> bool:
 
 
 class Precompilations:
-    """Precompiles programs. Several threads may ask at once.
-
-    Args:
-        builder: Forks the workers, and has the build folders.
-    """
+    """Precompiles programs. Several threads may ask at once."""
 
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
@@ -93,13 +89,7 @@ class Precompilations:
         self._lock = threading.Lock()
 
     def keep(self, case: Case, pool: Pool, *, leased: bool = False) -> None:
-        """Precompile a program that compiles, for the next `take` of the same program for the same task.
-
-        Args:
-            case: The candidate.
-            pool: Of its task.
-            leased: The caller holds the device.
-        """
+        """Precompile a program that compiles, for the next `take` of the same program for the same task."""
         key = (case.task.source, case.source)
         if key not in self._kept and compiles(case.source) and self._builder.too_long(case) is None:
             precompilation = self._found(case) or self._made(case, pool, leased=leased)
@@ -156,7 +146,7 @@ class Precompilations:
         began = time.perf_counter()
         builder = self._builder
         first: Precompilation | None = None
-        if not leased and builder.device.locks and _BY_NVCC.search(case.source) and builder.hides_gpus():
+        if not leased and builder.device.locks and _BY_NVCC.search(case.source) and builder.private_files():
             first = self._tried(case, pool, None, began, blind=True)
             if first.fault is not None and (
                 first.fault.status is Status.TIMEOUT or _NVCC_FAILED in first.fault.message
@@ -185,16 +175,7 @@ class Precompilations:
         hold: Sharing | None = None,
         blind: bool = False,
     ) -> Precompilation:
-        """Import a program, construct it and call it; its worker is dead afterwards. Without a GPU no call is made.
-
-        Args:
-            case: The candidate.
-            pool: Of its task.
-            snapshot: What it compiled before.
-            began: When the precompilation began.
-            hold: The shared lease under which this is done; None where the device is the caller's alone, or not used.
-            blind: Whether it finds no GPU.
-        """
+        """Import a program, construct it and call it; its worker is dead afterwards. Without a GPU no call is made."""
         arm, folder = self._builder.fork(case, pool, snapshot, core=None, blind=blind)
         if hold is not None:
             hold.kills(arm.worker.interrupt)

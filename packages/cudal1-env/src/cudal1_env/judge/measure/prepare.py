@@ -1,13 +1,18 @@
-"""Steps before a candidate's compared calls: a private first call, matching its state, loading the judge's weights."""
+"""Steps before a candidate's compared calls: a private first call, matching its state, loading weights.
+
+They raise `Fault` where the candidate fails.
+"""
 
 from __future__ import annotations
 
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.precompile import compiles
 from cudal1_env.judge.measure.record import Seen
-from cudal1_env.judge.measure.state import mapped
 from cudal1_env.judge.oracle.pool import Pool, private_seed
+from cudal1_env.judge.oracle.state import match
+from cudal1_env.records import Status
 
 
 def construct(case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
@@ -16,21 +21,17 @@ def construct(case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
     Before an evaluation's first trial it is constructed and called once on inputs and weights that are drawn for this
     program alone: what it says until then may be told. (Programs that compile were called so when they were
     precompiled.) From then on all is withheld, because the task's later candidates meet the same secrets.
-
-    Args:
-        case: The candidate.
-        pool: Of its task.
-        candidate: Its arm, which has imported it.
-        seen: Takes the mapping of its state.
-
-    Raises:
-        Fault: The candidate fails.
     """
     with case.watch.phase("warmup"):
         if not seen.trials and case.role == "candidate" and not compiles(case.source):
             candidate.construct(private_seed())
             candidate.answers(pool.private_inputs())
-        mapping = mapped(candidate, pool, candidate.construct(pool.construct_seed))
+        theirs, state = pool.io_spec.state, candidate.construct(pool.construct_seed)
+        mapping = match(theirs, state)
+        if mapping.missing and (similar := mapping.similar):  # seeded values, only where names do not suffice
+            mapping = match(theirs, state, (pool.fingerprints(), candidate.fingerprints(similar)))
+        if mapping.missing:
+            raise Fault(Status.WRONG_CONTRACT, mapping.refusal())
         candidate.withhold()
         candidate.freeze()
     seen.mapping = mapping
@@ -38,10 +39,6 @@ def construct(case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
 
 
 def load_weights(pool: Pool, candidate: Arm, seen: Seen) -> None:
-    """Load the judge's weights into a constructed candidate, if the task has some.
-
-    Raises:
-        Fault: The candidate fails.
-    """
+    """Load the judge's weights into a constructed candidate, if the task has some."""
     if seen.mapping is not None and seen.mapping.pairs:
         candidate.load(pool.weights().renamed(seen.mapping.pairs))

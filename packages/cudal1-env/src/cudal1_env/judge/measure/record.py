@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from cudal1_data.hashes import digest
 
@@ -46,40 +46,26 @@ class Seen:
     """Number of the pool's first input set that its trials were timed on."""
 
     @property
-    def reference(self) -> Latency:
-        """Latency of the reference, over all trials."""
-        return summarize_latency([ms for trial in self.trials for ms in trial.samples.reference_ms])
-
-    @property
-    def counted_ms(self) -> float:
-        """Latency of the reference that counts: without what the candidate slowed it by (`interference`)."""
-        return statistics.median(ms for trial in self.trials for ms in trial.counted.reference_ms)
-
-    @property
     def candidate(self) -> Latency:
         """Latency of the candidate, over all trials."""
         return summarize_latency([ms for trial in self.trials for ms in trial.samples.candidate_ms])
 
 
 def failed(case: Case, seen: Seen, fault: Fault, *, note: str = "") -> Evaluation:
-    """Return the record of a candidate that failed.
-
-    Args:
-        case: The candidate.
-        seen: What was seen of it.
-        fault: How it failed.
-        note: What it said of the failure before it knew any secret.
-    """
+    """Return the record of a candidate that failed."""
     text = fault.message
     if seen.mapping is not None and fault.status is Status.WRONG_OUTPUT:
         text += seen.mapping.note()
-    return _record(case, seen, fault.status, f"{text}; on made-up inputs: {note}" if note else text)
+    if note and fault.status is Status.RUNTIME_ERROR:
+        text += f"; on made-up inputs: {note}"
+    return _record(case, seen, fault.status, text)
 
 
 def measured(case: Case, seen: Seen, speedup: Speedup) -> Evaluation:
     """Return the record of a candidate that was correct and was measured."""
     stealable_ms = statistics.median(trial.overhead.stealable_ms for trial in seen.trials)
-    reference_ms = seen.counted_ms  # one that was slowed must not make the overhead look small
+    # What counts of the reference: one that was slowed must not make the overhead look small.
+    reference_ms = statistics.median(ms for trial in seen.trials for ms in trial.counted.reference_ms)
     too_short = is_too_short(reference_ms, stealable_ms)
     verb = "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "not told apart"
     text = f"correct; {speedup.point:.3g} x the reference's speed ({speedup.low:.3g} to {speedup.high:.3g}): {verb}"
@@ -95,11 +81,11 @@ def measured(case: Case, seen: Seen, speedup: Speedup) -> Evaluation:
         Status.CORRECT,
         text,
         speedup=speedup,
-        rewarded=rewarded,
+        rewarded_low=rewarded,
         stealable_ms=stealable_ms,
+        constant_ms=seen.constant_ms,
         too_short=too_short,
-        reference=seen.reference,
-        candidate=seen.candidate,
+        **_latencies(seen),
     )
 
 
@@ -120,25 +106,21 @@ def impossible(case: Case, seen: Seen, speedup: Speedup, roofline: Roofline) -> 
         f"a call must move {roofline.moved_bytes / 1e6:.4g} MB, which takes {roofline.bound_ms:.3g} ms at best; calls "
         f"seem to take {seen.candidate.median_ms:.3g} ms, and no correct program is that fast"
     )
-    return _record(
-        case, seen, Status.IMPOSSIBLE, text, speedup=speedup, reference=seen.reference, candidate=seen.candidate
-    )
+    return _record(case, seen, Status.IMPOSSIBLE, text, speedup=speedup, **_latencies(seen))
 
 
-def _record(
-    case: Case,
-    seen: Seen,
-    status: Status,
-    message: str,
-    *,
-    speedup: Speedup | None = None,
-    rewarded: float | None = None,
-    stealable_ms: float | None = None,
-    too_short: bool = False,
-    reference: Latency | None = None,
-    candidate: Latency | None = None,
-) -> Evaluation:
-    trials, roofline_ms = seen.trials, None if seen.roofline is None or candidate is None else seen.roofline.bound_ms
+def _latencies(seen: Seen) -> dict[str, Any]:
+    candidate = seen.candidate
+    reference = summarize_latency([ms for trial in seen.trials for ms in trial.samples.reference_ms])
+    found: dict[str, Any] = {"reference": reference, "candidate": candidate}
+    if seen.roofline is not None:
+        bound_ms = seen.roofline.bound_ms
+        found |= {"roofline_ms": bound_ms, "roofline_fraction": bound_ms / candidate.median_ms}
+    return found
+
+
+def _record(case: Case, seen: Seen, status: Status, message: str, **measured: Any) -> Evaluation:
+    trials = seen.trials
     return Evaluation(
         id=uuid.uuid4().hex,
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -149,13 +131,6 @@ def _record(
         source_sha256=digest(case.source),
         status=status,
         message=printable(message),
-        speedup=speedup,
-        rewarded_low=rewarded,
-        too_short=too_short,
-        reference=reference,
-        candidate=candidate,
-        roofline_ms=roofline_ms,
-        roofline_fraction=None if roofline_ms is None or candidate is None else roofline_ms / candidate.median_ms,
         errors=tuple(seen.tally.errors[key] for key in sorted(seen.tally.errors)),
         weights=seen.weights,
         precision=case.precision,
@@ -165,8 +140,6 @@ def _record(
         reference_alone_ms=tuple(trial.alone_ms for trial in trials),
         reference_shares=tuple(trial.reference_share for trial in trials),
         overhead_ms=statistics.median(trial.overhead.call_ms for trial in trials) if trials else None,
-        stealable_ms=stealable_ms,
-        constant_ms=seen.constant_ms if stealable_ms is not None else None,
         calls=seen.tally.calls,
         full_checks=seen.tally.full_checks,
         seconds=case.watch.seconds(),
@@ -177,6 +150,7 @@ def _record(
         seed_commitment=seen.commitment,
         first_set=seen.first_set,
         stderr=printable(seen.stderr),
+        **measured,
     )
 
 

@@ -65,11 +65,7 @@ class Weights:
     data: npt.NDArray[np.uint8]
 
     def renamed(self, pairs: dict[str, str]) -> Weights:
-        """Return the weights that a candidate has, under its own names.
-
-        Args:
-            pairs: Its name for each of the reference's.
-        """
+        """Return the weights that a candidate has, under its own names."""
         there = [(pairs[name], entry) for name, entry in zip(self.names, self.entries, strict=True) if name in pairs]
         return replace(self, names=[name for name, _ in there], entries=[entry for _, entry in there])
 
@@ -105,6 +101,8 @@ class RawSet:
 class OracleClient:
     """Talks to the oracle process of one task.
 
+    Methods raise `TaskError` where the reference fails or is late, `WorkerLostError` where the machine killed it.
+
     Raises:
         TaskError: The reference cannot be imported or called, or is random.
     """
@@ -117,8 +115,8 @@ class OracleClient:
         self._block: Block | None = None
         try:
             with sealed_file(task.source.encode("utf-8", "replace")) as fd:
-                self._ask("build", [fd], device=device.name, tf32=device.tf32)
-            answer = self._ask("describe", seed=seed)
+                self.ask("build", [fd], device=device.name, tf32=device.tf32)
+            answer = self.ask("describe", seed=seed)
             if not answer["repeat"]:
                 raise TaskError(
                     f"{task.id}: get_inputs() must draw from generators that the judge seeds; two calls under "
@@ -158,7 +156,8 @@ class OracleClient:
             self.close()
             raise
 
-    def _ask(self, op: str, fds: Sequence[int] = (), **message: Any) -> dict[str, Any]:
+    def ask(self, op: str, fds: Sequence[int] = (), **message: Any) -> dict[str, Any]:
+        """Ask the oracle; its handlers (`cudal1_worker.oracle.oracle`) say what each operation takes and answers."""
         try:
             answer = self.worker.ask({"op": op, **message}, fds, timeout_s=self._timeout_s)
         except Dead as error:
@@ -176,15 +175,15 @@ class OracleClient:
 
     def weights(self, seed: int, values_seed: int) -> Weights:
         """Make non-default weights, and models in the oracle that hold them."""
-        answer = self._ask("state", seed=seed, values_seed=values_seed)
+        answer = self.ask("state", seed=seed, values_seed=values_seed)
         size = int(answer["bytes"])
         block = self._memory(size)
-        self._ask("write")
+        self.ask("write")
         return Weights(list(answer["names"]), list(answer["entries"]), self._device.to_host(block[:size]))
 
     def fingerprints(self, seed: int) -> Fingerprints:
         """Fingerprints of the state that the reference's constructor makes under a seed."""
-        return parse_fingerprints(self._ask("fingerprints", seed=seed)["fingerprints"])
+        return parse_fingerprints(self.ask("fingerprints", seed=seed)["fingerprints"])
 
     def probe(self, seeds: Sequence[int], limits: Sequence[Sequence[float]]) -> list[float]:
         """Let the oracle learn the reference's typical errors; before the first set.
@@ -196,7 +195,7 @@ class OracleClient:
         Returns:
             What of each output comes again: bytes to move, over those of the output.
         """
-        told = self._ask("probe", seeds=list(seeds), limits=[*map(list, limits)], answer_bytes=self._answer_bytes)
+        told = self.ask("probe", seeds=list(seeds), limits=[*map(list, limits)], answer_bytes=self._answer_bytes)
         return [float(share) for share in told["repeated"]]
 
     def make(self, sets: Sequence[Request]) -> list[RawSet]:
@@ -204,7 +203,7 @@ class OracleClient:
         answers_at, stride = self.io_spec.input_bytes, self.set_bytes
         block = self._memory(stride * len(sets))
         wanted = [asdict(one) | {"positions": [positions.tolist() for positions in one.positions]} for one in sets]
-        made = self._ask("make", sets=wanted, stride=stride, answers_at=answers_at, answer_bytes=self._answer_bytes)
+        made = self.ask("make", sets=wanted, stride=stride, answers_at=answers_at, answer_bytes=self._answer_bytes)
         return [
             self._raw(one, block[stride * number : stride * (number + 1)], reports)
             for number, (one, reports) in enumerate(zip(sets, made["reports"], strict=True))
@@ -233,7 +232,7 @@ class OracleClient:
             Bytes, shape (input_bytes,); in memory of the device.
         """
         block = self._memory(self.io_spec.input_bytes)
-        self._ask("draw", seed=seed)
+        self.ask("draw", seed=seed)
         return self._device.copy(block[: self.io_spec.input_bytes])
 
     @property
@@ -247,60 +246,19 @@ class OracleClient:
         limits = sum(-(-out.limit_bytes * out.size // 8) * 8 for out in self.io_spec.outputs)
         return -(-(self.io_spec.input_bytes + self._answer_bytes + limits) // _PAGE) * _PAGE
 
-    def vary(self, seeds: Sequence[int]) -> list[float]:
-        """Make inputs of which single elements are then changed.
+    def faulty(self, **asked: Any) -> tuple[list[Array], str]:
+        """Run the reference with a fault on one input set, for the task gate.
 
         Args:
-            seeds: Of the inputs, then of other sets, from which new values are taken.
-
-        Returns:
-            For each input tensor the maximum share of elements that can influence the output.
-        """
-        return [float(share) for share in self._ask("vary", seeds=list(seeds))["most"]]
-
-    def changes(self, tensor: int | None, position: int = 0) -> bool:
-        """Whether the float64 answer changes visibly with one element of an input; with None, with nothing at all."""
-        return bool(self._ask("change", tensor=tensor, position=position)["changes"])
-
-    def unseen(self, seeds: Sequence[int]) -> str:
-        """Return a product that could run in lower precision unseen, empty for none (`cudal1_worker.oracle.unseen`)."""
-        return str(self._ask("unseen", seeds=list(seeds))["product"])
-
-    def steps(self, seed: int, distribution: str) -> dict[str, Any]:
-        """Ask for the reference's steps on one input set, and the faults that apply (`cudal1_worker.oracle.faults`)."""
-        return self._ask("steps", seed=seed, distribution=distribution)
-
-    def faulty(
-        self, seed: int, distribution: str, fault: str, step: int | None, *, wide: bool
-    ) -> tuple[list[Array], str]:
-        """Run the reference with a fault on one input set.
-
-        Args:
-            seed: Of the set.
-            distribution: Of the set.
-            fault: What is done worse.
-            step: Number of the step or input; None for each step.
-            wide: Whether the float64 twin runs instead.
+            **asked: See `cudal1_worker.oracle.faults.FaultyRuns.faulty`.
 
         Returns:
             Its outputs as float64 or int64, flat, views of memory that the next set overwrites; and why there are none.
         """
         block = self._memory(self.set_bytes)
-        answer = self._ask(
-            "faulty",
-            seed=seed,
-            distribution=distribution,
-            fault=fault,
-            step=step,
-            wide=wide,
-            answers_at=self.io_spec.input_bytes,
-            answer_bytes=self._answer_bytes,
-        )
+        begins = self.io_spec.input_bytes
+        answer = self.ask("faulty", answers_at=begins, answer_bytes=self._answer_bytes, **asked)
         return ([] if answer["failed"] else self._answers(block)), answer["failed"]
-
-    def step_changes(self, seed: int, distribution: str, fault: str, step: int) -> bool:
-        """Whether a fault changes its step's own result, on which integer outputs depend (`FaultyRuns.changes`)."""
-        return bool(self._ask("changes", seed=seed, distribution=distribution, fault=fault, step=step)["changes"])
 
     def _answers(self, data: Array) -> list[Array]:
         """The whole answers of a set that lies in some memory: views of it."""
@@ -314,11 +272,11 @@ class OracleClient:
 
     def rest(self) -> None:
         """Let the oracle give back memory that it only keeps."""
-        self._ask("rest")
+        self.ask("rest")
 
     def held_bytes(self) -> int:
         """Memory of a GPU that the oracle's process holds, as it says."""
-        return int(self._ask("held")["bytes"])
+        return int(self.ask("held")["bytes"])
 
     def _memory(self, size_bytes: int) -> Array:
         """Memory of the judge's that the oracle writes, at least as large as asked for."""
@@ -328,7 +286,7 @@ class OracleClient:
                 self._block = None
             block = self._device.block(-(-size_bytes // _PAGE) * _PAGE)
             try:
-                self._ask("block", [block.fd], bytes=block.size_bytes)
+                self.ask("block", [block.fd], bytes=block.size_bytes)
             except BaseException:
                 block.close()
                 raise

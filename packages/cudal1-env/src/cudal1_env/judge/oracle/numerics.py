@@ -123,15 +123,19 @@ def compare(got: Array, answer: Answer, expected: Expected, *, whole: bool) -> C
     if got.shape[0] == 0:
         return Comparison(0.0, True)
     if not expected.floating:
-        wrong = sum(_wrong(got[piece], right[piece], limits[piece]) for piece in _pieces(got.shape[0]))
+        wrong = 0
+        for piece in _pieces(got.shape[0]):
+            found = got[piece].long() if _is_torch(got) else got[piece].astype(np.int64)
+            wrong += int(((found != right[piece]) & (found != limits[piece])).sum())  # neither of the two
         return Comparison(wrong / got.shape[0], wrong == 0)
     worst = (0.0, 0.0, 0.0)
     for piece in _pieces(got.shape[0]):
-        found = _worst(_finite_ratios, got[piece], right[piece], limits[piece], expected.dtype)
-        if not (math.isfinite(found[0]) and answer.scale <= _LARGEST[expected.dtype]):
-            found = _worst(_ratios, got[piece], right[piece], limits[piece], expected.dtype)
-            if math.isnan(found[0]):
-                return Comparison(float("nan"), False)
+        with np.errstate(all="ignore"):
+            found = _worst(_namespace(got).abs(got[piece] - right[piece]), limits[piece])
+            if not (math.isfinite(found[0]) and answer.scale <= _LARGEST[expected.dtype]):
+                found = _worst(_errors(got[piece], right[piece], expected.dtype), limits[piece])
+        if math.isnan(found[0]):
+            return Comparison(float("nan"), False)
         worst = max(worst, found)
     scale = answer.scale if answer.scale > 0 else 1.0
     return Comparison(worst[1] / scale, worst[0] <= 1.0, worst[2] / scale)
@@ -142,27 +146,14 @@ def _pieces(size: int) -> Iterator[slice]:
     return (slice(start, min(start + _PIECE, size)) for start in range(0, size, _PIECE))
 
 
-def _wrong(got: Array, right: Array, second: Array) -> int:
-    """How many integers are neither of the two that they may be."""
-    found = _integers(got)
-    return int(((found != right) & (found != second)).sum())
-
-
-def _worst(ratios: Any, got: Array, right: Array, limits: Array, dtype: str) -> tuple[float, float, float]:
+def _worst(errors: Array, limits: Array) -> tuple[float, float, float]:
     """Error over tolerance, error and tolerance of the worst element; NaN is worst of all."""
-    with np.errstate(all="ignore"):
-        errors = ratios(got, right, dtype)
-        found = errors / limits
-        place = int(found.argmax())
-        return float(found[place]), float(errors[place]), float(limits[place])
+    found = errors / limits
+    place = int(found.argmax())
+    return float(found[place]), float(errors[place]), float(limits[place])
 
 
-def _finite_ratios(got: Array, right: Array, dtype: str) -> Array:
-    """How far elements are from the right ones; not finite where either is not."""
-    return _namespace(got).abs(got - right)
-
-
-def _ratios(got: Array, right: Array, dtype: str) -> Array:
+def _errors(got: Array, right: Array, dtype: str) -> Array:
     """How far finite elements are from the right ones; NaN where others are not what they must be."""
     xp = _namespace(got)
     wide = doubles(got)
@@ -186,10 +177,6 @@ def _namespace(array: Array) -> Any:
 def doubles(array: Array) -> Array:
     """Values as float64, in memory of the device."""
     return array.double() if _is_torch(array) else array.astype(np.float64)
-
-
-def _integers(array: Array) -> Array:
-    return array.long() if _is_torch(array) else array.astype(np.int64)
 
 
 def _narrowed(array: Array, dtype: str) -> Array:

@@ -64,11 +64,7 @@ _AHEAD_BYTES = 2 << 30
 
 
 class Secrets:
-    """Everything secret about one pool, derived from one 128-bit seed.
-
-    Args:
-        seed: 16 bytes.
-    """
+    """Everything secret about one pool, derived from one 128-bit seed."""
 
     def __init__(self, seed: bytes) -> None:
         if len(seed) != SEED_BYTES:
@@ -114,31 +110,21 @@ class InputSet:
         )
 
 
-@dataclass(frozen=True)
-class _Draft:
-    """An input set that was requested or made, and whose sample has not been read yet."""
+_Draft = tuple[int, Request]
+"""Number of an input set, and what is asked for."""
 
-    index: int
-    name: str
-    request: Request
 
-    def wanted(self, raw: RawSet) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
-        """Which elements are read, and where."""
-        for values, limits, positions in zip(raw.answers, raw.limits, self.request.positions, strict=True):
-            yield values, positions
-            yield limits, positions if self.request.whole else np.arange(positions.size)
+def _wanted(request: Request, raw: RawSet) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
+    """Which elements of a set are read, and where."""
+    for values, limits, positions in zip(raw.answers, raw.limits, request.positions, strict=True):
+        yield values, positions
+        yield limits, positions if request.whole else np.arange(positions.size)
 
 
 class Pool:
     """Input sets of one task under one seed, made by its oracle when they are first wanted.
 
-    Args:
-        task: The task.
-        zygote: Where the oracle is forked.
-        spec: The oracle's sandbox.
-        device: Where the task runs.
-        settings: Tolerances and sample sizes.
-        seed: 16 secret bytes.
+    Methods raise `TaskError` where the reference fails, or its own error is beyond use.
 
     Raises:
         TaskError: The reference cannot be judged against.
@@ -227,13 +213,6 @@ class Pool:
         """Return the sets from number `first` to before `last`, making those that are missing.
 
         A set is the same each time. What exceeds the pool's memory is not kept, but made again when it is wanted again.
-
-        Args:
-            first: Number of the first.
-            last: Number after the last.
-
-        Raises:
-            TaskError: The reference fails, or its own error is beyond use.
         """
         with self._lock:
             if self.io_spec.state:
@@ -255,13 +234,11 @@ class Pool:
         """Return why correct outputs do not show that all work was done; empty if they do.
 
         To ask when no candidate is alive: the first time the reference runs up to nine times for each of two sets.
-
-        Raises:
-            TaskError: The reference fails.
         """
         with self._lock:
             if self._unseen is None:
-                self._unseen = self.oracle.unseen([self.secrets.number("unseen", k) for k in range(_UNSEEN_SETS)])
+                seeds = [self.secrets.number("unseen", k) for k in range(_UNSEEN_SETS)]
+                self._unseen = str(self.oracle.ask("unseen", seeds=seeds)["product"])
         doubts = [
             f"input {place} is the same in each call, and what follows from it could be kept"
             for place in self.io_spec.constant_inputs
@@ -279,9 +256,6 @@ class Pool:
         """Return the sets of one verdict without a clock.
 
         One of each distribution, which the pool's candidates share, then one that no other candidate meets.
-
-        Raises:
-            TaskError: The reference fails, or its own error is beyond use.
         """
         with self._lock:
             shared = [one for number in _SHARED_SETS for one in self.sets(number, number + 1)]
@@ -305,9 +279,6 @@ class Pool:
         """Make the sets that the last trial asked for at its beginning, in the background of the block.
 
         At the end they are there. The device is leased, and nothing is timed meanwhile.
-
-        Raises:
-            TaskError: The reference fails, or its own error is beyond use.
         """
         count = min(self._wanted, int(_AHEAD_BYTES / self._kept_bytes))
         if not count:
@@ -359,8 +330,8 @@ class Pool:
         )
         for name in dict.fromkeys(_CYCLE):
             seed = self.secrets.number("probe", name)
-            draft = _Draft(-1, name, self._request(seed, name, self.secrets.generator("probe", name), whole=False))
-            ((one, reason),) = self._finished([draft])
+            request = self._request(seed, name, self.secrets.generator("probe", name), whole=False)
+            ((one, reason),) = self._finished([(-1, request)])
             if not reason:
                 self._reference_error[name] = [answer.reference_error for answer in one.answers]
             elif name == "own":
@@ -384,7 +355,7 @@ class Pool:
     def _draft(self, index: int, name: str) -> _Draft:
         random = self.secrets.generator("check", index)
         whole = bool(random.random() < self.settings.full_check_share) or index == 0
-        return _Draft(index, name, self._request(self.secrets.number("set", index), name, random, whole=whole))
+        return index, self._request(self.secrets.number("set", index), name, random, whole=whole)
 
     def _request(self, seed: int, name: str, random: np.random.Generator, *, whole: bool) -> Request:
         """Choose what of a set is needed to judge outputs: a sample of each, in random order."""
@@ -394,19 +365,19 @@ class Pool:
 
     def _finished(self, drafts: Sequence[_Draft]) -> list[tuple[InputSet, str]]:
         """Make sets and read all chosen elements together; return each with the reason why it is unusable, if any."""
-        raws = self.oracle.make([draft.request for draft in drafts])
+        raws = self.oracle.make([request for _, request in drafts])
         pairs = list(zip(drafts, raws, strict=True))
-        taken = iter(self.device.take([one for draft, raw in pairs for one in draft.wanted(raw)]))
+        taken = iter(self.device.take([one for (_, request), raw in pairs for one in _wanted(request, raw)]))
         result: list[tuple[InputSet, str]] = []
-        for draft, raw in pairs:
-            own = self._reference_error.get(draft.name)
-            answers = [self._answer(draft.request, raw, place, taken, own) for place in range(len(raw.answers))]
+        for (index, request), raw in pairs:
+            own = self._reference_error.get(request.distribution)
+            answers = [self._answer(request, raw, place, taken, own) for place in range(len(raw.answers))]
             reasons = [
                 f"of output {place} {reason}"
                 for place, (answer, out) in enumerate(zip(answers, self.io_spec.outputs, strict=True))
                 if (reason := "other elements are finite" if raw.reports[place]["masks_differ"] else fault(answer, out))
             ]
-            one = InputSet(draft.index, draft.name, raw.inputs, tuple(answers))
+            one = InputSet(index, request.distribution, raw.inputs, tuple(answers))
             result.append((one, "; ".join(reasons)))
         return result
 

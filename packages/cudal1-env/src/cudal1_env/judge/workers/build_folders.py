@@ -41,12 +41,7 @@ class BuildFolders:
         self._empty = Path(tempfile.mkdtemp(dir=self._root, prefix="empty-"))
 
     def begin(self, snapshot: Path | None, *, private: bool) -> tuple[Path, Path | None]:
-        """Return the folder that a worker's build folder begins as, and what is to be removed after the worker.
-
-        Args:
-            snapshot: What an earlier trial kept.
-            private: Whether workers have a file system of their own, and so make a copy.
-        """
+        """Return the folder that a worker's build folder begins as, and what is to be removed after the worker."""
         if private:
             return snapshot or self._empty, None
         folder = Path(tempfile.mkdtemp(dir=self._root, prefix="build-"))

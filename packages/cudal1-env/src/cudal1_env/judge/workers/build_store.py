@@ -1,6 +1,6 @@
 """The store of builds: what programs compiled, kept between runs for later verdicts on the same program.
 
-An entry is a folder: the snapshot's files and a manifest with their hashes. It is written aside and renamed, so readers
+An entry is a folder: files of a snapshot, and a manifest with their hash. It is written aside and renamed, so readers
 see a whole entry or none; judges of one host need no lock. What is not as its manifest says is removed and built again.
 Only the judge reads and writes here: workers get copies, and a store is used only where workers have a file system of
 their own. Decision 010 says what a program gains from an entry of its own: nothing that its import cannot compute.
@@ -60,29 +60,14 @@ class BuildKey(BaseModel):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 
-class _File(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    path: str
-    sha256: str
-    mode: int
-    mtime_ns: int
-    size_bytes: int
-
-
 class _Manifest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     key: BuildKey
     note: str
     """How the program's call on made-up inputs failed, if it did."""
-    folders: tuple[str, ...]
-    files: tuple[_File, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all files."""
-        return sum(one.size_bytes for one in self.files)
+    sha256: str
+    """Of all that the entry holds (`_copy_all`)."""
 
 
 class BuildStore:
@@ -102,10 +87,6 @@ class BuildStore:
     def find(self, key: BuildKey, target: Path) -> str | None:
         """Copy an entry.
 
-        Args:
-            key: What is wanted.
-            target: An empty folder, which takes the files.
-
         Returns:
             The entry's note; None where there is no entry, or none that is whole: `target` is empty then.
         """
@@ -116,7 +97,8 @@ class BuildStore:
             manifest = _Manifest.model_validate_json((entry / _MANIFEST).read_bytes())
             if manifest.key != key:
                 raise ValueError("the entry is of another key")
-            _copy_out(manifest, entry / _FILES, target)
+            if _copy_all(entry / _FILES, target)[0] != manifest.sha256:
+                raise ValueError("the entry is damaged")
             with contextlib.suppress(PermissionError):
                 os.utime(entry / _MANIFEST)
         except (OSError, ValueError, ValidationError):  # damaged, or removed meanwhile: it is built again
@@ -129,10 +111,7 @@ class BuildStore:
     def keep(self, key: BuildKey, snapshot: Path, note: str) -> None:
         """Keep a snapshot, unless there is one of this key. A folder that cannot be written keeps nothing.
 
-        Args:
-            key: What it depends on.
-            snapshot: The judge's own copy of a build folder (`copy_plain`), taken before its worker knew a secret.
-            note: How the program's call on made-up inputs failed, if it did.
+        A snapshot is the judge's own copy (`copy_plain`), taken before its worker knew a secret.
         """
         if self.max_bytes <= 0 or (self.folder / key.name).exists():
             return
@@ -157,14 +136,14 @@ class BuildStore:
     def _write(self, key: BuildKey, snapshot: Path, note: str) -> int:
         aside, lock = make_owned(self.folder, _ASIDE)
         try:
-            folders, files = _copy_in(snapshot, aside / _FILES)
-            manifest = _Manifest(key=key, note=note, folders=folders, files=files)
-            if manifest.size_bytes > _LARGEST_SHARE * self.max_bytes:
+            (aside / _FILES).mkdir()
+            sha256, size_bytes = _copy_all(snapshot, aside / _FILES)
+            if size_bytes > _LARGEST_SHARE * self.max_bytes:
                 remove(aside)
                 return 0
-            (aside / _MANIFEST).write_text(manifest.model_dump_json())
+            (aside / _MANIFEST).write_text(_Manifest(key=key, note=note, sha256=sha256).model_dump_json())
             os.rename(aside, self.folder / key.name)  # fails where another judge was faster
-            return manifest.size_bytes
+            return size_bytes
         except OSError:
             remove(aside)
             raise
@@ -190,8 +169,9 @@ class BuildStore:
                 used_ns = (entry / _MANIFEST).stat().st_mtime_ns
                 found = [path.lstat() for path in entry.rglob("*")]
             except FileNotFoundError:
-                if time.time() - _changed_s(entry) > 60.0:  # no entry at all, and nobody is at it
-                    self._remove(entry)
+                with contextlib.suppress(FileNotFoundError):
+                    if time.time() - entry.lstat().st_mtime > 60.0:  # no entry at all, and nobody is at it
+                        self._remove(entry)
                 continue
             yield used_ns, sum(one.st_size for one in found if stat.S_ISREG(one.st_mode)), entry
 
@@ -203,57 +183,25 @@ class BuildStore:
             remove(gone)
 
 
-def _changed_s(path: Path) -> float:
-    try:
-        return path.lstat().st_mtime
-    except FileNotFoundError:
-        return time.time()
+def _copy_all(source: Path, target: Path) -> tuple[str, int]:
+    """Copy folders and regular files into an empty folder; return a hash of all that is there now, and its bytes.
 
-
-def _copy_in(source: Path, target: Path) -> tuple[tuple[str, ...], tuple[_File, ...]]:
-    """Copy a snapshot; return what it holds."""
-    folders: list[str] = []
-    files: list[_File] = []
-    target.mkdir()
+    Times are copied but not hashed: file systems keep them with different precision.
+    """
+    whole, size_bytes = hashlib.sha256(), 0
     for path in sorted(source.rglob("*")):  # a folder comes before what it holds
-        info, name = path.lstat(), str(path.relative_to(source))
+        info, name = path.lstat(), path.relative_to(source)
         if stat.S_ISDIR(info.st_mode):
             (target / name).mkdir()
-            folders.append(name)
+            whole.update(f"{name}/\0".encode("utf-8", "surrogateescape"))
         elif stat.S_ISREG(info.st_mode):
-            digest, size_bytes = _copy(path, target / name)
+            digest, copied = _copy(path, target / name)
             mode = stat.S_IMODE(info.st_mode) & 0o755
-            one = _File(path=name, sha256=digest, mode=mode, mtime_ns=info.st_mtime_ns, size_bytes=size_bytes)
-            files.append(one)
-    return tuple(folders), tuple(files)
-
-
-def _copy_out(manifest: _Manifest, source: Path, target: Path) -> None:
-    """Copy the files of a manifest.
-
-    Raises:
-        OSError: One is not there.
-        ValueError: One is not what the manifest says.
-    """
-    for name in manifest.folders:
-        _inside(target, name).mkdir()
-    for one in manifest.files:
-        path = _inside(target, one.path)
-        if _copy(_inside(source, one.path), path)[0] != one.sha256:
-            raise ValueError(f"{one.path} is damaged")
-        os.chmod(path, one.mode)
-        os.utime(path, ns=(one.mtime_ns, one.mtime_ns))
-
-
-def _inside(folder: Path, name: str) -> Path:
-    """A path below a folder.
-
-    Raises:
-        ValueError: It leads out of the folder.
-    """
-    if os.path.isabs(name) or ".." in Path(name).parts:
-        raise ValueError(f"{name} leads out of the entry")
-    return folder / name
+            os.chmod(target / name, mode)
+            os.utime(target / name, ns=(info.st_mtime_ns, info.st_mtime_ns))
+            whole.update(f"{name}\0{digest} {mode}\0".encode("utf-8", "surrogateescape"))
+            size_bytes += copied
+    return whole.hexdigest(), size_bytes
 
 
 def _copy(source: Path, target: Path) -> tuple[str, int]:

@@ -69,11 +69,7 @@ def cpu_features() -> str:
 
 
 def toolchain(environment: Mapping[str, str]) -> str:
-    """Describe what compiles programs.
-
-    Args:
-        environment: Of the workers: it may name compilers.
-    """
+    """Describe what compiles programs; the workers' environment may name compilers."""
     home = environment.get("CUDA_HOME") or environment.get("CUDA_PATH")
     nvcc = os.path.join(home, "bin", "nvcc") if home else "nvcc"
     parts = [

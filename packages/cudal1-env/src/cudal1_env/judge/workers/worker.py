@@ -55,6 +55,9 @@ class Late(Exception):
 class Worker:
     """One worker process.
 
+    Methods raise `Dead` where the worker has ended or closed its channel, `Late` where it neither answers nor stops in
+    time, `protocol.BadMessage` where it sends what is no message.
+
     Args:
         pid: The worker's pid as the judge sees it.
         supervisor: The pid of its supervisor.
@@ -114,12 +117,7 @@ class Worker:
     # --- messages ----------------------------------------------------------------------------------------------
 
     def tell(self, message: wire.Message, fds: Sequence[int] = (), *, timeout_s: float) -> None:
-        """Send a message.
-
-        Raises:
-            Dead: The worker ended, or closed its channel.
-            Late: It does not read.
-        """
+        """Send a message."""
         try:
             wire.send(self.channel, message, fds, timeout_s=timeout_s)
         except wire.ChannelClosed:
@@ -128,24 +126,12 @@ class Worker:
             raise Late(str(error)) from None
 
     def ask(self, message: wire.Message, fds: Sequence[int] = (), *, timeout_s: float) -> wire.Message:
-        """Send a message and wait for the answer, draining the log meanwhile.
-
-        Raises:
-            Dead: The worker ended, or closed its channel.
-            Late: No answer in time.
-            BadMessage: What came is no message.
-        """
+        """Send a message and wait for the answer; see `tell` and `answer`."""
         self.tell(message, fds, timeout_s=timeout_s)
         return self.answer(timeout_s=timeout_s)
 
     def answer(self, *, timeout_s: float) -> wire.Message:
-        """Wait for a message, draining the log meanwhile.
-
-        Raises:
-            Dead: The worker ended, or closed its channel.
-            Late: No answer in time.
-            BadMessage: What came is no message.
-        """
+        """Wait for a message, draining the log meanwhile."""
         deadline = time.monotonic() + timeout_s
         poll = select.poll()
         poll.register(self.channel, select.POLLIN)
@@ -190,12 +176,7 @@ class Worker:
     # --- stopping ----------------------------------------------------------------------------------------------
 
     def freeze(self, timeout_s: float = 1.0) -> None:
-        """Stop every thread of the worker, and kill its other processes; return when that is certain.
-
-        Raises:
-            Dead: The worker ended.
-            Late: A thread cannot be stopped, or processes are made faster than they die.
-        """
+        """Stop every thread of the worker, and kill its other processes; return when that is certain."""
         deadline = time.monotonic() + timeout_s
         self._signal(signal.SIGSTOP)
         while True:
@@ -211,11 +192,7 @@ class Worker:
                 self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let the worker run again.
-
-        Raises:
-            Dead: The worker ended.
-        """
+        """Let the worker run again."""
         self._signal(signal.SIGCONT)
 
     def seal(self, timeout_s: float = 1.0) -> None:
@@ -223,10 +200,6 @@ class Worker:
 
         An honest program may have left other processes (a pool of compilers). Where there is no gate (see `layers`),
         each later freeze goes on looking for them.
-
-        Raises:
-            Dead: The worker ended.
-            Late: A thread cannot be stopped, or the supervisor does not answer.
         """
         gated = "fork-gate" in self.layers
         if gated:
@@ -244,11 +217,7 @@ class Worker:
         self.sealed = gated
 
     def pin(self, core: int) -> None:
-        """Hold every thread of the worker, which is frozen, to one core; its program cannot undo that (`seccomp`).
-
-        Raises:
-            Dead: The worker ended.
-        """
+        """Hold every thread of the worker, which is frozen, to one core; its program cannot undo that (`seccomp`)."""
         for task in self._threads():
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(int(task), {core})
@@ -356,11 +325,7 @@ class Worker:
             )
 
     def kill(self) -> None:
-        """Kill the worker with all that it made; wait until it is gone.
-
-        Raises:
-            MachineError: Something does not die.
-        """
+        """Kill the worker with all that it made; wait until it is gone (see `confirm_dead`)."""
         self.start_kill()
         self.confirm_dead()
 

@@ -26,12 +26,7 @@ _FORK_TIMEOUT_S = 20.0
 
 
 class Zygote:
-    """The process from which workers are forked; started by exec, restarted if it dies.
-
-    Args:
-        environment: Variables of the workers, beside those that they share with the judge.
-        preload: Modules that it imports beside torch, as far as there are such.
-    """
+    """The process from which workers are forked; started by exec, restarted if it dies."""
 
     def __init__(self, environment: Mapping[str, str] | None = None, *, preload: Sequence[str] = ()) -> None:
         self._environment = dict(environment or {})
@@ -142,11 +137,7 @@ class Zygote:
         return worker
 
     def _ask_to_fork(self, role: str, spec: Spec, fds: list[int]) -> wire.Message:
-        """Ask for a worker; a late zygote is stopped, because its answer would be taken for that of the next request.
-
-        Raises:
-            WorkerLostError: It is dead or late.
-        """
+        """Ask for a worker; a late zygote is stopped: its answer would be taken for that of the next request."""
         self.start()
         assert self._channel is not None
         try:

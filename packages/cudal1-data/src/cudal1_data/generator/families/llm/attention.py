@@ -30,11 +30,13 @@ def _scores_changed(block: Block, root: Node) -> Node:
     return root
 
 
-def _weights(block: Block, root: Node, length: str) -> Node:
-    """Write the softmax; in some, with a score of each head that takes weight and gives nothing (a sink)."""
+def _weights(block: Block, root: Node, rows: str, keys: str) -> Node:
+    """Write the softmax; in some, with a score of each head that takes weight and gives nothing (a sink).
+
+    A sink weighs as much as about a fifth of `keys` keys do; otherwise a long row would hide it.
+    """
     if block.draw.chance(0.25):
-        sink = block.weight("sink", "HEADS", text="1 + torch.randn(HEADS)")
-        rows = "1" if length == "1" else "TOKENS"
+        sink = block.weight("sink", "HEADS", text=f"torch.tensor({keys}).log() - 1 + torch.randn(HEADS)")
         block.line(f"sink = {block.wide('self.sink')}.view(1, HEADS, 1, 1).expand(BATCH, HEADS, {rows}, 1)")
         block.line("scores = torch.cat((scores, sink), dim=-1)")
         block.line("weights = torch.softmax(scores, dim=-1)[..., :-1]")
@@ -78,7 +80,9 @@ def prefill_attention(block: Block) -> None:
     block.line('scores = scores.masked_fill(~seen, float("-inf"))')
     detail = " ".join(["later"] * later + ["window" if window else "causal"])
     root = node("where", root, *masks, detail=detail)
-    out = node("matmul", _weights(block, root, "TOKENS"), v, detail="values")
+    # The slopes leave each query a few near keys, the documents their share.
+    keys = "4.0" if slopes else "WINDOW" if window else "TOKENS / DOCUMENTS" if packed else "TOKENS / 2"
+    out = node("matmul", _weights(block, root, "TOKENS", keys), v, detail="values")
     dims = ("BATCH", "HEADS", "TOKENS", "HEAD_DIM")
     text, out = _gated(block, f"{block.narrow('weights', 'v')} @ values", dims, out)
     if draw.chance(0.5):
@@ -143,7 +147,7 @@ def decode_attention(block: Block) -> None:
         block.line("seen = seen & (place >= lengths[:, None] - WINDOW)")
     block.line('scores = scores.masked_fill(~seen[:, None, None], float("-inf"))')
     root = node("where", root, lengths, detail="window" if window else "lengths")
-    out = node("matmul", _weights(block, root, "1"), v, detail="values")
+    out = node("matmul", _weights(block, root, "1", "WINDOW" if window else f"({length}) / 2"), v, detail="values")
     dims = ("BATCH", "HEADS", "HEAD_DIM")
     text, out = _gated(block, f"({block.narrow('weights', 'v')} @ values)[:, :, 0]", dims, out)
     block.returns((text, dims, out))

@@ -12,8 +12,6 @@ from cudal1_data.generator.shapes import near
 from cudal1_data.generator.structure import LEAVES, Node
 from cudal1_data.generator.values import Dims, Value
 
-CASTS = {"float32": "", "bfloat16": ".bfloat16()", "float16": ".half()"}
-"""What rounds a new tensor to the task's dtype."""
 _PASSES = frozenset(
     {
         "matmul",
@@ -87,7 +85,6 @@ class Block:
     def weight(self, name: str, *dims: str, text: str = "") -> Node:
         """Add a parameter in the task's dtype; by default a matrix that keeps the size of what it is applied to."""
         made = text or f"torch.randn({', '.join(dims)}) / {dims[-1]}**0.5"
-        made = f"({made}){CASTS[self.program.dtype]}" if self.half else made
         return self._known(self.program.parameter(name, dims, text=made, kind="full"))
 
     def _known(self, value: Value) -> Node:

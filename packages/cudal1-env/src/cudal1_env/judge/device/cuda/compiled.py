@@ -11,10 +11,6 @@ from cudal1_env.errors import MachineError
 def compiled(source: str, architecture: str) -> bytes:
     """Return the binary of a text in CUDA C++.
 
-    Args:
-        source: The text.
-        architecture: As NVRTC calls it, for example `sm_90`.
-
     Raises:
         MachineError: There is no NVRTC, or it refuses.
     """

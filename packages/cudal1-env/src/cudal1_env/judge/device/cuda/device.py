@@ -42,9 +42,6 @@ _POOL_SHARE = 0.4
 class CudaDevice(Device):
     """One GPU, leased as a whole.
 
-    Args:
-        tf32: Whether products may round their factors to TF32.
-
     Raises:
         MachineError: There is no usable GPU.
     """
@@ -92,24 +89,19 @@ class CudaDevice(Device):
             self.environment["CUDA_VISIBLE_DEVICES"] = f"GPU-{self.identity}"
 
     def held(self) -> Held:
-        """Memory of the GPU that is in use, and what of it this process holds by its own count."""
         return Held(self._nvml.used_bytes(), self.own_bytes())
 
     def chain_limit(self, input_bytes: int) -> int:
-        """As many as there are masked blocks for."""
         return masked_blocks(input_bytes)
 
     def free_bytes(self) -> int:
-        """Memory of the GPU that nobody uses."""
         free, _ = self._torch.cuda.mem_get_info()
         return int(free)
 
     def own_bytes(self) -> int:
-        """Memory of the GPU that this process holds, for itself and for workers, by its own count."""
         return int(self._torch.cuda.memory_reserved()) + CudaBlock.all_bytes
 
     def computes(self) -> bool:
-        """Whether this process's own context still gives right answers."""
         return int(self._torch.arange(_NUMBERS, device="cuda").sum()) == _NUMBERS * (_NUMBERS - 1) // 2
 
     def reset(self) -> None:
@@ -117,15 +109,12 @@ class CudaDevice(Device):
         vmm.check(vmm.driver.cuCtxResetPersistingL2Cache())
 
     def out_of_room(self, error: Exception) -> bool:
-        """Whether a fault says that the GPU has too little memory free."""
         return isinstance(error, self._torch.OutOfMemoryError) or wire.says_no_memory(str(error))
 
     def state(self) -> GpuState:
-        """Clocks, power and throttle reasons, as the driver tells them."""
         return self._nvml.state()
 
     def foreign_processes(self, own: Collection[int]) -> int:
-        """How many processes compute on this GPU that are not of this judge."""
         return len(self._nvml.processes() - {os.getpid(), *own})
 
     def roofline(self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float]) -> Roofline | None:
@@ -138,7 +127,6 @@ class CudaDevice(Device):
         return size_bytes / (_WRITING_SHARE * self._facts.bandwidth_gb_s) * 1e-6
 
     def memory(self, pid: int, needs: Needs) -> CudaMemory:
-        """Make the memory of an arm."""
         return CudaMemory(self, needs.input_bytes, ArenaSizes(needs, int(self._properties.total_memory)))
 
     def pool_bytes(self, wanted: int) -> int:
@@ -146,11 +134,9 @@ class CudaDevice(Device):
         return max(wanted, int(_POOL_SHARE * self._properties.total_memory))
 
     def trim(self) -> None:
-        """Give memory back to the driver that torch only keeps."""
         self._torch.cuda.empty_cache()
 
     def block(self, size_bytes: int) -> CudaBlock:
-        """Make memory for an oracle."""
         return CudaBlock(size_bytes)
 
     def copy(self, array: Tensor) -> Tensor:
@@ -160,7 +146,6 @@ class CudaDevice(Device):
         return copied
 
     def view(self, raw: Tensor, dtype: Literal["float64", "float32", "int64"]) -> Tensor:
-        """View bytes as numbers."""
         return raw.view(getattr(self._torch, dtype))
 
     def take(self, wanted: Sequence[tuple[Tensor, npt.NDArray[np.int64]]]) -> list[npt.NDArray[np.generic]]:
@@ -177,7 +162,6 @@ class CudaDevice(Device):
         return [part if yes else part.view(np.int64) for part, yes in zip(found, is_double, strict=True)]
 
     def to_host(self, array: Tensor) -> npt.NDArray[np.uint8]:
-        """Copy bytes to the host."""
         host: npt.NDArray[np.uint8] = array.cpu().numpy()
         return host
 

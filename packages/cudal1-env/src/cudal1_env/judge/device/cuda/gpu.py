@@ -132,11 +132,7 @@ def _facts(properties: Any, nvml: Nvml) -> GpuFacts:
 
 
 def mps_runs(processes: Path = Path("/proc")) -> bool:
-    """Whether a process of the multi-process service is to be seen on this machine.
-
-    Args:
-        processes: Where the system tells of processes.
-    """
+    """Whether a process of the multi-process service is to be seen on this machine."""
     for entry in processes.iterdir():
         if not entry.name.isdigit():
             continue

@@ -106,13 +106,7 @@ class CudaBlock:
 
 
 class CudaMemory(ArmMemory):
-    """Memory of one arm on a GPU: the arena in which the worker's torch allocates, and the slots of its inputs.
-
-    Args:
-        device: Whose memory it is.
-        input_bytes: Size of a set of inputs.
-        sizes: Of the arena.
-    """
+    """Memory of one arm on a GPU: the arena in which the worker's torch allocates, and the slots of its inputs."""
 
     def __init__(self, device: CudaDevice, input_bytes: int, sizes: ArenaSizes) -> None:
         import torch
@@ -130,7 +124,6 @@ class CudaMemory(ArmMemory):
         self._read: npt.NDArray[np.uint8] = self._host.numpy()
 
     def begin(self) -> tuple[wire.Message, list[int]]:
-        """Hand over the arena."""
         sizes = {"arena_bytes": self._arena.size_bytes, "copies_bytes": self._copies_bytes}
         binary = base64.b64encode(self._device.masks_binary).decode()
         return {"op": "cuda", "tf32": self._device.tf32, "masks": binary, **sizes}, [self._arena.fd]
@@ -149,7 +142,6 @@ class CudaMemory(ArmMemory):
         return {"bytes": self._input_bytes, "stride": self._stride, "masked": masked}, [self._slots.fd]
 
     def put(self, slot: int, inputs: Tensor) -> None:
-        """Copy inputs into a slot, and wait until they are there."""
         self._copies.copy_one(self._slot(slot).data_ptr(), inputs.data_ptr(), self._input_bytes)
 
     def settle(self) -> None:
@@ -179,11 +171,9 @@ class CudaMemory(ArmMemory):
         return self._slots.bytes[self._stride * number : self._stride * number + self._input_bytes]
 
     def intact(self, slot: int, inputs: Tensor, address: int) -> bool:
-        """Whether a slot still holds the inputs of an untimed call."""
         return bool(self._torch.equal(self._slot(slot), inputs))
 
     def read(self, plan: Plan, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:
-        """Copy the elements of a plan to the host."""
         batch = plan.prepared if isinstance(plan.prepared, Batch) else self._reading(plan)
         begins = [self._arena.address + self._start(one) for one in outputs]
         np.add(plan.offsets, begins[0] if len(begins) == 1 else _places(begins)[plan.which], out=batch.sources)
@@ -196,7 +186,6 @@ class CudaMemory(ArmMemory):
         return Batch(plan.starts + np.uint64(self._host.data_ptr()), np.zeros_like(plan.sizes), plan.sizes)
 
     def whole(self, output: Output) -> Tensor:
-        """Return a copy of a whole output, flat, in C order of its shape."""
         if not output.expected.size:
             return self._torch.empty(0, dtype=getattr(self._torch, output.expected.dtype), device="cuda")
         return self._elements(output).reshape(-1).clone()
@@ -219,11 +208,7 @@ class CudaMemory(ArmMemory):
         return noise.view(getattr(self._torch, expected.dtype)).view(expected.shape)
 
     def _elements(self, output: Output) -> Tensor:
-        """View the elements of an output in the arena, in its shape; booleans as bytes.
-
-        Raises:
-            Contract: The memory that the worker named is not in the arena, or is not aligned.
-        """
+        """View the elements of an output in the arena, in its shape; booleans as bytes."""
         want = output.expected
         check_holes(output)
         start = self._start(output)
@@ -244,7 +229,6 @@ class CudaMemory(ArmMemory):
         return start
 
     def close(self) -> None:
-        """Give everything back."""
         self._arena.close()
         if self._slots is not None:
             self._slots.close()

@@ -24,9 +24,6 @@ THROTTLES = {
 class Nvml:
     """One GPU, as the driver's management library sees it.
 
-    Args:
-        uuid: Which, as torch names it (without the leading `GPU-`).
-
     Raises:
         MachineError: The library does not know it.
     """

@@ -66,14 +66,11 @@ class Sizes:
 class Sets(Protocol):
     """Input sets of a trial. The sets of a pair are given once, and forgotten."""
 
-    @property
-    def warm(self) -> InputSet:
-        """A set of untimed calls."""
-        ...
+    warm: InputSet
+    """A set of untimed calls."""
 
     def prepare(self, count: int) -> None:
         """Make the next `count` sets, as far as they can be kept."""
-        ...
 
     def take(self, count: int) -> list[InputSet]:
         """Return the next `count` sets, which no arm has met."""
@@ -104,11 +101,7 @@ class Pairs:
     """Latencies of a call with the overhead."""
 
     def net(self, share: float = 1.0) -> TrialSamples:
-        """Return the latencies without the overhead.
-
-        Args:
-            share: How much of the overhead is subtracted.
-        """
+        """Return the latencies without the overhead."""
         overhead = overhead_of(self.reference)
         empty = [share * one.empty_ms for one in self.reference]
         reference = [overhead.net_ms(one.call_ms, less) for one, less in zip(self.reference, empty, strict=True)]
@@ -157,12 +150,7 @@ class Trial:
     _untimed_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
 
     def run(self, reference_s: float, enough: Callable[[TrialSamples], bool]) -> TrialResult:
-        """Measure until `enough` says so or the trial is full; the candidate is dead afterwards.
-
-        Args:
-            reference_s: What a call of the reference takes, roughly.
-            enough: Asked about the samples after each pair.
-        """
+        """Measure until `enough` says so or the trial is full; the candidate is dead afterwards."""
         for arm in (self.reference, self.candidate):
             arm.limit(reference_s)
         ready = min(FIRST_PAIRS, self.sizes.pairs)
@@ -215,7 +203,8 @@ class Trial:
         calls = len(sets) // self.sizes.repeats
         for is_candidate in order:
             if is_candidate:
-                pairs.candidate_ms.append(self._candidate_ms(sets, calls))
+                samples = [self._of_candidate(part) for part in _parts(sets, calls)]
+                pairs.candidate_ms.append(statistics.fmean(one.call_ms for one in samples))
             else:
                 pairs.reference.append(self._reference(sets, calls))
 
@@ -233,13 +222,8 @@ class Trial:
             sets += self.sets.take(1)
         return sets
 
-    def _candidate_ms(self, sets: Sequence[InputSet], calls: int) -> float:
-        """Return the mean latency of a candidate's call, with the overhead, over samples of `calls` calls each."""
-        samples = [self._of_candidate(part) for part in _parts(sets, calls)]
-        return statistics.fmean(one.call_ms for one in samples)
-
     def _reference(self, sets: Sequence[InputSet], calls: int) -> Timed:
-        """Return the same of the reference, and the latency of a call of an empty sample."""
+        """Return mean latencies of the reference's calls, over samples of `calls` each, and of an empty sample's."""
         samples = [self._of_reference(part) for part in _parts(sets, calls)]
         empty = self._of_reference([self.sets.warm] * calls, empty=True)
         return Timed(statistics.fmean(one.call_ms for one in samples), empty.call_ms, empty.reading_ms)
@@ -269,11 +253,7 @@ class Trial:
         return sample
 
     def _add_untimed(self, seconds: float, *, is_candidate: bool) -> None:
-        """Add up the seconds of calls outside the clock, which a budget bounds.
-
-        Raises:
-            Fault: The candidate's budget is spent.
-        """
+        """Add up the seconds of calls outside the clock, which a budget bounds."""
         self._untimed_s[is_candidate] += seconds
         limit_s = max(_AWAKE_S, _AWAKE_FACTOR * self._untimed_s[False])
         if self._untimed_s[True] > limit_s:

@@ -6,7 +6,6 @@ import contextlib
 import math
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from cudal1_env.judge.measure.builder import Builder, Built
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.headroom import Headroom, memory_taken
-from cudal1_env.judge.measure.host_memory import check_host_memory
 from cudal1_env.judge.measure.prepare import construct, load_weights
 from cudal1_env.judge.measure.record import Seen
 from cudal1_env.judge.measure.timing.trial import Sizes, Trial, TrialResult
@@ -37,12 +35,7 @@ _UNTIMED_S = 0.5e-3
 
 
 class Trials:
-    """Measures built candidates. The caller holds the lease.
-
-    Args:
-        builder: Makes workers.
-        spread: The machine's, from trial to trial.
-    """
+    """Measures built candidates. The caller holds the lease."""
 
     def __init__(self, builder: Builder, spread: Spread) -> None:
         self._builder = builder
@@ -53,17 +46,17 @@ class Trials:
         """Return the verdict on a built candidate; its workers are dead afterwards."""
         case = built.case
         seen = Seen(built.layers, built.missing, built.stderr, commitment=pool.secrets.commitment, first_set=pool.fresh)
-        if built.fault is not None:
-            return record.failed(case, seen, built.fault)
         try:
+            if built.fault is not None:
+                raise built.fault
             return self._measured(built, pool, seen)
         except Fault as fault:
-            return record.failed(case, seen, fault, note=built.note if fault.status is Status.RUNTIME_ERROR else "")
+            return record.failed(case, seen, fault, note=built.note)
 
     def _measured(self, built: Built, pool: Pool, seen: Seen) -> Evaluation:
         """Measure trials until the rule is satisfied and, for large speedups, two of them agree."""
         case, rule = built.case, RULES[built.case.precision]
-        clock = _Clock()
+        clock: list[_TrialSets] = []
         seen.roofline = self._device.roofline(pool.io_spec.tensor_bytes, pool.io_spec.written_bytes, case.sensitivity)
         while decide(_counted(seen), rule, spread=self._spread, spent=self._spent(case, clock)) != "stop":
             self._trial(built, pool, seen, clock)
@@ -97,13 +90,8 @@ class Trials:
 
     # --- one trial ---------------------------------------------------------------------------------------------
 
-    def _trial(self, built: Built, pool: Pool, seen: Seen, clock: _Clock) -> None:
-        """Add one trial of a fresh pair of workers.
-
-        Raises:
-            Fault: The candidate fails.
-            TaskError: The reference fails.
-        """
+    def _trial(self, built: Built, pool: Pool, seen: Seen, clock: list[_TrialSets]) -> None:
+        """Add one trial of a fresh pair of workers."""
         case, candidate = built.case, self._builder.again(built, pool)
         reference = self._builder.reference(case, pool)
         headroom = Headroom(self._device)
@@ -126,7 +114,7 @@ class Trials:
         case: Case,
         pool: Pool,
         seen: Seen,
-        clock: _Clock,
+        clock: list[_TrialSets],
         reference: Arm,
         candidate: Arm,
         headroom: Headroom,
@@ -137,10 +125,10 @@ class Trials:
             self._construct_reference(case, pool, reference)
         headroom.begin()
         construct(case, pool, candidate, seen)
-        self._check_memory(headroom, candidate)
+        headroom.check_beside(candidate)
         reference_s = self._warm_reference(case, pool, reference)
         self._warm_candidate(case, pool, candidate, seen)
-        self._check_memory(headroom, candidate)
+        headroom.check_beside(candidate)
         sizes = self._sizes(case.precision, reference_s, pool)
         with case.watch.phase("warmup"):
             with of_reference(pool):
@@ -148,38 +136,17 @@ class Trials:
             candidate.open()
         pool.fit(self._device.free_bytes(), 2 * sizes.sets)
         sets = _TrialSets(case, pool)
+        clock.append(sets)
         # Seeded by the system: one order for all trials of a pool would favour an arm.
         trial = Trial(reference, candidate, sets, sizes, seen.tally, np.random.default_rng())
         try:
-            with clock.running(sets):
-                return trial.run(reference_s, lambda samples: self._enough(case, seen, clock, samples))
+            return trial.run(reference_s, lambda samples: self._enough(case, seen, clock, samples))
         finally:
             sets.spend()
-            case.watch.add("measure", clock.last_s)
-
-    def _check_memory(self, headroom: Headroom, candidate: Arm) -> None:
-        """Check that a candidate left enough device memory, and enough host memory where no limit binds it.
-
-        Raises:
-            Fault: It did not.
-        """
-        headroom.check()
-        if self._device.name == "cuda":
-            check_host_memory(candidate.worker.pid, self._settings.memory_bytes)
+            case.watch.add("measure", sets.measured_s)
 
     def _blame(self, case: Case, pool: Pool, reference: Arm, candidate: Arm, *, beside: bool) -> None:
-        """Find out whether a failure was caused by a candidate that took device memory when it was imported.
-
-        Args:
-            case: The candidate's.
-            pool: Of its task.
-            reference: Its arm.
-            candidate: Its arm.
-            beside: Whether the reference worked beside the candidate, and there was no room for what came then.
-
-        Raises:
-            Fault: The candidate held much, and the reference works once it is dead, or worked and held much less.
-        """
+        """Find out whether a failure was caused by a candidate that took device memory when it was imported."""
 
         def works_alone() -> bool:
             alone = self._builder.reference(case, pool)
@@ -252,10 +219,10 @@ class Trials:
             return settings.budget_training_s
         return settings.budget_report_gpu_s if self._device.name == "cuda" else settings.budget_report_s
 
-    def _spent(self, case: Case, clock: _Clock) -> bool:
-        return clock.total_s > self._budget_s(case.precision)
+    def _spent(self, case: Case, clock: Sequence[_TrialSets]) -> bool:
+        return sum(sets.measured_s for sets in clock) > self._budget_s(case.precision)
 
-    def _enough(self, case: Case, seen: Seen, clock: _Clock, samples: TrialSamples) -> bool:
+    def _enough(self, case: Case, seen: Seen, clock: Sequence[_TrialSets], samples: TrialSamples) -> bool:
         rule = RULES[case.precision]
         return decide([*_counted(seen), samples], rule, spread=self._spread, spent=self._spent(case, clock)) != "pair"
 
@@ -277,46 +244,21 @@ def of_reference(pool: Pool) -> Generator[None]:
         raise TaskError(text) from fault
 
 
-@dataclass
-class _Clock:
-    """Seconds of measurement, the oracle's left out."""
-
-    done_s: float = 0.0
-    last_s: float = 0.0
-    _began: float | None = None
-    _sets: _TrialSets | None = None
-
-    @property
-    def total_s(self) -> float:
-        """Of all trials, the running one included."""
-        return self.done_s + self._running_s()
-
-    def _running_s(self) -> float:
-        if self._began is None or self._sets is None:
-            return 0.0
-        return time.perf_counter() - self._began - self._sets.oracle_s
-
-    @contextlib.contextmanager
-    def running(self, sets: _TrialSets) -> Generator[None]:
-        """Count a block, without the seconds in which `sets` were made."""
-        self._began, self._sets = time.perf_counter(), sets
-        try:
-            yield
-        finally:
-            self.last_s = self._running_s()
-            self.done_s += self.last_s
-            self._began = None
-
-
 class _TrialSets:
-    """Input sets of one trial: the first sets of the pool that no candidate has met."""
+    """Input sets of one trial, and its clock: the first sets of the pool that no candidate has met."""
 
     def __init__(self, case: Case, pool: Pool) -> None:
         self._case, self._pool = case, pool
         self._next = pool.fresh
         self.warm = pool.sets(WARM_SETS - 1, WARM_SETS)[0]
-        self.oracle_s = 0.0
+        self._oracle_s = 0.0
         """Seconds that making sets took."""
+        self._began, self._ended = time.perf_counter(), math.inf
+
+    @property
+    def measured_s(self) -> float:
+        """Seconds of measurement so far, the oracle's left out."""
+        return min(time.perf_counter(), self._ended) - self._began - self._oracle_s
 
     def prepare(self, count: int) -> None:
         """Make sets that will be wanted, as far as they can be kept."""
@@ -334,10 +276,11 @@ class _TrialSets:
         began = time.perf_counter()
         with self._case.watch.phase("oracle"):
             yield
-        self.oracle_s += time.perf_counter() - began
+        self._oracle_s += time.perf_counter() - began
 
     def spend(self) -> None:
-        """No trial gets these sets again."""
+        """No trial gets these sets again; the clock stops."""
+        self._ended = time.perf_counter()
         self._pool.spend(self._next)
 
 

@@ -64,7 +64,7 @@ class AuditJudge(Judge):
     def _known_pool(self, task: Task) -> Pool:
         """The task's pool, whose seed is a hash of the reference: an audit gives the same answer each time."""
         seed = hashlib.sha256(f"audit/{task.source}".encode("utf-8", "replace")).digest()[:SEED_BYTES]
-        pool = self._pool(self._case(task, "", "training"), seed)
+        pool = self._pools.take(self._case(task, "", "training"), seed)
         pool.max_bytes = 0  # each set is asked for once, and other audits may work on the same GPU
         return pool
 
@@ -93,13 +93,13 @@ class AuditJudge(Judge):
     def use_factor(self, task: Task, factor: float | None) -> None:
         """Compare a task's outputs with another error factor from now on; None for that of the settings."""
         with self._lock:
-            before = self._factors.pop(reference_sha256(task), None)
+            before = self._pools.factors.pop(reference_sha256(task), None)
             if factor is not None:
-                self._factors[reference_sha256(task)] = factor
+                self._pools.factors[reference_sha256(task)] = factor
             if factor == before:
                 return
             for key in [key for key in self._pools if key[0] == task.id]:
-                self._retire(key)
+                self._pools.retire(key)
 
     def known_parts(self, task: Task) -> list[str]:
         """Return what a program may know: inputs that are the same in all draws, tensors that cannot be loaded."""
@@ -112,7 +112,7 @@ class AuditJudge(Judge):
         """Return the reference's steps on a set, and the faults that apply; see `cudal1_worker.oracle.faults`."""
         pool = self._known_pool(task)
         with self._with_room(task):
-            return pool.oracle.steps(one.seed, one.distribution)
+            return pool.oracle.ask("steps", seed=one.seed, distribution=one.distribution)
 
     def faulty(
         self, task: Task, one: KnownSet, fault: str, step: int | None = None, *, wide: bool = False
@@ -128,13 +128,17 @@ class AuditJudge(Judge):
         """
         pool = self._known_pool(task)
         with self._with_room(task):
-            found, reason = pool.oracle.faulty(one.seed, one.distribution, fault, step, wide=wide)
+            found, reason = pool.oracle.faulty(
+                seed=one.seed, distribution=one.distribution, fault=fault, step=step, wide=wide
+            )
             return reason or [self.device.to_host(values) for values in found]
 
     def step_changes(self, task: Task, one: KnownSet, fault: str, step: int) -> bool:
         """Whether a fault changes its step's own result, on which integer outputs depend, on one of `known_sets`."""
         with self._with_room(task):
-            return self._known_pool(task).oracle.step_changes(one.seed, one.distribution, fault, step)
+            oracle = self._known_pool(task).oracle
+            told = oracle.ask("changes", seed=one.seed, distribution=one.distribution, fault=fault, step=step)
+            return bool(told["changes"])
 
     def input_sensitivity(self, task: Task) -> list[tuple[int, int, float]]:
         """Measure the input sensitivity of each tensor, by changing single elements.
@@ -175,18 +179,23 @@ def _search(pool: Pool) -> list[tuple[int, int, float]]:
     if pool.io_spec.state:
         pool.weights()
     seeds = [secrets.number("vary", number) for number in range(1 + _OTHERS)]
-    most = oracle.vary(seeds)
+    most = [float(share) for share in oracle.ask("vary", seeds=seeds)["most"]]
+
+    def changes(tensor: int | None, position: int = 0) -> bool:
+        """Whether the float64 answer changes visibly with one element of an input; with None, with nothing at all."""
+        return bool(oracle.ask("change", tensor=tensor, position=position)["changes"])
+
     random = secrets.generator("matter")
     counts = [[0, 0] for _ in tensors]
     largest = sorted(range(len(tensors)), key=lambda number: -tensors[number]["bytes"])[:_MAX_TENSORS]
     ends = time.monotonic() + _MAX_SECONDS
-    unmoved = [oracle.changes(None) for _ in range(2)]
+    unmoved = [changes(None) for _ in range(2)]
     for number in [number for _ in range(_ELEMENTS) for number in largest]:  # each gets its share of the seconds
         size = math.prod(tensors[number]["shape"])
         if size and time.monotonic() < ends and not any(unmoved):
             counts[number][0] += 1
-            counts[number][1] += oracle.changes(number, int(random.integers(size)))
-    if any(unmoved) or oracle.changes(None):
+            counts[number][1] += changes(number, int(random.integers(size)))
+    if any(unmoved) or changes(None):
         return [(0, 0, 0.0) for _ in tensors]
     return [(tested, influential, share) for (tested, influential), share in zip(counts, most, strict=True)]
 

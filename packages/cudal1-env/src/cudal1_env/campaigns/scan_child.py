@@ -1,8 +1,11 @@
 """The process that measures references: one JSON line in for each task, one out with what was found.
 
-Started by `cudal1_env.campaigns.scan` with `python -m cudal1_worker.scan`. References are code that you trust as far as
-you run it: this is no sandbox, and no candidate goes through it. What programs print goes to standard error.
+Started by `cudal1_env.campaigns.scan` with `python -m`. References are code that you trust as far as you run it: this
+is no sandbox, and no candidate goes through it. What programs print goes to standard error.
 """
+
+# pyright: basic
+# torch tells few types.
 
 from __future__ import annotations
 
@@ -72,7 +75,6 @@ def measured(source: str, name: str) -> dict[str, Any]:
         ms: One call.
     """
     import torch
-
     from cudal1_worker.oracle.distributions import non_default_state
 
     module = types.ModuleType("reference")
@@ -155,7 +157,6 @@ def _change(before: Sequence[Any], after: Sequence[Any]) -> list[float]:
 def _error(module: types.ModuleType, state: dict[str, Any], values: Sequence[Any], got: Sequence[Any]) -> float:
     """Median error of an element over itself, of the output with the largest, against the same in float64."""
     import torch
-
     from cudal1_worker.oracle.models import as_dtype
 
     torch.manual_seed(100)

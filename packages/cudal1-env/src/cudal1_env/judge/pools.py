@@ -1,0 +1,144 @@
+"""The life of pools: opened when a task's first program comes, retired when they are spent or others need room."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+
+from cudal1_env.errors import TaskError, TooLargeError
+from cudal1_env.gate import reference_sha256
+from cudal1_env.judge.begun import pool_key
+from cudal1_env.judge.measure.builder import Builder
+from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.oracle.pool import SEED_BYTES, Pool
+from cudal1_env.judge.settings import JudgeSettings
+
+
+class Pools(OrderedDict[tuple[str, str], Pool]):
+    """The pools in use by `pool_key`, the one used last at the end."""
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__()
+        self._builder, self._settings, self._device = builder, builder.settings, builder.device
+        self.factors: dict[str, float] = {}
+        """Error factors of tasks that an audit tightened, by the hash of the reference."""
+        self.disclosed: dict[str, str] = {}
+        """Seeds (hex) of retired pools, by their commitments."""
+
+    def take(self, case: Case, seed: bytes | None) -> Pool:
+        """Return the pool for one more candidate, opening it where there is none.
+
+        Raises:
+            TaskError: The reference cannot be judged against.
+        """
+        key = pool_key(case, seed)
+        pool = self.kept(case, seed)
+        if pool is None:
+            self.make_room()
+            self[key] = pool = self.new(case, seed)
+        self.move_to_end(key)
+        pool.candidates += 1
+        self.allot(pool)
+        return pool
+
+    def allot(self, pool: Pool) -> None:
+        """Give a pool the memory that the others leave; the others keep at most half of all, those used last first."""
+        most = self._device.pool_bytes(self._settings.pool_bytes)
+        others = [one for one in self.values() if one is not pool]
+        taken = sum(one.size_bytes for one in others)
+        for one in others:
+            if taken <= most // 2:
+                break
+            taken -= one.size_bytes
+            one.forget()
+        pool.max_bytes = most - taken
+
+    def kept(self, case: Case, seed: bytes | None) -> Pool | None:
+        """The pool of a case's task, if there is one; it retires if it is spent, or of another task with this id."""
+        key = pool_key(case, seed)
+        pool = self.get(key)
+        if pool is None:
+            return None
+        if pool.task.source != case.task.source or (seed is None and pool.is_spent):
+            self.retire(key)
+            return None
+        return pool
+
+    def renew(self, cases: Sequence[Case]) -> None:
+        """Retire pools that have not enough candidates left for all of these: no pool changes while they are judged."""
+        for key, count in Counter(pool_key(case, None) for case in cases).items():
+            pool = self.get(key)
+            if pool is not None and pool.candidates + count > self._settings.pool_candidates:
+                self.retire(key)
+
+    def new(self, case: Case, seed: bytes | None) -> Pool:
+        """Start an oracle; without a seed under a new secret."""
+        with case.watch.phase("oracle"):
+            return Pool(
+                case.task,
+                self._builder.zygote,
+                self._builder.spec(None, core=None),
+                self._device,
+                self._settings_for(case),
+                seed or secrets.token_bytes(SEED_BYTES),
+            )
+
+    def _settings_for(self, case: Case) -> JudgeSettings:
+        """Return the settings, with the task's own error factor if an audit found a smaller one necessary.
+
+        Without a clock all outputs are compared whole.
+        """
+        most = self._settings.error_factor
+        factor = min(self.factors.get(reference_sha256(case.task), most), most)
+        share = 1.0 if case.precision == "correct" else self._settings.full_check_share
+        return self._settings.model_copy(update={"error_factor": factor, "full_check_share": share})
+
+    def open(
+        self, executor: ThreadPoolExecutor, wanted: Sequence[tuple[Case, bytes | None]]
+    ) -> dict[tuple[str, str], TaskError]:
+        """Start the oracles of several tasks side by side; return why those that are missing cannot be judged.
+
+        One for which there was too little memory beside the others is started once more, alone.
+        """
+        missing = {pool_key(*one): one for one in wanted if self.kept(*one) is None}
+        begun = {key: executor.submit(self.new, *one) for key, one in missing.items()}
+        wait(begun.values())
+        refused: dict[tuple[str, str], TaskError] = {}
+        broken: BaseException | None = None
+        for key, one in begun.items():
+            error = one.exception()
+            if isinstance(error, TaskError):
+                refused[key] = error
+            elif error is not None:
+                broken = error
+            else:
+                self.make_room()
+                self[key] = one.result()
+        if broken is not None:
+            raise broken
+        for key in [key for key, error in refused.items() if isinstance(error, TooLargeError)]:
+            self.make_room()
+            with contextlib.suppress(TaskError):
+                self[key] = self.new(*missing[key])
+                del refused[key]
+        return refused
+
+    def make_room(self) -> None:
+        """Retire the oldest pools until a new one has room, for what it keeps and for what its programs need."""
+        most = self._device.pool_bytes(self._settings.pool_bytes)
+        while self:
+            free = self._device.free_bytes()
+            crowded = sum(pool.size_bytes for pool in self.values()) > most // 2
+            if len(self) < self._settings.max_pools and not crowded and (free is None or free >= most):
+                return
+            self.retire(next(iter(self)))
+
+    def retire(self, key: tuple[str, str]) -> None:
+        """End a pool, if there is one, and disclose its seed."""
+        pool = self.pop(key, None)
+        if pool is not None:
+            pool.close()
+            self.disclosed[pool.secrets.commitment] = pool.secrets.seed.hex()
