@@ -137,6 +137,19 @@ def error_of(task: Task, program: str, folder: Path) -> float:
     )
 
 
+def error_over_own(task: Task, program: str, folder: Path) -> float:
+    """Return the largest error of a program over the reference's own, both against the reference in float64."""
+    reference, candidate = imported(task.source, folder), imported(program, folder)
+    torch.manual_seed(1)
+    inputs = reference.get_inputs()
+    model, new = reference.Model(*reference.get_init_inputs()), candidate.ModelNew(*reference.get_init_inputs())
+    with torch.no_grad():
+        own, got = model(*inputs), new(*inputs)
+        exact = model.double()(*(one.double() for one in inputs))
+    assert (got.shape, got.dtype) == (own.shape, own.dtype)
+    return float((got.double() - exact).abs().max() / (own.double() - exact).abs().max())
+
+
 def error_on_one_thread(task: Task, folder: Path) -> float:
     """Return the largest error of a reference's only kernel, run as C++, over the scale of the reference's answer."""
     reference = read(task.source)
@@ -225,3 +238,21 @@ def errors_in_interpreter(*tasks: str) -> dict[str, float]:
     assert done.returncode == 0, done.stderr[-3000:]
     errors: dict[str, float] = json.loads(done.stdout)
     return errors
+
+
+def built_for_sm_90(*pairs: Path) -> dict[str, object]:
+    """Build the Triton kernels of programs for sm_90, in a process without Triton's interpreter.
+
+    Args:
+        pairs: JSON files with `reference` and `source`.
+    """
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "triton_build.py"), *map(str, pairs)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told: dict[str, object] = json.loads(done.stdout)
+    return told

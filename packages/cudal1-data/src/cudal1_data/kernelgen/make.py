@@ -10,7 +10,7 @@ from functools import partial
 
 from cudal1_data.hashes import digest
 from cudal1_data.kernelgen.codegen import rewrites
-from cudal1_data.kernelgen.codegen.attention import Rows, attention_program, has_attention
+from cudal1_data.kernelgen.codegen.attention import attention_choices, attention_program
 from cudal1_data.kernelgen.codegen.products import Factors, Tiles, has_product, product_program
 from cudal1_data.kernelgen.codegen.programs import Choice, inline_program, nvrtc_program, torch_program, triton_program
 from cudal1_data.kernelgen.errors import UnsuitableError
@@ -72,18 +72,6 @@ _TILES = [
     Tiles(block_m=m, block_n=n, block_k=k, warps=warps, stages=stages, group=group, precision=precision)
     for precision, sizes in _SIZES.items()
     for (m, n, k, warps), stages, group in itertools.product(sizes, (2, 3), (1, 8))
-]
-
-_SCORES: dict[Factors, Sequence[tuple[int, int, int]]] = {
-    "ieee": ((32, 32, 4), (32, 32, 8), (32, 64, 8), (64, 32, 8)),
-    "tf32x3": ((32, 64, 8), (64, 32, 4), (64, 32, 8), (64, 64, 4), (64, 64, 8), (128, 32, 8), (128, 64, 8)),
-}
-"""Queries, keys and warps. With these ptxas keeps all of the kernel for `causal_attention_mask` in registers of sm_90;
-with more of them in float32 a thread keeps what it multiplies in memory."""
-_ROWS = [
-    Rows(rows=rows, keys=keys, warps=warps, precision=precision)
-    for precision, tiles in _SCORES.items()
-    for rows, keys, warps in tiles
 ]
 
 _WARPS_OF_COLUMNS = 4
@@ -179,10 +167,9 @@ def _kernels(source: str, backends: Sequence[Backend]) -> Iterator[Option]:
             for tiles in _TILES:
                 write = partial(product_program, reference, steps, tiles)
                 yield Option("triton", "triton-product", tuple(asdict(tiles).items()), write)
-        if has_attention(reference, steps):
-            for size in _ROWS:
-                write = partial(attention_program, reference, steps, size)
-                yield Option("triton", "triton-attention", tuple(asdict(size).items()), write)
+        for rows in attention_choices(reference, steps):
+            write = partial(attention_program, reference, steps, rows)
+            yield Option("triton", "triton-attention", tuple(asdict(rows).items()), write)
     template = "rows" if any(not isinstance(one, LoopStep) and one.trailing for one in kernels) else "elements"
     if any(isinstance(one, LoopStep) for one in kernels):
         template = "loop"
