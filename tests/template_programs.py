@@ -143,6 +143,7 @@ def error_over_own(task: Task, program: str, folder: Path) -> float:
     torch.manual_seed(1)
     inputs = reference.get_inputs()
     model, new = reference.Model(*reference.get_init_inputs()), candidate.ModelNew(*reference.get_init_inputs())
+    new.load_state_dict(model.state_dict())
     with torch.no_grad():
         own, got = model(*inputs), new(*inputs)
         exact = model.double()(*(one.double() for one in inputs))

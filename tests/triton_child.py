@@ -2,7 +2,7 @@
 before Triton is imported.
 
 Reads task ids from the command line; prints one JSON object: the largest error by task, over the scale of the answer.
-Of files that end in `_heads.py` it is the error of attention over the reference's own.
+Of files that end in `_own.py` it is the error of a product or of attention over the reference's own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import triton.language as tl
 import triton.language.extra as extra
 from cudal1_data import load_task
 from cudal1_data.kernelgen.codegen.attention import Rows, attention_program
-from cudal1_data.kernelgen.codegen.products import Tiles, product_program
+from cudal1_data.kernelgen.codegen.products import Tiles, has_product, product_program
 from cudal1_data.kernelgen.codegen.programs import Choice, triton_program
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
@@ -77,8 +77,12 @@ def main() -> None:
         for task_id in sys.argv[1:]:
             task = small_task(task_id)
             reference = read(task.source)
-            if task_id.endswith("_heads.py"):
-                program = attention_program(reference, plan(reference.roots), Rows(rows=16, keys=32, warps=4))
+            if task_id.endswith("_own.py"):
+                steps = plan(reference.roots)
+                if has_product(reference, steps):
+                    program = product_program(reference, steps, Tiles(32, 32, 32, warps=4, stages=2))
+                else:
+                    program = attention_program(reference, steps, Rows(rows=16, keys=32, warps=4))
                 errors[task_id] = error_over_own(task, program, Path(folder))
                 continue
             if units(plan(reference.roots)):

@@ -139,7 +139,7 @@ MASKS = {
 
 
 def heads(folder: Path, mask: str, dtype: str, length: int = 72, width: int = 64) -> Path:
-    path = folder / f"{mask}_{dtype}_{width}_{length}_heads.py"
+    path = folder / f"{mask}_{dtype}_{width}_{length}_own.py"
     path.write_text(HEADS.format(length=length, width=width, mask=MASKS[mask], dtype=dtype))
     return path
 
