@@ -13,7 +13,9 @@ from types import ModuleType
 
 import torch
 from cudal1_data import Task
-from cudal1_data.kernelgen.codegen.cuda import CudaKernel, pointwise_kernel, row_kernel
+from cudal1_data.kernelgen.codegen.cuda.elements import pointwise_kernel
+from cudal1_data.kernelgen.codegen.cuda.rows import row_kernel
+from cudal1_data.kernelgen.codegen.cuda.text import CudaKernel
 from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import Kernel, plan
 from cudal1_data.kernelgen.ir import walk

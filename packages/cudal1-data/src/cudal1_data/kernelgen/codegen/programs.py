@@ -7,7 +7,10 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from cudal1_data.kernelgen.codegen.cuda import CudaKernel, loop_kernel, pointwise_kernel, row_kernel
+from cudal1_data.kernelgen.codegen.cuda.elements import pointwise_kernel
+from cudal1_data.kernelgen.codegen.cuda.loops import loop_kernel
+from cudal1_data.kernelgen.codegen.cuda.rows import row_kernel
+from cudal1_data.kernelgen.codegen.cuda.text import CudaKernel
 from cudal1_data.kernelgen.codegen.triton import triton_head, triton_kernel, triton_loop
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step, units
@@ -176,8 +179,10 @@ def _with_constants(kernel: CudaKernel) -> str:
 
 def _blocks(kernel: CudaKernel) -> str:
     """Return the number of blocks, in Python."""
-    count = host_text(kernel.count)
-    return count if kernel.per_block == 1 else f"cdiv({count}, {kernel.per_text})"
+    return " * ".join(
+        host_text(one.count) if one.per_block == 1 else f"cdiv({host_text(one.count)}, {one.per_text or one.per_block})"
+        for one in kernel.grid
+    )
 
 
 def _cuda(kernel: Kernel | LoopStep, number: int, choice: Choice) -> CudaKernel:
