@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
 import json
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from itertools import count
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from cudal1_data import Task
@@ -259,3 +261,15 @@ def built_for_sm_90(*pairs: Path) -> dict[str, object]:
     assert done.returncode == 0, done.stderr[-3000:]
     told: dict[str, object] = json.loads(done.stdout)
     return told
+
+
+def nvrtc_log(text: str) -> str:
+    """Build a CUDA text for sm_90; return what NVRTC says of one that it refuses, empty for one that it builds."""
+    nvrtc: Any = importlib.import_module("cuda.bindings.nvrtc")
+    _, made = nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], [])
+    (result,) = nvrtc.nvrtcCompileProgram(made, 1, [b"--gpu-architecture=sm_90"])
+    _, size = nvrtc.nvrtcGetProgramLogSize(made)
+    log = bytearray(size)  # never bytes: Python shares those of length 1
+    nvrtc.nvrtcGetProgramLog(made, log)
+    nvrtc.nvrtcDestroyProgram(made)
+    return log.decode() if int(result) else ""

@@ -23,7 +23,8 @@ import triton.language as tl
 import triton.language.extra as extra
 from cudal1_data import load_task
 from cudal1_data.kernelgen.codegen.attention import Rows, attention_program
-from cudal1_data.kernelgen.codegen.products import Tiles, has_product, product_program
+from cudal1_data.kernelgen.codegen.matmuls import has_product
+from cudal1_data.kernelgen.codegen.products import Tiles, product_program
 from cudal1_data.kernelgen.codegen.programs import Choice, triton_program
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read

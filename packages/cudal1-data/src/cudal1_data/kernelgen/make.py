@@ -11,7 +11,14 @@ from functools import partial
 from cudal1_data.hashes import digest
 from cudal1_data.kernelgen.codegen import rewrites
 from cudal1_data.kernelgen.codegen.attention import attention_choices, attention_program
-from cudal1_data.kernelgen.codegen.products import Factors, Tiles, has_product, product_program
+from cudal1_data.kernelgen.codegen.cuda.products import (
+    CudaTiles,
+    inline_product_program,
+    nvrtc_product_program,
+    product_choices,
+)
+from cudal1_data.kernelgen.codegen.matmuls import has_product
+from cudal1_data.kernelgen.codegen.products import Factors, Tiles, product_program
 from cudal1_data.kernelgen.codegen.programs import Choice, inline_program, nvrtc_program, torch_program, triton_program
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
@@ -83,6 +90,10 @@ _KERNELS: tuple[tuple[Backend, Program, list[Choice]], ...] = (
     ("triton", triton_program, _TRITON),
     ("cuda-nvrtc", nvrtc_program, _CUDA),
     ("cuda-load-inline", inline_program, _INLINE),
+)
+_PRODUCTS: tuple[tuple[Backend, Callable[[Reference, Sequence[Step], CudaTiles], str], int], ...] = (
+    ("cuda-nvrtc", nvrtc_product_program, 5),
+    ("cuda-load-inline", inline_product_program, 2),
 )
 
 
@@ -170,6 +181,10 @@ def _kernels(source: str, backends: Sequence[Backend]) -> Iterator[Option]:
         for rows in attention_choices(reference, steps):
             write = partial(attention_program, reference, steps, rows)
             yield Option("triton", "triton-attention", tuple(asdict(rows).items()), write)
+    for backend, product, most in _PRODUCTS:
+        for tile in product_choices(reference, steps)[:most] if backend in backends else ():
+            write = partial(product, reference, steps, tile)
+            yield Option(backend, f"{backend}-product", tuple(asdict(tile).items()), write)
     template = "rows" if any(not isinstance(one, LoopStep) and one.trailing for one in kernels) else "elements"
     if any(isinstance(one, LoopStep) for one in kernels):
         template = "loop"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cudal1_data.kernelgen.codegen.masks import LINEAR, Visible, below_sigmoid, uncast, visible
-from cudal1_data.kernelgen.codegen.products import MATMUL
+from cudal1_data.kernelgen.codegen.matmuls import MATMUL
 from cudal1_data.kernelgen.codegen.programs import Read
 from cudal1_data.kernelgen.fusion import Kernel, Step, flat, uses
 from cudal1_data.kernelgen.ir import FLOATS, HALVES, Node, Reference

@@ -75,24 +75,45 @@ def triton_program(reference: Reference, steps: Sequence[Step], choice: Choice) 
     return program.whole(triton_head(definitions), "\n\n".join(definitions), body)
 
 
+Make = Callable[[Kernel | LoopStep, int], CudaKernel | None]
+"""Writes a kernel, or a loop in one; None where PyTorch computes it."""
+
+
 def nvrtc_program(reference: Reference, steps: Sequence[Step], choice: Choice) -> str:
     """Write kernels in CUDA C++ that NVRTC builds when they are first called.
 
     Raises:
         UnsuitableError: There is nothing for a kernel to do.
     """
+    return nvrtc_text(Writer(reference, steps), _making(steps, choice))
+
+
+def inline_program(reference: Reference, steps: Sequence[Step], choice: Choice) -> str:
+    """Write kernels in CUDA C++ that torch's extension loader builds when the program is imported.
+
+    Raises:
+        UnsuitableError: There is nothing for a kernel to do.
+    """
+    return inline_text(Writer(reference, steps), _making(steps, choice))
+
+
+def _making(steps: Sequence[Step], choice: Choice) -> Make:
     chosen = _chosen(steps, choice)
+    return lambda kernel, number: _cuda(kernel, number, choice) if number in chosen else None
+
+
+def nvrtc_text(program: Writer, make: Make) -> str:
+    """Return a program whose kernels NVRTC builds when they are first called."""
     definitions: list[str] = []
 
     def run(kernel: Kernel | LoopStep, number: int) -> str | None:
-        if number not in chosen:
+        made = make(kernel, number)
+        if made is None:
             return None
-        made = _cuda(kernel, number, choice)
         definitions.append(f"SOURCE{number} = {_with_constants(made)}\n")
         grid = f"({_blocks(made)}, 1, 1)"
         return f"built(SOURCE{number}, {made.name!r})(grid={grid}, block={made.block}, args=[{{args}}])"
 
-    program = Writer(reference, steps)
     body = program.forward(run)
     text = "\n".join([*definitions, *body])
     helpers = [helper for name, helper in _HELPERS.items() if f"{name}(" in text]
@@ -104,23 +125,17 @@ def nvrtc_program(reference: Reference, steps: Sequence[Step], choice: Choice) -
     return program.whole("import functools\n", "\n".join([*helpers, *definitions]) + build, body)
 
 
-def inline_program(reference: Reference, steps: Sequence[Step], choice: Choice) -> str:
-    """Write kernels in CUDA C++ that torch's extension loader builds when the program is imported.
-
-    Raises:
-        UnsuitableError: There is nothing for a kernel to do.
-    """
-    chosen = _chosen(steps, choice)
+def inline_text(program: Writer, make: Make) -> str:
+    """Return a program whose kernels torch's extension loader builds when it is imported."""
     kernels: list[CudaKernel] = []
 
     def run(kernel: Kernel | LoopStep, number: int) -> str | None:
-        if number not in chosen:
+        made = make(kernel, number)
+        if made is None:
             return None
-        made = _cuda(kernel, number, choice)
         kernels.append(made)
         return f"extension.run_{made.name}({{args}})"
 
-    program = Writer(reference, steps)
     body = program.forward(run)
     launchers = [_launcher(one) for one in kernels]
     declared = "\n".join(text.partition(" {\n")[0] + ";" for text in launchers)
