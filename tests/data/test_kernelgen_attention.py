@@ -221,6 +221,25 @@ def test_scores_never_lie_in_memory() -> None:
     assert chained >= 20
 
 
+def test_a_bias_may_be_called_as_the_kernel_calls_its_own() -> None:
+    source = load_task("starter/attention_naive", device="cuda").source
+    source = source.replace("def forward(self, q, k, v):", "def forward(self, q, k, v, keys):")
+    source = source.replace("s = s - s.amax", "s = s + keys\n        s = s - s.amax")
+    given = "[torch.randn(BATCH, HEADS, T, D) for _ in range(3)]"
+    reference = read(source.replace(given, f"[*{given}, torch.randn(T, T)]"))
+    program = attention_program(reference, plan(reference.roots), Rows(rows=16, keys=32, warps=8))
+    assert "keys_in = tl.load(keys_in_ptr" in program
+    assert "tl.dot(queries, keys, " in program
+
+
+def test_heads_that_registers_do_not_hold_are_left_to_other_templates() -> None:
+    task = load_task("starter/attention_naive", device="cuda").at({"BATCH": 1, "HEADS": 2, "D": 512})
+    assert not any(one.template == "triton-attention" for one in variants(task, ("triton",)))
+    reference = read(task.source)
+    with pytest.raises(UnsuitableError, match="heads of up to 256 fit, not 512"):
+        attention_program(reference, plan(reference.roots), Rows(rows=16, keys=32, warps=8))
+
+
 def test_rows_may_be_long_but_not_scanned() -> None:
     task = load_task("starter/attention_naive", device="cuda").at({"BATCH": 1, "HEADS": 2, "T": 4096})
     assert any(one.template == "triton-attention" for one in variants(task, ("triton",)))
