@@ -221,6 +221,18 @@ def test_scores_never_lie_in_memory() -> None:
     assert chained >= 20
 
 
+def test_a_slope_in_half_precision_times_a_distance_stays_half() -> None:
+    far = "i = torch.arange(T, device=q.device)\n        s = s - self.slope * (i[:, None] - i).abs()"
+    made = "def __init__(self):\n        super().__init__()\n        self.slope = "
+    made += "nn.Parameter(torch.rand(HEADS, 1, 1).half())"
+    source = HEADS.format(length=72, width=64, mask=far, dtype="float16")
+    source = source.replace("def forward", f"{made}\n\n    def forward")
+    reference = read(source)
+    assert reference.roots[0].dtype == "float16"
+    program = attention_program(reference, plan(reference.roots), Rows(rows=16, keys=32, warps=4))
+    assert "sums = tl.dot(powers.to(values.dtype), values, sums * rescale)\n" in program
+
+
 def test_a_bias_may_be_called_as_the_kernel_calls_its_own() -> None:
     source = load_task("starter/attention_naive", device="cuda").source
     source = source.replace("def forward(self, q, k, v):", "def forward(self, q, k, v, keys):")

@@ -281,7 +281,7 @@ class _Reader:
             operands: list[Node] = []
             text = f"({written(left, operands)} {sign} {written(right, operands)})"
             return opaque(text, shape(*tensors), *operands, dtype=kind)
-        return pointwise(BINARY[name], *counted)
+        return pointwise(BINARY[name], *counted, dtype=kind)
 
     def _compared(self, node: ast.Compare, scope: dict[str, Value]) -> Value:
         left, right = self.value(node.left, scope), self.value(node.comparators[0], scope)
