@@ -222,7 +222,8 @@ def _vector(choice: Choice, size: int) -> int:
 def _chosen(steps: Sequence[Step], choice: Choice) -> range:
     count = len(units(steps))
     if count == 0 or choice.depth > count:
-        raise UnsuitableError(f"expected at least {max(choice.depth, 1)} kernels, found {count}")
+        asked = max(choice.depth, 1)
+        raise UnsuitableError(f"fusion depth {choice.depth} asks for {asked} kernels; the reference gives {count}")
     return range(count - choice.depth if choice.depth else 0, count)
 
 

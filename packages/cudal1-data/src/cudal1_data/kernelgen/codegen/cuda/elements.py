@@ -21,7 +21,7 @@ def pointwise_kernel(kernel: Kernel, name: str, *, threads: int, vector: int) ->
         UnsuitableError: The vector does not divide the number of elements, or a tensor is too large.
     """
     if kernel.trailing or kernel.size % vector:
-        raise UnsuitableError(f"expected elements without rows that {vector} divides, got {kernel.domain}")
+        raise UnsuitableError(f"vectors of {vector} do not divide the elements of {kernel.domain}; take a vector of 1")
     kernel.check_places()
     writer = Writer(kernel)
     before: list[str] = []

@@ -22,7 +22,7 @@ def loop_kernel(step: LoopStep, name: str, *, threads: int, unroll: int) -> Cuda
         UnsuitableError: A step needs more of the one before than the element at its own place, or has too many of them.
     """
     if step.whole is None:
-        raise UnsuitableError("expected a loop whose elements do not need each other")
+        raise UnsuitableError("elements of the loop's states need each other; PyTorch keeps the loop")
     loop, kernel = step.loop, step.whole
     kernel.check_places(*step.kept_dims)
     writer = Writer(kernel)

@@ -33,8 +33,10 @@ def row_kernel(kernel: Kernel, name: str, *, threads: int, per_block: int, unrol
     Raises:
         UnsuitableError: The kernel has no rows, or a tensor is too large.
     """
-    if not kernel.trailing or (per_block > 1 and threads != 32):
-        raise UnsuitableError("expected rows, and several of them in a block for warps only")
+    if not kernel.trailing:
+        raise UnsuitableError(f"a kernel over {kernel.domain} has no rows; write it as elements")
+    if per_block > 1 and threads != 32:
+        raise UnsuitableError(f"rows of {threads} threads do not share a block: only warps (32 threads) do")
     kernel.check_places()
     if any(leaf.strides for leaf in kernel.leaves):
         return _column_kernel(kernel, name, lanes=max(4, threads // 32), unroll=unroll)
