@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
 import json
 import subprocess
@@ -10,10 +11,13 @@ import sys
 from itertools import count
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from cudal1_data import Task
-from cudal1_data.kernelgen.codegen.cuda import CudaKernel, pointwise_kernel, row_kernel
+from cudal1_data.kernelgen.codegen.cuda.elements import pointwise_kernel
+from cudal1_data.kernelgen.codegen.cuda.rows import row_kernel
+from cudal1_data.kernelgen.codegen.cuda.text import CudaKernel
 from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import Kernel, plan
 from cudal1_data.kernelgen.ir import walk
@@ -137,6 +141,20 @@ def error_of(task: Task, program: str, folder: Path) -> float:
     )
 
 
+def error_over_own(task: Task, program: str, folder: Path) -> float:
+    """Return the largest error of a program over the reference's own, both against the reference in float64."""
+    reference, candidate = imported(task.source, folder), imported(program, folder)
+    torch.manual_seed(1)
+    inputs = reference.get_inputs()
+    model, new = reference.Model(*reference.get_init_inputs()), candidate.ModelNew(*reference.get_init_inputs())
+    new.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        own, got = model(*inputs), new(*inputs)
+        exact = model.double()(*(one.double() for one in inputs))
+    assert (got.shape, got.dtype) == (own.shape, own.dtype)
+    return float((got.double() - exact).abs().max() / (own.double() - exact).abs().max())
+
+
 def error_on_one_thread(task: Task, folder: Path) -> float:
     """Return the largest error of a reference's only kernel, run as C++, over the scale of the reference's answer."""
     reference = read(task.source)
@@ -225,3 +243,33 @@ def errors_in_interpreter(*tasks: str) -> dict[str, float]:
     assert done.returncode == 0, done.stderr[-3000:]
     errors: dict[str, float] = json.loads(done.stdout)
     return errors
+
+
+def built_for_sm_90(*pairs: Path) -> dict[str, object]:
+    """Build the Triton kernels of programs for sm_90, in a process without Triton's interpreter.
+
+    Args:
+        pairs: JSON files with `reference` and `source`.
+    """
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "triton_build.py"), *map(str, pairs)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told: dict[str, object] = json.loads(done.stdout)
+    return told
+
+
+def nvrtc_log(text: str) -> str:
+    """Build a CUDA text for sm_90; return what NVRTC says of one that it refuses, empty for one that it builds."""
+    nvrtc: Any = importlib.import_module("cuda.bindings.nvrtc")
+    _, made = nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], [])
+    (result,) = nvrtc.nvrtcCompileProgram(made, 1, [b"--gpu-architecture=sm_90"])
+    _, size = nvrtc.nvrtcGetProgramLogSize(made)
+    log = bytearray(size)  # never bytes: Python shares those of length 1
+    nvrtc.nvrtcGetProgramLog(made, log)
+    nvrtc.nvrtcDestroyProgram(made)
+    return log.decode() if int(result) else ""

@@ -15,12 +15,14 @@ import pyarrow.parquet
 import pytest
 from cudal1_data import load_suite, load_task
 from cudal1_data.cli import main
+from cudal1_data.commands.corpus import Build
 from cudal1_data.corpus import BUNDLED, Corpus, Pair, corpus_files, load_corpus
 from cudal1_data.corpus.build import MAX_PER_SKELETON, build, render
 from cudal1_data.corpus.card import card
 from cudal1_data.corpus.failures import FAILURES
 from cudal1_data.corpus.merge import merge
 from cudal1_data.corpus.stats import stats
+from cudal1_data.corpus.store import CorpusWriter
 from cudal1_data.errors import DataError
 from cudal1_data.hashes import digest, text_hash
 from cudal1_data.kernelgen.codegen.rewrites import plain_program
@@ -537,3 +539,30 @@ def test_a_folder_named_like_the_bundled_corpus_is_refused(tmp_path: Path, monke
 def test_nothing_is_written_to_the_bundled_corpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["corpus", "build", "bundled", "starter", "--per-task", "1", "--failures", "0"]) == 2
     assert "cannot write a corpus to bundled" in capsys.readouterr().err
+
+
+# --- written as it is made -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_a_streamed_build_is_the_file_that_a_whole_corpus_would_be(tmp_path: Path, ending: str) -> None:
+    names = ("starter/swish_chain", "starter/argmax_rows", "starter/rms_norm")
+    streamed, whole = tmp_path / f"streamed.{ending}", tmp_path / f"whole.{ending}"
+    Build(out=streamed, suites=names, per_task=2, failures=1).run()
+    load_corpus(streamed).save(whole)
+    assert streamed.read_bytes() == whole.read_bytes()
+    assert len(load_corpus(streamed)) == 9
+    Build(out=streamed, suites=names[:2], per_task=3, failures=1).run()
+    assert len(load_corpus(streamed)) > 9
+    assert sorted(tmp_path.iterdir()) == sorted([streamed, whole])
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_a_corpus_that_was_cut_off_leaves_the_old_file(pairs: list[Pair], tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"pairs.{ending}"
+    Corpus(pairs[:2]).save(path)
+    with pytest.raises(KeyboardInterrupt), CorpusWriter(path) as file:
+        file.write(pairs)
+        raise KeyboardInterrupt
+    assert [one.key for one in load_corpus(path)] == [one.key for one in Corpus(pairs[:2])]
+    assert list(tmp_path.iterdir()) == [path]

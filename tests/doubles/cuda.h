@@ -173,6 +173,36 @@ static unsigned int __ballot_sync(unsigned int, int vote) {
     return all;
 }
 
+// --- tensor cores -----------------------------------------------------------------------------------------------
+
+static unsigned int fragments[1024][6];
+static float from_half(unsigned int bits, bool brain) {
+    if (brain) return __uint_as_float(bits << 16);
+    unsigned short h = (unsigned short)bits;
+    _Float16 v;
+    memcpy(&v, &h, 2);
+    return (float)v;
+}
+// As PTX's manual lays out mma.m16n8k16: lane 4 * (row % 8) + term % 8 / 2 holds left[row][term] in register
+// row / 8 + 2 * (term / 8), lane 4 * col + term % 8 / 2 right[term][col] in register term / 8; the lower half has the
+// even term. A lane's sums are rows lane / 4 and lane / 4 + 8, columns lane % 4 * 2 and the next.
+static void multiply_fragments(float* sums, const unsigned int* left, const unsigned int* right, bool brain) {
+    const int me = current, first = me / 32 * 32, lane = me % 32;
+    memcpy(fragments[me], left, 16);
+    memcpy(fragments[me] + 4, right, 8);
+    __syncwarp();
+    for (int place = 0; place < 4; ++place) {
+        const int row = lane / 4 + place / 2 * 8, col = lane % 4 * 2 + place % 2;
+        for (int term = 0; term < 16; ++term) {
+            const unsigned int a = fragments[first + row % 8 * 4 + term % 8 / 2][row / 8 + term / 8 * 2];
+            const unsigned int b = fragments[first + col * 4 + term % 8 / 2][4 + term / 8];
+            const int shift = term % 2 * 16;
+            sums[place] += from_half(a >> shift & 0xffff, brain) * from_half(b >> shift & 0xffff, brain);
+        }
+    }
+    __syncwarp();
+}
+
 // --- launches -------------------------------------------------------------------------------------------------
 
 template <class F> void run_thread(void* data) { (*(F*)data)(); }

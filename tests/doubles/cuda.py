@@ -26,9 +26,11 @@ _DYNAMIC = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];
 _CONVERSIONS = {
     "cvt.f32.f16": "{ _Float16 v; __builtin_memcpy(&v, &h, 2); f = (float)v; }",
     "cvt.rn.f16.f32": "{ _Float16 v = (_Float16)f; __builtin_memcpy(&h, &v, 2); }",
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32": "multiply_fragments(sums, left, right, false);",
+    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32": "multiply_fragments(sums, left, right, true);",
     "cvt.rn.bf16.f32": "{ unsigned v; __builtin_memcpy(&v, &f, 4); h = (v + 0x7fff + ((v >> 16) & 1)) >> 16; }",
 }
-"""By name of an instruction what stands for it: `h` holds the half, `f` the float."""
+"""By name of an instruction what stands for it: `h` holds the half, `f` the float; `left`, `right` fragments."""
 _FENCE = 1 << 15
 """Bytes before and behind a tensor, together twice as many."""
 _WAITS = re.compile(r"__sync|_sync\(")
@@ -130,7 +132,7 @@ class Gpu:
             return self._built[text + entry]
         path = self.folder / f"kernel_{len(self._built)}.cpp"
         for name, plain in _CONVERSIONS.items():
-            text = re.sub(rf'asm\("{re.escape(name)} [^;]*;" [^;]*;', plain, text)
+            text = re.sub(rf'asm(?: volatile)?\("{re.escape(name)} [^;]*;" [^;]*;', plain, text)
         kernels = _DYNAMIC.sub(r"\1* \2 = (\1*)dynamic_shared;", text)
         together = "#define TOGETHER\n" if _WAITS.search(text) else ""
         path.write_text(f'{together}#include "{HEADER}"\n#line 1 "kernel.cu"\n{kernels}\n{entry}')

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,7 +20,8 @@ from cudal1_data.progress import paced
 from cudal1_data.task import Device, Task
 
 if TYPE_CHECKING:
-    from cudal1_data.corpus.model import Pair
+    from cudal1_data.corpus.model import Key, Pair
+    from cudal1_data.corpus.store import Corpus
 
 
 class Build(BaseModel):
@@ -44,7 +46,6 @@ class Build(BaseModel):
 
     def run(self) -> None:
         """Build and save."""
-        from cudal1_data.corpus.build import build
         from cudal1_data.corpus.store import Corpus, check_ending, load_corpus
         from cudal1_data.sources import load_suite
 
@@ -54,23 +55,49 @@ class Build(BaseModel):
                 "each task needs at least one correct program and 0 or more failures, not "
                 f"--per-task {self.per_task} --failures {self.failures}"
             )
-        corpus = load_corpus(self.out) if self.out.exists() else Corpus()
-        before, start = len(corpus), time.monotonic()
-        newest: list[Pair] = []
+        start = time.monotonic()
+        known = load_corpus(self.out) if self.out.exists() else Corpus()
+        tasks: dict[tuple[str, str], Task] = {}
         for spec in self.suites:
             suite = load_suite(spec, device=self.device)
             report_broken(suite)
             _refuse_kernelbench(suite)
-            for task in paced(suite, len(suite), f"tasks of {suite.name} built"):
-                pairs = list(build([task], per_task=self.per_task, failures=self.failures))
-                for pair in pairs:
-                    corpus.add(pair)
-                newest += pairs[:1]
-        corpus.settle(newest)
-        elapsed_s = time.monotonic() - start
-        corpus.save(self.out)
-        made = len(corpus) - before
-        print(f"{made} pairs made in {elapsed_s:.1f} s, {len(corpus)} in {self.out}", file=sys.stderr)
+            tasks |= {(task.id, task.source): task for task in suite}
+        made = self._stream(tasks) if not len(known) else self._add(tasks, known)
+        whole = f"{made + len(known)} in {self.out}"
+        print(f"{made} pairs made in {time.monotonic() - start:.1f} s, {whole}", file=sys.stderr)
+
+    def _stream(self, tasks: Mapping[tuple[str, str], Task]) -> int:
+        """Write a new corpus in its order, the pairs of a task when they are made; return their number."""
+        from cudal1_data.corpus.store import Corpus, CorpusWriter
+
+        seen: set[Key] = set()
+        with CorpusWriter(self.out) as file:
+            for pairs in self._pairs(tasks):
+                new = [pair for pair in Corpus(pairs) if pair.key not in seen]
+                seen |= {pair.key for pair in new}
+                file.write(new)
+        return len(seen)
+
+    def _add(self, tasks: Mapping[tuple[str, str], Task], known: Corpus) -> int:
+        """Add to a corpus what it lacks; return the number of new pairs."""
+        whole = type(known)(known)
+        newest: dict[Key, Pair] = {}
+        for pairs in self._pairs(tasks):
+            for pair in pairs:
+                whole.add(pair)
+                newest[pair.task, pair.reference_sha256] = pair
+        whole.settle(newest.values())
+        whole.save(self.out)
+        return len(whole) - len(known)
+
+    def _pairs(self, tasks: Mapping[tuple[str, str], Task]) -> Iterator[list[Pair]]:
+        """Yield the pairs of each id, in the order of ids."""
+        from cudal1_data.corpus.build import build
+
+        groups = [list(group) for _, group in itertools.groupby(sorted(tasks), key=lambda key: key[0])]
+        for group in paced(groups, len(groups), "tasks built"):
+            yield list(build([tasks[key] for key in group], per_task=self.per_task, failures=self.failures))
 
 
 def _refuse_kernelbench(tasks: Iterable[Task]) -> None:

@@ -123,12 +123,16 @@ class _Tagger:
         """
         if not self.tagged:
             return ()
-        given = tuple((name, _shown(name, value)) for name, value in made.parameters)
+        given = tuple((name, _shown(name, value)) for name, value in made.parameters if name in _TELLING)
         key = (made.backend, made.template, given, source if source != made.source else "")
         if key not in self._known:
             tags = classify(source, self.task.source)
             self._known[key] = () if tags is None else tags.techniques
         return self._known[key]
+
+
+_TELLING = ("mode", "threads", "vector", "per_block", "looped", "depth", "transposed", "part_m")
+"""Parameters whose amount a program's techniques depend on; sizes of tiles, warps and stages change numbers only."""
 
 
 def _shown(name: str, value: int | str) -> object:

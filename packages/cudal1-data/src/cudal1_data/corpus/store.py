@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 from pydantic import ValidationError
 
@@ -119,15 +119,58 @@ class Corpus:
             DataError: The ending is another.
             OSError: The file cannot be written.
         """
+        with CorpusWriter(path) as file:
+            file.write(self)
+
+
+class CorpusWriter:
+    """Writes a corpus as it comes, by the file's ending as Parquet or JSON lines.
+
+    No more pairs than a row group's are in memory. The file is there when all is written: an interrupted write leaves
+    the old one.
+
+    Args:
+        path: The file.
+
+    Raises:
+        DataError: The ending is another.
+        OSError: The file cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
         check_ending(path)
-        write = _write_parquet if path.suffix == ".parquet" else _write_lines
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.part")
+        self.path = path
+        self._aside = path.with_name(f".{path.name}.part")
+        self._write = _rows_of(self._aside) if path.suffix == ".parquet" else _lines_of(self._aside)
+        self._waiting: list[Pair] = []
+
+    def __enter__(self) -> Self:
+        """Open the file."""
+        next(self._write)
+        return self
+
+    def write(self, pairs: Iterable[Pair]) -> None:
+        """Write pairs behind those before."""
+        for pair in pairs:
+            self._waiting.append(pair)
+            if len(self._waiting) == _ROW_GROUP:
+                self._flush()
+
+    def _flush(self) -> None:
+        self._write.send(self._waiting)
+        self._waiting = []
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close the file; put it in its place where nothing failed."""
         try:
-            write(list(self), aside)
-            aside.replace(path)
+            if kind is None and self._waiting:
+                self._flush()
+            self._write.close()
+            if kind is None:
+                self._aside.replace(self.path)
         finally:
-            aside.unlink(missing_ok=True)
+            self._aside.unlink(missing_ok=True)
 
 
 def check_ending(path: Path) -> None:
@@ -211,20 +254,22 @@ def _missing(path: Path) -> DataError:
     return DataError(f"no corpus file {path}; `cudal1-data corpus build` makes one, `bundled` is the package's own")
 
 
-def _write_lines(pairs: list[Pair], path: Path) -> None:
+def _lines_of(path: Path) -> Generator[None, list[Pair], None]:
     # ASCII, because programs may hold what some readers take for the end of a line.
-    path.write_text("".join(pair.model_dump_json(ensure_ascii=True) + "\n" for pair in pairs), encoding="ascii")
+    with path.open("w", encoding="ascii") as file:
+        while True:
+            pairs = yield
+            file.writelines(pair.model_dump_json(ensure_ascii=True) + "\n" for pair in pairs)
 
 
-def _write_parquet(pairs: list[Pair], path: Path) -> None:
-    """Write a row group at a time, so that no more rows than its own are in memory twice."""
+def _rows_of(path: Path) -> Generator[None, list[Pair], None]:
     pyarrow: Any = importlib.import_module("pyarrow")
     parquet: Any = importlib.import_module("pyarrow.parquet")
     schema = _schema(pyarrow)
     with parquet.ParquetWriter(path, schema, compression="zstd") as file:
-        for start in range(0, len(pairs), _ROW_GROUP):
-            rows = [_row(pair) for pair in pairs[start : start + _ROW_GROUP]]
-            file.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
+        while True:
+            pairs = yield
+            file.write_table(pyarrow.Table.from_pylist([_row(pair) for pair in pairs], schema=schema))
 
 
 def _row(pair: Pair) -> dict[str, object]:

@@ -59,7 +59,7 @@ class Kernel:
         read = [one.operands[0] if one.strides else one for one in self.leaves]
         for dims in (self.domain, *(one.dims for one in read), *others):
             if math.prod(dims) > MAX_PLACES:
-                raise UnsuitableError(f"expected tensors of up to {MAX_PLACES} elements in a kernel, got {dims}")
+                raise UnsuitableError(f"a tensor of {dims} has more than the {MAX_PLACES} elements that 32 bits reach")
 
     def by_row(self, node: Node, aligned: bool) -> bool:
         """Whether a value is one for each row."""
@@ -358,7 +358,7 @@ def _inside(dims: Dims, domain: Dims) -> None:
     except ValueError as error:
         raise UnsuitableError(str(error)) from error
     if not fits:
-        raise UnsuitableError(f"expected {dims} to fit into {domain}")
+        raise UnsuitableError(f"a tensor of {dims} does not fit into a kernel over {domain}")
 
 
 def _ordered(
@@ -391,10 +391,10 @@ def _kernel(
     rows = math.prod(domain[: len(domain) - trailing])
     for node in outputs:
         if node.dtype not in FLOATS:
-            raise UnsuitableError(f"expected kernels to write floats, got {node.dtype}")
+            raise UnsuitableError(f"kernels write floats, and {node.dtype} is none")
         by_row = trailing and node.size == rows and node.dims != domain
         if node.dims != domain and not by_row:
-            raise UnsuitableError(f"expected outputs of the shape of their kernel, {domain}, got {node.dims}")
+            raise UnsuitableError(f"a kernel over {domain} cannot write an output of {node.dims}")
     return Kernel(
         tuple(members), domain, trailing, squeezed, tuple(outputs), tuple(_leaves(members, groups, group, light))
     )

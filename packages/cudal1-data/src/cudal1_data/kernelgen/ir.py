@@ -116,7 +116,8 @@ def broadcast(*shapes: Dims) -> Dims:
     """
     length = max(map(len, shapes))
     padded = [(1,) * (length - len(shape)) + shape for shape in shapes]
-    result = tuple(max(column) for column in zip(*padded, strict=True))
+    # Of two equal sizes the one that knows how the reference writes it.
+    result = tuple(max(column, key=lambda size: (size, type(size) is not int)) for column in zip(*padded, strict=True))
     for shape in padded:
         if any(size not in (1, whole) for size, whole in zip(shape, result, strict=True)):
             raise ValueError(f"expected shapes that can be broadcast, got {shapes}")

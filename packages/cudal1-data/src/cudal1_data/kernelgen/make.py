@@ -10,8 +10,15 @@ from functools import partial
 
 from cudal1_data.hashes import digest
 from cudal1_data.kernelgen.codegen import rewrites
-from cudal1_data.kernelgen.codegen.attention import Rows, attention_program, has_attention
-from cudal1_data.kernelgen.codegen.products import Factors, Tiles, has_product, product_program
+from cudal1_data.kernelgen.codegen.attention import attention_choices, attention_program
+from cudal1_data.kernelgen.codegen.cuda.products import (
+    CudaTiles,
+    inline_product_program,
+    nvrtc_product_program,
+    product_choices,
+)
+from cudal1_data.kernelgen.codegen.matmuls import has_product
+from cudal1_data.kernelgen.codegen.products import Factors, Tiles, product_program
 from cudal1_data.kernelgen.codegen.programs import Choice, inline_program, nvrtc_program, torch_program, triton_program
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
@@ -74,18 +81,6 @@ _TILES = [
     for (m, n, k, warps), stages, group in itertools.product(sizes, (2, 3), (1, 8))
 ]
 
-_SCORES: dict[Factors, Sequence[tuple[int, int, int]]] = {
-    "ieee": ((32, 32, 4), (32, 32, 8), (32, 64, 8), (64, 32, 8)),
-    "tf32x3": ((32, 64, 8), (64, 32, 4), (64, 32, 8), (64, 64, 4), (64, 64, 8), (128, 32, 8), (128, 64, 8)),
-}
-"""Queries, keys and warps. With these ptxas keeps all of the kernel for `causal_attention_mask` in registers of sm_90;
-with more of them in float32 a thread keeps what it multiplies in memory."""
-_ROWS = [
-    Rows(rows=rows, keys=keys, warps=warps, precision=precision)
-    for precision, tiles in _SCORES.items()
-    for rows, keys, warps in tiles
-]
-
 _WARPS_OF_COLUMNS = 4
 """Least number where columns become rows: they are long, and Triton builds slowly where a thread has a thousand
 elements."""
@@ -95,6 +90,10 @@ _KERNELS: tuple[tuple[Backend, Program, list[Choice]], ...] = (
     ("triton", triton_program, _TRITON),
     ("cuda-nvrtc", nvrtc_program, _CUDA),
     ("cuda-load-inline", inline_program, _INLINE),
+)
+_PRODUCTS: tuple[tuple[Backend, Callable[[Reference, Sequence[Step], CudaTiles], str], int], ...] = (
+    ("cuda-nvrtc", nvrtc_product_program, 5),
+    ("cuda-load-inline", inline_product_program, 2),
 )
 
 
@@ -179,10 +178,13 @@ def _kernels(source: str, backends: Sequence[Backend]) -> Iterator[Option]:
             for tiles in _TILES:
                 write = partial(product_program, reference, steps, tiles)
                 yield Option("triton", "triton-product", tuple(asdict(tiles).items()), write)
-        if has_attention(reference, steps):
-            for size in _ROWS:
-                write = partial(attention_program, reference, steps, size)
-                yield Option("triton", "triton-attention", tuple(asdict(size).items()), write)
+        for rows in attention_choices(reference, steps):
+            write = partial(attention_program, reference, steps, rows)
+            yield Option("triton", "triton-attention", tuple(asdict(rows).items()), write)
+    for backend, product, most in _PRODUCTS:
+        for tile in product_choices(reference, steps)[:most] if backend in backends else ():
+            write = partial(product, reference, steps, tile)
+            yield Option(backend, f"{backend}-product", tuple(asdict(tile).items()), write)
     template = "rows" if any(not isinstance(one, LoopStep) and one.trailing for one in kernels) else "elements"
     if any(isinstance(one, LoopStep) for one in kernels):
         template = "loop"

@@ -6,9 +6,9 @@ import re
 
 _LONGEST = 32
 """Characters of a name that is made of an expression, at most."""
-RESERVED = frozenset(
-    {"BLOCK", "BLOCK_ROWS", "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP", "THREADS", "CUDA", "NULL", "INFINITY", "NAN"}
-)
+_OF_TILES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCK_D", "BLOCK_W", "PART_M", "PART_N", "GROUP", "THREADS")
+_OF_HEADS = ("HEADS_PER_KEY", "HEADS_PER_VALUE")
+RESERVED = frozenset({"BLOCK", "BLOCK_ROWS", *_OF_TILES, *_OF_HEADS, "CUDA", "NULL", "INFINITY", "NAN"})
 """Names that kernels give to something themselves."""
 
 

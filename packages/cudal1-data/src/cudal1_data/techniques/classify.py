@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+
 from pydantic import BaseModel, ConfigDict
 
 from cudal1_data.errors import BrokenTaskError
@@ -38,10 +41,16 @@ def classify(source: str, reference: str | None = None) -> Tags | None:
     if "class ModelNew" not in source:
         return None
     try:
-        known = parse(reference, where="reference") if reference is not None else None
+        known = _reference(reference) if reference is not None else None
         return _tags(Parts(parse(source, where="program"), known))
     except (BrokenTaskError, RecursionError, MemoryError):  # a long sum is a deep tree, whoever wrote it
         return None
+
+
+@functools.lru_cache(maxsize=16)
+def _reference(text: str) -> ast.Module:
+    """Parse a reference: many programs replace the same one."""
+    return parse(text, where="reference")
 
 
 def _tags(parts: Parts) -> Tags:

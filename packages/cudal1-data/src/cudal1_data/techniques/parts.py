@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar, cast
 
 # Texts are a program's to choose: no pattern may look from every place of one to its end.
 COMMENTS = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
@@ -43,14 +44,22 @@ class Parts:
     @cached_property
     def python(self) -> str:
         """The Python without comments and without long texts (kernels, documentation)."""
-        return ast.unparse(_WithoutTexts().visit(ast.parse(ast.unparse(self.tree))))
+        return ast.unparse(self._stripped)
+
+    @cached_property
+    def _stripped(self) -> ast.Module:
+        return _copied(self.tree, frozenset())
+
+    @cached_property
+    def outside(self) -> ast.Module:
+        """The Python that runs before the calls: without `forward`, `backward` and what only they call."""
+        called = self.reached("forward", "backward") - self.reached("__init__")
+        return _copied(self._stripped, frozenset({*called, "forward", "backward"}))
 
     @cached_property
     def outside_forward(self) -> str:
-        """The Python that runs before the calls: without `forward`, `backward` and what only they call."""
-        tree = ast.parse(self.python)
-        called = self.reached("forward", "backward") - self.reached("__init__")
-        return ast.unparse(_Without(called | {"forward", "backward"}).visit(tree))
+        """`outside` as text."""
+        return ast.unparse(self.outside)
 
     def reached(self, *starts: str) -> set[str]:
         """Return the methods that functions of these names call, and those that these call."""
@@ -158,24 +167,28 @@ def _text(node: ast.Constant | ast.JoinedStr) -> str:
     return node.value if isinstance(node.value, str) else ""
 
 
-class _WithoutTexts(ast.NodeTransformer):
-    """Leaves out texts of several lines: kernels and documentation."""
+Tree = TypeVar("Tree", bound=ast.AST)
 
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        return ast.Constant("") if isinstance(node.value, str) and "\n" in node.value else node
 
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+def _copied(node: Tree, names: frozenset[str]) -> Tree:
+    """Return a copy without texts of several lines (kernels, documentation), f-strings and functions of some names."""
+    copy = type(node)()
+    for name, value in ast.iter_fields(node):
+        parts = cast("list[object]", value) if isinstance(value, list) else [value]
+        kept = [_kept(one, names) if isinstance(one, ast.AST) else one for one in parts]
+        setattr(copy, name, kept if isinstance(value, list) else kept[0])
+    return ast.copy_location(copy, node)
+
+
+def _kept(node: ast.AST, names: frozenset[str]) -> ast.AST:
+    if isinstance(node, ast.Constant | ast.Name | ast.expr_context):
+        return ast.Constant("") if _is_long(node) else node
+    if isinstance(node, ast.JoinedStr):
         return ast.Constant("")
+    if isinstance(node, ast.FunctionDef) and node.name in names:
+        return ast.Pass()
+    return _copied(node, names)
 
 
-class _Without(ast.NodeTransformer):
-    """Leaves out the functions of some names."""
-
-    def __init__(self, names: set[str]) -> None:
-        self.names = names
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        if node.name in self.names:
-            return ast.Pass()
-        self.generic_visit(node)
-        return node
+def _is_long(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" in node.value

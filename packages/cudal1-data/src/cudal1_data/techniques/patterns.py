@@ -105,18 +105,32 @@ def _transposed_for_a_scan(parts: Parts) -> bool:
 
 def _folded_weights(parts: Parts) -> bool:
     """Arithmetic on weights outside of calls: products, quotients and sums that the forward then lacks."""
-    outside = parts.outside_forward if re.search(WEIGHTS, parts.python) else ""
-    for node in ast.walk(ast.parse(outside)):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div | ast.Add | ast.Sub):
-            sides = (ast.unparse(node.left), ast.unparse(node.right))
-            if any(re.search(rf"(?:self\.|\.){WEIGHTS}\b(?!\.(?:size|shape))", side) for side in sides):
-                return True
-        if isinstance(node, ast.Call) and re.search(
-            rf"{WEIGHTS}(?:\.data|\.view\([^()]*\))?\.(?:mul_|div_|add_|sub_|sum|mean)$", ast.unparse(node.func)
-        ):
-            return True
+    # What runs before the calls is taken apart only where something in the program is such arithmetic.
+    if any(map(_changes_a_weight, ast.walk(parts.tree))) and any(map(_changes_a_weight, ast.walk(parts.outside))):
+        return True
     return bool(
         re.search(r"\bsum_(?:of_)?w|weight_sum|(?:fold|combine)d?_(?:weight|bias|conv|bn)|fused_weight", parts.python)
+    )
+
+
+_CHANGES = ("mul_", "div_", "add_", "sub_", "sum", "mean")
+
+
+def _changes_a_weight(node: ast.AST) -> bool:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div | ast.Add | ast.Sub):
+        sides = (ast.unparse(side) for side in (node.left, node.right) if _names_a_weight(side))
+        return any(re.search(rf"(?:self\.|\.){WEIGHTS}\b(?!\.(?:size|shape))", side) for side in sides)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
+        return bool(re.search(rf"{WEIGHTS}(?:\.data|\.view\([^()]*\))?\.\w+$", ast.unparse(node.func)))
+    return False
+
+
+def _names_a_weight(node: ast.AST) -> bool:
+    """Whether an attribute is a weight's name, or a text might hold one: others need not be written out."""
+    return any(
+        (isinstance(one, ast.Attribute) and re.fullmatch(WEIGHTS, one.attr))
+        or (isinstance(one, ast.Constant) and isinstance(one.value, str))
+        for one in ast.walk(node)
     )
 
 

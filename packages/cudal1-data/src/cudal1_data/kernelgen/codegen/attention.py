@@ -1,36 +1,32 @@
-"""Two matrix products in one Triton kernel with what lies between: scores never leave the chip.
+"""Attention in one Triton kernel, and one pass over the keys: scores never leave the chip.
 
-Made for attention: scores of queries with every key, whatever makes weights of them, the weighted sum of values, and
-the pointwise operators behind it. A program has some queries and goes over the keys a few at a time, as a thread's
-registers hold no whole row: once for each reduction over a row that needs the one before (twice for a softmax), and
-once for the sums. The scores are computed anew each time.
+Made for two products with rows of weights between them: scores of queries with keys, whatever makes weights of them,
+the weighted sum of values, and the pointwise operators behind it. A program keeps some queries and goes over the keys
+a block at a time. A softmax is made online: where a block has a larger score than those before, what was added so far
+is multiplied by one number for each query. Blocks that a mask hides from all queries of a program are not visited.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cudal1_data.kernelgen.codegen.naming import Constants, Names, quotient_text, stem
-from cudal1_data.kernelgen.codegen.products import MATMUL, Factors
-from cudal1_data.kernelgen.codegen.programs import Read, Writer
-from cudal1_data.kernelgen.codegen.triton import IDENTITY, TileWriter, TritonKernel, triton_head, whole_kernel
+from cudal1_data.kernelgen.codegen.chains import Chain, Factor, absorbed, chains
+from cudal1_data.kernelgen.codegen.naming import Constants, Names, quotient_text
+from cudal1_data.kernelgen.codegen.products import Factors
+from cudal1_data.kernelgen.codegen.programs import Writer
+from cudal1_data.kernelgen.codegen.triton import TileWriter, TritonKernel, power_text, triton_head, whole_kernel
 from cudal1_data.kernelgen.errors import UnsuitableError
-from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step, uses
-from cudal1_data.kernelgen.ir import Node, Reference
+from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step
+from cudal1_data.kernelgen.ir import HALVES, Dims, Node, Reference
 from cudal1_data.kernelgen.sizes import host_text
 
-_MAX_TERMS = 64
-"""Terms of scores that a program has at once."""
-_MAX_SUMS = 128
-"""Columns of values that a program has at once."""
-_TURNED = re.compile(r"\{0\}\.transpose\((-?\d), (-?\d)\)")
+MAX_HEAD = 256
+"""Largest head: a program keeps its queries and its sums of values in registers."""
 _LEAST = 16
 """Smallest side of a tile that Triton multiplies."""
-_JOINED = {"sum": "{} + {}", "max": "tl.maximum({}, {})", "min": "tl.minimum({}, {})"}
-"""How a reduction over some keys joins that over those before."""
+_INFINITE = '-float("inf")'
 
 
 @dataclass(frozen=True)
@@ -46,56 +42,27 @@ class Rows:
     stages: int = 2
     """Stages of loads."""
     precision: Factors = "ieee"
-    """How factors are multiplied."""
-
-
-@dataclass(frozen=True)
-class _Chain:
-    """What becomes one kernel."""
-
-    scores: Node
-    """The first product."""
-    between: Kernel
-    """From scores to weights."""
-    sums: Node
-    """The second product."""
-    behind: Kernel
-    """What is done to the sums."""
-    transposed: Node | None
-    """The call that transposes keys for the first product, if only that needs it; the kernel reads them as stored."""
-
-    @property
-    def factors(self) -> tuple[Node, Node, Node]:
-        """Queries, keys and values."""
-        left, right = self.scores.operands
-        return left, right if self.transposed is None else right.operands[0], self.sums.operands[1]
-
-    @property
-    def read(self) -> tuple[Read, ...]:
-        """All that the kernel reads, in order; factors row after row."""
-        sides = [one for one in self.between.leaves if one is not self.scores]
-        more = [one for one in self.behind.leaves if one is not self.sums and all(one is not side for side in sides)]
-        return (*((one, False) for one in self.factors), *((one, True) for one in (*sides, *more)))
+    """How factors in float32 are multiplied; those in half precision go to tensor cores as they are."""
 
 
 def attention_program(reference: Reference, steps: Sequence[Step], choice: Rows) -> str:
     """Write the program with one kernel for each such chain; the rest stays PyTorch.
 
     Raises:
-        UnsuitableError: There is no such chain, there is a scan between its products, or tensors are too large.
+        UnsuitableError: There is no such chain, or heads or tensors are too large.
     """
-    steps, chains = _chains(reference, steps)
-    if not chains:
-        raise UnsuitableError("expected two products with rows of scores between them")
-    absorbed = {id(one) for chain in chains for one in (chain.scores, chain.between, chain.sums, chain.transposed)}
-    program = Writer(reference, steps, absorbed=absorbed, given={id(one.behind): one.read for one in chains})
+    steps, found = chains(reference, steps)
+    if not found:
+        raise UnsuitableError("no two products with weights between them that one pass over the keys can make")
+    given = {id(one.behind): one.read for one in found}
+    program = Writer(reference, steps, absorbed=absorbed(steps, found), given=given)
     definitions: list[str] = []
 
     def run(kernel: Kernel | LoopStep, number: int) -> str | None:
-        chain = next((one for one in chains if one.behind is kernel), None)
+        chain = next((one for one in found if one.behind is kernel), None)
         if chain is None:
             return None
-        made = _kernel(chain, f"attention{number}", choice)
+        made = _Attention(chain, choice).kernel(f"attention{number}")
         definitions.append(made.definition)
         return made.call
 
@@ -103,194 +70,252 @@ def attention_program(reference: Reference, steps: Sequence[Step], choice: Rows)
     return program.whole(triton_head(definitions), "\n\n".join(definitions), body)
 
 
-def has_attention(reference: Reference, steps: Sequence[Step]) -> bool:
-    """Whether there is a chain of two products that a kernel takes over."""
-    return bool(_chains(reference, steps)[1])
+_SIZES: dict[Factors, Sequence[tuple[int, int, int]]] = {
+    "ieee": ((32, 32, 4), (32, 32, 8), (32, 64, 8), (64, 32, 8)),
+    "tf32x3": ((64, 32, 4), (64, 64, 4), (64, 64, 8), (128, 32, 8)),
+}
+"""Queries, keys and warps. With these ptxas keeps all of a causal kernel in registers of sm_90, for heads of 64,
+and with up to 32 keys also for heads of 128."""
+_CHOICES = [Rows(*size, precision=precision) for precision, sizes in _SIZES.items() for size in sizes]
+_HALF_CHOICES = [
+    Rows(*size, stages=stages) for size in ((64, 32, 4), (64, 64, 4), (128, 64, 8), (128, 128, 8)) for stages in (2, 3)
+]
+"""For factors in half precision; everything stays in registers for heads of 64 and 128."""
 
 
-def _chains(reference: Reference, steps: Sequence[Step]) -> tuple[list[Step], list[_Chain]]:
-    """Return the chains, and the steps with a kernel behind each chain's sums, if only to store them."""
-    used = uses(reference.roots, steps)
-    kernels = [step for step in steps if isinstance(step, Kernel)]
-
-    def once(*nodes: Node) -> bool:
-        return all(sum(one is node for one in used) == 1 for node in nodes)
-
-    changed, chains = list(steps), list[_Chain]()
-    for place, sums in enumerate(steps):
-        if not isinstance(sums, Node) or not _is_product(sums):
-            continue
-        between = next((one for one in kernels if one.outputs == sums.operands[:1]), None)
-        scores = None if between is None else next(filter(_is_product, between.leaves), None)
-        if between is None or scores is None or between.trailing > 1 or not once(scores, sums.operands[0]):
-            continue
-        if not scores.dims == between.domain == sums.operands[0].dims:
-            continue
-        behind = next((one for one in kernels if any(leaf is sums for leaf in one.leaves)), None)
-        if behind is None or behind.trailing or behind.domain != sums.dims or not once(sums):
-            behind = Kernel((), sums.dims, 0, frozenset(), (sums,), (sums,))
-            changed[place] = behind
-        right = scores.operands[1]
-        chains.append(_Chain(scores, between, sums, behind, right if _transposes(right) and once(right) else None))
-    return changed, chains
+def attention_choices(reference: Reference, steps: Sequence[Step]) -> list[Rows]:
+    """Return the parameters that suit a reference; none where there are no two products that a kernel takes over."""
+    found = chains(reference, steps)[1]
+    if not found:
+        return []
+    half = all(one.tensor.dtype in HALVES for chain in found for one in chain.factors)
+    return _HALF_CHOICES if half and all(one.sums.dtype in HALVES for one in found) else _CHOICES
 
 
-def _is_product(node: Node) -> bool:
-    """Whether it is a product of as many pairs of matrices in float32 as each factor has."""
-    return (
-        (node.kind, len(node.operands)) == ("opaque", 2)
-        and node.text in (MATMUL, "torch.matmul({0}, {1})", "torch.bmm({0}, {1})")
-        and all(one.dtype == "float32" and one.dims[:-2] == node.dims[:-2] for one in node.operands)
-    )
-
-
-def _transposes(node: Node) -> bool:
-    axes = _TURNED.fullmatch(node.text)
-    count = len(node.dims)
-    return axes is not None and {int(axes[1]) % count, int(axes[2]) % count} == {count - 2, count - 1}
-
-
-def _kernel(chain: _Chain, name: str, choice: Rows) -> TritonKernel:
-    left, right, values = chain.factors
-    chain.between.check_places(left.dims, right.dims, values.dims)
-    chain.behind.check_places()
-    used = _Used(Names(), Constants(chain.between, chain.behind))
-    size = used.constants.name
-    high, width = size("QUERIES", chain.scores.dims[-2]), size("WIDTH", values.dims[-1])
-    dot = f'input_precision="{choice.precision}"'
-    parts = _parts(chain)
-    lines = [
-        f"part, turn = tl.program_id(0) % {parts}, tl.program_id(0) // {parts}",
-        f"batch = turn // tl.cdiv({high}, BLOCK_M)",
-        f"query = turn % tl.cdiv({high}, BLOCK_M) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]",
-        f"row = batch * {high} + query",
-        f"there = query < {high}",
-    ]
-    known: dict[int, str] = {}
-    for level in _levels(chain.between):
-        writer = _between(chain, known, used)
-        steps: list[str] = []
-        for node in level:
-            value = f"tl.where(mask, {writer.value(node.operands[0], False)}, {IDENTITY[node.how]})"
-            of_part = f"tl.{node.how}({value}, 1)[:, None]"
-            known[id(node)] = total = used.names.fresh(stem(node))
-            lines.append(f"{total} = tl.full((BLOCK_M, 1), {IDENTITY[node.how]}, tl.float32)")
-            steps.append(f"{total} = " + _JOINED[node.how].format(total, of_part))
-        lines += _over_keys(chain, choice, [*writer.lines, *steps], used)
-    writer, columns = _between(chain, known, used), min(_MAX_SUMS, _tile(chain.sums.dims[-1]))
-    weights = writer.value(chain.sums.operands[0], False)
-    behind = _Writer(chain.behind, chain.sums, "sums", used)
-    tall = size("KEYS", values.dims[-2])
-    steps = [
-        *writer.lines,
-        f"weights = tl.where(mask, {weights}, 0.0)",
-        f"values = tl.load(values_ptr + batch * ({tall} * {width}) + key[:, None] * {width} + out[None, :], "
-        f"mask=(key[:, None] < {tall}) & (out[None, :] < {width}), other=0.0)",
-        f"sums = tl.dot(weights, values, sums, {dot})",
-    ]
-    lines += [
-        f"out = part * {columns} + tl.arange(0, {columns})",
-        f"sums = tl.zeros((BLOCK_M, {columns}), dtype=tl.float32)",
-        *_over_keys(chain, choice, steps, used),
-        "col = out[None, :]",
-        f"mask = there & (col < {width})",
-        f"offsets = row * {width} + col",
-        *behind.body(),
-    ]
-    sides = [used.names.pointer(one) for one in chain.between.leaves if one is not chain.scores]
-    more = [used.names.pointer(one) for one in chain.behind.leaves if one is not chain.sums]
-    *batches, rows, _ = chain.scores.dims
-    pairs = math.prod(batches)
-    return whole_kernel(
-        name,
-        [
-            "query_ptr",
-            "key_ptr",
-            "values_ptr",
-            *dict.fromkeys((*sides, *more)),
-            *used.names.outputs(len(chain.behind.outputs)),
-        ],
-        lines,
-        used.constants.within("\n".join(lines)) | {"BLOCK_M": str(choice.rows), "BLOCK_N": str(choice.keys)},
-        programs=f"{host_text(pairs)} * {quotient_text(rows, choice.rows)}" + (f" * {parts}" if parts > 1 else ""),
-        tuned={"num_warps": choice.warps, "num_stages": choice.stages},
-        comment="Scores of some queries with all keys stay on the chip: they are made anew for each reduction.",
-    )
-
-
-@dataclass(frozen=True)
-class _Used:
-    names: Names
-    """Names of the kernel."""
-    constants: Constants
-    """Sizes of the kernel."""
-
-
-def _parts(chain: _Chain) -> int:
-    """How many programs share the columns of the sums."""
-    return -(-chain.sums.dims[-1] // _MAX_SUMS)
-
-
-def _levels(between: Kernel) -> list[list[Node]]:
-    """Return the reductions, those behind each other that need no other one of them.
+class _Attention:
+    """Writes the kernel of a chain.
 
     Raises:
-        UnsuitableError: There is a scan.
+        UnsuitableError: Heads are wider than `MAX_HEAD`, or a tensor is too large.
     """
-    if between.scans:
-        raise UnsuitableError("expected reductions and pointwise operators between two products, got a scan")
-    depth: dict[int, int] = {}
-    levels: list[list[Node]] = []
-    for node in between.members:
-        before = max((depth.get(id(one), 0) for one in node.operands), default=0)
-        depth[id(node)] = before + (node.kind == "reduce")
-        if node.kind == "reduce":
-            if len(levels) == before:
-                levels.append([])
-            levels[before].append(node)
-    return levels
+
+    def __init__(self, chain: Chain, choice: Rows) -> None:
+        self.chain = chain
+        self.choice = choice
+        self.names = Names()
+        self.constants = Constants(chain.between, chain.behind)
+        self.queries, self.keys, self.values = chain.factors
+        self.depth, self.width = chain.scores.operands[0].dims[-1], chain.sums.dims[-1]
+        if max(self.depth, self.width) > MAX_HEAD:
+            raise UnsuitableError(f"attention heads of up to {MAX_HEAD} fit, not {int(max(self.depth, self.width))}")
+        chain.behind.check_places()
+        check = Kernel((), chain.sums.dims, 0, frozenset(), (), tuple(one.tensor for one in chain.factors))
+        check.check_places()
+        self.high, self.wide = (
+            self.constants.name(name, size)
+            for name, size in (("QUERIES", chain.scores.dims[-2]), ("KEYS", chain.scores.dims[-1]))
+        )
+        self.deep, self.across = self.constants.name("DEPTH", self.depth), self.constants.name("WIDTH", self.width)
+        self.ragged = chain.scores.dims[-1] % choice.keys != 0
+        self.halves = self.queries.tensor.dtype in HALVES and self.queries.tensor.dtype == self.keys.tensor.dtype
+        stored = chain.sums.operands[0].dtype
+        self.half_weights = stored in HALVES and self.values.tensor.dtype == stored
+
+    def kernel(self, name: str) -> TritonKernel:
+        """Return the kernel."""
+        chain, choice = self.chain, self.choice
+        lines = [*self._begin(), *self._range()]
+        steps = [*self._scores(), *self._terms(), *self._values()]
+        lines += [f"for first in range({self._first}, {self._end}, BLOCK_N):", *(f"    {one}" for one in steps)]
+        lines += self._finish()
+        text = "\n".join(lines)
+        if "offsets = row * " in "\n".join(steps):
+            chain.between.check_places()
+        sides = [self.names.pointer(one) for one in chain.between.leaves if one is not chain.scores]
+        more = [self.names.pointer(one) for one in chain.behind.leaves if one is not chain.sums]
+        constants = self.constants.within(text)
+        for factor, parameter in ((self.keys, "HEADS_PER_KEY"), (self.values, "HEADS_PER_VALUE")):
+            constants |= {parameter: factor.sharing} if factor.sharing else {}
+        constants |= {"BLOCK_M": str(choice.rows), "BLOCK_N": str(choice.keys)}
+        constants |= {"BLOCK_D": _tile(self.depth), "BLOCK_W": _tile(self.width)}
+        *batches, rows, _ = chain.scores.dims
+        return whole_kernel(
+            name,
+            ["query_ptr", "key_ptr", "values_ptr", *dict.fromkeys((*sides, *more)), *self._outputs],
+            lines,
+            constants,
+            programs=f"{host_text(math.prod(batches))} * {quotient_text(rows, choice.rows)}",
+            tuned={"num_warps": choice.warps, "num_stages": choice.stages},
+            comment="Attention in one pass over the keys"
+            + (" (online softmax: running maxima and sums)." if chain.weights.top is not None else "."),
+        )
+
+    @property
+    def _outputs(self) -> list[str]:
+        return self.names.outputs(len(self.chain.behind.outputs))
+
+    def _begin(self) -> list[str]:
+        rescaled = self.chain.weights.top is not None
+        return [
+            f"block = tl.program_id(0) % tl.cdiv({self.high}, BLOCK_M)",
+            f"batch = tl.program_id(0) // tl.cdiv({self.high}, BLOCK_M)",
+            "query = block * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]",
+            f"row = batch * {self.high} + query",
+            f"there = query < {self.high}",
+            "term = tl.arange(0, BLOCK_D)",
+            "out = tl.arange(0, BLOCK_W)",
+            "# The queries stay in registers for all keys.",
+            f"queries = tl.load(query_ptr + row * {self.deep} + term[None, :], "
+            f"mask={_and('there', self._short(self.depth, f'term[None, :] < {self.deep}'))}, other=0.0)"
+            + self._widened(self.queries, self.halves),
+            *([f"running_max = tl.full((BLOCK_M, 1), {_INFINITE}, tl.float32)"] if rescaled else []),
+            *(["running_sum = tl.zeros((BLOCK_M, 1), tl.float32)"] if self.chain.weights.total is not None else []),
+            "sums = tl.zeros((BLOCK_M, BLOCK_W), tl.float32)",
+        ]
+
+    def _range(self) -> list[str]:
+        """Return the lines that say which keys some query of the program sees."""
+        seen = self.chain.visible
+        lines: list[str] = []
+        if seen.ahead is not None or seen.behind is not None:
+            lines.append("# Blocks of keys that the mask hides from all these queries are not visited.")
+        if seen.behind is not None:
+            lines.append(f"begin = max(block * BLOCK_M - {seen.behind} + 1, 0) // BLOCK_N * BLOCK_N")
+        if seen.ahead is not None:
+            more = "" if seen.ahead == 1 else f" + {seen.ahead} - 1" if seen.ahead > 1 else f" - {1 - seen.ahead}"
+            lines.append(f"end = min((block + 1) * BLOCK_M{more}, {self.wide})")
+        return lines
+
+    @property
+    def _first(self) -> str:
+        return "0" if self.chain.visible.behind is None else "begin"
+
+    @property
+    def _end(self) -> str:
+        return self.wide if self.chain.visible.ahead is None else "end"
+
+    def _scores(self) -> list[str]:
+        """Return the lines that multiply the queries with a block of keys."""
+        heads = "batch // HEADS_PER_KEY" if self.keys.sharing else "batch"
+        place = (
+            f"({heads} * {self.wide} + col) * {self.deep} + term[:, None]"
+            if self.keys.transposed
+            else f"({heads} * {self.deep} + term[:, None]) * {self.wide} + col"
+        )
+        inside = self._inside(f"col < {self.wide}", self._short(self.depth, f"term[:, None] < {self.deep}"))
+        load = f"keys = tl.load(key_ptr + {place}{inside}){self._widened(self.keys, self.halves)}"
+        scale = f" * {self.queries.scale}" if self.queries.scale else ""
+        dot = "" if self.halves else f', input_precision="{self.choice.precision}"'
+        return ["key = first + tl.arange(0, BLOCK_N)", "col = key[None, :]", load,
+                f"scores = tl.dot(queries, keys{dot}){scale}"]  # fmt: skip
+
+    def _terms(self) -> list[str]:
+        """Return the lines that make weights of a block of scores, up to a factor for each row."""
+        weights = self.chain.weights
+        writer = _Writer(replace(self.chain.between, trailing=1), {self.chain.scores: "scores"}, self)
+        logits = "" if weights.logits is None else writer.value(weights.logits, False)
+        terms = writer.value(weights.terms, False) if weights.logits is None else ""
+        lines = list(writer.lines)
+        text = "\n".join(lines)
+        places = [f"mask = there & (col < {self.wide})"] if "mask=mask" in text else []
+        places += [f"offsets = row * {self.wide} + col"] if "offsets" in text else []
+        lines = [*places, *lines]
+        hidden = f"tl.where(col < {self.wide}, {{}}, {{}})" if self.ragged else "{}"
+        if weights.top is None:
+            lines.append(f"powers = {hidden.format(terms, '0.0')}")
+            if weights.total is not None:
+                lines.append("running_sum += tl.sum(powers, 1)[:, None]")
+            return lines
+        if self.ragged:
+            lines.append(f"logits = {hidden.format(logits, _INFINITE)}")
+            logits = "logits"
+        lines.append(f"new_max = tl.maximum(running_max, tl.max({logits}, 1)[:, None])")
+        top = "new_max"
+        if not self.chain.visible.first_key:
+            top = "shift"
+            lines += [
+                "# Where no key was seen yet the maximum is -inf, and nothing may be taken from it.",
+                f"shift = tl.where(new_max == {_INFINITE}, 0.0, new_max)",
+            ]
+        lines += [
+            "# What was added before is rescaled to the new maximum.",
+            f"rescale = tl.exp(running_max - {top})",
+            f"powers = tl.exp({logits} - {top})",
+        ]
+        if weights.total is not None:
+            lines.append("running_sum = running_sum * rescale + tl.sum(powers, 1)[:, None]")
+        return [*lines, "running_max = new_max"]
+
+    def _values(self) -> list[str]:
+        """Return the lines that add a block of values."""
+        heads = "batch // HEADS_PER_VALUE" if self.values.sharing else "batch"
+        inside = self._inside(f"key[:, None] < {self.wide}", self._short(self.width, f"out[None, :] < {self.across}"))
+        place = f"({heads} * {self.wide} + key[:, None]) * {self.across} + out[None, :]"
+        dot = "" if self.half_weights else f', input_precision="{self.choice.precision}"'
+        powers = "powers.to(values.dtype)" if self.half_weights else "powers"
+        before = "sums" if self.chain.weights.top is None else "sums * rescale"
+        return [
+            f"values = tl.load(values_ptr + {place}{inside}){self._widened(self.values, self.half_weights)}",
+            f"sums = tl.dot({powers}, values, {before}{dot})",
+        ]
+
+    def _finish(self) -> list[str]:
+        """Return the lines behind the loop: division by the sum, and what is done to the sums."""
+        weights = self.chain.weights
+        lines: list[str] = []
+        if weights.weights is not weights.terms:
+            known = {weights.terms: "sums"}
+            known |= {weights.total: "running_sum"} if weights.total is not None else {}
+            known |= {weights.top: "running_max"} if weights.top is not None else {}
+            writer = _Writer(replace(self.chain.between, trailing=1), known, self)
+            lines.append(f"sums = {writer.text(weights.weights)}")
+            lines = [*writer.lines, *lines]
+        behind = _Writer(self.chain.behind, {self.chain.sums: "sums"}, self)
+        inside = _and("there", self._short(self.width, f"col < {self.across}"))
+        places = ["col = out[None, :]", f"mask = {inside}", f"offsets = row * {self.across} + col"]
+        return [*lines, *places, *behind.body()]
+
+    def _inside(self, keys: str, others: str) -> str:
+        """Return how a load is kept inside its tensor; empty where blocks fit."""
+        condition = _and(keys if self.ragged else "", others)
+        return f", mask={condition}, other=0.0" if condition else ""
+
+    def _short(self, size: int, condition: str) -> str:
+        """Return a condition where a size is smaller than its tile."""
+        return condition if size < _LEAST or int(size) & (int(size) - 1) else ""
+
+    def _widened(self, factor: Factor, half: bool) -> str:
+        return "" if half or factor.tensor.dtype == "float32" else ".to(tl.float32)"
 
 
-def _between(chain: _Chain, known: Mapping[int, str], used: _Used) -> _Writer:
-    """Return what writes a part of rows of weights, given the reductions over whole rows."""
-    writer = _Writer(replace(chain.between, trailing=1), chain.scores, "scores", used)
-    writer.names |= {(key, aligned): name for key, name in known.items() for aligned in (False, True)}
-    return writer
+def _and(*conditions: str) -> str:
+    given = [one for one in conditions if one]
+    return given[0] if len(given) == 1 else " & ".join(one if one.isidentifier() else f"({one})" for one in given)
 
 
-def _over_keys(chain: _Chain, choice: Rows, lines: Sequence[str], used: _Used) -> list[str]:
-    """Return a loop over all keys, some at a time, with their scores."""
-    size = used.constants.name
-    wide, deep = size("KEYS", chain.scores.dims[-1]), size("DEPTH", chain.factors[0].dims[-1])
-    step = min(_MAX_TERMS, _tile(chain.factors[0].dims[-1]))
-    apart = (
-        f"batch * ({wide} * {deep}) + key[None, :] * {deep} + term[:, None]"
-        if chain.transposed is not None
-        else f"batch * ({deep} * {wide}) + term[:, None] * {wide} + col"
-    )
-    inner = [
-        "key = first + tl.arange(0, BLOCK_N)",
-        "col = key[None, :]",
-        f"mask = there & (col < {wide})",
-        f"offsets = row * {wide} + col",
-        "scores = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)",
-        f"for start in range(0, {deep}, {step}):",
-        f"    term = start + tl.arange(0, {step})",
-        f"    a = tl.load(query_ptr + row * {deep} + term[None, :], mask=there & (term[None, :] < {deep}), other=0.0)",
-        f"    b = tl.load(key_ptr + {apart}, mask=(col < {wide}) & (term[:, None] < {deep}), other=0.0)",
-        f'    scores = tl.dot(a, b, scores, input_precision="{choice.precision}")',
-        *lines,
-    ]
-    return [f"for first in range(0, {wide}, BLOCK_N):", *(f"    {line}" for line in inner)]
-
-
-def _tile(size: int) -> int:
-    return max(1 << max(int(size) - 1, 1).bit_length(), _LEAST)
+def _tile(size: int) -> str:
+    return power_text(size) if size >= _LEAST else str(_LEAST)
 
 
 class _Writer(TileWriter):
-    """A tile in which one of the leaves is a product that is there already."""
+    """A tile in which some nodes are there already, and the names of rows and columns are the kernel's own."""
 
-    def __init__(self, kernel: Kernel, product: Node, name: str, used: _Used) -> None:
-        super().__init__(kernel, used.names, used.constants)
-        self.names[id(product), False] = name
+    def __init__(self, kernel: Kernel, known: dict[Node, str], kernel_of: _Attention) -> None:
+        super().__init__(kernel, kernel_of.names, kernel_of.constants)
+        for node, name in known.items():
+            self.names[id(node), False] = self.names[id(node), True] = name
+
+    def text(self, node: Node) -> str:
+        """Return the text of a node's value, its operands' lines written before."""
+        return self._text(node, False)
+
+    def _text(self, node: Node, aligned: bool) -> str:
+        if node.kind == "count" and not self.kernel.by_row(node, aligned):
+            return "col.to(tl.float32)"
+        if node.kind == "count" and _of_queries(node.dims):
+            return "query.to(tl.float32)"
+        return super()._text(node, aligned)
+
+
+def _of_queries(dims: Dims) -> bool:
+    return len(dims) > 1 and dims[-2] != 1

@@ -13,7 +13,8 @@ from cudal1_data.operators import EXPRESSIONS
 
 _OF_KERNELS = (
     "row col i item part lane start step turn offsets mask there group inner high terms acc batch query key out sums "
-    "scores weights first inside mine tl triton libdevice a b c m n k left right values bias over term"
+    "scores weights first inside mine tl triton libdevice a b c m n k left right values bias over term "
+    "queries keys powers logits rescale shift block begin end new_max running_max running_sum"
 )
 _OF_LANGUAGES = (
     "int float double long short char bool unsigned signed const void auto for while do if else return switch case "

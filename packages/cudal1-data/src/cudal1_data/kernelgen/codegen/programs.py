@@ -7,7 +7,10 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from cudal1_data.kernelgen.codegen.cuda import CudaKernel, loop_kernel, pointwise_kernel, row_kernel
+from cudal1_data.kernelgen.codegen.cuda.elements import pointwise_kernel
+from cudal1_data.kernelgen.codegen.cuda.loops import loop_kernel
+from cudal1_data.kernelgen.codegen.cuda.rows import row_kernel
+from cudal1_data.kernelgen.codegen.cuda.text import CudaKernel
 from cudal1_data.kernelgen.codegen.naming import stem
 from cudal1_data.kernelgen.codegen.triton import triton_head, triton_kernel, triton_loop
 from cudal1_data.kernelgen.errors import UnsuitableError
@@ -73,24 +76,45 @@ def triton_program(reference: Reference, steps: Sequence[Step], choice: Choice) 
     return program.whole(triton_head(definitions), "\n\n".join(definitions), body)
 
 
+Make = Callable[[Kernel | LoopStep, int], CudaKernel | None]
+"""Writes a kernel, or a loop in one; None where PyTorch computes it."""
+
+
 def nvrtc_program(reference: Reference, steps: Sequence[Step], choice: Choice) -> str:
     """Write kernels in CUDA C++ that NVRTC builds when they are first called.
 
     Raises:
         UnsuitableError: There is nothing for a kernel to do.
     """
+    return nvrtc_text(Writer(reference, steps), _making(steps, choice))
+
+
+def inline_program(reference: Reference, steps: Sequence[Step], choice: Choice) -> str:
+    """Write kernels in CUDA C++ that torch's extension loader builds when the program is imported.
+
+    Raises:
+        UnsuitableError: There is nothing for a kernel to do.
+    """
+    return inline_text(Writer(reference, steps), _making(steps, choice))
+
+
+def _making(steps: Sequence[Step], choice: Choice) -> Make:
     chosen = _chosen(steps, choice)
+    return lambda kernel, number: _cuda(kernel, number, choice) if number in chosen else None
+
+
+def nvrtc_text(program: Writer, make: Make) -> str:
+    """Return a program whose kernels NVRTC builds when they are first called."""
     definitions: list[str] = []
 
     def run(kernel: Kernel | LoopStep, number: int) -> str | None:
-        if number not in chosen:
+        made = make(kernel, number)
+        if made is None:
             return None
-        made = _cuda(kernel, number, choice)
         definitions.append(f"SOURCE{number} = {_with_constants(made)}\n")
         grid = f"({_blocks(made)}, 1, 1)"
         return f"built(SOURCE{number}, {made.name!r})(grid={grid}, block={made.block}, args=[{{args}}])"
 
-    program = Writer(reference, steps)
     body = program.forward(run)
     text = "\n".join([*definitions, *body])
     helpers = [helper for name, helper in _HELPERS.items() if f"{name}(" in text]
@@ -102,23 +126,17 @@ def nvrtc_program(reference: Reference, steps: Sequence[Step], choice: Choice) -
     return program.whole("import functools\n", "\n".join([*helpers, *definitions]) + build, body)
 
 
-def inline_program(reference: Reference, steps: Sequence[Step], choice: Choice) -> str:
-    """Write kernels in CUDA C++ that torch's extension loader builds when the program is imported.
-
-    Raises:
-        UnsuitableError: There is nothing for a kernel to do.
-    """
-    chosen = _chosen(steps, choice)
+def inline_text(program: Writer, make: Make) -> str:
+    """Return a program whose kernels torch's extension loader builds when it is imported."""
     kernels: list[CudaKernel] = []
 
     def run(kernel: Kernel | LoopStep, number: int) -> str | None:
-        if number not in chosen:
+        made = make(kernel, number)
+        if made is None:
             return None
-        made = _cuda(kernel, number, choice)
         kernels.append(made)
         return f"extension.run_{made.name}({{args}})"
 
-    program = Writer(reference, steps)
     body = program.forward(run)
     launchers = [_launcher(one) for one in kernels]
     declared = "\n".join(text.partition(" {\n")[0] + ";" for text in launchers)
@@ -187,8 +205,10 @@ def _with_constants(kernel: CudaKernel) -> str:
 
 def _blocks(kernel: CudaKernel) -> str:
     """Return the number of blocks, in Python."""
-    count = host_text(kernel.count)
-    return count if kernel.per_block == 1 else f"cdiv({count}, {kernel.per_text})"
+    return " * ".join(
+        host_text(one.count) if one.per_block == 1 else f"cdiv({host_text(one.count)}, {one.per_text or one.per_block})"
+        for one in kernel.grid
+    )
 
 
 def _cuda(kernel: Kernel | LoopStep, number: int, choice: Choice) -> CudaKernel:
@@ -213,7 +233,8 @@ def _vector(choice: Choice, size: int) -> int:
 def _chosen(steps: Sequence[Step], choice: Choice) -> range:
     count = len(units(steps))
     if count == 0 or choice.depth > count:
-        raise UnsuitableError(f"expected at least {max(choice.depth, 1)} kernels, found {count}")
+        asked = max(choice.depth, 1)
+        raise UnsuitableError(f"fusion depth {choice.depth} asks for {asked} kernels; the reference gives {count}")
     return range(count - choice.depth if choice.depth else 0, count)
 
 

@@ -86,7 +86,7 @@ def triton_kernel(
     tile = 1 << max(int(kernel.cols) - 1, 1).bit_length() if kernel.trailing else block
     parted = kernel.trailing and (looped or rows * tile > _MAX_TILE)
     if parted and (kernel.scans or rows * block > _MAX_TILE or block >= tile):
-        raise UnsuitableError(f"expected tiles of up to {_MAX_TILE} elements, got {rows} x {min(tile, block)}")
+        raise UnsuitableError(f"a tile of {rows} x {min(tile, block)} has over {_MAX_TILE} elements; take fewer rows")
     pointers = [*(writer.known.pointer(leaf) for leaf in kernel.leaves), *writer.known.outputs(len(kernel.outputs))]
     lines = _in_parts(writer) if parted else [*writer.begin(), *writer.body()]
     constants = writer.constants.within("\n".join(lines))
@@ -169,7 +169,7 @@ def triton_loop(step: LoopStep, name: str, *, block: int, warps: int, stages: in
         UnsuitableError: A step needs more of the one before than the element at its own place, or has too many of them.
     """
     if step.whole is None:
-        raise UnsuitableError("expected a loop whose elements do not need each other")
+        raise UnsuitableError("elements of the loop's states need each other; PyTorch keeps the loop")
     loop, kernel = step.loop, step.whole
     kernel.check_places(*step.kept_dims)
     writer = TileWriter(kernel)

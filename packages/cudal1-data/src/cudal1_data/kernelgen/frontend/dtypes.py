@@ -29,6 +29,13 @@ def asked(value: Value) -> str:
     return value.dtype
 
 
+def of_layer(value: Value) -> str:
+    """Return the dtype of a layer's parameters, given its argument `dtype`; empty where they are no floats."""
+    if value is None:
+        return "float32"
+    return value.dtype if isinstance(value, Symbol) and value.dtype in _FLOATS else ""
+
+
 def promoted(*operands: Value) -> str:
     """Return the dtype of a sum, a product or a choice of tensors and numbers.
 

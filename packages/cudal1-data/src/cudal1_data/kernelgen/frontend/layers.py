@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 from cudal1_data.kernelgen.errors import UnsuitableError
-from cudal1_data.kernelgen.frontend import calls, shapes
+from cudal1_data.kernelgen.frontend import calls, dtypes, shapes
 from cudal1_data.kernelgen.frontend.layout import reshaped
 from cudal1_data.kernelgen.frontend.operators import normalized
 from cudal1_data.kernelgen.frontend.values import Layer, Value, opaque, pointwise
-from cudal1_data.kernelgen.ir import Node
+from cudal1_data.kernelgen.ir import FLOATS, HALVES, Node
 
 _ACTIVATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ReLU": ("relu", ()),
@@ -51,8 +51,8 @@ def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Valu
     if len(args) != 1 or not isinstance(args[0], Node):
         raise UnsuitableError(f"expected one tensor in {module.name}(...)")
     x = args[0]
-    if x.dtype != "float32":
-        raise UnsuitableError(f"expected float32 in {module.name}(...), got {x.dtype}")
+    if x.dtype not in FLOATS:
+        raise UnsuitableError(f"{module.name} computes floats, and is called with {x.dtype}")
     if module.kind == "Identity":
         return x
     if module.kind in _ACTIVATIONS:
@@ -63,22 +63,24 @@ def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Valu
     if module.kind.startswith("AdaptiveAvgPool"):
         return calls.pooled_to(x, module.argument(0, "output_size"), f"{module.name}({{0}})")
     if "Pool" in module.kind:
-        return opaque(f"{module.name}({{0}})", _pooled(module, x), x)
+        return opaque(f"{module.name}({{0}})", _pooled(module, x), x, dtype=x.dtype)
+    if (stored := dtypes.of_layer(module.kwargs.get("dtype"))) != x.dtype:
+        raise UnsuitableError(f"{module.name} is stored in {stored}, and is called with {x.dtype}")
     dims = shapes.layer_dims(module, x.dims)
-    if module.kind == "LayerNorm":
-        return _layer_norm(module, x, leaves)
-    if module.kind == "RMSNorm":
-        return _rms_norm(module, x, leaves)
-    if module.kind == "GroupNorm":
-        return _group_norm(module, x, leaves)
-    if module.kind.startswith("InstanceNorm") and _plain_instances(module, x):
+    if module.kind in _NORMS:
+        # Norms compute in float32, and round what they return.
+        wide = pointwise("a", x, dtype="float32") if x.dtype in HALVES else x
+        result = _NORMS[module.kind](module, wide, leaves)
+        return pointwise("a", result, dtype=x.dtype) if x.dtype in HALVES else result
+    if module.kind.startswith("InstanceNorm") and x.dtype == "float32" and _plain_instances(module, x):
         return normalized(x, len(dims) - 2, module.argument(1, "eps", 1e-5))
     if module.kind == "Linear":
-        weight = _parameter(module, "weight", leaves)
+        weight = parameter(module, "weight", leaves)
         if not module.argument(2, "bias", True):
-            return opaque("F.linear({0}, {1})", dims, x, weight)
-        return opaque("F.linear({0}, {1}, {2})", dims, x, weight, _parameter(module, "bias", leaves))
-    return opaque(f"{module.name}({{0}})", dims, x)
+            return opaque("F.linear({0}, {1})", dims, x, weight, dtype=x.dtype)
+        bias = parameter(module, "bias", leaves)
+        return opaque("F.linear({0}, {1}, {2})", dims, x, weight, bias, dtype=x.dtype)
+    return opaque(f"{module.name}({{0}})", dims, x, dtype=x.dtype)
 
 
 def _setting(module: Layer, place: int, name: str, default: bool) -> bool:
@@ -99,9 +101,9 @@ def _layer_norm(module: Layer, x: Node, leaves: dict[str, Node]) -> Node:
     result = normalized(x, count, module.argument(1, "eps", 1e-5))
     if not _setting(module, 2, "elementwise_affine", True):
         return result
-    result = pointwise("a * b", result, _parameter(module, "weight", leaves))
+    result = pointwise("a * b", result, parameter(module, "weight", leaves))
     return (
-        pointwise("a + b", result, _parameter(module, "bias", leaves)) if _setting(module, 3, "bias", True) else result
+        pointwise("a + b", result, parameter(module, "bias", leaves)) if _setting(module, 3, "bias", True) else result
     )
 
 
@@ -111,7 +113,7 @@ def _rms_norm(module: Layer, x: Node, leaves: dict[str, Node]) -> Node:
     result = normalized(x, count, eps if eps is not None else 2.0**-23, centred=False)
     if not _setting(module, 2, "elementwise_affine", True):
         return result
-    return pointwise("a * b", result, _parameter(module, "weight", leaves))
+    return pointwise("a * b", result, parameter(module, "weight", leaves))
 
 
 def _group_norm(module: Layer, x: Node, leaves: dict[str, Node]) -> Node:
@@ -122,14 +124,25 @@ def _group_norm(module: Layer, x: Node, leaves: dict[str, Node]) -> Node:
     result = normalized(reshaped(x, viewed), 2, module.argument(2, "eps", 1e-5))
     if _setting(module, 3, "affine", True):
         for name, expression in (("weight", "a * b"), ("bias", "a + b")):
-            leaf = reshaped(_parameter(module, name, leaves), (groups, channels // groups, 1))
+            leaf = reshaped(parameter(module, name, leaves), (groups, channels // groups, 1))
             result = pointwise(expression, result, leaf)
     return reshaped(result, x.dims)
 
 
-def _parameter(module: Layer, name: str, leaves: dict[str, Node]) -> Node:
+def parameter(module: Layer, name: str, leaves: dict[str, Node]) -> Node:
+    """Return the leaf of a layer's parameter or buffer.
+
+    Args:
+        module: The layer.
+        name: The parameter's name.
+        leaves: Parameters by text; a new one is added.
+    """
     text = f"{module.name}.{name}"
-    return leaves.setdefault(text, Node("parameter", shapes.attribute_dims(module, name), text=text))
+    stored = dtypes.of_layer(module.kwargs.get("dtype"))
+    return leaves.setdefault(text, Node("parameter", shapes.attribute_dims(module, name), text=text, dtype=stored))
+
+
+_NORMS = {"LayerNorm": _layer_norm, "RMSNorm": _rms_norm, "GroupNorm": _group_norm}
 
 
 def _pooled(module: Layer, x: Node) -> tuple[int, ...]:

@@ -175,8 +175,11 @@ class _Reader:
             if ast.unparse(right.func).startswith(("nn.", "torch.nn.")):
                 args = self._values(right.args, scope)
                 named = {str(one.arg): self.value(one.value, scope) for one in right.keywords}
-                if any(isinstance(one, Symbol) for one in (*args, *named.values())):
-                    raise UnsuitableError(f"expected a layer in float32, got {ast.unparse(right)}")
+                stored = named.get("dtype")
+                others = [one for key, one in named.items() if key != "dtype"]
+                if any(isinstance(one, Symbol) for one in (*args, *others)) or not dtypes.of_layer(stored):
+                    text = ast.unparse(right)
+                    raise UnsuitableError(f"a layer's settings are numbers and a dtype of floats, not {text}")
                 return Layer(f"self.{name}", kind, args, named)
         value = self.value(right, scope)
         if isinstance(value, Node) and any("rand" in one.text or "empty" in one.text for one in walk(value)):
@@ -278,7 +281,7 @@ class _Reader:
             operands: list[Node] = []
             text = f"({written(left, operands)} {sign} {written(right, operands)})"
             return opaque(text, shape(*tensors), *operands, dtype=kind)
-        return pointwise(BINARY[name], *counted)
+        return pointwise(BINARY[name], *counted, dtype=kind)
 
     def _compared(self, node: ast.Compare, scope: dict[str, Value]) -> Value:
         left, right = self.value(node.left, scope), self.value(node.comparators[0], scope)
@@ -310,8 +313,7 @@ class _Reader:
         if isinstance(value, Layer):
             if node.attr == "eps" and value.kind.startswith(("LayerNorm", "BatchNorm", "InstanceNorm")):
                 return cast("float", value.argument(1, "eps", 1e-5))
-            text = f"{value.name}.{node.attr}"
-            return self.leaves.setdefault(text, Node("parameter", shapes.attribute_dims(value, node.attr), text=text))
+            return layers.parameter(value, node.attr, self.leaves)
         if not isinstance(value, Node):
             raise UnsuitableError(f"expected a tensor in {ast.unparse(node)}")
         match node.attr:

@@ -1,0 +1,73 @@
+"""How the threads of a row join what each has reduced: by shuffles, and through shared memory between warps."""
+
+from __future__ import annotations
+
+JOIN = {"sum": "{0} + {1}", "max": "fmaxf({0}, {1})", "min": "fminf({0}, {1})"}
+IDENTITY = {"sum": "0.0f", "max": "(-1.0f / 0.0f)", "min": "(1.0f / 0.0f)"}
+
+
+def reduction(how: str, threads: int) -> str:
+    """Return the function that joins what the threads of a row have reduced."""
+    join = JOIN[how].format("x", "__shfl_xor_sync(0xffffffffu, x, step)")
+    warp = f"""#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) x = {join};
+"""
+    if threads == 32:
+        return f"__device__ __forceinline__ float join_{how}(float x) {{\n{warp}    return x;\n}}\n"
+    warps = threads // 32
+    return f"""__device__ __forceinline__ float join_{how}(float x) {{
+    __shared__ float parts[{warps}];
+{warp}    __syncthreads();
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
+    __syncthreads();
+    float whole = parts[0];
+#pragma unroll
+    for (int part = 1; part < {warps}; ++part) whole = {JOIN[how].format("whole", "parts[part]")};
+    return whole;
+}}
+"""
+
+
+def reduction_of_columns(how: str, lanes: int) -> str:
+    """Return the function that joins what the lanes of neighbouring rows have reduced."""
+    return f"""__device__ __forceinline__ float join_{how}(float x) {{
+    __shared__ float parts[{lanes}][32];
+    __syncthreads();
+    parts[threadIdx.y][threadIdx.x] = x;
+    __syncthreads();
+    float whole = parts[0][threadIdx.x];
+#pragma unroll
+    for (int part = 1; part < {lanes}; ++part) whole = {JOIN[how].format("whole", "parts[part][threadIdx.x]")};
+    return whole;
+}}
+"""
+
+
+def scan(threads: int) -> str:
+    """Return the function that adds what threads before have, and carries the sum on to the next elements."""
+    warp = """    const unsigned int place = threadIdx.x % 32;
+#pragma unroll
+    for (int step = 1; step < 32; step <<= 1) {
+        const float other = __shfl_up_sync(0xffffffffu, x, step);
+        if (place >= step) x += other;
+    }
+"""
+    head = "__device__ __forceinline__ float join_scan(float x, float& carry) {\n"
+    if threads == 32:
+        last = "    x += carry;\n    carry = __shfl_sync(0xffffffffu, x, 31);\n    return x;\n}\n"
+        return head + warp + last
+    warps = threads // 32
+    return f"""{head}    __shared__ float ends[{warps}];
+{warp}    __syncthreads();
+    if (place == 31) ends[threadIdx.x / 32] = x;
+    __syncthreads();
+    float before = carry, whole = carry;
+#pragma unroll
+    for (int part = 0; part < {warps}; ++part) {{
+        if (part < threadIdx.x / 32) before += ends[part];
+        whole += ends[part];
+    }}
+    carry = whole;
+    return x + before;
+}}
+"""

@@ -1,0 +1,269 @@
+"""Kernels over rows: a block or a warp for each row, or neighbouring threads for neighbouring rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cudal1_data.kernelgen.codegen.cuda.reductions import IDENTITY, JOIN, reduction, reduction_of_columns, scan
+from cudal1_data.kernelgen.codegen.cuda.text import TYPES, CudaKernel, Share, Writer, stored, whole_kernel, wide_type
+from cudal1_data.kernelgen.codegen.naming import stem
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.fusion import Kernel
+from cudal1_data.kernelgen.ir import FLOATS, Node
+from cudal1_data.operators import device_text
+
+_MAX_HELD = 32
+"""Elements of a row that a thread keeps in registers."""
+
+
+def row_kernel(kernel: Kernel, name: str, *, threads: int, per_block: int, unroll: int, vector: int = 1) -> CudaKernel:
+    """Write a kernel in which a block, or a warp, computes a row.
+
+    Rows along an axis that is not the last in memory go to threads one by one, so that neighbours read neighbours.
+
+    Args:
+        kernel: What it computes.
+        name: Its name.
+        threads: Threads of a row; 32 for a warp.
+        per_block: Rows of a block; more than one for warps only.
+        unroll: Steps of a row's loops that are unrolled.
+        vector: With more than 1, elements that a thread reads at once of a row that then stays in registers, if those
+            suffice.
+
+    Raises:
+        UnsuitableError: The kernel has no rows, or a tensor is too large.
+    """
+    if not kernel.trailing:
+        raise UnsuitableError(f"a kernel over {kernel.domain} has no rows; write it as elements")
+    if per_block > 1 and threads != 32:
+        raise UnsuitableError(f"rows of {threads} threads do not share a block: only warps (32 threads) do")
+    kernel.check_places()
+    if any(leaf.strides for leaf in kernel.leaves):
+        return _column_kernel(kernel, name, lanes=max(4, threads // 32), unroll=unroll)
+    writer = _RowWriter(Writer(kernel), threads, unroll, vector if holds(kernel, threads, vector) else 1)
+    lines = writer.write()
+    begin = [
+        f"const unsigned int lane = threadIdx.x, row = blockIdx.x * {per_block}u + threadIdx.y;",
+        f"if (row >= {writer.rows}) return;",
+    ]
+    kinds = sorted({node.how for node in kernel.members if node.kind == "reduce"})
+    helpers = "".join(reduction(kind, threads) for kind in kinds) + (scan(threads) if kernel.scans else "")
+    comment = f"A {'warp' if threads == 32 else 'block'} computes a row: threads join what they reduced by shuffles."
+    if writer.vector > 1:
+        comment += f" The row stays in registers: each element is read once, {vector} at a time."
+    block = (threads, per_block, 1)
+    grid = (Share(kernel.rows, per_block),)
+    return whole_kernel(writer.text_of, name, [*begin, *lines], grid, block, helpers=helpers, comment=comment)
+
+
+def holds(kernel: Kernel, threads: int, vector: int) -> bool:
+    """Whether threads can keep a row in registers, each some vectors of it."""
+    each = -(-int(kernel.cols) // (threads * vector)) * vector
+    return vector > 1 and not kernel.scans and int(kernel.cols) % vector == 0 and each <= _MAX_HELD
+
+
+def _column_kernel(kernel: Kernel, name: str, *, lanes: int, unroll: int) -> CudaKernel:
+    writer = _RowWriter(Writer(kernel), lanes, unroll, 1)
+    lines = writer.write()
+    begin = [
+        "const unsigned int lane = threadIdx.y, mine = blockIdx.x * 32u + threadIdx.x;",
+        f"const unsigned int row = mine < {writer.rows} ? mine : {writer.rows} - 1;",
+    ]
+    kinds = sorted({node.how for node in kernel.members if node.kind == "reduce"})
+    helpers = "".join(reduction_of_columns(kind, lanes) for kind in kinds)
+    comment = "Neighbouring threads take neighbouring rows, which lie side by side in memory; lanes share a row."
+    grid, block = (Share(kernel.rows, 32),), (32, lanes, 1)
+    return whole_kernel(writer.text_of, name, [*begin, *lines], grid, block, helpers=helpers, comment=comment)
+
+
+@dataclass
+class _RowWriter:
+    """Writes a row: a loop for each stage of reductions, values between the loops, and a loop that stores."""
+
+    text_of: Writer
+    threads: int
+    unroll: int
+    vector: int
+    """With more than 1 the row stays in registers; each step of a thread has so many elements."""
+    lines: list[str] = field(default_factory=list[str])
+    outer: dict[tuple[int, bool], str] = field(default_factory=dict[tuple[int, bool], str])
+    inner: dict[tuple[int, bool], str] = field(default_factory=dict[tuple[int, bool], str])
+    body: list[str] = field(default_factory=list[str])
+    before: list[str] = field(default_factory=list[str])
+    after: list[str] = field(default_factory=list[str])
+    kept: dict[tuple[int, bool], str] = field(default_factory=dict[tuple[int, bool], str])
+    """Values that a later loop needs, too, with the arrays that hold them; empty before they are computed."""
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.text_of.kernel
+
+    @property
+    def rows(self) -> str:
+        return self.text_of.constants.name("ROWS", self.kernel.rows)
+
+    @property
+    def cols(self) -> str:
+        return self.text_of.constants.name("COLS", self.kernel.cols)
+
+    def write(self) -> list[str]:
+        reductions = [node for node in self.kernel.members if node.kind == "reduce"]
+        stages = {id(node): self._stage(node) for node in reductions}
+        if self.vector > 1:
+            self._find_kept(reductions, stages)
+        for stage in range(1, max(stages.values(), default=0) + 1):
+            self._reduce([node for node in reductions if stages[id(node)] == stage])
+        self._store()
+        return self.lines
+
+    def _find_kept(self, reductions: list[Node], stages: dict[int, int]) -> None:
+        """Find what one loop computes and a later one needs."""
+        loops = [
+            [(one.operands[0], False) for one in reductions if stages[id(one)] == stage]
+            for stage in range(1, max(stages.values(), default=0) + 1)
+        ]
+        loops.append([(node, id(node) in self.kernel.squeezed) for node in self.kernel.outputs])
+        done: set[tuple[int, bool]] = set()
+        for wanted in loops:
+            new: set[tuple[int, bool]] = set()
+            todo = [pair for pair in wanted if not self._by_row(*pair)]
+            while todo:
+                node, aligned = todo.pop()
+                key = (id(node), aligned)
+                if key in done:
+                    self.kept[key] = ""
+                elif key not in new:
+                    new.add(key)
+                    if not self._read(node) and node.kind == "pointwise":
+                        todo += [(one, aligned) for one in node.operands if not self._by_row(one, aligned)]
+            done |= new
+
+    def _stage(self, node: Node) -> int:
+        below = max((self._stage(one) for one in node.operands if not self._read(one)), default=0)
+        return below + (node.kind == "reduce")
+
+    def _read(self, node: Node) -> bool:
+        return any(node is leaf for leaf in self.kernel.leaves)
+
+    def _reduce(self, nodes: list[Node]) -> None:
+        self.inner, self.body, self.before, self.after = {}, [], [], []
+        self.text_of.known.open()
+        begin: list[str] = []
+        for node in nodes:
+            name = self.text_of.known.fresh(stem(node))
+            # Both forms: a reduction that keeps its axes and one that loses them are the same number.
+            self.outer[id(node), False] = self.outer[id(node), True] = name
+            begin.append(f"float {name} = {IDENTITY[node.how]};")
+            value = self.value(node.operands[0], False)
+            self.body.append(f"if (inside) {name} = {JOIN[node.how].format(name, value)};")
+        self.lines += begin
+        self._loop()
+        self.lines += [
+            f"{self.outer[id(node), False]} = join_{node.how}({self.outer[id(node), False]});" for node in nodes
+        ]
+
+    def _store(self) -> None:
+        self.inner, self.body, self.before, self.after = {}, [], [], []
+        self.text_of.known.open()
+        alone: list[str] = []
+        outs = self.text_of.known.outputs(len(self.kernel.outputs))
+        for out, node in zip(outs, self.kernel.outputs, strict=True):
+            lost = id(node) in self.kernel.squeezed
+            where = self.kernel.offset(node, lost, place="i", row="row", col="col")
+            value = stored(self.value(node, lost), node.dtype)
+            if self.kernel.by_row(node, lost):
+                alone.append(f"if (lane == 0) {out}[{where}] = {value};")
+            elif self.vector > 1 and where == "i":
+                name, wide = f"{out.removesuffix('ptr')}x{self.vector}", wide_type(node.dtype, self.vector)
+                self.before.append(f"{wide} {name};")
+                self.body.append(f"reinterpret_cast<{TYPES[node.dtype]}*>(&{name})[part] = {value};")
+                self.after.append(f"if (inside) reinterpret_cast<{wide}*>({out})[i0 / {self.vector}] = {name};")
+            else:
+                self.body.append(f"if (inside) {out}[{where}] = {value};")
+        if self.body:
+            self._loop()
+        self.lines += alone
+
+    def _loop(self) -> None:
+        if self.vector > 1:
+            self._held_loop()
+            return
+        self.lines += [
+            f"#pragma unroll {self.unroll}",
+            f"for (unsigned int start = 0; start < {self.cols}; start += {self.threads}u) {{",
+            "    const unsigned int col = start + lane;",
+            f"    const bool inside = col < {self.cols};",
+            f"    const unsigned int i = row * {self.cols} + col;",
+            *(f"    {line}" for line in self.body),
+            "}",
+        ]
+
+    @property
+    def steps(self) -> int:
+        """How many vectors of a row a thread has."""
+        return -(-int(self.kernel.cols) // (self.threads * self.vector))
+
+    def _held_loop(self) -> None:
+        declared = [line for line in self.before if line.startswith("float held_")]
+        self.lines += [
+            *declared,
+            "#pragma unroll",
+            f"for (unsigned int turn = 0; turn < {self.steps}u; ++turn) {{",
+            f"    const unsigned int col0 = (turn * {self.threads}u + lane) * {self.vector}u;",
+            f"    const unsigned int i0 = row * {self.cols} + col0;",
+            f"    const bool inside = col0 < {self.cols};",
+            *(f"    {line}" for line in self.before if line not in declared),
+            "#pragma unroll",
+            f"    for (unsigned int part = 0; part < {self.vector}u; ++part) {{",
+            "        const unsigned int col = col0 + part, i = i0 + part;",
+            *(f"        {line}" for line in self.body),
+            "    }",
+            *(f"    {line}" for line in self.after),
+            "}",
+        ]
+
+    def value(self, node: Node, aligned: bool) -> str:
+        key = (id(node), aligned)
+        if key in self.outer:
+            return self.outer[key]
+        if key in self.inner:
+            return self.inner[key]
+        place = f"[turn * {self.vector} + part]"
+        if self.kept.get(key):
+            return self.kept[key] + place
+        by_row = self._by_row(node, aligned)
+        text = self._text(node, aligned, by_row)
+        known, lines = (self.outer, self.lines) if by_row else (self.inner, self.body)
+        names = self.text_of.known
+        known[key] = names.fresh(stem(node)) if by_row else names.local(stem(node))
+        lines.append(f"const float {known[key]} = {text};")
+        if key in self.kept and not by_row:
+            name = names.fresh(f"held_{stem(node)}")
+            self.before.append(f"float {name}[{self.steps * self.vector}];")
+            lines.append(f"{name}{place} = {known[key]};")
+            self.kept[key] = name
+        return known[key]
+
+    def _by_row(self, node: Node, aligned: bool) -> bool:
+        return self.kernel.by_row(node, aligned)
+
+    def _text(self, node: Node, aligned: bool, by_row: bool) -> str:
+        if self._read(node):
+            if self.vector > 1 and not by_row and node.dtype in FLOATS:
+                where = self.kernel.offset(node, aligned, place="i", row="row", col="col")
+                if where in ("i", "col"):
+                    self.before.append(
+                        self.text_of.load_vector(node, self.vector, f"{where}0 / {self.vector}", "inside")
+                    )
+                    return self.text_of.vectors.pop(id(node))
+            load = self.text_of.load(node, aligned)
+            return load if by_row else f"inside ? {load} : 0.0f"
+        if node.kind == "count":
+            return self.text_of.count(node, aligned)
+        if node.kind == "scan":
+            carry = self.text_of.known.fresh("carry")
+            self.lines.append(f"float {carry} = 0.0f;")
+            value = self.value(node.operands[0], False)
+            return f"join_scan(inside ? {value} : 0.0f, {carry})"
+        args = tuple(self.value(one, aligned) for one in node.operands)
+        return device_text(node.expression, "cuda", args)

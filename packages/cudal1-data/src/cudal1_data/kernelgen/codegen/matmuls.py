@@ -1,0 +1,184 @@
+"""Which matrix products kernels take over, with what follows them, and how they read their factors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cudal1_data.kernelgen.codegen.programs import Read, Writer
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.fusion import Kernel, Step, flat, uses
+from cudal1_data.kernelgen.ir import FLOATS, HALVES, Node, Reference
+
+_LINEAR = ("F.linear({0}, {1})", "F.linear({0}, {1}, {2})")
+MATMUL = "({0} @ {1})"
+"""How a reference's product is written in the graph."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product that becomes one kernel with what follows it."""
+
+    kernel: Kernel
+    """What follows, if only to store the result."""
+    node: Node
+    """The product."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the result, over all axes but the last."""
+        return math.prod(self.node.dims[:-1])
+
+    @property
+    def cols(self) -> int:
+        """Columns of the result."""
+        return self.node.dims[-1]
+
+    @property
+    def terms(self) -> int:
+        """Terms of each sum."""
+        return self.node.operands[0].dims[-1]
+
+    @property
+    def left(self) -> Node:
+        """The left factor as it is stored: rows of terms."""
+        return factors(self.node)[0]
+
+    @property
+    def right(self) -> Node:
+        """The right factor as it is stored."""
+        return factors(self.node)[1]
+
+    @property
+    def bias(self) -> Node | None:
+        """What is added to each row."""
+        return self.node.operands[2] if len(self.node.operands) == 3 else None
+
+    @property
+    def across(self) -> bool:
+        """Whether the right factor is stored as rows of columns; otherwise as columns of terms."""
+        return self.node.text in _MATMULS and (
+            self.right is self.node.operands[1] or self.right is narrow(self.node.operands[1])
+        )
+
+    @property
+    def half(self) -> bool:
+        """Whether both factors are stored in the same half precision: their products are exact in float32."""
+        return self.left.dtype in HALVES and self.left.dtype == self.right.dtype
+
+    def check_places(self) -> None:
+        """Check that 32 bits hold every place in its tensors.
+
+        Raises:
+            UnsuitableError: They do not.
+        """
+        self.kernel.check_places(*(one.dims for one in self.node.operands))
+
+
+@dataclass(frozen=True)
+class Products:
+    """All products of a reference that kernels take over."""
+
+    writer: Writer
+    """Writes the program around them."""
+    by_kernel: dict[int, Product]
+    """By `id` of the kernel that follows."""
+
+
+def products(reference: Reference, steps: Sequence[Step]) -> Products:
+    """Return the products that kernels take over.
+
+    Raises:
+        UnsuitableError: There is none.
+    """
+    steps, found = _pairs(reference, steps)
+    pairs = {id(kernel): (kernel, product) for kernel, product in found}
+    if not pairs:
+        raise UnsuitableError("no matrix product that a kernel takes over")
+    used = uses(reference.roots, steps)
+    absorbed = {id(product) for _, product in found}
+    skipped = [one for _, product in found for one in _skipped(product) if sum(one is other for other in used) == 1]
+    absorbed |= {id(one) for one in skipped}
+    for step in flat(steps):
+        if isinstance(step, Kernel) and all(any(node is one for one in skipped) for node in step.outputs):
+            absorbed.add(id(step))
+    writer = Writer(reference, steps, absorbed=absorbed, given=_given(pairs))
+    return Products(writer, {key: Product(*pair) for key, pair in pairs.items()})
+
+
+def has_product(reference: Reference, steps: Sequence[Step]) -> bool:
+    """Whether there is a product that a kernel takes over."""
+    return bool(_pairs(reference, steps)[1])
+
+
+def _given(pairs: dict[int, tuple[Kernel, Node]]) -> dict[int, tuple[Read, ...]]:
+    """Return what each kernel reads: the product's factors in its place, which are read row after row."""
+    return {
+        key: tuple(
+            (one, leaf is not product)
+            for leaf in kernel.leaves
+            for one in (factors(leaf) if leaf is product else (leaf,))
+        )
+        for key, (kernel, product) in pairs.items()
+    }
+
+
+def _pairs(reference: Reference, steps: Sequence[Step]) -> tuple[list[Step], list[tuple[Kernel, Node]]]:
+    """Return kernels with the product that each takes over, and the steps with a kernel for each product alone."""
+    used = uses(reference.roots, steps)
+    found: list[tuple[Kernel, Node]] = []
+    for step in flat(steps):
+        if isinstance(step, Kernel) and not step.trailing:
+            mine = [
+                leaf
+                for leaf in step.leaves
+                if _is_product(leaf) and leaf.dims == step.domain and sum(one is leaf for one in used) == 1
+            ]
+            if mine:
+                found.append((step, mine[0]))
+    changed = list(steps)
+    for place, step in enumerate(steps):
+        if isinstance(step, Node) and _is_product(step) and all(step is not product for _, product in found):
+            alone = Kernel((), step.dims, 0, frozenset(), (step,), (step,))
+            changed[place] = alone
+            found.append((alone, step))
+    return changed, found
+
+
+_MATMULS = (MATMUL, "torch.matmul({0}, {1})", "torch.mm({0}, {1})", "{0}.matmul({1})", "{0}.mm({1})")
+
+
+def _is_product(node: Node) -> bool:
+    if node.kind != "opaque" or any(one.dtype not in FLOATS for one in node.operands):
+        return False
+    if node.text in _LINEAR:
+        return len(node.operands[0].dims) >= 2
+    return node.text in _MATMULS and len(node.operands) == 2 and len(node.operands[1].dims) == 2 <= len(node.dims)
+
+
+def factors(product: Node) -> tuple[Node, ...]:
+    """Return what a kernel reads: halves before they were widened, a transposed right factor as it is stored."""
+    left, right, *bias = product.operands
+    if product.text in _MATMULS and right.text in ("{0}.T", "{0}.t()"):
+        right = right.operands[0]
+    halves = [narrow(one) for one in (left, right)]
+    if halves[0].dtype == halves[1].dtype:
+        left, right = halves
+    return left, right, *bias
+
+
+def _skipped(product: Node) -> list[Node]:
+    """Return the casts and transpositions between a product and what its kernel reads, the last first."""
+    found: list[Node] = []
+    for one, factor in zip(product.operands, factors(product), strict=True):
+        while one is not factor:
+            found.append(one)
+            one = one.operands[0]
+    return found
+
+
+def narrow(node: Node) -> Node:
+    """Return a factor in half precision before it was widened; another factor as it is."""
+    widened = node.kind == "pointwise" and node.expression == "a" and node.operands[0].dtype in HALVES
+    return node.operands[0] if widened and not node.operands[0].strides else node
