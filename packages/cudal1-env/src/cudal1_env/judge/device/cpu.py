@@ -156,7 +156,9 @@ class CpuMemory(ArmMemory):
         # Where the reference itself returns an input, so may a candidate; inputs lie in shared, sealed memory.
         ranges = [] if want.aliases else memory.private_ranges(self._pid)
         if not want.aliases and not memory.is_private(ranges, output.address, output.span_bytes):
-            raise Contract("an output lies in shared or unmapped memory; return tensors in the process's own memory")
+            raise Contract(
+                "an output lies in shared or unmapped memory, or in a file; return tensors in the process's own memory"
+            )
         elements = _elements(self._span(output), output)
         return decode(np.ascontiguousarray(elements).reshape(-1).view(np.uint8), want.dtype)
 
