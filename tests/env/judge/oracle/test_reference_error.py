@@ -13,7 +13,6 @@ from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.oracle.numerics import compare
 from cudal1_env.records import Status
 from cudal1_worker.oracle.models import Widened, as_dtype
-from cudal1_worker.oracle.reference_error import repeated
 
 HEADER = "import torch\nimport torch.nn as nn\n"
 ONE_HOT = (
@@ -122,16 +121,6 @@ def test_infinite_outputs_are_told_from_finite_ones() -> None:
         }.items():
             program = f"{HEADER}class ModelNew(nn.Module):\n    def forward(self, x):\n        {body}\n"
             assert judge.evaluate(task(source), program).status is status, body
-
-
-def test_what_comes_again_in_outputs_is_told_as_bytes_to_move() -> None:
-    new, table = torch.randn(3, 512, 8), torch.randn(2, 512, 8)
-    assert repeated(new) == 0.0
-    assert repeated(torch.zeros(3, 512, 8)) == 1.0, "a fill is only written"
-    assert repeated(table[[0, 0, 0]]) == 2.0, "a table is read, too"
-    assert repeated(table[[0, 1, 0]]) == pytest.approx(4 / 3), "what was seen once may be new"
-    assert repeated(torch.cat([new, torch.zeros(3, 512, 8)], 1)) == 0.5
-    assert repeated(torch.relu(new)) < 0.01, "single elements that come again are written with their neighbours"
 
 
 def test_a_twin_in_float64_ignores_casts_to_float32() -> None:

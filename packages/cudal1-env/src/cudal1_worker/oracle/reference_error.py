@@ -14,10 +14,6 @@ import torch
 _UNDECIDED = 1e-3
 """Maximum share of elements that moved inputs may make undecided. Ties among equal inputs are not near ties: there the
 reference decides."""
-_SOME = 1 << 11
-"""Number of groups of elements that represent an output."""
-_GROUP = 8
-"""Neighbours that are written together: 32 bytes of float32, the smallest write of a GPU's memory."""
 _OF_FINITE = ("scale", "reference_error")
 REPORTED = (*_OF_FINITE, "masks_differ", "mismatches")
 """Numbers reported for each output: its largest finite magnitude; the largest error of the reference's own arithmetic;
@@ -81,31 +77,6 @@ def is_finite(report: dict[str, float], most: float) -> bool:
 def max_of(dtype: torch.dtype) -> float:
     """Largest number of a dtype; infinite for integers, which are always finite."""
     return torch.finfo(dtype).max if dtype.is_floating_point else math.inf
-
-
-def some_groups(answer: torch.Tensor) -> torch.Tensor:
-    """Return some groups of neighbours of an output, always at the same places, shape (groups, elements)."""
-    flat = answer.reshape(-1)
-    groups = flat[: flat.numel() // _GROUP * _GROUP].view(-1, _GROUP) if flat.numel() > _GROUP else flat[None]
-    if len(groups) <= _SOME:
-        return groups.clone()
-    return groups[torch.randint(len(groups), (_SOME,), generator=torch.Generator().manual_seed(0)).to(flat.device)]
-
-
-def repeated(drawn: torch.Tensor) -> float:
-    """What of an output comes again, so that a program may hold it in stock: bytes to move, over those of the output.
-
-    Groups count that are the same in two sets: what is seen once tells how likely something new is (Good 1953, "The
-    population frequencies of species"). They are written; and read before, from a table, if of more than one value.
-
-    Args:
-        drawn: Of some sets, shape (sets, groups, elements).
-    """
-    if not drawn.numel():
-        return 0.0
-    moved = 1.0 + (drawn != drawn[:, :, :1]).any(2).double()
-    alike = torch.stack([(drawn == one).all(2) for one in drawn]).sum(0) > 1
-    return float((alike * moved).mean())
 
 
 def error_of(own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:

@@ -102,10 +102,12 @@ class AuditJudge(Judge):
                 self._pools.retire(key)
 
     def known_parts(self, task: Task) -> list[str]:
-        """Return what a program may know: inputs that are the same in all draws, tensors that cannot be loaded."""
+        """Return what a program may know: inputs that come again, tensors that cannot be loaded."""
         with self._with_room(task):
-            spec = self._known_pool(task).io_spec
+            pool = self._known_pool(task)
+            spec, again = pool.io_spec, pool.recurrence()[1]
         constant = [f"constant input {place}" for place in spec.constant_inputs]
+        constant += [f"recurring input {place}" for place in again if place not in spec.constant_inputs]
         return constant + [f"seeded tensor {name} outside the state" for name in spec.seeded]
 
     def steps(self, task: Task, one: KnownSet) -> dict[str, Any]:

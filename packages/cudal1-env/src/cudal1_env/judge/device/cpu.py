@@ -140,7 +140,9 @@ class CpuMemory(ArmMemory):
         ranges = [] if want.aliases else memory.private_ranges(self._pid)
         start, end = output.address, output.address + output.span_bytes
         if not want.aliases and not any(low <= start and end <= high for low, high in ranges):
-            raise Contract("an output lies in shared or unmapped memory; return tensors in the process's own memory")
+            raise Contract(
+                "an output lies in shared or unmapped memory, or in a file; return tensors in the process's own memory"
+            )
         elements = _elements(self._span(output), output)
         return decode(np.ascontiguousarray(elements).reshape(-1).view(np.uint8), want.dtype)
 

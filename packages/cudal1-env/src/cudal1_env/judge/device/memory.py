@@ -26,8 +26,6 @@ _F_SEAL_FUTURE_WRITE = 0x10
 _FIXED = _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_SEAL
 _IOV_MAX = 1024
 _NAME = "cudal1-judge"
-_SENT = f"/memfd:{_NAME} ".encode()
-"""Name of memory that the judge shares, in the memory map of a worker."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _readv = _libc.process_vm_readv
@@ -161,10 +159,10 @@ def gather(pid: int, addresses: npt.NDArray[np.uint64], sizes: npt.NDArray[np.ui
 
 
 def private_ranges(pid: int) -> list[tuple[int, int]]:
-    """Return the private address ranges of a worker, sorted, with neighbours joined.
+    """Return the private address ranges of a worker that are no file's, sorted, with neighbours joined.
 
-    A private mapping of what the judge sent (inputs) is none: it shows the judge's memory. A worker whose first thread
-    is dead, or that hides its memory from other users (an unreadable program was executed), has no ranges.
+    A private mapping of a file, such as the judge's inputs, shows bytes that nobody wrote in the call. A worker whose
+    first thread is dead, or that hides its memory from other users (an unreadable program was executed), has no ranges.
     """
     ranges: list[tuple[int, int]] = []
     try:
@@ -173,9 +171,8 @@ def private_ranges(pid: int) -> list[tuple[int, int]]:
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return ranges
     for line in lines:
-        # Names of mapped files are the worker's to choose, and need not be text.
-        span, flags, _, _, _, *name = line.split(maxsplit=5)
-        if flags[3:4] == b"p" and not (name and name[0].startswith(_SENT)):
+        span, flags, _, _, inode, *_ = line.split(maxsplit=5)
+        if flags[3:4] == b"p" and inode == b"0":
             low, high = (int(end, 16) for end in span.split(b"-"))
             if ranges and ranges[-1][1] == low:
                 ranges[-1] = (ranges[-1][0], high)

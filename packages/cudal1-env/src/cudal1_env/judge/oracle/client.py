@@ -185,18 +185,23 @@ class OracleClient:
         """Fingerprints of the state that the reference's constructor makes under a seed."""
         return parse_fingerprints(self.ask("fingerprints", seed=seed)["fingerprints"])
 
-    def probe(self, seeds: Sequence[int], limits: Sequence[Sequence[float]]) -> list[float]:
+    def probe(self, seeds: Sequence[int], limits: Sequence[Sequence[float]]) -> None:
         """Let the oracle learn the reference's typical errors; before the first set.
 
         Args:
             seeds: Of the inputs that tell them.
             limits: Factor, floor and least tolerance of each output; see `cudal1_worker.oracle.tolerance.Limits`.
+        """
+        self.ask("probe", seeds=list(seeds), limits=[*map(list, limits)], answer_bytes=self._answer_bytes)
+
+    def recurrence(self, seeds: Sequence[int]) -> tuple[list[float], list[int]]:
+        """Return what of each output comes again in some two of the sets of seeds, as bytes to move over its own.
 
         Returns:
-            What of each output comes again: bytes to move, over those of the output.
+            These shares, and the places of inputs of which something comes again (`cudal1_worker.oracle.recurrence`).
         """
-        told = self.ask("probe", seeds=list(seeds), limits=[*map(list, limits)], answer_bytes=self._answer_bytes)
-        return [float(share) for share in told["repeated"]]
+        told = self.ask("recurrence", seeds=list(seeds))
+        return [float(share) for share in told["outputs"]], [int(place) for place in told["inputs"]]
 
     def make(self, sets: Sequence[Request]) -> list[RawSet]:
         """Make input sets with their answers and what elements may err; `max_at_once` may be asked for."""

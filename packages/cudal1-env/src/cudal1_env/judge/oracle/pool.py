@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from cudal1_data import Task
+from cudal1_worker.oracle.recurrence import DRAWS
 from cudal1_worker.protocol import MAX_OUTPUTS
 from cudal1_worker.sandbox import Spec
 
@@ -34,7 +35,7 @@ from cudal1_env.judge.workers.zygote import Zygote
 WARM_SETS = 2
 """The first sets are for untimed calls, of every trial."""
 SEED_BYTES = 16
-_CYCLE = ("own", "own", "shifted", "own", "own", "heavy", "own", "own", "needle", "own")
+_CYCLE = ("own", "own", "shifted", "own", "own", "heavy", "own", "needle")
 """Distributions of consecutive sets: most are the task's own, because speed may depend on values."""
 _SHARED_SETS = tuple(_CYCLE.index(name) for name in dict.fromkeys(_CYCLE))
 """Sets of a verdict without a clock that the candidates of its pool share: the first of each distribution."""
@@ -162,8 +163,7 @@ class Pool:
         """Maximum memory that its sets may keep; set by the owner of several pools."""
         self.size_bytes = 0
         """Memory that its sets take."""
-        self.constant_bytes = 0
-        """Bytes to move for what of the outputs comes again with other inputs; known once there are sets."""
+        self._recurrence: tuple[list[float], list[int]] | None = None
         self._unseen: str | None = None
         self._reference_error: dict[str, list[float]] = {}
         """Of the reference on each usable distribution, for each output, over its scale."""
@@ -230,6 +230,22 @@ class Pool:
                         self.size_bytes += one.size_bytes
             return [made[index] if index in made else self._sets[index] for index in range(first, last)]
 
+    def recurrence(self) -> tuple[int, list[int]]:
+        """Bytes to move for what of the outputs comes again with other inputs; places of inputs that come again.
+
+        To ask when no candidate is alive: the first time the reference runs up to `DRAWS` times.
+
+        Raises:
+            TaskError: The reference fails.
+        """
+        with self._lock:
+            if self._recurrence is None:
+                seeds = [self.secrets.number("again", k) for k in range(DRAWS)]
+                self._recurrence = self.oracle.recurrence(seeds)
+        shares, places = self._recurrence
+        pairs = zip(shares, self.io_spec.outputs, strict=True)
+        return int(sum(share * out.size * out.item_bytes for share, out in pairs if not out.aliases)), places
+
     def doubts(self) -> list[str]:
         """Return why correct outputs do not show that all work was done; empty if they do.
 
@@ -242,6 +258,11 @@ class Pool:
         doubts = [
             f"input {place} is the same in each call, and what follows from it could be kept"
             for place in self.io_spec.constant_inputs
+        ]
+        doubts += [
+            f"input {place}, or a part of it, comes again in other calls, and what follows from it could be kept"
+            for place in self.recurrence()[1]
+            if place not in self.io_spec.constant_inputs
         ]
         if self.io_spec.seeded:
             names = ", ".join(self.io_spec.seeded)
@@ -322,12 +343,7 @@ class Pool:
         """Learn the reference's errors, and which distributions of inputs the reference allows."""
         outputs, settings = self.io_spec.outputs, self.settings
         limits = [limits_of(out.dtype, settings.error_factor, settings.error_floor_ulps) for out in outputs]
-        shares = self.oracle.probe([self.secrets.number("probe", number) for number in range(_PROBES)], limits)
-        self.constant_bytes = int(
-            sum(
-                share * out.size * out.item_bytes for share, out in zip(shares, outputs, strict=True) if not out.aliases
-            )
-        )
+        self.oracle.probe([self.secrets.number("probe", number) for number in range(_PROBES)], limits)
         for name in dict.fromkeys(_CYCLE):
             seed = self.secrets.number("probe", name)
             request = self._request(seed, name, self.secrets.generator("probe", name), whole=False)

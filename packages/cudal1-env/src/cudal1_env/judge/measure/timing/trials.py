@@ -67,9 +67,9 @@ class Trials:
                     return record.unstable(case, seen, speedup)
                 self._trial(built, pool, seen, clock)
             speedup = conclude(_counted(seen), rule, spread=self._spread)
-        seen.constant_ms = self._device.write_ms(pool.constant_bytes)
-        if speedup.low > 1 and not case.is_sound:
-            seen.doubts = pool.doubts()
+        if speedup.low > 1:
+            seen.constant_ms = self._device.write_ms(pool.recurrence()[0])
+            seen.doubts = [] if case.is_sound else pool.doubts()
         if self._forbidden(seen) and seen.roofline is not None:
             return record.impossible(case, seen, speedup, seen.roofline)
         return record.measured(case, seen, speedup)

@@ -1,0 +1,71 @@
+"""Outputs that a program may hold in stock and inputs that come again are found, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from cudal1_data import Task
+from cudal1_env.judge import Judge, JudgeSettings
+from cudal1_env.judge.measure.case import Case
+from cudal1_env.judge.oracle.pool import Pool
+from cudal1_worker.oracle.recurrence import again, moved, rich, some_groups
+
+INPUTS = {
+    "x = torch.randn(64, 64)": False,
+    "x = torch.randn(64, 64).relu()": False,
+    "x = torch.randn(64, 64).sign()": False,
+    "x = torch.cat([torch.randn(32, 64), torch.zeros(32, 64)])": False,
+    "x = torch.randint(0, 50000, (64, 64)).float()": False,
+    "x = torch.cat([torch.randn(60, 64), torch.arange(256.0).view(4, 64)])": True,
+    "x = torch.sin(torch.arange(4096.0) * torch.randint(1, 200, (1,))).view(64, 64)": True,
+}
+"""What `get_inputs` draws, and whether that comes again."""
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    with Judge(JudgeSettings(device="cpu")) as judge:
+        yield judge
+
+
+def pool_of(judge: Judge, draw: str, expression: str = "x * 2") -> Pool:
+    source = (
+        "import torch\nimport torch.nn as nn\nclass Model(nn.Module):\n    def forward(self, x, which):\n"
+        f"        return {expression}\n"
+        f"def get_inputs():\n    {draw}\n    return [x, torch.randint(0, 100, (1,))]\n"
+        "def get_init_inputs():\n    return []\n"
+    )
+    return judge._pool(
+        Case(Task(id="file/own", source=source, name="own", level=1, origin="file"), "", "training"), None
+    )
+
+
+@pytest.mark.parametrize("draw", INPUTS)
+def test_inputs_that_come_again_are_found(judge: Judge, draw: str) -> None:
+    assert pool_of(judge, draw).recurrence()[1] == ([0] if INPUTS[draw] else [])
+
+
+def test_an_output_that_is_one_of_a_hundred_comes_again(judge: Judge) -> None:
+    draw, table = "x = torch.randn(8, 64)", "torch.arange(8192.0).cos().view(128, 64) * (1 + which)"
+    size = 136 * 64 * 4
+    share = pool_of(judge, draw, f"torch.cat([x, {table} + 1e-9 * x.mean()])").recurrence()[0] / size
+    assert share == pytest.approx(2 * 128 / 136, rel=0.05), "read and written, and the rest is new"
+    assert pool_of(judge, draw, f"torch.cat([x, {table} + x.mean()])").recurrence()[0] == 0
+
+
+def test_bytes_to_move_are_those_of_the_draws_that_have_most_in_common() -> None:
+    new, table = torch.randn(3, 512, 8), torch.randn(2, 512, 8)
+    assert again(new, moved) == 0.0
+    assert again(torch.zeros(3, 512, 8), moved) == 1.0, "a fill is only written"
+    assert again(table[[0, 1, 0]], moved) == 2.0, "a table is read, too"
+    assert again(torch.cat([new, torch.zeros(3, 512, 8)], 1), moved) == 0.5
+    assert again(torch.relu(new), moved) < 0.02, "single elements that come again are written with their neighbours"
+    assert again(torch.zeros(3, 512, 8), rich) == 0.0
+
+
+def test_groups_tell_values_apart_beyond_most_tolerances() -> None:
+    x = torch.rand(4096) + 1.0
+    assert torch.equal(some_groups(x * (1.0 + 1e-4)) == some_groups(x), torch.zeros(512, 8, dtype=torch.bool))
+    assert (some_groups(x * (1.0 + 2.0**-23)) == some_groups(x)).double().mean() > 0.96
