@@ -144,7 +144,7 @@ class TagCommand:
         if not found:
             columns = sorted({name for programs in suite.programs.values() for name in programs})
             raise BrokenTaskError(
-                f"{self.file}: expected programs in the column {self.column}, found none; "
+                f"{self.file}: there are no programs in the column {self.column}; "
                 + (f"--column takes {', '.join(columns)}" if columns else "no column ends in _code")
             )
         return found

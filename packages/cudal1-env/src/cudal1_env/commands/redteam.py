@@ -59,10 +59,12 @@ class Redteam(Campaign):
         named = programs(self.only)
         chosen = [program for program in named if program.runs_on(device)]
         skipped = tuple(program.name for program in named if not program.runs_on(device))
-        if not chosen or self.repeats < 1:
+        if self.repeats < 1:
+            raise SettingsError(f"--repeats is {self.repeats}; give at least 1")
+        if not chosen:
+            what = f"all of them ({len(skipped)}) are for another device" if skipped else "no program begins so"
             raise SettingsError(
-                f"expected at least one repeat and one program for {device}, got {self.repeats} repeats and "
-                f"{len(chosen)} programs ({len(skipped)} for another device); see --repeats, --only and --device"
+                f"no program for {device} with --only {' '.join(self.only)}: {what}; name others, or another --device"
             )
         file = outcomes_file(self.out, device, known=self.parts.known, join=self.parts.join)
         if self.parts.join:

@@ -77,7 +77,7 @@ class Verify(Campaign):
         from cudal1_env.judge.batch import PooledJudge
 
         if self.limit is not None and self.limit < 1:
-            raise SettingsError(f"expected a limit of at least one pair, got --limit {self.limit}")
+            raise SettingsError(f"--limit is {self.limit}; give at least 1")
         if unknown := sorted({*self.backend} - {*BACKENDS, OTHER}):
             raise SettingsError(f"unknown backend {unknown[0]!r}; {did_you_mean(unknown[0], [*BACKENDS, OTHER])}")
         remote = self.machine.service(baselines=self.measurement.baselines)
