@@ -15,6 +15,7 @@ from typing import Any
 import judge_cuda
 import kernels
 import lanes
+import padding
 import parts
 import pytest
 import redteam
@@ -300,3 +301,10 @@ def test_the_best_correct_program_of_a_task_counts() -> None:
     told = kernels.summary([reference, *({"kind": "program", "task": "t", "family": "f", **one} for one in programs)])
     assert told["families"] == {"f": {"tasks": 1, "over_eager": 4.0, "over_compile": 2.0, "of_roofline": 0.5}}
     assert (told["programs"], told["broken"]) == (4, 2)
+
+
+def test_the_recorded_padding_of_stage_1_is_under_a_tenth_and_counted_by_batch(repository: Path) -> None:
+    assert padding.padding([4, 2, 3, 3], 2) == pytest.approx(1 / 7)
+    line = json.loads((repository / "docs" / "results" / "padding_cpu.json").read_text())
+    assert line["examples"] == 1024
+    assert line["padding_share"] < 0.1 < line["padding_share_unsorted"]

@@ -151,7 +151,7 @@ def test_a_stream_that_yields_nothing_is_refused_before_stage_1(
     settings = with_flags(CPU, {"sft": {"stream": "generated:softmax?seed=0&held_out=softmax"}})
     with pytest.raises(CorpusError, match="the stream yields nothing: 4 tasks in a row"):
         train(settings, tmp_path / "run", evaluator=HashEvaluator(), suite=suite())
-    assert not (tmp_path / "run" / "stages").exists()
+    assert not (tmp_path / "run").exists(), "a run that was refused can be begun again in the same place"
 
 
 def test_a_run_of_another_protocol_is_neither_resumed_nor_forked(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_time_is_read(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["9", "0m", "-3m", "soon"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="takes a time such as"):
+    with pytest.raises(ConfigError, match="is no time above 0; write 540s"):
         seconds_of(text)
 
 

@@ -116,7 +116,7 @@ def test_a_broken_line_in_the_middle_is_an_error_that_names_it(tmp_path: Path) -
 
 
 def test_metrics_shorter_than_a_mark_are_refused(tmp_path: Path) -> None:
-    with RunFolder.begin(tmp_path, Settings()) as folder, pytest.raises(RunError, match="at least 999 bytes"):
+    with RunFolder.begin(tmp_path, Settings()) as folder, pytest.raises(RunError, match="has 0 bytes and had 999"):
         folder.rewind(Mark(metrics_bytes=999, archive_position=0), archive=False)
 
 

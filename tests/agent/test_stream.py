@@ -109,7 +109,7 @@ def test_a_stream_obeys_the_split_of_its_text() -> None:
 @pytest.mark.parametrize(
     ("text", "error", "said"),
     [
-        ("starter", ConfigError, "takes generated tasks, such as 'generated"),
+        ("starter", ConfigError, "names no generated tasks; write 'generated"),
         ("generated:sofmax", UnknownSuiteError, "softmax"),
         ("generated?sed=1", UnknownSuiteError, "sed"),
     ],

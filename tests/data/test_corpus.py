@@ -315,10 +315,10 @@ def test_a_record_that_was_changed_is_refused(pairs: list[Pair], tmp_path: Path)
     with pytest.raises(DataError, match=r"r\.jsonl:2: .*hashes"):
         merge(corpus, path)
     assert not any(pair.evaluations for pair in corpus)
-    with pytest.raises(DataError, match=r"r\.jsonl:1: expected a record"):
+    with pytest.raises(DataError, match=r"r\.jsonl:1: .*record"):
         merge(corpus, written(tmp_path / "r.jsonl", {"nothing": 1}))
     path.write_bytes(b'{"task": "\xff"}\n')
-    with pytest.raises(DataError, match=r"r\.jsonl:1: expected a record"):
+    with pytest.raises(DataError, match=r"r\.jsonl:1: .*record"):
         merge(corpus, path)
     with pytest.raises(DataError, match="line 1"):
         load_corpus(path)
@@ -364,7 +364,7 @@ def test_the_error_for_a_line_without_a_record_is_a_sentence(pairs: list[Pair], 
         ('{"evaluation": 7}', r"verify: expected an object, got 7$"),
     ]:
         path.write_text(line)
-        with pytest.raises(DataError, match=rf"r\.jsonl:1: expected a record .*{reason}") as caught:
+        with pytest.raises(DataError, match=rf"r\.jsonl:1: .*{reason}") as caught:
             merge(Corpus(), path)
         assert "pydantic" not in str(caught.value)
 
@@ -390,11 +390,11 @@ def test_faults_in_parquet_are_reported_by_row(pairs: list[Pair], tmp_path: Path
     table = pyarrow.parquet.read_table(path).to_pylist()
     table[1]["label"] = "wonderful"
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(table), path)
-    with pytest.raises(DataError, match=r"c\.parquet: expected a pair of a corpus in row 2: label: .* got 'wonderful'"):
+    with pytest.raises(DataError, match=r"c\.parquet: row 2 holds no pair of a corpus: label: .* got 'wonderful'"):
         load_corpus(path)
     table[1]["parameters"] = "{"
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(table), path)
-    with pytest.raises(DataError, match=r"in row 2: parameters: expected JSON"):
+    with pytest.raises(DataError, match=r"row 2 holds no pair of a corpus: parameters hold no JSON"):
         load_corpus(path)
 
 

@@ -192,7 +192,7 @@ def test_bad_rows_are_listed_and_the_rest_is_usable(tmp_path: Path, release_file
     assert suite.ids == ("cuda-l1/level1/1", "cuda-l1/level1/12")
     reasons = [str(entry.error) for entry in suite.broken]
     assert all(str(path) in reason for reason in reasons)
-    assert "got list" in reasons[0]
+    assert "holds a list; write one JSON object a line" in reasons[0]
     assert "line 2" in reasons[1]
     assert "problem_id" in reasons[2]
     assert "level_id" in reasons[3]
@@ -201,8 +201,8 @@ def test_bad_rows_are_listed_and_the_rest_is_usable(tmp_path: Path, release_file
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b'{"code": "\xff"}', "line 1: expected a JSON object"),
-        (b'{"a":' * 100_000, "line 1: expected a JSON object"),
+        (b'{"code": "\xff"}', "line 1: the line is no JSON object"),
+        (b'{"a":' * 100_000, "line 1: the line is no JSON object"),
         (row_with("x = " + "-" * 100_000 + "1"), "nested too deeply"),
         (row_with("(" * 5000), "too many nested parentheses"),
         (row_with(program(1) + "x = " + " + ".join(["1"] * 3000)), "nested too deeply"),

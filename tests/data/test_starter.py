@@ -134,7 +134,7 @@ def copied(tmp_path: Path) -> Path:
         ("task.toml", '"train"', '"training"', "split: Input should be 'train' or 'test'"),
         ("task.toml", "[variants.broadcast]", "[variants.other]", r"files without a table: \['broadcast'\]"),
         ("task.toml", "{ N = 768, M = 768 }", "{ N = 700, M = 768 }", "sizes.cpu.default must equal"),
-        ("task.toml", "{ N = 512, M = 1024 }", "{ N = 512 }", "each held-out size for cpu"),
+        ("task.toml", "{ N = 512, M = 1024 }", "{ N = 512 }", "for cpu is no other size of this task; set M, N"),
         ("reference.py", "N = 768", "N = 760 + 8", r"no top-level integer constant for \['N'\]"),
         ("reference.py", "get_init_inputs", "get_init", "missing: get_init_inputs"),
         ("variants/plain.py", "ModelNew", "Model", "defines no ModelNew"),

@@ -11,14 +11,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cudal1_data import load_task
 from cudal1_env.adapters import prompt_of
 from cudal1_env.adapters.kernelbench import eval_kernel_against_ref, result_of, write_results
 from cudal1_env.adapters.trl import environment_factory, speed_reward
 from cudal1_env.errors import MachineError, SettingsError
+from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.remote import RemoteEvaluator
 from doubles.evaluator import REFERENCE, RuleEvaluator, evaluation, program, suite
 from env.services import serving
 
+CHECKOUT = "CUDAL1_KERNELBENCH"
+"""Environment variable with the folder of a checkout of KernelBench."""
+ANALYSIS_NEEDS = ("pydra-config", "tabulate", "numpy", "torch", "python-dotenv", "tqdm", "openai", "litellm")
+"""What KernelBench's analysis imports."""
 VERIFIERS = "verifiers==0.4.0"
 
 
@@ -112,6 +118,37 @@ def test_a_record_keeps_what_kernelbench_has_no_field_for() -> None:
 
 def test_a_prompt_holds_the_reference() -> None:
     assert REFERENCE in prompt_of(suite()[0])
+
+
+@pytest.mark.slow
+def test_the_analysis_of_kernelbench_reads_records_of_the_cpu(tmp_path: Path) -> None:
+    """In an environment of its own, with a checkout that CUDAL1_KERNELBENCH names."""
+    checkout = Path(os.environ.get(CHECKOUT, ""))
+    script = checkout / "scripts" / "benchmark_eval_analysis.py"
+    if not script.is_file():
+        pytest.skip(f"{CHECKOUT} names no checkout of KernelBench")
+    isolated = ["uv", "run", "--isolated", "--no-project", "--python", "3.11"]
+    isolated += [part for package in ANALYSIS_NEEDS for part in ("--with", package)]
+    program = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return {}\n"
+    with Judge(JudgeSettings(device="cpu")) as judge:
+        records = [
+            judge.evaluate(load_task(f"{checkout}:level1/{task}@batch_size=8"), program.format(text))
+            for task, text in (("23", "torch.softmax(x, 1)"), ("19", "torch.relu(x) + 1"))
+        ]
+    write_results(records, checkout / "KernelBench" / "level1", tmp_path / "runs" / "mine", tmp_path / "baseline.json")
+    words = ["run_name=mine", "level=1", "hardware=cpu", "baseline=mine", f"eval_results_dir={tmp_path / 'runs'}"]
+    words += [f"baseline_file={tmp_path / 'baseline.json'}", f"output_file={tmp_path / 'analysis.json'}"]
+    environment = os.environ | {"PYTHONPATH": str(checkout / "src"), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    command = [*isolated, "python", str(script), *words]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Aligned 100 problems for analysis" in done.stdout
+    found = json.loads((tmp_path / "analysis.json").read_text())
+    assert (found["total_eval"], found["compiled_count"], found["correct_count"]) == (100, 2, 1)
+    candidate, reference = records[0].candidate, records[0].reference
+    assert candidate is not None
+    assert reference is not None
+    assert found["geo_mean_speedup"] == pytest.approx(reference.median_ms / candidate.median_ms)
 
 
 @pytest.mark.slow

@@ -155,7 +155,7 @@ def test_a_seed_that_was_not_committed_to_is_refused(seed: str) -> None:
     commitment = hashlib.sha256(bytes.fromhex("00ff")).hexdigest()
     with Archive() as archive:
         archive.add(evaluation(seed_commitment=commitment))
-        with pytest.raises(RecordError, match="expected the seed of the commitment"):
+        with pytest.raises(RecordError, match="the seed is of the commitment"):
             archive.disclose(commitment, seed)
         assert archive.evaluations()[0].seed is None
 
@@ -182,7 +182,7 @@ def test_truncation_restores_a_position_exactly_and_destroys_nothing(tmp_path: P
 def test_truncation_to_where_the_archive_never_was_is_refused(position: int) -> None:
     with Archive() as archive:
         archive.add(evaluation())
-        with pytest.raises(RecordError, match="expected a position from 0 to 1"):
+        with pytest.raises(RecordError, match="has positions from 0 to 1, and"):
             archive.truncate_to(position)
         assert len(archive) == 1
 
@@ -190,7 +190,7 @@ def test_truncation_to_where_the_archive_never_was_is_refused(position: int) -> 
 def test_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("this is no database" * 100)
-    with pytest.raises(RecordError, match=r"notes\.txt.*expected a SQLite file"):
+    with pytest.raises(RecordError, match=r"notes\.txt.*no sound SQLite file"):
         Archive(text)
     assert text.read_text() == "this is no database" * 100
 
@@ -198,7 +198,7 @@ def test_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     connection = sqlite3.connect(foreign)
     connection.execute("CREATE TABLE mine (x)")
     connection.close()
-    with pytest.raises(RecordError, match="found another SQLite file"):
+    with pytest.raises(RecordError, match="no archive of cudal1; give a new path"):
         Archive(foreign)
 
 
@@ -208,7 +208,7 @@ def test_an_archive_of_another_version_is_refused(tmp_path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(RecordError, match=r"expected version 1 .* found 99"):
+    with pytest.raises(RecordError, match=r"has version 99, and this release reads version 1"):
         Archive(path)
 
 

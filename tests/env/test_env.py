@@ -142,7 +142,7 @@ def test_an_episode_ends_after_its_attempts_and_not_before() -> None:
 
 
 def test_a_step_before_the_first_reset_is_refused() -> None:
-    with pytest.raises(ResetNeeded, match=r"expected a call of reset\(\)"):
+    with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
         make().step(program())
 
 
@@ -274,11 +274,11 @@ def test_a_random_task_is_never_drawn() -> None:
     ("options", "message"),
     [
         ({"suite": Suite("toy", [task(split="test")])}, "split=None plays all"),
-        ({"suite": Suite("toy", [task(tags=("random",))])}, "found none"),
+        ({"suite": Suite("toy", [task(tags=("random",))])}, "none to play in the split"),
         ({"suite": Suite("toy", [task(source="#" * 2000)]), "max_source_chars": 1000}, "max_source_chars=1000"),
-        ({"attempts": 0}, "attempts >= 1"),
-        ({"exemplars": -1}, "exemplars >= 0"),
-        ({"render_mode": "human"}, "got 'human'"),
+        ({"attempts": 0}, "attempts is 0; give at least 1"),
+        ({"exemplars": -1}, "exemplars is -1; give 0 or more"),
+        ({"render_mode": "human"}, "unknown render_mode 'human'"),
         ({"exemplar_rule": "best"}, "unknown exemplar rule 'best'; did you mean 'bucket'"),
     ],
 )

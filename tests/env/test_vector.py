@@ -208,18 +208,18 @@ def test_render_shows_each() -> None:
 
 def test_incorrect_use_is_explained() -> None:
     envs = make(2)
-    with pytest.raises(SettingsError, match="num_envs >= 1"):
+    with pytest.raises(SettingsError, match="num_envs is 0; give at least 1"):
         make(0)
     with pytest.raises(ValueError, match="'Sometimes'"):
         make(2, autoreset_mode="Sometimes")
-    with pytest.raises(ResetNeeded, match="reset of all"):
+    with pytest.raises(ResetNeeded, match="for all sub-environments before a reset of some"):
         envs.reset(options={"reset_mask": np.array([True, False])})
     with pytest.raises(ResetNeeded, match="reset"):
         envs.step((program(), program()))
-    with pytest.raises(ValueError, match="expected 2 seeds, got 3"):
+    with pytest.raises(ValueError, match="3 seeds for 2 sub-environments"):
         envs.reset(seed=[1, 2, 3])
     envs.reset(seed=0)
-    with pytest.raises(ValueError, match="expected 2 actions, got 1"):
+    with pytest.raises(ValueError, match="1 actions for 2 sub-environments"):
         envs.step((program(),))
     with pytest.raises(TypeError, match="got a single text"):
         envs.step("ab")

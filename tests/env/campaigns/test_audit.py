@@ -18,6 +18,7 @@ from cudal1_env.campaigns.audit.mutants import Subject, is_equivalent, left_by_w
 from cudal1_env.campaigns.audit.run import MAX_SETS
 from cudal1_env.campaigns.parts import part_of
 from cudal1_env.commands.audit import Audit
+from cudal1_env.commands.campaign import Machine
 from cudal1_env.errors import TOO_LARGE, RecordError, SettingsError
 from cudal1_env.gate import AuditLine, AuditReport, TaskAudit, find_audit, load_audit, reference_sha256, report_of
 from cudal1_env.judge.device.tensors import Expected
@@ -27,11 +28,12 @@ from cudal1_env.records import PROTOCOL_VERSION
 from cudal1_env.reward import LOG_FLOOR
 from doubles.evaluator import RuleEvaluator, program, suite, task
 
+CPU = Machine(device="cpu")
+
+
 REFERENCE = """\
 import torch
 import torch.nn as nn
-
-
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -320,12 +322,12 @@ def test_the_command_keeps_other_tasks_in_its_file(tmp_path: Path, monkeypatch: 
         suite=tmp_path.name, device="cpu", protocol=PROTOCOL_VERSION, max_sets=MAX_SETS, tasks=tuple(found)
     )
     out.write_text(whole.model_dump_json())
-    assert Audit(suite=f"{tmp_path}:level1/2", device="cpu", out=out).run() == 1
+    assert Audit(suite=f"{tmp_path}:level1/2", machine=CPU, out=out).run() == 1
     assert load_audit(out) == whole
     other = whole.model_copy(update={"device": "cuda"}).model_dump_json()
     out.write_text(other)
     with pytest.raises(RecordError, match="give another --out"):
-        Audit(suite=str(tmp_path), device="cpu", out=out).run()
+        Audit(suite=str(tmp_path), machine=CPU, out=out).run()
     assert out.read_text() == other
 
 

@@ -10,12 +10,15 @@ from typing import cast
 import pytest
 from cudal1_data import Task
 from cudal1_env.campaigns.redteam import Campaign, Outcome, judge_all, judge_program, summarise, table
+from cudal1_env.commands.campaign import MachineOrService, Parts
 from cudal1_env.commands.redteam import Redteam
 from cudal1_env.errors import MachineError, SettingsError
 from cudal1_env.evaluator import Evaluator
 from cudal1_env.records import Evaluation, Status
 from cudal1_env.testing.programs import Program, programs, read_header
 from doubles.evaluator import evaluation
+
+CPU = MachineOrService(device="cpu")
 
 
 def outcome(program: str, *statuses: str, reward: float = 0.0) -> Outcome:
@@ -125,7 +128,7 @@ def test_the_table_counts_the_outcomes_of_each_program() -> None:
 
 @pytest.mark.slow
 def test_the_command_judges_and_says_so_by_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    assert Redteam(device="cpu", only=("h14_nan",), json=True).run() == 0
+    assert Redteam(machine=CPU, only=("h14_nan",), json=True).run() == 0
     said = capsys.readouterr()
     campaign = Campaign.model_validate_json(said.out)
     assert [one.statuses for one in campaign.outcomes] == [("WRONG_OUTPUT",), ("CORRECT",)]
@@ -134,8 +137,8 @@ def test_the_command_judges_and_says_so_by_its_exit_code(capsys: pytest.CaptureF
 
 
 def test_the_command_refuses_a_selection_without_programs() -> None:
-    for command in (Redteam(device="cpu", only=("h99",)), Redteam(device="cpu", repeats=0)):
-        with pytest.raises(SettingsError, match="expected at least one repeat and one program"):
+    for command in (Redteam(machine=CPU, only=("h99",)), Redteam(machine=CPU, repeats=0)):
+        with pytest.raises(SettingsError, match="--repeats is 0; give at least 1|no program for cpu with --only"):
             command.run()
 
 
@@ -147,14 +150,14 @@ def test_the_command_resumes_and_joins_its_parts(
     outs = [tmp_path / f"{number}.jsonl" for number in range(2)]
     for number, out in enumerate(outs):
         for _ in range(2):
-            Redteam(device="cpu", only=("h14_nan",), repeats=2, out=out, part=f"{number}/2").run()
+            Redteam(machine=CPU, only=("h14_nan",), repeats=2, out=out, parts=Parts(part=f"{number}/2")).run()
     judges = double.judges
     assert judges == 2, "expected one judge for each part, and none for what is known"
     capsys.readouterr()
-    Redteam(device="cpu", only=("h14_nan",), repeats=2, known=tuple(outs), json=True).run()
+    Redteam(machine=CPU, only=("h14_nan",), repeats=2, parts=Parts(known=tuple(outs)), json=True).run()
     known = Campaign.model_validate_json(capsys.readouterr().out)
     joined = tmp_path / "joined.jsonl"
-    assert Redteam(device="cpu", only=("h14_nan",), out=joined, join=tuple(outs), json=True).run() == 1
+    assert Redteam(machine=CPU, only=("h14_nan",), out=joined, parts=Parts(join=tuple(outs)), json=True).run() == 1
     campaign = Campaign.model_validate_json(capsys.readouterr().out)
     assert (double.judges, len(campaign.outcomes), campaign.outcomes) == (judges, 4, known.outcomes)
     assert joined.read_bytes() == b"".join(out.read_bytes() for out in outs)

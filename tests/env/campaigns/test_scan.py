@@ -9,12 +9,14 @@ from cudal1_data import load_suite
 from cudal1_env.campaigns.scan import Scan, scan_file, scan_tasks, summary
 from cudal1_env.campaigns.scan_child import measured
 from cudal1_env.commands.audit import Audit
+from cudal1_env.commands.campaign import Machine, Parts
+
+CPU = Machine(device="cpu")
+
 
 FORM = """import torch
 import torch.nn as nn
 import torch.nn.functional as F
-
-
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -74,7 +76,7 @@ def test_a_scan_resumes_and_counts(tmp_path: Path) -> None:
 
 def test_a_part_and_its_joined_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec, whole = "generated:norm+softmax?n=2&seed=3", tmp_path / "whole.jsonl"
-    Audit(spec, device="cpu", scan=True, part="0/2", out=tmp_path / "0.jsonl").run()
-    Audit(spec, device="cpu", scan=True, out=whole, join=(tmp_path / "0.jsonl",)).run()
+    Audit(spec, machine=CPU, scan=True, parts=Parts(part="0/2"), out=tmp_path / "0.jsonl").run()
+    Audit(spec, machine=CPU, scan=True, out=whole, parts=Parts(join=(tmp_path / "0.jsonl",))).run()
     assert len(whole.read_text().splitlines()) == 1
     assert "norm" in capsys.readouterr().out

@@ -206,7 +206,7 @@ def test_smaller_batches_are_other_tasks(tmp_path: Path) -> None:
     [one] = found.programs
     assert (one.task.id, one.published) == ("cuda-l1/level1/1@batch_size=2", {})
     assert "batch_size = 2" in one.task.source
-    assert "cuda-l1/level1/2: expected a batch size" in found.broken[0]
+    assert "cuda-l1/level1/2: no batch size can shrink" in found.broken[0]
 
 
 @pytest.mark.shared

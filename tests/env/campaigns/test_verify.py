@@ -143,8 +143,8 @@ def test_one_refusal_concerns_one_program(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--limit", "-1"), "expected a limit of at least one pair"),
-        (("--limit", "0"), "expected a limit of at least one pair"),
+        (("--limit", "-1"), "--limit is -1; give at least 1"),
+        (("--limit", "0"), "--limit is 0; give at least 1"),
         (("--backend", "triton", "foo"), "unknown backend 'foo'"),
         (("--writing", "triton", "foo"), "unknown backend 'foo'"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,6 +23,47 @@ MODELS = Path("models")
 
 
 @dataclass(frozen=True)
+class Tasks:
+    """What is trained on, and what is reported on."""
+
+    suite: str | None = None
+    """Suite of tasks (default: starter); what `cudal1-data list` takes."""
+    test_suite: str | None = None
+    """Suite to report on instead of the suite's held-out tasks; training tasks that overlap it are left out."""
+    train_on_test: bool = False
+    """Train on test data all the same (KernelBench is test data); what the run writes is marked."""
+    corpus: Path | None = None
+    """Corpus of verified programs that stage 1 learns from instead of the suite's variants (`cudal1-data corpus`)."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where programs run, and who judges them."""
+
+    device: Literal["auto", "cpu", "cuda"] | None = None
+    """Where programs run and the policy is trained (default: auto)."""
+    judge_url: str | None = None
+    """Service that judges (`cudal1-env serve`), such as http://127.0.0.1:8011 (default: this machine)."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where the run is kept, and how it goes on."""
+
+    run_dir: Path | None = None
+    """Directory of the run (default: a new one in runs/; with --resume, the newest there)."""
+    resume: bool = False
+    """Resume an interrupted run exactly where it stopped."""
+    from_: Annotated[str | None, tyro.conf.arg(name="from")] = None
+    """RUN@STAGE: begin where a stage of another run ended, with its settings where no others are named. Runs that are
+    to be compared differ in stage 3 alone (`--arm`)."""
+    for_: Annotated[str | None, tyro.conf.arg(name="for")] = None
+    """Time such as 9m: stop at the first safe point after it with exit code 75; --resume goes on."""
+    dry_run: bool = False
+    """Check settings, model, memory and disk, print what the run needs, and spend nothing."""
+
+
+@dataclass(frozen=True)
 class Train:
     """Train a policy in three stages. Without arguments: the quickstart, a small model made on the spot.
 
@@ -31,41 +72,26 @@ class Train:
 
     model: str | None = None
     """Folder or hub name of a causal language model; by default a small one is made on the spot."""
-    suite: str | None = None
-    """Suite of tasks (default: starter); what `cudal1-data list` takes."""
-    test_suite: str | None = None
-    """Suite to report on instead of the suite's held-out tasks; training tasks that overlap it are left out."""
-    train_on_test: bool = False
-    """Train on test data all the same (KernelBench is test data); what the run writes is marked."""
-    device: Literal["auto", "cpu", "cuda"] | None = None
-    """Where programs run and the policy is trained (default: auto)."""
-    judge_url: str | None = None
-    """Service that judges (`cudal1-env serve`), such as http://127.0.0.1:8011 (default: this machine)."""
     stages: str | None = None
     """Some of sft,self_train,contrast (default: all)."""
-    corpus: Path | None = None
-    """Corpus of verified programs that stage 1 learns from instead of the suite's variants (`cudal1-data corpus`)."""
     config: tuple[Path, ...] = ()
     """TOML files with any of the settings, a later one over an earlier one; configs/quickstart.toml has all of them."""
-    run_dir: Path | None = None
-    """Directory of the run (default: a new one in runs/; with --resume, the newest there)."""
-    resume: bool = False
-    """Resume an interrupted run exactly where it stopped."""
-    from_: Annotated[str | None, tyro.conf.arg(name="from")] = None
-    """RUN@STAGE: begin where a stage of another run ended, with its settings where no others are named. Runs that are
-    to be compared differ in stage 3 alone (`--arm`)."""
     arm: Literal["bucket", "random", "island", "none", "evolution", "vanilla"] | None = None
     """What stage 3 is compared with: how exemplars are drawn, no weight updates, or GRPO as TRL has it."""
-    for_: Annotated[str | None, tyro.conf.arg(name="for")] = None
-    """Time such as 9m: stop at the first safe point after it with exit code 75; --resume goes on."""
-    dry_run: bool = False
-    """Check settings, model, memory and disk, print what the run needs, and spend nothing."""
     seed: int | None = None
     """Seed of everything (default: 0)."""
+    json: bool = False
+    """Print the stage table as one JSON object."""
+    tasks: Annotated[Tasks, tyro.conf.OmitArgPrefixes] = field(default_factory=Tasks)
+    """What is trained on, and what is reported on."""
+    machine: Annotated[Machine, tyro.conf.OmitArgPrefixes] = field(default_factory=Machine)
+    """Where programs run, and who judges them."""
+    folder: Annotated[Folder, tyro.conf.OmitArgPrefixes] = field(default_factory=Folder)
+    """Where the run is kept, and how it goes on."""
 
     def saved(self) -> str:
         """Return how to go on after Ctrl-C."""
-        run_dir = "" if self.run_dir is None else f" --run-dir {self.run_dir}"
+        run_dir = "" if self.folder.run_dir is None else f" --run-dir {self.folder.run_dir}"
         return f"the run is saved up to its last finished step; go on with: cudal1-agent train{run_dir} --resume"
 
     def run(self) -> int:
@@ -74,45 +100,58 @@ class Train:
 
         flags: dict[str, Any] = {
             "model": self.model,
-            "suite": self.suite,
-            "test_suite": self.test_suite,
-            "train_on_test": self.train_on_test or None,
-            "device": self.device,
-            "judge_url": self.judge_url,
+            "suite": self.tasks.suite,
+            "test_suite": self.tasks.test_suite,
+            "train_on_test": self.tasks.train_on_test or None,
+            "device": self.machine.device,
+            "judge_url": self.machine.judge_url,
             "stages": None if self.stages is None else tuple(self.stages.split(",")),
-            "sft": None if self.corpus is None else {"corpus": self.corpus},
+            "sft": None if self.tasks.corpus is None else {"corpus": self.tasks.corpus},
             "seed": self.seed,
             "contrast": None if self.arm is None else {"arm": self.arm},
         }
         asked = bool(self.config) or any(value is not None for value in flags.values())
         origin = None
-        if self.from_ is not None:
+        if self.folder.from_ is not None:
             from cudal1_agent.run.fork import forked_settings, split_origin
             from cudal1_agent.settings import merged, read_configs
 
-            origin = split_origin(self.from_)
+            origin = split_origin(self.folder.from_)
             given = {name: value for name, value in flags.items() if value is not None}
             over = merged(read_configs(self.config), given)
             settings = forked_settings(origin[0], over)
         else:
-            settings = load_settings(self.config, flags) if asked or not self.resume else None
-        run_dir = self.run_dir or (newest_run(RUNS) if self.resume else RUNS / f"{datetime.now():%Y%m%d-%H%M%S}")
+            settings = load_settings(self.config, flags) if asked or not self.folder.resume else None
+        run_dir = self.folder.run_dir or (
+            newest_run(RUNS) if self.folder.resume else RUNS / f"{datetime.now():%Y%m%d-%H%M%S}"
+        )
 
-        from cudal1_agent.reporting.page import summary_text
+        from cudal1_agent.reporting.page import summary_record, summary_text
         from cudal1_agent.run.deadline import seconds_of
         from cudal1_agent.train import dry_run, train
 
-        seconds = None if self.for_ is None else seconds_of(self.for_)
-        if self.dry_run:
-            print(dry_run(settings or Settings(), run_dir))
+        seconds = None if self.folder.for_ is None else seconds_of(self.folder.for_)
+        if self.folder.dry_run:
+            estimate = dry_run(settings or Settings(), run_dir)
+            print(json.dumps({"estimate": estimate.splitlines()}) if self.json else estimate)
             return 0
         try:
-            train(settings, run_dir, resume=self.resume, origin=origin, seconds=seconds)
+            train(settings, run_dir, resume=self.folder.resume, origin=origin, seconds=seconds)
         except TimeIsUpError as error:
             print(f"cudal1-agent: {error}: cudal1-agent train --run-dir {run_dir} --resume", file=sys.stderr)
             return TIME_IS_UP
-        print(summary_text(run_dir))
+        print(json.dumps(summary_record(run_dir)) if self.json else summary_text(run_dir))
         return 0
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the policy answers."""
+
+    samples: int | None = None
+    """Answers for each task; the fastest correct one counts. More than 1 needs a temperature."""
+    temperature: float | None = None
+    """Sampling temperature; 0 is greedy."""
 
 
 @dataclass(frozen=True)
@@ -128,26 +167,22 @@ class Evaluate:
     """TOML files with settings of the evaluation, a later one over an earlier one (default: the run's settings)."""
     suite: str | None = None
     """Suite of tasks (default: the run's, or starter)."""
-    device: Literal["auto", "cpu", "cuda"] | None = None
-    """Where programs run and the policy answers."""
-    judge_url: str | None = None
-    """Service that judges (`cudal1-env serve`) (default: this machine)."""
-    samples: int | None = None
-    """Answers for each task; the fastest correct one counts. More than 1 needs a temperature."""
-    temperature: float | None = None
-    """Sampling temperature; 0 is greedy."""
     json: bool = False
     """Print one JSON object instead of the table."""
+    sampling: Annotated[Sampling, tyro.conf.OmitArgPrefixes] = field(default_factory=Sampling)
+    """How the policy answers."""
+    machine: Annotated[Machine, tyro.conf.OmitArgPrefixes] = field(default_factory=Machine)
+    """Where programs run, and who judges them."""
 
     def run(self) -> int:
         """Evaluate and print."""
         from cudal1_agent.evaluation.evaluate import evaluate_model, settings_for
 
-        evaluation = {"samples": self.samples, "temperature": self.temperature}
+        evaluation = {"samples": self.sampling.samples, "temperature": self.sampling.temperature}
         flags: dict[str, Any] = {
             "suite": self.suite,
-            "device": self.device,
-            "judge_url": self.judge_url,
+            "device": self.machine.device,
+            "judge_url": self.machine.judge_url,
             "evaluation": {name: value for name, value in evaluation.items() if value is not None},
         }
         found = evaluate_model(self.target, settings_for(self.target, flags, self.config))

@@ -273,7 +273,8 @@ class EvaluationSettings(Frozen):
     def _greedy_is_one(self) -> Self:
         if self.temperature == 0 and self.samples > 1:
             raise ValueError(
-                f"samples must be 1 with temperature 0 (answers would be equal), got {self.samples}; set temperature"
+                f"samples is {self.samples} and temperature 0, so all answers would be equal; set a temperature, or "
+                "samples to 1"
             )
         return self
 
@@ -337,7 +338,7 @@ class Settings(Frozen):
     def _in_order(cls, stages: tuple[StageName, ...]) -> tuple[StageName, ...]:
         if list(stages) != [name for name in STAGES if name in stages]:
             raise ValueError(
-                f"stages must be some of {', '.join(STAGES)}, each once and in this order, got {', '.join(stages)}"
+                f"stages are {', '.join(stages)}; name some of {', '.join(STAGES)}, each once and in this order"
             )
         return stages
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from cudal1_data import Device, Suite
+from cudal1_data import DataError, Device, Suite
 from cudal1_env import Evaluator
 
 from cudal1_agent.data.selection import CorpusSelection, corpus_sha256, select_pairs
 from cudal1_agent.data.stream import Place, streamed
 from cudal1_agent.data.tasks import TaskSets, tasks_of
-from cudal1_agent.errors import RunError
+from cudal1_agent.errors import AgentError, RunError
 from cudal1_agent.policies.prompting import prompt_builder
 from cudal1_agent.preflight import Estimate, check_model, check_room, check_settings, embedded_shape, estimate, shape_of
 from cudal1_agent.progress import Progress, quiet_libraries
@@ -70,34 +70,16 @@ def train(
     """
     progress = Progress()
     deadline = Deadline(seconds)
-    if resume:
-        check_time(run_dir, seconds)
-        folder = RunFolder.resume(run_dir, settings)
-    else:
-        settings = settings or Settings()
-        check_settings(settings, run_dir)
-        if origin is not None:
-            fork(*origin, run_dir, settings, [phase.name for phase in phases(settings, run_dir)])
-            folder = RunFolder.resume(run_dir, settings)
-        else:
-            folder = RunFolder.begin(run_dir, settings)
-    with folder:
+    with _opened(settings, run_dir, resume=resume, origin=origin, seconds=seconds) as folder:
         settings = folder.settings
         progress.line(f"{'resuming' if resume else 'beginning'} the run in {run_dir}")
         device = program_device(settings)
-        tasks = tasks_of(settings, device, suite=suite, notify=progress.line)
-        for reason in tasks.broken:
-            progress.line(f"left out: {reason}")
-        if tasks.overlaps:
-            progress.line(overlap_text(tasks))
-        selection, on_test = select_corpus(folder, tasks, device)
-        tasks = replace(tasks, trained_on_test=tasks.trained_on_test or on_test)
-        quiet_libraries()
-        needed = room_for(settings, run_dir, use_cpu=stays_on_cpu(settings))
-        progress.line(needed.text())
-        if settings.model is not None:
-            check_model(settings.model, settings, tasks, prompt_builder(settings.model, settings.prompt, device))
-        check_stream(settings, tasks, device)
+        try:
+            tasks, selection = _checked_tasks(folder, device, suite, progress)
+        except (AgentError, DataError):
+            if not resume and origin is None:
+                folder.discard()
+            raise
         judge = None
         if evaluator is None:
             evaluator = judge = make_judge(settings)
@@ -127,6 +109,47 @@ def train(
             if judge is not None:
                 close_judge(judge, folder.archive)
     return run_dir
+
+
+def _opened(
+    settings: Settings | None,
+    run_dir: Path,
+    *,
+    resume: bool,
+    origin: tuple[Path, StageName] | None,
+    seconds: float | None,
+) -> RunFolder:
+    """Return the folder of a run that begins, goes on, or begins where a stage of another ended."""
+    if resume:
+        check_time(run_dir, seconds)
+        return RunFolder.resume(run_dir, settings)
+    settings = settings or Settings()
+    check_settings(settings, run_dir)
+    if origin is None:
+        return RunFolder.begin(run_dir, settings)
+    fork(*origin, run_dir, settings, [phase.name for phase in phases(settings, run_dir)])
+    return RunFolder.resume(run_dir, settings)
+
+
+def _checked_tasks(
+    folder: RunFolder, device: Device, suite: Suite | None, progress: Progress
+) -> tuple[TaskSets, CorpusSelection | None]:
+    """Return tasks and corpus of a run, after all checks that need no judge and no training."""
+    settings = folder.settings
+    tasks = tasks_of(settings, device, suite=suite, notify=progress.line)
+    for reason in tasks.broken:
+        progress.line(f"left out: {reason}")
+    if tasks.overlaps:
+        progress.line(overlap_text(tasks))
+    selection, on_test = select_corpus(folder, tasks, device)
+    tasks = replace(tasks, trained_on_test=tasks.trained_on_test or on_test)
+    quiet_libraries()
+    needed = room_for(settings, folder.path, use_cpu=stays_on_cpu(settings))
+    progress.line(needed.text())
+    if settings.model is not None:
+        check_model(settings.model, settings, tasks, prompt_builder(settings.model, settings.prompt, device))
+    check_stream(settings, tasks, device)
+    return tasks, selection
 
 
 def overlap_text(tasks: TaskSets) -> str:

@@ -6,11 +6,11 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-from pydantic import BaseModel, ConfigDict
 from tyro.conf import Positional
 
 from cudal1_data.commandline import finished, parsed
@@ -20,8 +20,6 @@ from cudal1_data.commands.overlaps import Overlaps, Trace
 from cudal1_data.commands.tags import TagCommand
 from cudal1_data.errors import DataError
 from cudal1_data.progress import on_stderr
-from cudal1_data.sizes import parse_size
-from cudal1_data.task import Device
 
 if TYPE_CHECKING:
     from cudal1_data.suite import Suite
@@ -30,13 +28,12 @@ Tags = Annotated[TagCommand, tyro.conf.subcommand(name="tags")]
 CorpusCommands = Annotated[CorpusCommand, tyro.conf.subcommand(name="corpus"), tyro.conf.OmitSubcommandPrefixes]
 
 
-class List(BaseModel):
+@dataclass(frozen=True)
+class List:
     """List the tasks of a suite.
 
     Example: cudal1-data list starter:level1 --json
     """
-
-    model_config = ConfigDict(frozen=True)
 
     spec: Positional[str] = "starter"
     """starter, kernelbench, generated (`generated:softmax+scan?n=20&seed=7`), a folder, or a .jsonl, .parquet or .py
@@ -63,17 +60,16 @@ class List(BaseModel):
             print(f"{task.id:{width}}  level {task.level}  {task.split:10}  {kind:22}  {task.name}")
 
 
-class Show(BaseModel):
+@dataclass(frozen=True)
+class Show:
     """Print a task's reference program.
 
     Example: cudal1-data show starter/diag_matmul --variants
     """
 
-    model_config = ConfigDict(frozen=True)
-
     task: Positional[str]
     """Task id (starter/diag_matmul), SUITE:TASK, or a task file."""
-    device: Device = "cpu"
+    device: Literal["cpu", "cuda"] = "cpu"
     """Whose default size to show."""
     size: str | None = None
     """Another size, e.g. N=384,M=3000."""
@@ -84,6 +80,7 @@ class Show(BaseModel):
 
     def run(self) -> None:
         """Print the program, and the variants."""
+        from cudal1_data.sizes import parse_size
         from cudal1_data.sources import load_task
 
         task = load_task(self.task, device=self.device)
@@ -100,25 +97,26 @@ class Show(BaseModel):
                 print(f"\n# variant {variant.name} ({facts})\n{variant.source}", end="")
 
 
-class Export(BaseModel):
+@dataclass(frozen=True)
+class Export:
     """Write the tasks of a suite to a file or folder.
 
     Example: cudal1-data export 'generated?n=200&seed=7' tasks.parquet
     """
-
-    model_config = ConfigDict(frozen=True)
 
     spec: Positional[str]
     """What to write, as for `list`."""
     out: Positional[Path]
     """A .jsonl or .parquet file with KernelBench's columns, or a new folder of KernelBench's layout. A folder holds
     programs, levels, numbers and names only: split, tags and sizes in ids are lost; a file keeps them."""
-    device: Device = "cpu"
+    device: Literal["cpu", "cuda"] = "cpu"
     """Whose default sizes to write."""
     scale: int = 1
     """Divide batch sizes by this; tasks without a batch are left out."""
     memory_gib: float | None = None
     """Divide the batch sizes of tasks whose inputs, state and outputs take more than this (references are traced)."""
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """Print one JSON object."""
 
     def run(self) -> None:
         """Write it and say where."""
@@ -128,6 +126,9 @@ class Export(BaseModel):
         suite = load_suite(self.spec, device=self.device, scale=self.scale, memory_bytes=_bytes(self.memory_gib))
         report_broken(suite)
         export(suite, self.out)
+        if self.json_:
+            left_out = [str(entry.error) for entry in suite.broken]
+            print(json.dumps({"tasks": len(suite), "out": str(self.out), "left_out": left_out}))
         print(f"{len(suite)} tasks written to {self.out}", file=sys.stderr)
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import select
 import sys
 import traceback
 from collections.abc import Callable
@@ -58,14 +59,13 @@ def finished(name: str, command: Command, errors: tuple[type[Exception], ...]) -
     try:
         code = command.run() or OK
         sys.stdout.flush()
-    except BrokenPipeError:
+    except BrokenPipeError as error:
+        if not _reader_is_gone():
+            return _told(name, command, error)  # another pipe broke, which is no reader who has seen enough
         _let_go_of_stdout()
         return OK
     except errors as error:
-        print(f"{name}: {error}", file=sys.stderr, flush=True)
-        if any(vars(command).get(field) is True for field in ("json", "json_")):
-            print(json.dumps({"error": type(error).__name__, "message": str(error)}))
-        return USER_ERROR
+        return _told(name, command, error)
     except KeyboardInterrupt:
         saved = command.saved() if isinstance(command, Saves) else "nothing was saved; type the command again"
         print(f"\n{name}: interrupted; {saved}", file=sys.stderr, flush=True)
@@ -74,6 +74,20 @@ def finished(name: str, command: Command, errors: tuple[type[Exception], ...]) -
         traceback.print_exc()
         return OWN_FAULT
     return code
+
+
+def _told(name: str, command: Command, error: Exception) -> int:
+    print(f"{name}: {error}", file=sys.stderr, flush=True)
+    if any(getattr(command, field, False) is True for field in ("json", "json_")):
+        print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+    return USER_ERROR
+
+
+def _reader_is_gone() -> bool:
+    """Whether nobody reads standard output any more."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), select.POLLOUT)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def _let_go_of_stdout() -> None:

@@ -6,10 +6,10 @@
 True
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import gymnasium
 from cudal1_data.lazy import lazily
+from wrapt import when_imported
 
 if TYPE_CHECKING:
     from cudal1_env.answers import evaluate_answers
@@ -62,13 +62,20 @@ __getattr__ = lazily(
     },
 )
 
-# Rewards are measured, so no two runs give the same.
-gymnasium.register(  # pyright: ignore[reportUnknownMemberType]  # annotated in part
-    id="CudaL1-v0",
-    entry_point="cudal1_env.env:CudaOptEnv",
-    vector_entry_point="cudal1_env.vector:CudaOptVectorEnv",
-    nondeterministic=True,
-)
+
+@when_imported("gymnasium")
+def _register(gymnasium: Any) -> None:
+    """Register the environment: now if gymnasium was imported before, else as soon as it is.
+
+    Commands import this package and mostly no gymnasium, which takes longer than all that `--help` needs.
+    """
+    gymnasium.register(
+        id="CudaL1-v0",
+        entry_point="cudal1_env.env:CudaOptEnv",
+        vector_entry_point="cudal1_env.vector:CudaOptVectorEnv",
+        nondeterministic=True,  # rewards are measured, so no two runs give the same
+    )
+
 
 __all__ = [
     "Archive",

@@ -205,7 +205,9 @@ class Archive:
         except ValueError:
             found = "no hash, as it is not hexadecimal"
         if found != seed_commitment:
-            raise RecordError(f"expected the seed of the commitment {seed_commitment}, got one of {found}")
+            raise RecordError(
+                f"the seed is of the commitment {found}, not of {seed_commitment}; disclose the one that its judge drew"
+            )
         with self._transaction("add a seed to"):
             self._db.execute("INSERT OR REPLACE INTO seeds VALUES (?, ?)", (seed_commitment, seed))
 
@@ -229,7 +231,7 @@ class Archive:
             reached = self.position()
             if not 0 <= position <= reached:
                 raise RecordError(
-                    f"expected a position from 0 to {reached} in the archive {self._name}, got {position}: "
+                    f"the archive {self._name} has positions from 0 to {reached}, and {position} is none: "
                     "give the archive that lay beside this checkpoint"
                 )
             moved = self._db.execute(
@@ -265,12 +267,10 @@ class Archive:
                 for statement in _SCHEMA:
                     self._db.execute(statement)
         if self._pragma("application_id") != APPLICATION_ID:
-            raise RecordError(
-                f"expected an archive of cudal1 in {self._name}, found another SQLite file; give a new path"
-            )
+            raise RecordError(f"{self._name} is a SQLite file, but no archive of cudal1; give a new path")
         if (version := self._pragma("user_version")) != SCHEMA_VERSION:
             raise RecordError(
-                f"expected version {SCHEMA_VERSION} of the archive {self._name}, found {version}; "
+                f"the archive {self._name} has version {version}, and this release reads version {SCHEMA_VERSION}; "
                 "read it with the release of cudal1 that wrote it"
             )
 
@@ -457,7 +457,7 @@ def _translate(error: sqlite3.Error, what: str, name: str) -> EnvError:
             )
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
             return RecordError(
-                f"cannot {what} the archive {name}: expected a SQLite file, got: {error}; give a new path"
+                f"cannot {what} the archive {name}: it is no sound SQLite file ({error}); give a new path"
             )
         case _:
             return MachineError(f"cannot {what} the archive {name}: {error}; {kept}, check the disk and resume")

@@ -12,13 +12,26 @@ from cudal1_data.commandline import finished, parsed
 from cudal1_data.errors import DataError
 
 from cudal1_env.commands.audit import Audit
+from cudal1_env.commands.campaign import Baselines, Layers, Machine
 from cudal1_env.commands.output import describe, details, log
 from cudal1_env.commands.redteam import Redteam
 from cudal1_env.commands.serve import Serve
 from cudal1_env.commands.sweep import Sweep
 from cudal1_env.commands.verify import Verify
 from cudal1_env.errors import EnvError
-from cudal1_env.records import Precision, read_record
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is measured of the program."""
+
+    precision: Literal["training", "report", "correct"] = "report"
+    """`training`: one pair of processes, about a second; `report`: at least three; `correct`: nothing is timed."""
+    baselines: Baselines = ()
+    """Other ways to run the reference against which a correct program is measured: compile, compile-reduce-overhead,
+    compile-max-autotune, cuda-graph, cudnn-flags, or all (without compile-max-autotune)."""
+    policy: Literal["strict", "kernelbench"] = "strict"
+    """`kernelbench` adds a second verdict by KernelBench's rules (seeded weights, its tolerance), never the reward."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +45,12 @@ class Evaluate:
     """Task id (starter/diag_matmul) or the path of a task file in KernelBench's form."""
     file: tyro.conf.Positional[Path]
     """The program: Python text that defines ModelNew."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where programs run."""
-    precision: Precision = "report"
-    """`training`: one pair of processes, about a second; `report`: at least three; `correct`: nothing is timed."""
-    baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
-    """Other ways to run the reference against which a correct program is measured: compile, compile-reduce-overhead,
-    compile-max-autotune, cuda-graph, cudnn-flags, or all (without compile-max-autotune)."""
-    policy: Literal["strict", "kernelbench"] = "strict"
-    """`kernelbench` adds a second verdict by KernelBench's rules (seeded weights, its tolerance), never the reward."""
-    require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
-    """Refuse to work unless these sandbox layers are active."""
     json: bool = False
     """Print the record only."""
+    measurement: Annotated[Measurement, tyro.conf.OmitArgPrefixes] = field(default_factory=Measurement)
+    """What is measured of the program."""
+    machine: Annotated[Machine, tyro.conf.OmitArgPrefixes] = field(default_factory=Machine)
+    """Where programs run."""
 
     def run(self) -> int:
         """Judge, print, and say by the exit code whether it could be judged."""
@@ -53,15 +59,18 @@ class Evaluate:
         from cudal1_env.judge import Judge, JudgeSettings
         from cudal1_env.tasks import find_task
 
-        device = resolve_device(self.device)
+        device = resolve_device(self.machine.device)
         task = find_task(self.task, device)
         source = self.file.read_text(errors="replace")
-        baselines = resolve(self.baselines, device)
+        baselines = resolve(self.measurement.baselines, device)
         settings = JudgeSettings(
-            device=device, require_sandbox=self.require_sandbox, baselines=baselines, policy=self.policy
+            device=device,
+            require_sandbox=self.machine.require_sandbox,
+            baselines=baselines,
+            policy=self.measurement.policy,
         )
         with Judge(settings) as judge:
-            evaluation = judge.evaluate(task, source, precision=self.precision)
+            evaluation = judge.evaluate(task, source, precision=self.measurement.precision)
             seeds = judge.retire()
         if evaluation.seed_commitment is not None:
             evaluation = evaluation.model_copy(update={"seed": seeds.get(evaluation.seed_commitment)})
@@ -88,6 +97,7 @@ class Replay:
         """Exit 0 when the status agrees and the intervals overlap."""
         from cudal1_env.campaigns.replay import replay
         from cudal1_env.judge import Judge
+        from cudal1_env.records import read_record
 
         record = read_record(self.record)
         with Judge() as judge:
@@ -112,7 +122,7 @@ class Doctor:
     """Measure how much one trial differs from the next (about two minutes), and keep it for this machine."""
     json: bool = False
     """Print the findings as JSON."""
-    require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = field(default=())
+    require_sandbox: Layers = ()
     """Exit 1 unless these sandbox layers are available."""
 
     def run(self) -> int:

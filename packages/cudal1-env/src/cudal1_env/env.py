@@ -93,6 +93,31 @@ def observation_space(max_source_chars: int, *, attempts: int, max_level: int, e
     )
 
 
+def check_arguments(attempts: int, exemplars: int, render_mode: str | None, *, timed: bool, seeds: bool) -> None:
+    """Check the arguments of an environment that need no suite.
+
+    Args:
+        attempts: Attempts in an episode.
+        exemplars: Maximum number of exemplars.
+        render_mode: As gymnasium has it.
+        timed: Whether verdicts have speedups.
+        seeds: Whether known variants are to be measured.
+
+    Raises:
+        SettingsError: One leaves nothing to play, or two contradict each other.
+    """
+    if render_mode not in (None, "ansi"):
+        raise SettingsError(f"unknown render_mode {render_mode!r}; the only one is 'ansi'")
+    if attempts < 1:
+        raise SettingsError(f"attempts is {attempts}; give at least 1")
+    if exemplars < 0:
+        raise SettingsError(f"exemplars is {exemplars}; give 0 or more")
+    if seeds and not timed:
+        raise SettingsError(
+            "seed_variants needs speedups, but precision='correct' times nothing; leave one of them out"
+        )
+
+
 class CudaOptEnv(gymnasium.Env[Observation, str]):
     """Write a faster program for a task; the judge measures it.
 
@@ -178,14 +203,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             MachineError: The archive cannot be opened.
             RecordError: The file of the audit holds none.
         """
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise SettingsError(f"expected render_mode None or 'ansi', got {render_mode!r}")
-        if attempts < 1 or exemplars < 0:
-            raise SettingsError(f"expected attempts >= 1 and exemplars >= 0, got {attempts} and {exemplars}")
-        if seed_variants and precision == "correct":
-            raise SettingsError(
-                "seed_variants needs speedups, but precision='correct' times nothing; leave one of them out"
-            )
+        check_arguments(attempts, exemplars, render_mode, timed=precision != "correct", seeds=seed_variants)
         self.render_mode = render_mode
         self.device: Device
         self.evaluator, self._own, self.device = choose_evaluator(evaluator, device)
@@ -227,7 +245,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             ResetNeeded: No episode has begun.
         """
         if self._task is None:
-            raise ResetNeeded("expected a call of reset() before this one")
+            raise ResetNeeded("no episode has begun; call reset() first")
         return self._task
 
     def reset(
@@ -284,7 +302,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             ResetNeeded: The episode is over, or none has begun.
         """
         if self._attempt >= self.attempts:
-            raise ResetNeeded(f"expected a call of reset() after {self.attempts} attempts, got another step()")
+            raise ResetNeeded(f"the episode ended after {self.attempts} attempts; call reset() before another step()")
         return self.task, str(action)
 
     def settle(self, evaluation: Evaluation) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -355,21 +373,22 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             except UnknownTaskError:
                 raise error from None
             raise UnknownTaskError(
-                f"expected a task of the split {self.split!r}, got {other.id}, which is in {other.split!r}; "
+                f"the task {other.id} is in the split {other.split!r}, and this environment plays {self.split!r}; "
                 f"make the environment with split={other.split!r}, or split=None for all tasks"
             ) from None
 
     def _check_tasks(self) -> None:
         if not any("random" not in task.tags for task in self.tasks):
             raise SettingsError(
-                f"expected tasks of the split {self.split!r} in the suite {self.suite.name!r}, found none among its "
-                f"{len(self.suite)}; split=None plays all of them"
+                f"the suite {self.suite.name!r} has {len(self.suite)} tasks, and none to play in the split "
+                f"{self.split!r}; split=None plays all of them"
             )
         for task in self.tasks:
             if task.id not in SourceText(MAX_ID_CHARS) or task.source not in SourceText(self.max_source_chars):
                 raise SettingsError(
-                    f"expected ids up to {MAX_ID_CHARS} characters and references up to max_source_chars="
-                    f"{self.max_source_chars} in UTF-8, got {task.id[:MAX_ID_CHARS]!r} with {len(task.source)}"
+                    f"the task {task.id[:MAX_ID_CHARS]!r} has an id of {len(task.id)} characters and a reference of "
+                    f"{len(task.source)}; ids may have {MAX_ID_CHARS}, references "
+                    f"max_source_chars={self.max_source_chars}, all of them in UTF-8"
                 )
 
 

@@ -172,7 +172,9 @@ def report_of(lines: Sequence[AuditLine]) -> AuditReport:
         RecordError: There are none, or they are of several devices or protocols.
     """
     if len({AUDIT_FORM.conditions(line) for line in lines}) != 1:
-        raise RecordError(f"expected audited tasks of one device and protocol, got {len(lines)} tasks")
+        raise RecordError(
+            f"the {len(lines)} audited tasks are not of one device and protocol; audit them again with cudal1-env audit"
+        )
     tasks: dict[str, TaskAudit] = {}
     for line in lines:
         if line.task.name not in tasks or TOO_LARGE not in line.task.reason:

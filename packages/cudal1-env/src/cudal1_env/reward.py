@@ -70,7 +70,7 @@ def reward(
     value = 0.0
     if status is Status.CORRECT:
         if speedup is None:
-            raise ValueError("expected a speedup with CORRECT, got None; pass the record's own")
+            raise ValueError("a CORRECT verdict has no speedup; pass the record's own")
         value = min(_worth(speedup, speedup.low if rewarded_low is None else rewarded_low), most)
     if rule == "speedup":
         return value
@@ -104,7 +104,7 @@ def round_towards_one(speedup: float) -> float:
     (1.01, 0.99, 1.15)
     """
     if not (math.isfinite(speedup) and speedup > 0.0):
-        raise ValueError(f"expected a positive finite speedup, got {speedup!r}")
+        raise ValueError(f"the speedup is {speedup!r}; pass one that is positive and finite")
     exact = Decimal(repr(float(speedup)))
     return float(exact.quantize(Decimal("0.01"), rounding=ROUND_FLOOR if exact > 1 else ROUND_CEILING))
 
@@ -151,7 +151,7 @@ class RewardSmoother(BaseModel):
         """
         for value in rewards:
             if not math.isfinite(value):
-                raise ValueError(f"expected finite rewards, got {value!r}")
+                raise ValueError(f"a reward is {value!r}; pass finite rewards only")
         return RewardSmoother(k=self.k, window=self.window, recent=(*self.recent, *rewards)[-self.window :])
 
     def smooth(self, reward: float) -> float:
@@ -161,6 +161,6 @@ class RewardSmoother(BaseModel):
             ValueError: The reward is not finite.
         """
         if not math.isfinite(reward):
-            raise ValueError(f"expected a finite reward, got {reward!r}")
+            raise ValueError(f"the reward is {reward!r}; pass a finite one")
         deviation = self.deviation
         return min(max((reward - self.mean) / deviation, -self.k), self.k) if deviation else 0.0

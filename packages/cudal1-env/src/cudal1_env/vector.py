@@ -68,7 +68,7 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
             SettingsError: Arguments that leave nothing to play.
         """
         if num_envs < 1:
-            raise SettingsError(f"expected num_envs >= 1, got {num_envs}")
+            raise SettingsError(f"num_envs is {num_envs}; give at least 1")
         self.num_envs = num_envs
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.metadata = {**CudaOptEnv.metadata, "autoreset_mode": self.autoreset_mode}
@@ -120,7 +120,9 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
         else:
             seeds = [None if seed is None else seed + i for i in range(self.num_envs)]
         if len(seeds) != self.num_envs:
-            raise ValueError(f"expected {self.num_envs} seeds, got {len(seeds)}")
+            raise ValueError(
+                f"there are {len(seeds)} seeds for {self.num_envs} sub-environments; pass one for each, or one number"
+            )
         infos: dict[str, Any] = {}
         fresh = list(self._observations) or [{} for _ in self.envs]
         for i, env in enumerate(self.envs):
@@ -142,10 +144,14 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
             raise TypeError("expected one action for each sub-environment, got a single text; pass a tuple of texts")
         answers = [str(action) for action in actions]
         if len(answers) != self.num_envs:
-            raise ValueError(f"expected {self.num_envs} actions, got {len(answers)}")
+            raise ValueError(
+                f"there are {len(answers)} actions for {self.num_envs} sub-environments; pass one for each"
+            )
         if self.autoreset_mode is AutoresetMode.DISABLED and self._over.any():
             over = np.flatnonzero(self._over).tolist()
-            raise ResetNeeded(f"expected reset(options={{'reset_mask': ...}}) for the sub-environments {over}")
+            raise ResetNeeded(
+                f"the episodes of the sub-environments {over} are over; call reset(options={{'reset_mask': ...}})"
+            )
         live = [i for i in range(self.num_envs) if not self._over[i]]
         first = self.envs[0]
         evaluations = evaluate_answers(
@@ -188,7 +194,7 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
         if mask.dtype != np.bool_ or mask.shape != (self.num_envs,):
             raise ValueError(f"expected reset_mask as a boolean array of shape ({self.num_envs},), got {given!r}")
         if not self._observations and not mask.all():
-            raise ResetNeeded("expected a reset of all sub-environments before a reset of some")
+            raise ResetNeeded("no episode has begun; call reset() for all sub-environments before a reset of some")
         return mask
 
     def _batched(self) -> Observation:

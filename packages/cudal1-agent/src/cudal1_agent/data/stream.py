@@ -147,7 +147,7 @@ def make_stream(
     head, mark, options = text.partition("?")
     name, _, families = head.partition(":")
     if name != "generated":
-        raise ConfigError(f"sft.stream takes generated tasks, such as 'generated?seed=0', got {text!r}")
+        raise ConfigError(f"sft.stream is {text!r}, which names no generated tasks; write 'generated?seed=0', say")
     request = parse_request(families + mark + options)
     return Stream(
         request=request,

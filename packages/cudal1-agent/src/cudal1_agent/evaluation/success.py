@@ -66,7 +66,7 @@ def success(counts: Sequence[tuple[int, int]]) -> Success:
     (0.375, 2, 0.5)
     """
     if not counts:
-        raise ValueError("expected at least one task, got none")
+        raise ValueError("there are no tasks to count; pass at least one")
     k = min(K, *(answers for answers, _ in counts))
 
     def mean(drawn: int) -> Share:
@@ -99,7 +99,7 @@ def correct_at(k: int, answers: int, correct: int) -> float:
     (0.75, 0.5)
     """
     if not 1 <= k <= answers or not 0 <= correct <= answers:
-        raise ValueError(f"expected 1 <= k <= answers and 0 <= correct <= answers, got {k=}, {answers=}, {correct=}")
+        raise ValueError(f"{k=} and {correct=} do not fit {answers=}: k is 1 to the answers, correct 0 to the answers")
     return 1 - math.comb(answers - correct, k) / math.comb(answers, k)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -23,6 +23,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Effort:
+    """How long, and how many."""
+
+    budget: str = "10m"
+    """Time such as 90s, 10m or 1h, for everything; what is under way when it is over is interrupted."""
+    candidates: int = 64
+    """Programs that are judged at most, those of an earlier command in the folder included."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Who is asked beside the templates."""
+
+    url: str | None = None
+    """Ask a model at this address, too, up to and with the version (http://localhost:8000/v1)."""
+    model: str | None = None
+    """Name of the model at --url."""
+    run_dir: Annotated[Path | None, tyro.conf.arg(name="run")] = None
+    """Ask the policy that a run of `cudal1-agent train` left, too."""
+
+
+@dataclass(frozen=True)
 class Optimize:
     """Search a faster program for a module of your own, confirm it, and write a drop-in with a way back.
 
@@ -39,18 +61,12 @@ class Optimize:
     """Folder to write, a package's name last (default: optimized/NAME). The same command goes on with its search."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where programs run."""
-    budget: str = "10m"
-    """Time such as 90s, 10m or 1h, for everything; what is under way when it is over is interrupted."""
-    candidates: int = 64
-    """Programs that are judged at most, those of an earlier command in the folder included."""
-    url: str | None = None
-    """Ask a model at this address, too, up to and with the version (http://localhost:8000/v1)."""
-    model: str | None = None
-    """Name of the model at --url."""
-    run_dir: Annotated[Path | None, tyro.conf.arg(name="run")] = None
-    """Ask the policy that a run of `cudal1-agent train` left, too."""
     json: bool = False
     """Print the record as JSON."""
+    effort: Annotated[Effort, tyro.conf.OmitArgPrefixes] = field(default_factory=Effort)
+    """How long, and how many."""
+    policy: Annotated[Policy, tyro.conf.OmitArgPrefixes] = field(default_factory=Policy)
+    """Who is asked beside the templates."""
 
     def saved(self) -> str:
         """Return what was saved and how to go on after Ctrl-C."""
@@ -67,9 +83,9 @@ class Optimize:
         from cudal1_agent.progress import Progress
         from cudal1_agent.run.deadline import seconds_of
 
-        if self.candidates < 1:
-            raise OptimizeError(f"invalid --candidates {self.candidates}: give 1 or more")
-        budget = Budget(seconds_of(self.budget, option="--budget"), self.candidates)
+        if self.effort.candidates < 1:
+            raise OptimizeError(f"invalid --candidates {self.effort.candidates}: give 1 or more")
+        budget = Budget(seconds_of(self.effort.budget, option="--budget"), self.effort.candidates)
         target = read_target(self.file)
         device = resolve_device(self.device)
         out = self.out or default_folder(target)
@@ -84,10 +100,10 @@ class Optimize:
 
         answers = self._answers(device, budget)
         sources = ["templates"]
-        if self.url is not None:
-            sources.append(f"endpoint {self.model}")
-        if self.run_dir is not None:
-            sources.append(f"run {self.run_dir.name}")
+        if self.policy.url is not None:
+            sources.append(f"endpoint {self.policy.model}")
+        if self.policy.run_dir is not None:
+            sources.append(f"run {self.policy.run_dir.name}")
         return optimize(target, out, device, budget, say, answers=answers, sources=tuple(sources))
 
     def _answers(self, device: Device, budget: Budget) -> Answers | None:
@@ -99,18 +115,18 @@ class Optimize:
         """
         from cudal1_agent.optimize.sources import ANSWER_TOKENS, ROUND, Answers, full_prompt
 
-        if self.url is not None and self.run_dir is not None:
+        if self.policy.url is not None and self.policy.run_dir is not None:
             raise OptimizeError("--url and --run exclude each other; name one policy")
-        if (self.url is None) != (self.model is None):
+        if (self.policy.url is None) != (self.policy.model is None):
             raise OptimizeError("--url and --model go together: an address, and the name of the model there")
-        if self.url is not None and self.model is not None:
+        if self.policy.url is not None and self.policy.model is not None:
             from cudal1_agent.policies.openai import OpenAIPolicy
 
             policy = OpenAIPolicy(
-                self.model, url=self.url, parallel=ROUND, timeout_s=max(1.0, budget.search_s), attempts=2
+                self.policy.model, url=self.policy.url, parallel=ROUND, timeout_s=max(1.0, budget.search_s), attempts=2
             )
             return Answers(policy, full_prompt(device), max_new_tokens=ANSWER_TOKENS)
-        if self.run_dir is None:
+        if self.policy.run_dir is None:
             return None
         from cudal1_agent.evaluation.evaluate import last_model
         from cudal1_agent.policies.make import make_policy
@@ -119,7 +135,7 @@ class Optimize:
         from cudal1_agent.run.folder import read_settings
 
         quiet_libraries()
-        settings, model = read_settings(self.run_dir), last_model(self.run_dir)
+        settings, model = read_settings(self.policy.run_dir), last_model(self.policy.run_dir)
         policy = make_policy(model, settings.policy, use_cpu=device == "cpu")
         return Answers(
             policy,

@@ -89,6 +89,19 @@ def _seen(value: Any) -> Any:
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
+def summary_record(run_dir: Path) -> dict[str, Any]:
+    """Return what `summary_text` says as JSON values: the records of the tables, the changes between stages, the notes.
+
+    Raises:
+        RunError: The directory holds nothing of a run.
+    """
+    run = read_run(run_dir)
+    run.close()
+    tables = [record for record in run.of_event("table") if record["group"] in GROUPS]
+    notes = [*contamination_notes(tables, GROUPS), *run.notes]
+    return {"run": str(run_dir), "tables": tables, "changes": changes(run.records), "notes": notes}
+
+
 def summary_text(run_dir: Path) -> str:
     """Return the stage table of a run as text, with the changes between its stages.
 

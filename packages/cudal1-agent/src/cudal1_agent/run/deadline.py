@@ -59,5 +59,5 @@ def seconds_of(text: str, *, option: str = "--for") -> float:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
     if found is None or float(found[1]) == 0:
-        raise ConfigError(f"{option} takes a time such as 540s, 9m or 1.5h, got {text!r}")
+        raise ConfigError(f"{option} is {text!r}, which is no time above 0; write 540s, 9m or 1.5h, say")
     return float(found[1]) * _UNITS_S[found[2]]

@@ -152,6 +152,14 @@ class RunFolder:
         self.archive.close()
         self.lock.close()
 
+    def discard(self) -> None:
+        """Remove a run that was refused before anything was spent, so that its directory can be named again."""
+        self.close()
+        for file in (CONFIG, CORPUS, METRICS, *(f"{ARCHIVE}{end}" for end in ("", "-wal", "-shm")), "lock"):
+            (self.path / file).unlink(missing_ok=True)
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
+
     def __enter__(self) -> Self:
         """Return the run directory."""
         return self

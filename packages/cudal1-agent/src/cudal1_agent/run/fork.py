@@ -56,7 +56,7 @@ def split_origin(text: str) -> tuple[Path, StageName]:
     for stage in STAGES:
         if run and name == stage:
             return Path(run), stage
-    raise RunError(f"--from takes RUN@STAGE with a stage of {', '.join(STAGES)}, got {text!r}")
+    raise RunError(f"--from is {text!r}; write RUN@STAGE, with one of the stages {', '.join(STAGES)}")
 
 
 def fork(origin: Path, stage: StageName, path: Path, settings: Settings, names: Sequence[str]) -> None:

@@ -45,8 +45,8 @@ class Metrics:
         """
         if position > self._file.tell():
             raise RunError(
-                f"expected at least {position} bytes in {self.path}, found {self._file.tell()}: it is not the file "
-                "that the run wrote; begin a new run with another --run-dir"
+                f"{self.path} has {self._file.tell()} bytes and had {position} when the run stopped: it is "
+                "not the file that the run wrote; put that one back, or begin a new run with another --run-dir"
             )
         self._file.truncate(position)
         self._file.seek(position)
@@ -67,5 +67,8 @@ def read_metrics(path: Path) -> list[Record]:
         try:
             records.append(json.loads(line))
         except ValueError as error:
-            raise RunError(f"{path}, line {number}: expected a JSON object: {error}") from error
+            raise RunError(
+                f"{path}, line {number}: no JSON object ({error}); remove the line, or begin a new run with "
+                "another --run-dir"
+            ) from error
     return records

@@ -69,7 +69,7 @@ def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, s
         raise ConfigError("move report_to from the trl table to the top of the config file: it is for all stages")
     if int(table.get("max_steps", -1)) < 1:
         raise ConfigError(
-            f"max_steps in a trl table must be 1 or more, got {table.get('max_steps')}: stages end by number of steps"
+            f"max_steps in a trl table is {table.get('max_steps')}; set 1 or more: stages end by number of steps"
         )
     values: dict[str, Any] = {
         "report_to": "none",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from cudal1_data.suite import Suite
+if TYPE_CHECKING:
+    from cudal1_data.suite import Suite
 
 SHOWN = 10
 """Reasons or names that are worth reading: behind as many, a count says more."""

@@ -3,46 +3,48 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
-from pydantic import BaseModel, ConfigDict
 from tyro.conf import Positional
 
 from cudal1_data.commands.broken import report_broken, report_left_out
 from cudal1_data.errors import DataError
 from cudal1_data.progress import paced
-from cudal1_data.task import Device, Task
 
 if TYPE_CHECKING:
     from cudal1_data.corpus.model import Key, Pair
     from cudal1_data.corpus.store import Corpus
+    from cudal1_data.task import Task
 
 
-class Build(BaseModel):
+@dataclass(frozen=True)
+class Build:
     """Put every template with every choice of its parameters on tasks: pairs that are not verified yet.
 
     Example: cudal1-data corpus build pairs.parquet starter
     """
-
-    model_config = ConfigDict(frozen=True)
 
     out: Positional[Path]
     """A .parquet or .jsonl file. One that exists gets what it lacks; its evaluations stay. What records brought in is
     found to be of the tasks that are built."""
     suites: Positional[tuple[str, ...]] = ("starter", "generated?n=160")
     """Suites, as for `list`."""
-    device: Device = "cuda"
+    device: Literal["cpu", "cuda"] = "cuda"
     """Whose default sizes."""
     per_task: int | None = None
     """Maximum number of correct programs for each task (default: all); backends alternate."""
     failures: int = 2
     """Programs with a fault for each task."""
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """Print one JSON object."""
 
     def run(self) -> None:
         """Build and save."""
@@ -64,8 +66,11 @@ class Build(BaseModel):
             _refuse_kernelbench(suite)
             tasks |= {(task.id, task.source): task for task in suite}
         made = self._stream(tasks) if not len(known) else self._add(tasks, known)
-        whole = f"{made + len(known)} in {self.out}"
-        print(f"{made} pairs made in {time.monotonic() - start:.1f} s, {whole}", file=sys.stderr)
+        pairs, elapsed_s = made + len(known), time.monotonic() - start
+        if self.json_:
+            counts = {"pairs_made": made, "pairs": pairs, "elapsed_s": round(elapsed_s, 3), "out": str(self.out)}
+            print(json.dumps(counts))
+        print(f"{made} pairs made in {elapsed_s:.1f} s, {pairs} in {self.out}", file=sys.stderr)
 
     def _stream(self, tasks: Mapping[tuple[str, str], Task]) -> int:
         """Write a new corpus in its order, the pairs of a task when they are made; return their number."""
@@ -116,13 +121,12 @@ def _refuse_kernelbench(tasks: Iterable[Task]) -> None:
         )
 
 
-class StatsCommand(BaseModel):
+@dataclass(frozen=True)
+class StatsCommand:
     """Count a corpus: labels, backends, techniques, speedups.
 
     Example: cudal1-data corpus stats bundled
     """
-
-    model_config = ConfigDict(frozen=True)
 
     corpus: Positional[Path]
     """A .parquet or .jsonl file of pairs, or `bundled`."""
@@ -138,18 +142,19 @@ class StatsCommand(BaseModel):
         print(found.model_dump_json() if self.json_ else found.text())
 
 
-class Merge(BaseModel):
+@dataclass(frozen=True)
+class Merge:
     """Add the records of a judge to a corpus. Doing it twice changes nothing.
 
     Example: cudal1-data corpus merge pairs.parquet records.jsonl
     """
 
-    model_config = ConfigDict(frozen=True)
-
     corpus: Positional[Path]
     """A .parquet or .jsonl file of pairs; made when it is not there."""
     records: Positional[tuple[Path, ...]]
     """Files of records: of `cudal1-env verify`, `sweep` or `evaluate`."""
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """Print one JSON object."""
 
     def run(self) -> None:
         """Merge and save."""
@@ -158,8 +163,11 @@ class Merge(BaseModel):
 
         check_ending(self.corpus)
         corpus = load_corpus(self.corpus) if self.corpus.exists() else Corpus()
+        files: list[dict[str, object]] = []
         for path in self.records:
             done = merge(corpus, path)
+            counts = {"added": done.added, "new_pairs": done.new_pairs, "known": done.known}
+            files.append({"file": str(path), **counts, "left_out": list(done.left_out)})
             report_left_out(done.left_out)
             print(
                 f"{path}: {done.added} records added, {done.new_pairs} programs that the corpus lacked, "
@@ -167,15 +175,16 @@ class Merge(BaseModel):
                 file=sys.stderr,
             )
         corpus.save(self.corpus)
+        if self.json_:
+            print(json.dumps({"pairs": len(corpus), "files": files}))
 
 
-class ExportCorpus(BaseModel):
+@dataclass(frozen=True)
+class ExportCorpus:
     """Write a corpus as a dataset: a folder with a Parquet file for each split and a card, or one file.
 
     Example: cudal1-data corpus export bundled dataset --verified
     """
-
-    model_config = ConfigDict(frozen=True)
 
     corpus: Positional[Path]
     """A .parquet or .jsonl file of pairs, or `bundled`."""
@@ -185,6 +194,8 @@ class ExportCorpus(BaseModel):
     """Only pairs that a judge on a GPU found correct."""
     confirmed: bool = False
     """Only pairs of which a judge found what their label says: the correct ones of `--verified`, and failures."""
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """Print one JSON object."""
 
     def run(self) -> None:
         """Write it."""
@@ -211,16 +222,17 @@ class ExportCorpus(BaseModel):
                 if len(some):
                     some.save(self.out / f"{split}.parquet")
             (self.out / "README.md").write_text(card(kept), encoding="utf-8")
+        if self.json_:
+            print(json.dumps({"pairs": len(kept), "of": len(whole), "out": str(self.out)}))
         print(f"{len(kept)} of {len(whole)} pairs written to {self.out}", file=sys.stderr)
 
 
-class Verify(BaseModel):
+@dataclass(frozen=True)
+class Verify:
     """Have pairs judged: the same as `cudal1-env verify`, which has more options.
 
     Example: cudal1-data corpus verify pairs.parquet --limit 20
     """
-
-    model_config = ConfigDict(frozen=True)
 
     corpus: Positional[Path]
     """A .parquet or .jsonl file of pairs."""
@@ -243,13 +255,12 @@ class Verify(BaseModel):
             raise DataError(f"`{' '.join(command)}` failed with exit code {code}; see its output above")
 
 
-class CorpusCommand(BaseModel):
+@dataclass(frozen=True)
+class CorpusCommand:
     """Variants of tasks with what a judge found out about them: build, verify, merge, stats, export.
 
     Example: cudal1-data corpus stats bundled
     """
-
-    model_config = ConfigDict(frozen=True)
 
     command: (
         Annotated[Build, tyro.conf.subcommand(name="build")]
@@ -259,6 +270,11 @@ class CorpusCommand(BaseModel):
         | Annotated[ExportCorpus, tyro.conf.subcommand(name="export")]
     )
     """What to do."""
+
+    @property
+    def json_(self) -> bool:
+        """Whether the answer is to be JSON."""
+        return getattr(self.command, "json_", False)
 
     def run(self) -> None:
         """Do it."""

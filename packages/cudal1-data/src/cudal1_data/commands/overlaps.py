@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
-from pydantic import BaseModel, ConfigDict
 from tyro.conf import Positional
 
 from cudal1_data.commands.broken import report_broken
 from cudal1_data.progress import paced
-from cudal1_data.task import Device
-from cudal1_data.tracing import TaskGraph, Tracer, trace_tasks
-from cudal1_data.tracing.process import TIMEOUT_S
+
+if TYPE_CHECKING:
+    from cudal1_data.task import Device
+    from cudal1_data.tracing import TaskGraph, Tracer
 
 NOTES = "notes"
 
 
-class Overlaps(BaseModel):
+@dataclass(frozen=True)
+class Overlaps:
     """Find the tasks of a suite that have the operator graph of a task of another, at any shape.
 
     The references are executed, on tensors without values, in a process that is no sandbox: name only suites whose
@@ -28,15 +30,13 @@ class Overlaps(BaseModel):
     Example: cudal1-data overlaps starter
     """
 
-    model_config = ConfigDict(frozen=True)
-
     spec: Positional[str]
     """Suite whose tasks are in question, as for `list`."""
     with_: Annotated[str, tyro.conf.arg(name="with")] = NOTES
     """Suite to compare with; `notes` for the graphs of KernelBench that this package knows."""
-    device: Device = "cpu"
+    device: Literal["cpu", "cuda"] = "cpu"
     """Whose default sizes to trace; the sizes make no difference to a graph."""
-    timeout_s: float = TIMEOUT_S
+    timeout_s: float = 120.0
     """Longest time for one task."""
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print the report as JSON."""
@@ -45,6 +45,7 @@ class Overlaps(BaseModel):
         """Trace both suites and print the report."""
         from cudal1_data.dedup.overlaps import find_overlaps
         from cudal1_data.sources.kernelbench import known_graphs, load_notes, release
+        from cudal1_data.tracing import Tracer
 
         with Tracer(timeout_s=self.timeout_s) as tracer:
             graphs = _traced(tracer, self.spec, self.device)
@@ -72,7 +73,8 @@ def _traced(tracer: Tracer, spec: str, device: Device) -> list[TaskGraph]:
     return [tracer.trace(task) for task in paced(suite, len(suite), f"tasks of {spec} traced")]
 
 
-class Trace(BaseModel):
+@dataclass(frozen=True)
+class Trace:
     """Print what a task computes, operator by operator, its fingerprint, and what its tensors take.
 
     The reference is executed, on tensors without values.
@@ -80,11 +82,9 @@ class Trace(BaseModel):
     Example: cudal1-data trace starter/diag_matmul
     """
 
-    model_config = ConfigDict(frozen=True)
-
     spec: Positional[str]
     """Task or suite, as for `list`."""
-    device: Device = "cpu"
+    device: Literal["cpu", "cuda"] = "cpu"
     """Whose default sizes to trace."""
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON array."""
@@ -92,6 +92,7 @@ class Trace(BaseModel):
     def run(self) -> None:
         """Trace and print."""
         from cudal1_data.sources import load_suite
+        from cudal1_data.tracing import trace_tasks
 
         suite = load_suite(self.spec, device=self.device)
         report_broken(suite)

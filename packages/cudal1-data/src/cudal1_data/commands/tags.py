@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import tyro
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from tyro.conf import Positional
 
 from cudal1_data.commands.broken import first_names, report_broken
 from cudal1_data.errors import BrokenTaskError, DataError
-from cudal1_data.faults import fault_text
 from cudal1_data.progress import paced
-from cudal1_data.task import parse
-from cudal1_data.techniques import Tags, TechniqueRow, classify, top_techniques
 
-ROW: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
+if TYPE_CHECKING:
+    from cudal1_data.techniques import Tags, TechniqueRow
+
 PUBLISHED = "score_default"
 """The column of published speedups against the reference as it is."""
 DEFAULT_COLUMN = "custom_code"
@@ -35,15 +34,14 @@ class Program(NamedTuple):
     """How fast it is, where that is known."""
 
 
-class TagCommand(BaseModel):
+@dataclass(frozen=True)
+class TagCommand:
     """Tell which techniques programs show, and how fast the published ones are by technique.
 
     Programs are parsed and searched (docs/techniques.md), never executed.
 
     Example: cudal1-data tags bundled --json
     """
-
-    model_config = ConfigDict(frozen=True)
 
     file: Positional[Path]
     """A program (.py), a corpus (`bundled`, .parquet, .jsonl), a table with a column of programs (.jsonl, .parquet), or
@@ -57,6 +55,8 @@ class TagCommand(BaseModel):
 
     def run(self) -> None:
         """Tag and print."""
+        from cudal1_data.techniques import top_techniques
+
         found = self.programs()
         tagged = [(one.name, one.tags) for one in found if one.tags is not None]
         without = [one.name for one in found if one.tags is None]
@@ -98,6 +98,8 @@ class TagCommand(BaseModel):
 
     def _one(self) -> Program:
         from cudal1_data.sources import load_task
+        from cudal1_data.task import parse
+        from cudal1_data.techniques import classify
 
         text = self.file.read_text(encoding="utf-8", errors="replace")
         reference = None if self.task is None else load_task(self.task).source
@@ -111,6 +113,7 @@ class TagCommand(BaseModel):
         if self.column not in (DEFAULT_COLUMN, "source"):
             raise DataError(f"--column {self.column} is for tables; the programs of a corpus are in source")
         from cudal1_data.corpus.store import load_corpus
+        from cudal1_data.techniques import classify
 
         pairs = load_corpus(self.file)
         found: list[Program] = []
@@ -129,6 +132,7 @@ class TagCommand(BaseModel):
 
     def _table(self) -> list[Program]:
         from cudal1_data.sources import load_suite
+        from cudal1_data.techniques import classify
 
         suite = load_suite(self.file)
         report_broken(suite)
@@ -140,7 +144,7 @@ class TagCommand(BaseModel):
         if not found:
             columns = sorted({name for programs in suite.programs.values() for name in programs})
             raise BrokenTaskError(
-                f"{self.file}: expected programs in the column {self.column}, found none; "
+                f"{self.file}: there are no programs in the column {self.column}; "
                 + (f"--column takes {', '.join(columns)}" if columns else "no column ends in _code")
             )
         return found
@@ -170,8 +174,8 @@ def _is_corpus(path: Path) -> bool:
             columns = next((row.keys() for row in each_row(path)), ())
         else:
             with path.open("rb") as lines:
-                columns = ROW.validate_json(next((line for line in lines if line.strip()), b"{}")).keys()
-    except ValidationError:
+                columns = _row(next((line for line in lines if line.strip()), b"{}")).keys()
+    except BrokenTaskError:
         return False  # the next reader reports the fault
     return {"reference_sha256", "source_sha256", "label"} <= set(columns)
 
@@ -180,15 +184,17 @@ def _records(path: Path) -> list[Program] | None:
     """Read verdicts, alone or in the lines of a sweep; None where the file holds something else."""
     if path.suffix != ".jsonl":
         return None
+    from cudal1_data.techniques import classify
+
     found: list[Program] = []
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
-                row = ROW.validate_json(line)
-            except ValidationError as error:
-                raise BrokenTaskError(f"{path}, line {number}: not JSON: {fault_text(error)}") from error
+                row = _row(line)
+            except BrokenTaskError as error:
+                raise BrokenTaskError(f"{path}, line {number}: {error}") from error
             if not ("task_source" in row or "evaluation" in row):
                 return None
             record: dict[str, Any] = row.get("evaluation", row) or {}
@@ -199,3 +205,19 @@ def _records(path: Path) -> list[Program] | None:
     if not found:
         raise BrokenTaskError(f"{path}: no records with programs, and no table of programs")
     return found
+
+
+def _row(line: str | bytes) -> dict[str, Any]:
+    """Read a line of a table.
+
+    Raises:
+        BrokenTaskError: It holds no JSON object.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    from cudal1_data.faults import fault_text
+
+    try:
+        return TypeAdapter(dict[str, Any]).validate_json(line)
+    except ValidationError as error:
+        raise BrokenTaskError(f"not JSON: {fault_text(error)}") from error

@@ -131,12 +131,12 @@ def _read(line: bytes, where: str) -> _Record | None:
             return None
         record = _Record.model_validate(values)
     except ValidationError as error:
-        raise DataError(
-            f"{where}: expected a record of cudal1-env evaluate, sweep or verify: {fault_text(error)}"
-        ) from error
+        raise DataError(f"{where}: no record of cudal1-env evaluate, sweep or verify: {fault_text(error)}") from error
     unlike = digest(record.source) != record.source_sha256 or digest(record.task_source) != record.task_sha256
     if unlike and not record.without_texts:
-        raise DataError(f"{where}: expected a record whose hashes are those of its programs; it was changed")
+        raise DataError(
+            f"{where}: the hashes of the record are not those of its programs, so it was changed; leave it out"
+        )
     return record
 
 

@@ -238,11 +238,11 @@ def _pair(row: dict[str, Any], path: Path, number: int) -> Pair:
     except ValidationError as error:
         raise _fault(path, f"row {number}", fault_text(error)) from error
     except json.JSONDecodeError as error:
-        raise _fault(path, f"row {number}", f"parameters: expected JSON, {error}") from error
+        raise _fault(path, f"row {number}", f"parameters hold no JSON: {error}") from error
 
 
 def _fault(path: Path, place: str, reason: str) -> DataError:
-    return DataError(f"{path}: expected a pair of a corpus in {place}: {reason}")
+    return DataError(f"{path}: {place} holds no pair of a corpus: {reason}")
 
 
 def _missing(path: Path) -> DataError:

@@ -107,9 +107,9 @@ def parse_request(text: str) -> Request:
         values["families"] = tuple(dict.fromkeys(map(_family, names.split("+"))))
     for name, value in parse_qsl(options, keep_blank_values=True):
         if name == "families" or name not in Request.model_fields:
-            raise UnknownSuiteError(f"generated: expected the options {_options()}, got {name!r}")
+            raise UnknownSuiteError(f"generated: unknown option {name!r}; the options are {_options()}")
         if name in values:
-            raise UnknownSuiteError(f"generated: expected {name} once, got {values[name]} and {value}; leave one out")
+            raise UnknownSuiteError(f"generated: {name} is given twice, as {values[name]} and {value}; leave one out")
         values[name] = tuple(dict.fromkeys(map(_family, re.split("[+ ]", value)))) if name == "held_out" else value
     try:
         return Request.model_validate(values)
@@ -120,7 +120,7 @@ def parse_request(text: str) -> Request:
             else item["msg"].removeprefix("Value error, ")
             for item in error.errors()
         )
-        raise UnknownSuiteError(f"generated: expected {_options()}: {details}") from error
+        raise UnknownSuiteError(f"generated: {details}; the options are {_options()}") from error
 
 
 def parse_name(name: str) -> Task:
@@ -133,7 +133,7 @@ def parse_name(name: str) -> Task:
     match = _NAME.fullmatch(name)
     if not match:
         raise UnknownTaskError(
-            f"generated: expected FAMILY-SEED-NUMBER, with -backward for gradients (softmax-7-12), got {name!r}"
+            f"generated: {name!r} names no task; write FAMILY-SEED-NUMBER (softmax-7-12), with -backward for gradients"
         )
     family = _family(match["family"])
     if match["backward"] and family in FORWARD_ONLY:
@@ -166,8 +166,9 @@ def _family(name: str) -> str:
     if name not in FAMILIES:
         near = nearest(name, FAMILIES)
         raise UnknownSuiteError(
-            f"generated: expected families among {', '.join(FAMILIES)}, joined by +, got {name!r}"
-            + (f"; did you mean {', '.join(near)}?" if near else "")
+            f"generated: unknown family {name!r}; "
+            + (f"did you mean {', '.join(near)}? " if near else "")
+            + f"The families are {', '.join(FAMILIES)}; + joins several"
         )
     return name
 

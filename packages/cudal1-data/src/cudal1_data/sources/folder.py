@@ -100,8 +100,8 @@ def with_notes(task: Task, *, where: str) -> Task:
         return noted(task)
     except (MemoryError, RecursionError) as error:
         raise BrokenTaskError(
-            f"{where}: expected a task whose text can be compared with KernelBench's, got one that is nested too "
-            "deeply (a sum of hundreds of terms, say); write it in several statements"
+            f"{where}: the text cannot be compared with KernelBench's, because it is nested too deeply (a sum of "
+            "hundreds of terms, say); write it in several statements"
         ) from error
 
 

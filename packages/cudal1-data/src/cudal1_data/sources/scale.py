@@ -74,8 +74,8 @@ def fitted(task: Task, memory_bytes: int, tracer: Tracer) -> Task:
             raise BrokenTaskError(f"{error} (its tensors take {_gibibytes(needed)})") from error
         if divisor >= 2 * value:
             raise BrokenTaskError(
-                f"{task.id}: expected tensors of at most {_gibibytes(memory_bytes)}, they take {_gibibytes(needed)} "
-                f"even with {name} = 1; take a larger GPU or leave the task out"
+                f"{task.id}: the tensors take {_gibibytes(needed)} even with {name} = 1, more than "
+                f"{_gibibytes(memory_bytes)}; take a larger GPU or leave the task out"
             )
         smaller = scaled(task, divisor)
 
@@ -147,8 +147,8 @@ def batch_constant(task: Task) -> tuple[str, int]:
         return usable[0], constants[usable[0]]
     reason = f"{', '.join(leading)} leads, and the model knows it too" if leading else "no such constant leads a tensor"
     raise BrokenTaskError(
-        f"{task.id}: expected a batch size that can shrink (a top-level integer that leads the inputs of get_inputs), "
-        f"found none: {reason}; set a size by hand ({unsized(task.id)}@NAME=VALUE), or leave the task out"
+        f"{task.id}: no batch size can shrink (a top-level integer that leads the inputs of get_inputs): {reason}; "
+        f"set a size by hand ({unsized(task.id)}@NAME=VALUE), or leave the task out"
     )
 
 

@@ -171,8 +171,8 @@ def _check_sizes(task: Task, *, where: Path) -> None:
         for size in family.held_out:
             if size.keys() != family.default.keys() or size == family.default:
                 raise BrokenTaskError(
-                    f"{where}: expected each held-out size for {device} to set {sorted(family.default)} "
-                    f"to other values than the default, got {size}"
+                    f"{where}: the held-out size {size} for {device} is no other size of this task; set "
+                    f"{', '.join(sorted(family.default))} to other values than the default"
                 )
         task.on(device)
         task.held_out(device)

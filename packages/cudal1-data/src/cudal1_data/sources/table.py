@@ -158,8 +158,8 @@ def _task(row: dict[str, Any], *, where: str) -> Task:
     except ValidationError as error:
         details = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
         raise BrokenTaskError(
-            f"{where}: expected the columns {', '.join(_required(KernelBenchRow))} (KernelBench) "
-            f"or {', '.join(_required(ReleaseRow))} (CUDA-L1): {details}"
+            f"{where}: {details}; a row needs the columns {', '.join(_required(KernelBenchRow))} (KernelBench) "
+            f"or {', '.join(_required(ReleaseRow))} (CUDA-L1)"
         ) from error
     check_reference(task.source, where=f"{where} ({task.id})")
     return with_notes(task, where=where)
@@ -206,9 +206,11 @@ def _jsonl(path: Path) -> Iterator[dict[str, Any] | BrokenTaskError]:
             try:
                 row: object = json.loads(line.decode())
             except (ValueError, RecursionError) as error:
-                yield BrokenTaskError(f"{path}, line {number}: expected a JSON object: {error}")
+                yield BrokenTaskError(f"{path}, line {number}: the line is no JSON object: {error}")
                 continue
             if isinstance(row, dict):
                 yield cast("dict[str, Any]", row)
             else:
-                yield BrokenTaskError(f"{path}, line {number}: expected a JSON object, got {type(row).__name__}")
+                yield BrokenTaskError(
+                    f"{path}, line {number}: the line holds a {type(row).__name__}; write one JSON object a line"
+                )

@@ -28,7 +28,7 @@ def part_of(items: Iterable[_Item], part: str, task: Callable[[_Item], str] | No
         return list(items)
     match = re.fullmatch(r"(\d+)/(\d+)", part)
     if match is None or not int(match[1]) < int(match[2]):
-        raise SettingsError(f"expected a part as K/N with 0 <= K < N (0/2 and 1/2 for two GPUs), got {part!r}")
+        raise SettingsError(f"--part is {part!r}; write K/N with 0 <= K < N (0/2 and 1/2 for two GPUs)")
     mine, count = int(match[1]), int(match[2])
     if task is None:
         return list(items)[mine::count]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from cudal1_env.commands.campaign import Parts
+from cudal1_env.commands.campaign import Campaign, Machine, Parts
 from cudal1_env.commands.output import log, plain
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Audit(Parts):
+class Audit(Campaign):
     """Put incorrect answers and faulty programs through the checker of every task; exit 1 if one accepts any.
 
     With `--scan`, measure the references themselves.
@@ -31,8 +31,6 @@ class Audit(Parts):
 
     suite: tyro.conf.Positional[str]
     """Suite of tasks, as for `cudal1-data list`."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where references run, and whose task sizes are used."""
     scale: int = 1
     """Divide batch sizes by this, for a smaller GPU; an audit says nothing of a task at another size."""
     out: Path | None = None
@@ -44,10 +42,13 @@ class Audit(Parts):
     influence it, does an operator do nothing? Exit 1 if a task fails."""
     sensitivity: bool = True
     """On a GPU, measure the input sensitivity of each task, too, for the roofline of its programs."""
-    require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
-    """Refuse to work unless these sandbox layers are active."""
     json: bool = False
     """Print the result as JSON."""
+
+    machine: Annotated[Machine, tyro.conf.OmitArgPrefixes] = field(default_factory=Machine)
+    """Where programs run."""
+    parts: Annotated[Parts, tyro.conf.OmitArgPrefixes] = field(default_factory=Parts)
+    """A campaign in parts, each with its own results file, and the files put together."""
 
     @property
     def results(self) -> Path | None:
@@ -67,15 +68,15 @@ class Audit(Parts):
 
         if self.scan:
             return self._scanned()
-        device = resolve_device(self.device)
-        file = audit_file(self.out, device, known=self.known, join=self.join)
+        device = resolve_device(self.machine.device)
+        file = audit_file(self.out, device, known=self.parts.known, join=self.parts.join)
         suite = load_suite(self.suite, device=device, scale=self.scale)
         for broken in suite.broken:
             log(f"left out: {plain(str(broken.error))}")
-        if self.join:
+        if self.parts.join:
             return self._conclude(report_of(file.lines), list(suite))
-        tasks = part_of(suite, self.part, lambda task: task.id)
-        settings = JudgeSettings(device=device, require_sandbox=self.require_sandbox)
+        tasks = part_of(suite, self.parts.part, lambda task: task.id)
+        settings = JudgeSettings(device=device, require_sandbox=self.machine.require_sandbox)
         with ExitStack() as held:
             report = audit_tasks(
                 lambda: held.enter_context(AuditJudge(settings)),
@@ -94,12 +95,12 @@ class Audit(Parts):
         from cudal1_env.campaigns.parts import part_of
         from cudal1_env.campaigns.scan import scan_file, scan_tasks, summary
 
-        file = scan_file(self.out, known=self.known, join=self.join)
-        if self.join:
+        file = scan_file(self.out, known=self.parts.known, join=self.parts.join)
+        if self.parts.join:
             scans = file.lines
         else:
-            suite = load_suite(self.suite, device="cuda" if self.device == "cuda" else "cpu", scale=self.scale)
-            tasks = part_of(suite, self.part, lambda task: task.id)
+            suite = load_suite(self.suite, device="cuda" if self.machine.device == "cuda" else "cpu", scale=self.scale)
+            tasks = part_of(suite, self.parts.part, lambda task: task.id)
             scans = scan_tasks(tasks, file, lambda text: log(plain(text)))
         if self.json:
             for one in scans:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
+from typing import TYPE_CHECKING
 
-from cudal1_env.records import Evaluation, Profile, Speedup
+if TYPE_CHECKING:
+    from cudal1_env.records import Evaluation, Profile, Speedup
 
 _SHOWN = 4
 _LABELS = {"cublas": "cuBLAS", "cudnn": "cuDNN", "aten": "ATen", "triton": "Triton"}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from cudal1_env.commands.campaign import JudgedParts
+from cudal1_env.commands.campaign import Campaign, MachineOrService, Parts
 from cudal1_env.commands.output import log, plain
 from cudal1_env.errors import MachineError, SettingsError
 
@@ -20,24 +20,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Redteam(JudgedParts):
+class Redteam(Campaign):
     """Judge the exploit suite. Exit 1 if an attack is rewarded, a look-alike rejected or the machine broken.
 
     Example: cudal1-env redteam --only h05 --out outcomes.jsonl
     """
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where programs run; those made for another device are skipped."""
     repeats: int = 1
     """How often each program is judged, each time by a new judge with new secrets."""
     only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="PREFIX ...")] = ()
     """Beginnings of program names; by default every program."""
     out: Path | None = None
     """Results file, a line for each outcome; what is in it is not judged again."""
-    require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
-    """Refuse to work unless these sandbox layers are active."""
     json: bool = False
     """Print one JSON object in place of the table."""
+
+    machine: Annotated[MachineOrService, tyro.conf.OmitArgPrefixes] = field(default_factory=MachineOrService)
+    """Where programs run, and who judges them."""
+    parts: Annotated[Parts, tyro.conf.OmitArgPrefixes] = field(default_factory=Parts)
+    """A campaign in parts, each with its own results file, and the files put together."""
 
     @property
     def results(self) -> Path | None:
@@ -53,22 +54,24 @@ class Redteam(JudgedParts):
         from cudal1_env.records import PROTOCOL_VERSION
         from cudal1_env.testing.programs import programs
 
-        remote = self.service(self.device, require_sandbox=self.require_sandbox)
-        device = resolve_device(self.device) if remote is None else remote.device
+        remote = self.machine.service()
+        device = resolve_device(self.machine.device) if remote is None else remote.device
         named = programs(self.only)
         chosen = [program for program in named if program.runs_on(device)]
         skipped = tuple(program.name for program in named if not program.runs_on(device))
-        if not chosen or self.repeats < 1:
+        if self.repeats < 1:
+            raise SettingsError(f"--repeats is {self.repeats}; give at least 1")
+        if not chosen:
+            what = f"all of them ({len(skipped)}) are for another device" if skipped else "no program begins so"
             raise SettingsError(
-                f"expected at least one repeat and one program for {device}, got {self.repeats} repeats and "
-                f"{len(chosen)} programs ({len(skipped)} for another device); see --repeats, --only and --device"
+                f"no program for {device} with --only {' '.join(self.only)}: {what}; name others, or another --device"
             )
-        file = outcomes_file(self.out, device, known=self.known, join=self.join)
-        if self.join:
+        file = outcomes_file(self.out, device, known=self.parts.known, join=self.parts.join)
+        if self.parts.join:
             return self._conclude(file.lines, device, skipped)
-        settings = JudgeSettings(device=device, require_sandbox=self.require_sandbox)
+        settings = JudgeSettings(device=device, require_sandbox=self.machine.require_sandbox)
         known = {(line.repeat, line.program) for line in file.known}
-        groups = part_of(jobs(chosen, self.repeats), self.part)
+        groups = part_of(jobs(chosen, self.repeats), self.parts.part)
         count = sum(len(group) for _, group in groups)
         done = sum((repeat, program.name) in known for repeat, group in groups for program in group)
         try:

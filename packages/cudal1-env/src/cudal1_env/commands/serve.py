@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from cudal1_env.commands.campaign import Baselines, Machine
 from cudal1_env.commands.output import log, plain
 from cudal1_env.errors import SettingsError
 
@@ -23,6 +24,53 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Address:
+    """Who may reach the service."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; other than loopback only with a token file."""
+    port: int = 8011
+    """Port to listen on; 0 takes a free one."""
+    token_file: Path | None = None
+    """File of accepted tokens, one a line; every route then asks for one (Authorization: Bearer TOKEN)."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is measured of each program."""
+
+    baselines: Baselines = ()
+    """Other ways to run the references against which correct programs are measured, as for `evaluate`."""
+    policy: Literal["strict", "kernelbench"] = "strict"
+    """`kernelbench` adds a second verdict by KernelBench's rules, never the reward."""
+
+
+@dataclass(frozen=True)
+class Ray:
+    """Judges on a Ray cluster."""
+
+    ray: str = ""
+    """Judge on this Ray cluster instead of this host: its address, or `auto` (extra `ray`)."""
+    ray_judges: int = 1
+    """With --ray: how many judges, each with a GPU of its own."""
+    ray_accelerator: str = ""
+    """With --ray: GPU model as Ray names it (H100, H200); all judges then have it."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the service bears."""
+
+    max_queue: int = 4096
+    """Jobs that may wait; beyond that requests are answered with 429 and Retry-After."""
+    max_body_bytes: int = 8 << 20
+    """Longest body of a request."""
+    deadline_s: float = 1800.0
+    """A judge that gives no verdict for this long after it took its jobs is killed and started again. Time in the queue
+    does not count."""
+
+
+@dataclass(frozen=True)
 class Serve:
     """Judge programs for clients over HTTP, with one judge for each GPU of this host; docs/service.md.
 
@@ -31,38 +79,21 @@ class Serve:
 
     suite: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SUITE ...")] = ("starter",)
     """Suites whose tasks clients may name."""
-    host: str = "127.0.0.1"
-    """Address to listen on; other than loopback only with a token file."""
-    port: int = 8011
-    """Port to listen on; 0 takes a free one."""
-    token_file: Path | None = None
-    """File of accepted tokens, one a line; every route then asks for one (Authorization: Bearer TOKEN)."""
     allow_tasks: bool = False
     """Judge tasks that clients send, too: their references run in the sandbox."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where programs run."""
-    ray: str = ""
-    """Judge on this Ray cluster instead of this host: its address, or `auto` (extra `ray`)."""
-    ray_judges: int = 1
-    """With --ray: how many judges, each with a GPU of its own."""
-    ray_accelerator: str = ""
-    """With --ray: GPU model as Ray names it (H100, H200); all judges then have it."""
-    baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
-    """Other ways to run the references against which correct programs are measured, as for `evaluate`."""
-    policy: Literal["strict", "kernelbench"] = "strict"
-    """`kernelbench` adds a second verdict by KernelBench's rules, never the reward."""
-    require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
-    """Refuse to work unless these sandbox layers are active."""
     store: Path | None = None
     """SQLite file of verdicts: jobs that are posted again after a restart get the same record (default: a temporary
     one)."""
-    max_queue: int = 4096
-    """Jobs that may wait; beyond that requests are answered with 429 and Retry-After."""
-    max_body_bytes: int = 8 << 20
-    """Longest body of a request."""
-    deadline_s: float = 1800.0
-    """A judge that gives no verdict for this long after it took its jobs is killed and started again. Time in the queue
-    does not count."""
+    address: Annotated[Address, tyro.conf.OmitArgPrefixes] = field(default_factory=Address)
+    """Who may reach the service."""
+    machine: Annotated[Machine, tyro.conf.OmitArgPrefixes] = field(default_factory=Machine)
+    """Where programs run."""
+    measurement: Annotated[Measurement, tyro.conf.OmitArgPrefixes] = field(default_factory=Measurement)
+    """What is measured of each program."""
+    cluster: Annotated[Ray, tyro.conf.OmitArgPrefixes] = field(default_factory=Ray)
+    """Judges on a Ray cluster."""
+    limits: Annotated[Limits, tyro.conf.OmitArgPrefixes] = field(default_factory=Limits)
+    """What the service bears."""
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT; then finish what judges have taken."""
@@ -81,38 +112,38 @@ class Serve:
         from cudal1_env.service.server import Server, listen
         from cudal1_env.service.store import Store
 
-        if self.max_queue < 1 or self.max_body_bytes < 4096 or self.deadline_s <= 0:
+        if self.limits.max_queue < 1 or self.limits.max_body_bytes < 4096 or self.limits.deadline_s <= 0:
             raise SettingsError(
                 f"--max-queue must be at least 1, --max-body-bytes 4096 and --deadline-s above 0, got "
-                f"{self.max_queue}, {self.max_body_bytes} and {self.deadline_s}"
+                f"{self.limits.max_queue}, {self.limits.max_body_bytes} and {self.limits.deadline_s}"
             )
-        tokens = read_tokens(self.token_file, self.host)
-        device = resolve_device(self.device)
-        require_layers(self.require_sandbox, available_layers(device))
+        tokens = read_tokens(self.address.token_file, self.address.host)
+        device = resolve_device(self.machine.device)
+        require_layers(self.machine.require_sandbox, available_layers(device))
         tasks, audits = _loaded(self.suite, device)
         settings = JudgeSettings(
             device=device,
-            require_sandbox=self.require_sandbox,
-            baselines=resolve(self.baselines, device),
-            policy=self.policy,
+            require_sandbox=self.machine.require_sandbox,
+            baselines=resolve(self.measurement.baselines, device),
+            policy=self.measurement.policy,
         )
-        address = listen(self.host, self.port)
+        address = listen(self.address.host, self.address.port)
         options = AppOptions(
             {task.id: task for task in tasks},
             allow_tasks=self.allow_tasks,
             tokens=tokens,
             settings=settings.model_dump_json(),
-            max_body_bytes=self.max_body_bytes,
+            max_body_bytes=self.limits.max_body_bytes,
         )
         dispatcher = Dispatcher(
             self._slots(device, settings, audits),
             Store(self.store),
             Metrics(),
-            max_queued=self.max_queue,
+            max_queued=self.limits.max_queue,
         )
         server = Server(dispatcher, options)
         at = ", ".join(slot.name for slot in dispatcher.slots)
-        url = f"http://{self.host}:{address.getsockname()[1]}"
+        url = f"http://{self.address.host}:{address.getsockname()[1]}"
         log(f"serving {len(tasks)} tasks at {url} on {server.facts.model} ({at})")
         server.run(sockets=[address])
         dispatcher.store.close()
@@ -120,15 +151,19 @@ class Serve:
         return 0
 
     def _slots(self, device: Device, settings: JudgeSettings, audits: Sequence[AuditReport]) -> list[Slot]:
-        if not self.ray:
+        if not self.cluster.ray:
             from cudal1_env.service.process import host_slots
 
-            return host_slots(device, settings, audits, self.deadline_s)
+            return host_slots(device, settings, audits, self.limits.deadline_s)
         from cudal1_env.service.ray_judges import RayJudges
 
-        accelerator = self.ray_accelerator or None
-        count = self.ray_judges
-        return RayJudges(settings, judges=count, address=self.ray, accelerator=accelerator, audits=audits).slots()
+        return RayJudges(
+            settings,
+            judges=self.cluster.ray_judges,
+            address=self.cluster.ray,
+            accelerator=self.cluster.ray_accelerator or None,
+            audits=audits,
+        ).slots()
 
 
 def _loaded(suites: Sequence[str], device: Device) -> tuple[list[Task], list[AuditReport]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from cudal1_env.commands.campaign import JudgedParts
+from cudal1_env.commands.campaign import Baselines, Campaign, MachineOrService, Parts
 from cudal1_env.commands.output import describe, details, log, plain
 
 if TYPE_CHECKING:
@@ -16,7 +16,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Sweep(JudgedParts):
+class Measurement:
+    """What is measured of each program."""
+
+    precision: Literal["training", "report"] = "report"
+    """`training`: one pair of processes, about a second; `report`: at least three."""
+    baselines: Baselines = ()
+    """Other ways to run the references against which correct programs are measured: compile, compile-reduce-overhead,
+    compile-max-autotune, cuda-graph, cudnn-flags, or all (without compile-max-autotune). Verdicts that lack them get
+    them."""
+    audit: Path | None = None
+    """What `cudal1-env audit FILE --out` wrote, for the roofline (default: the one beside FILE, where there is one)."""
+    policy: Literal["strict", "kernelbench"] = "strict"
+    """`kernelbench` adds a second verdict by KernelBench's rules (seeded weights, its tolerance), never the reward."""
+
+
+@dataclass(frozen=True)
+class Sweep(Campaign):
     """Judge every program of a file, and print the paper's tables and where verdict and publication disagree.
 
     Example: cudal1-env sweep records.jsonl --only level1 --out verdicts.jsonl
@@ -28,29 +44,22 @@ class Sweep(JudgedParts):
     """Column of the programs."""
     only: str = ""
     """Some of the tasks: levels and ids, divided by commas (level1,level2/23)."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where programs run."""
     scale: int = 1
     """Divide batch sizes by this, for a smaller GPU; records name the smaller task, published speedups are left out."""
-    precision: Literal["training", "report"] = "report"
-    """`training`: one pair of processes, about a second; `report`: at least three."""
-    baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
-    """Other ways to run the references against which correct programs are measured: compile, compile-reduce-overhead,
-    compile-max-autotune, cuda-graph, cudnn-flags, or all (without compile-max-autotune). Verdicts that lack them get
-    them."""
     out: Path | None = None
     """File of the verdicts, one line each; what is in it is not judged again (default: FILE's name, .sweep.jsonl)."""
     texts: bool = True
     """Write the texts of programs and tasks to `out`. Without them (they are not yours to pass on, say) its records
     cannot be replayed; FILE has them."""
-    audit: Path | None = None
-    """What `cudal1-env audit FILE --out` wrote, for the roofline (default: the one beside FILE, where there is one)."""
-    policy: Literal["strict", "kernelbench"] = "strict"
-    """`kernelbench` adds a second verdict by KernelBench's rules (seeded weights, its tolerance), never the reward."""
-    require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
-    """Refuse to work unless these sandbox layers are active."""
     json: bool = False
     """Print the report as JSON."""
+
+    measurement: Annotated[Measurement, tyro.conf.OmitArgPrefixes] = field(default_factory=Measurement)
+    """What is measured of each program."""
+    machine: Annotated[MachineOrService, tyro.conf.OmitArgPrefixes] = field(default_factory=MachineOrService)
+    """Where programs run, and who judges them."""
+    parts: Annotated[Parts, tyro.conf.OmitArgPrefixes] = field(default_factory=Parts)
+    """A campaign in parts, each with its own results file, and the files put together."""
 
     @property
     def results(self) -> Path:
@@ -67,37 +76,49 @@ class Sweep(JudgedParts):
         from cudal1_env.judge import JudgeSettings
         from cudal1_env.judge.batch import BatchJudge
 
-        remote = self.service(
-            self.device,
-            require_sandbox=self.require_sandbox,
-            baselines=self.baselines,
-            audit=self.audit,
-            policy=self.policy != "strict",
+        remote = self.machine.service(
+            baselines=self.measurement.baselines,
+            audit=self.measurement.audit,
+            policy=self.measurement.policy != "strict",
         )
-        device = resolve_device(self.device) if remote is None else remote.device
+        device = resolve_device(self.machine.device) if remote is None else remote.device
         found = read_programs(self.file, column=self.column, only=self.only, device=device, scale=self.scale)
         for reason in found.broken:
             log(f"left out: {plain(reason)}")
         file = SweepFile(
-            self.results, device=device, precision=self.precision, texts=self.texts, known=self.known, join=self.join
+            self.results,
+            device=device,
+            precision=self.measurement.precision,
+            texts=self.texts,
+            known=self.parts.known,
+            join=self.parts.join,
         )
-        if self.join:
+        if self.parts.join:
             report = summarise(joined(found.programs, file), without=found.without)
             print(report.model_dump_json() if self.json else report.text())
             return 0
         if file.programs:
             log(f"known verdicts: {len(file.programs)}; they are not judged again")
-        audit = find_audit(self.audit or "auto", str(self.file), device)
-        baselines = resolve(self.baselines, device)
+        audit = find_audit(self.measurement.audit or "auto", str(self.file), device)
+        baselines = resolve(self.measurement.baselines, device)
         settings = JudgeSettings(
-            device=device, require_sandbox=self.require_sandbox, baselines=baselines, policy=self.policy
+            device=device,
+            require_sandbox=self.machine.require_sandbox,
+            baselines=baselines,
+            policy=self.measurement.policy,
         )
         with remote or BatchJudge(settings) as judge:
             if audit is not None and isinstance(judge, BatchJudge):
                 judge.learn(audit)
-            programs = part_of(found.programs, self.part, lambda one: one.task.id)
+            programs = part_of(found.programs, self.parts.part, lambda one: one.task.id)
             lines = sweep(
-                judge, programs, file, device=device, precision=self.precision, notify=_print_line, noted=_noted
+                judge,
+                programs,
+                file,
+                device=device,
+                precision=self.measurement.precision,
+                notify=_print_line,
+                noted=_noted,
             )
         report = summarise(lines, without=found.without)
         print(report.model_dump_json() if self.json else report.text())

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from cudal1_env.commands.campaign import JudgedParts
+from cudal1_env.commands.campaign import Baselines, Campaign, MachineOrService, Parts
 from cudal1_env.commands.output import describe, log, plain
 from cudal1_env.errors import SettingsError
-from cudal1_env.records import Precision
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,32 +20,41 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Verify(JudgedParts):
+class Measurement:
+    """What is measured of each program."""
+
+    precision: Literal["training", "report", "correct"] = "training"
+    """`training`: one pair of processes, about a second; `report`: at least three; `correct`: nothing is timed."""
+    baselines: Baselines = ()
+    """Other ways to run the references against which correct programs are measured, as for `sweep`."""
+
+
+@dataclass(frozen=True)
+class Verify(Campaign):
     """Judge pairs of a corpus that have no verdict on this device; `cudal1-data corpus merge` takes the records.
 
     Example: cudal1-env verify pairs.parquet --out records.jsonl --limit 20
     """
 
     corpus: tyro.conf.Positional[Path]
-    """What `cudal1-data corpus build` wrote."""
+    """What `cudal1-data corpus build` wrote, with the same device's sizes."""
     out: Path
     """File of the verdicts, one line each; what is in it is not judged again."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where programs run. The corpus should be built with the same device's sizes."""
     limit: int | None = None
     """Maximum number of pairs. Tasks and backends alternate; backends that build quickly come more often."""
     backend: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", aliases=["--writing"])] = ()
     """Only programs of these backends (pytorch, triton, cuda-nvrtc, cuda-load-inline, torch-compile, other)."""
-    precision: Precision = "training"
-    """`training`: one pair of processes, about a second; `report`: at least three; `correct`: nothing is timed."""
-    baselines: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
-    """Other ways to run the references against which correct programs are measured, as for `sweep`."""
     again: bool = False
     """Judge pairs that have an evaluation from such a device too."""
-    require_sandbox: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LAYER ...")] = ()
-    """Refuse to work unless these sandbox layers are active."""
     json: bool = False
     """Print the counts as one JSON object."""
+
+    measurement: Annotated[Measurement, tyro.conf.OmitArgPrefixes] = field(default_factory=Measurement)
+    """What is measured of each program."""
+    machine: Annotated[MachineOrService, tyro.conf.OmitArgPrefixes] = field(default_factory=MachineOrService)
+    """Where programs run, and who judges them."""
+    parts: Annotated[Parts, tyro.conf.OmitArgPrefixes] = field(default_factory=Parts)
+    """A campaign in parts, each with its own results file, and the files put together."""
 
     @property
     def results(self) -> Path | None:
@@ -69,28 +77,30 @@ class Verify(JudgedParts):
         from cudal1_env.judge.batch import PooledJudge
 
         if self.limit is not None and self.limit < 1:
-            raise SettingsError(f"expected a limit of at least one pair, got --limit {self.limit}")
+            raise SettingsError(f"--limit is {self.limit}; give at least 1")
         if unknown := sorted({*self.backend} - {*BACKENDS, OTHER}):
             raise SettingsError(f"unknown backend {unknown[0]!r}; {did_you_mean(unknown[0], [*BACKENDS, OTHER])}")
-        remote = self.service(self.device, require_sandbox=self.require_sandbox, baselines=self.baselines)
-        device = resolve_device(self.device) if remote is None else remote.device
+        remote = self.machine.service(baselines=self.measurement.baselines)
+        device = resolve_device(self.machine.device) if remote is None else remote.device
         whole = [pair for pair in load_corpus(self.corpus) if not self.backend or pair.backend in self.backend]
-        mine = {pair.task for pair in part_of(whole, self.part, lambda pair: pair.task)}
+        mine = {pair.task for pair in part_of(whole, self.parts.part, lambda pair: pair.task)}
         chosen = choose(whole, self.limit, device=device, again=self.again)
-        file = SweepFile(self.out, device=device, precision=self.precision, known=self.known, join=self.join)
-        if self.join:
+        file = SweepFile(
+            self.out, device=device, precision=self.measurement.precision, known=self.parts.known, join=self.parts.join
+        )
+        if self.parts.join:
             return self._counted(file.programs.values())
         if file.programs:
             log(f"known verdicts: {len(file.programs)}; they are not judged again")
-        baselines = resolve(self.baselines, device)
-        settings = JudgeSettings(device=device, require_sandbox=self.require_sandbox, baselines=baselines)
+        baselines = resolve(self.measurement.baselines, device)
+        settings = JudgeSettings(device=device, require_sandbox=self.machine.require_sandbox, baselines=baselines)
         with remote or PooledJudge(settings) as judge:
             lines = sweep(
                 judge,
                 [program_of(pair) for pair in chosen if pair.task in mine],
                 file,
                 device=device,
-                precision=self.precision,
+                precision=self.measurement.precision,
                 notify=_print_line,
                 noted=lambda text: log(plain(text)),
             )

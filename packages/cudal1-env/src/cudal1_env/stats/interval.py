@@ -72,7 +72,7 @@ def alpha_at(look: int, *, final: bool, alpha: float = ALPHA) -> float:
     ([0.025, 0.0083, 0.0042], 0.0167)
     """
     if look < 1:
-        raise ValueError(f"expected looks counted from 1, got {look}")
+        raise ValueError(f"look is {look}; count looks from 1")
     return alpha / look if final else alpha / (look * (look + 1))
 
 
@@ -103,7 +103,7 @@ def estimate(
         ValueError: No trial, a trial of fewer than two pairs, or arms so far apart that no ratio can be formed.
     """
     if not trials:
-        raise ValueError("expected at least one trial, got none; measure first")
+        raise ValueError("there are no trials to estimate from; measure first")
     alpha = alpha_at(look, final=final)
     centres = [centre(trial) for trial in trials]
     count = len(centres)
@@ -121,7 +121,7 @@ def estimate(
     half = student_quantile(1.0 - alpha / 2.0, freedom + count - 1) * math.sqrt(variance / count)
     if abs(mean) + half > MAX_LOG:
         raise ValueError(
-            f"expected a ratio within exp({MAX_LOG:.0f}), got log ratio {mean:.1f} +- {half:.1f}; "
+            f"the log ratio of the times is {mean:.1f} +- {half:.1f}, beyond {MAX_LOG:.0f}; "
             "check the unit of time and measure more pairs"
         )
     return Speedup(low=math.exp(mean - half), point=math.exp(mean), high=math.exp(mean + half))
@@ -158,7 +158,7 @@ def calibrate_spread(trials: Sequence[TrialSamples]) -> Spread:
     """
     count = len(trials)
     if count < 5:
-        raise ValueError(f"expected at least 5 trials to calibrate the spread, got {count}; measure more")
+        raise ValueError(f"{count} trials are too few to calibrate the spread; measure at least 5")
     centres = [centre(trial, caution=0.0) for trial in trials]
     squares = np.array([one.log_ratio**2 for one in centres])
     within = np.array([one.variance for one in centres])
@@ -190,5 +190,5 @@ def agree(first: Speedup | float, second: Speedup | float, *, tolerance: float =
     b = second.point if isinstance(second, Speedup) else second
     for value in (a, b):
         if not (math.isfinite(value) and value > 0.0):
-            raise ValueError(f"expected positive finite speedups to compare, got {a!r} and {b!r}")
+            raise ValueError(f"the speedups {a!r} and {b!r} cannot be compared; both must be positive and finite")
     return max(a, b) <= min(a, b) * (1.0 + tolerance)

@@ -31,9 +31,13 @@ class StopRule:
 
     def __post_init__(self) -> None:
         if not self.looks or list(self.looks) != sorted(set(self.looks)) or self.min_pairs < 2:
-            raise ValueError(f"expected growing looks and at least 2 pairs, got {self.looks} and {self.min_pairs}")
+            raise ValueError(
+                f"looks are {self.looks} and min_pairs {self.min_pairs}; give looks that grow, and at least 2 pairs"
+            )
         if any(trials < 1 or pairs < self.min_pairs for trials, pairs in self.looks):
-            raise ValueError(f"expected looks at one trial and {self.min_pairs} pairs or more, got {self.looks}")
+            raise ValueError(
+                f"looks are {self.looks}; give each at least one trial and min_pairs={self.min_pairs} pairs"
+            )
 
     @property
     def min_trials(self) -> int:
@@ -102,7 +106,7 @@ def conclude(trials: Sequence[TrialSamples], rule: StopRule, *, spread: Spread =
         ValueError: No trial, or one of fewer than two pairs.
     """
     if not trials:
-        raise ValueError("expected at least one trial, got none; follow `decide` until it says stop")
+        raise ValueError("there are no trials to estimate from; follow `decide` until it says stop")
     at = (len(trials), trials[-1].pairs)
     look = 1 + sum(1 for scheduled in rule.looks if scheduled < at)
     final = at not in rule.looks[:-1]

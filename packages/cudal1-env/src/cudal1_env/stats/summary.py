@@ -26,7 +26,7 @@ def summarize_latency(times_ms: Sequence[float]) -> Latency:
     Latency(median_ms=3.0, low_ms=2.0, high_ms=4.0, samples=5)
     """
     if not times_ms:
-        raise ValueError("expected at least one sample, got none; measure first")
+        raise ValueError("there are no samples to summarise; measure first")
     check_times(times_ms, name="times_ms")
     low_ms, median_ms, high_ms = (float(q) for q in np.quantile(np.array(times_ms), [0.25, 0.5, 0.75]))
     return Latency(median_ms=median_ms, low_ms=low_ms, high_ms=high_ms, samples=len(times_ms))
@@ -84,7 +84,7 @@ def summarize_speedups(speedups: Sequence[float | None]) -> SpeedupSummary:
     tasks=4 successes=3 mean=0.875 geometric_mean=1.0 median=0.75 quantile_75=1.25 quantile_25=0.375 max=2.0 above=1
     """
     if not speedups:
-        raise ValueError("expected at least one task, got none")
+        raise ValueError("there are no tasks to summarise; pass at least one")
     _check_speedups(speedups)
     successes = [value for value in speedups if value is not None]
     values = np.array([0.0 if value is None else value for value in speedups])
@@ -142,7 +142,9 @@ def paired_change(before: Sequence[float | None], after: Sequence[float | None])
     (1.1, 2, 1, 0)
     """
     if len(before) != len(after):
-        raise ValueError(f"expected the same tasks before and after, got {len(before)} and {len(after)}")
+        raise ValueError(
+            f"there are {len(before)} tasks before and {len(after)} after; pass the same tasks in the same order"
+        )
     _check_speedups(before)
     _check_speedups(after)
     changes = [math.log(b / a) for a, b in zip(before, after, strict=True) if a is not None and b is not None]
@@ -163,6 +165,6 @@ def _check_speedups(speedups: Sequence[float | None]) -> None:
     for position, value in enumerate(speedups):
         if value is not None and not (math.isfinite(value) and value > 0.0):
             raise ValueError(
-                f"expected a positive finite speedup, got {value!r} for task {position}; "
+                f"the speedup of task {position} is {value!r}, which is not positive and finite; "
                 "write None where no program was correct"
             )

@@ -46,8 +46,8 @@ class TrialSamples:
     def __post_init__(self) -> None:
         if len(self.reference_ms) != len(self.candidate_ms):
             raise ValueError(
-                f"expected as many samples of the candidate as of the reference, got {len(self.candidate_ms)} and "
-                f"{len(self.reference_ms)}; add samples in pairs"
+                f"the candidate has {len(self.candidate_ms)} samples and the reference {len(self.reference_ms)}; "
+                "add samples in pairs"
             )
         check_times(self.reference_ms, name="reference_ms")
         check_times(self.candidate_ms, name="candidate_ms")
@@ -87,7 +87,7 @@ def check_times(times_ms: Iterable[float], *, name: str) -> None:
     for position, time_ms in enumerate(times_ms):
         if not (math.isfinite(time_ms) and time_ms > 0.0):
             raise ValueError(
-                f"expected positive finite milliseconds, got {time_ms!r} as {name}[{position}]; "
+                f"{name}[{position}] is {time_ms!r}, which is no positive finite number of milliseconds; "
                 "leave out a sample that could not be timed"
             )
 
@@ -131,7 +131,7 @@ def centre(trial: TrialSamples, *, caution: float = CAUTION) -> Centre:
     """
     n = trial.pairs
     if n < 2:
-        raise ValueError(f"expected at least 2 pairs of samples in a trial, got {n}; measure more before estimating")
+        raise ValueError(f"the trial has {n} pairs of samples; measure at least 2 before estimating")
     d = trial.log_ratios()
     cut = int(TRIM * n)
     ordered = np.sort(d)

@@ -76,7 +76,7 @@ def read_programs(path: Path, *, column: str, only: str, device: Device, scale: 
     for item in items:
         if not any(_selected(program, [item]) for program in found.programs):
             raise UnknownTaskError(
-                f"expected levels (level1) or tasks (level1/12) in --only, got {item!r}: no program of {path} is that"
+                f"--only has {item!r}, and no program of {path} is that; name levels (level1) or tasks (level1/12)"
             )
     chosen: dict[Key, Program] = {}
     for program in found.programs:
@@ -108,7 +108,7 @@ def _table(path: Path, column: str, device: Device, scale: int) -> Programs:
     if not programs:
         columns = sorted({name for columns in suite.programs.values() for name in columns})
         raise BrokenTaskError(
-            f"{path}: expected programs in the column {column}, found none; "
+            f"{path}: there are no programs in the column {column}; "
             + (f"--column takes {', '.join(columns)}" if columns else "no column ends in _code")
         )
     broken = tuple(str(one.error) for one in suite.broken)
@@ -141,7 +141,7 @@ def _records(path: Path) -> Programs:
                 continue
             record = Evaluation.model_validate(row.get("evaluation", row))
         except ValidationError as error:
-            raise RecordError(f"{path}, line {number}: expected a record as JSON: {error}") from error
+            raise RecordError(f"{path}, line {number}: no record as JSON ({error}); remove the line") from error
         if record.source:
             programs.append(_of_record(record, row.get("published", {})))
         else:
