@@ -251,7 +251,7 @@ def test_a_held_out_task_is_played_only_on_request() -> None:
     env = make()
     seen = {env.reset(seed=i)[1]["task"] for i in range(60)}
     assert seen == {"toy/add", "toy/scan", "toy/norm"}
-    with pytest.raises(UnknownTaskError, match=r"toy/held, which is in 'test'.*split='test'"):
+    with pytest.raises(UnknownTaskError, match=r"toy/held is in the split 'test'.*split='test'"):
         env.reset(options={"task": "held"})
     assert make(split="test").reset()[1]["task"] == "toy/held"
     assert make(split=None).reset(options={"task": "held"})[1]["task"] == "toy/held"
