@@ -11,7 +11,8 @@ from pydantic import Field
 PROTOCOL_VERSION = "2"
 """Raised by every change after which the same program could get another status, speedup or reward: how calls are
 released and timed, which inputs and weights there are, tolerances, the rewarded end, what is rejected. Records of
-different versions are readable, and never compared, pooled or shown beside each other."""
+different versions are readable, and never compared, pooled or shown beside each other. Version 2 has not been released,
+so until then its records name their commit instead (docs/results/README.md)."""
 
 Device = Literal["cpu", "cuda"]
 Precision = Literal["training", "report", "correct"]
