@@ -46,11 +46,12 @@ def judge() -> Iterator[Judge]:
 
 
 def task_of(expression: str) -> Task:
+    rows = 65536 if "big" in expression else 64
     source = (
         "import torch\nimport torch.nn as nn\nclass Model(nn.Module):\n    def forward(self, x, w, t, big):\n"
         f"        return {expression}\n"
         "def get_inputs():\n"
-        "    return [torch.randn(64, 64), torch.randn(64, 64), torch.rand(64, 64), torch.randn(65536, 64)]\n"
+        f"    return [torch.randn(64, 64), torch.randn(64, 64), torch.rand(64, 64), torch.randn({rows}, 64)]\n"
         "def get_init_inputs():\n    return []\n"
     )
     return Task(id="file/own", source=source, name="own", level=1, origin="file")
