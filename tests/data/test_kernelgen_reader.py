@@ -187,9 +187,9 @@ ONES = "self.gain = nn.Parameter(torch.ones(8))"
             "defines made outside",
         ),
         ({"init": f"{ONES}\nself.kind = Model"}, "defines Model outside"),
-        ({"init": ONES, "head": "F = 8"}, "got F"),
-        ({"init": ONES, "parameters": "self, *sizes"}, "plain parameters"),
-        ({"init": ONES, "given": "8"}, "arguments of __init__ at most"),
+        ({"init": ONES, "head": "F = 8"}, "has the name F,"),
+        ({"init": ONES, "parameters": "self, *sizes"}, "parameters like"),
+        ({"init": ONES, "given": "8"}, "__init__ gets [0-9]+ arguments and has"),
         ({"init": ONES, "parameters": "self, size"}, "'size'"),
     ],
 )

@@ -327,7 +327,7 @@ def _kernel_shape(members: Sequence[Node], light: set[int]) -> tuple[Dims, int, 
     if lines:
         domain, trailing = lines[0].operands[0].dims, lines[0].trailing
         if any((line.operands[0].dims, line.trailing) != (domain, trailing) for line in lines):
-            raise UnsuitableError("expected reductions of one shape in a kernel")
+            raise UnsuitableError("reductions of different shapes meet in a kernel; a kernel has one")
     else:
         domain, trailing = _common(members), 0
     known = {id(node) for node in members}
@@ -341,7 +341,9 @@ def _kernel_shape(members: Sequence[Node], light: set[int]) -> tuple[Dims, int, 
                 raise UnsuitableError("one kernel cannot mix values of rows with values of elements")
         _inside(node.dims, head if lost else domain)
         if node.kind == "reduce" and any(id(one) in squeezed for one in node.operands):
-            raise UnsuitableError("expected reductions of whole rows")
+            raise UnsuitableError(
+                "a reduction has values of rows as its operand; kernels reduce whole rows of elements"
+            )
     return domain, trailing, frozenset(squeezed)
 
 

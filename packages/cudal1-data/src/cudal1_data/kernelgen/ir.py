@@ -120,7 +120,7 @@ def broadcast(*shapes: Dims) -> Dims:
     result = tuple(max(column, key=lambda size: (size, type(size) is not int)) for column in zip(*padded, strict=True))
     for shape in padded:
         if any(size not in (1, whole) for size, whole in zip(shape, result, strict=True)):
-            raise ValueError(f"expected shapes that can be broadcast, got {shapes}")
+            raise ValueError(f"shapes {shapes} cannot be broadcast")
     return result
 
 

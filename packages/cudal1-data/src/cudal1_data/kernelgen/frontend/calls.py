@@ -57,7 +57,7 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
     if name == "get_default_dtype":
         return Symbol("torch.get_default_dtype()", dtype="float32")
     if "out" in named or named.get("inplace"):
-        raise UnsuitableError(f"expected no changes in place, got one by {name}")
+        raise UnsuitableError(f"{name} changes a tensor in place, which templates do not read")
     if name in ("to", *_STORED) and isinstance(args[0], Node):
         return _stored(name, args, named)
     if name == "detach" and len(args) == 1:
@@ -94,7 +94,7 @@ def _stored(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Nod
         same = args[1].dtype == "device" and node.dtype == "float32"
         dtype = "float32" if same else dtypes.asked(args[1])
     else:
-        raise UnsuitableError("expected x.to(dtype)")
+        raise UnsuitableError(".to(...) has more than a dtype; templates read x.to(dtype)")
     if dtype in FLOATS and node.dtype in FLOATS:
         return pointwise("a", node, dtype=dtype)
     target = {"float32": "torch.get_default_dtype()"}.get(dtype, f"torch.{dtype}")
@@ -108,7 +108,7 @@ def _dtype(name: str, nodes: Sequence[Node], args: Sequence[Value], named: Mappi
         return "int64"
     if name == "where":
         if len(args) != 3 or not isinstance(args[0], Node) or args[0].dtype != "bool":
-            raise UnsuitableError("expected where with a condition and two choices")
+            raise UnsuitableError("where has no condition with two choices")
         return dtypes.promoted(*args[1:])
     if name in _MAKES and not nodes:
         return "float32"
@@ -140,7 +140,7 @@ def _dims(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
     if name in _SEVERAL:
         return _SEVERAL[name](args, named)
     if not isinstance(first, Node):
-        raise UnsuitableError(f"expected a tensor as the first argument of {name}")
+        raise UnsuitableError(f"the first argument of {name} is no tensor")
     if name in _SAME:
         return (*first.dims, *shapes.ints(args[1])) if name == "one_hot" else first.dims
     return _moved(name, first, args, named)
@@ -236,7 +236,7 @@ def _moved(name: str, x: Node, args: Sequence[Value], named: Mapping[str, Value]
             axes = range(len(x.dims)) if asked.dim is None else [shapes.axis(x, one) for one in shapes.ints(asked.dim)]
             return shapes.reduced(x.dims, axes, keepdim=asked.keepdim)
         case _:
-            raise UnsuitableError(f"expected a call whose result's shape is known, got {name}")
+            raise UnsuitableError(f"the shape of what {name} returns is not known")
 
 
 def _stacked(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
@@ -244,10 +244,10 @@ def _stacked(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
     given = next(iter(args), None)
     parts = given if isinstance(given, tuple) else ()
     if not parts or not all(isinstance(one, Node) for one in parts):
-        raise UnsuitableError("expected a list of tensors in stack")
+        raise UnsuitableError("stack has no list of tensors")
     dims = {one.dims for one in parts if isinstance(one, Node)}
     if len(dims) != 1:
-        raise UnsuitableError(f"expected tensors of one shape in stack, got {sorted(dims)}")
+        raise UnsuitableError(f"stack has tensors of different shapes, {sorted(dims)}")
     (inner,) = dims
     (axis,) = shapes.ints(args[1] if len(args) > 1 else named.get("dim", 0))
     axis %= len(inner) + 1
@@ -258,7 +258,7 @@ def _block_diagonal(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
     """Return the shape of a matrix with `*blocks` on its diagonal."""
     blocks = next(iter(args), None)
     if len(args) != 1 or not isinstance(blocks, Symbol) or blocks.of is None or len(blocks.of.dims) != 3:
-        raise UnsuitableError("expected block_diag(*blocks) of one tensor of matrices")
+        raise UnsuitableError("block_diag is read as block_diag(*blocks) of one tensor of matrices only")
     count, high, wide = blocks.of.dims
     return count * high, count * wide
 
@@ -267,7 +267,7 @@ def _einsum(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
     """Return the shape of an einsum whose letters are all written out."""
     equation, tensors = args[0], [one for one in args[1:] if isinstance(one, Node)]
     if not isinstance(equation, str) or "->" not in equation or "." in equation:
-        raise UnsuitableError(f"expected einsum with an equation of letters and '->', got {equation!r}")
+        raise UnsuitableError(f"the equation {equation!r} of einsum is not read; write letters and '->'")
     inputs, _, result = equation.replace(" ", "").partition("->")
     sizes = {
         letter: size
@@ -281,12 +281,12 @@ def _joined(args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
     """Return the shape of tensors that are put behind each other."""
     parts = [one for one in args[0] if isinstance(one, Node)] if isinstance(args[0], tuple) else []
     if not parts or not isinstance(args[0], tuple) or len(parts) != len(args[0]):
-        raise UnsuitableError("expected a list of tensors in cat")
+        raise UnsuitableError("cat has no list of tensors")
     place = shapes.axis(parts[0], args[1] if len(args) > 1 else named.get("dim", 0))
     first = parts[0].dims
     rest = {(*one.dims[:place], *one.dims[place + 1 :]) for one in parts}
     if len(rest) != 1:
-        raise UnsuitableError(f"expected tensors of one shape beside axis {place} in cat")
+        raise UnsuitableError(f"cat has tensors whose shapes differ beside axis {place}")
     return (*first[:place], sum(one.dims[place] for one in parts), *first[place + 1 :])
 
 
@@ -305,7 +305,7 @@ def _pooled(name: str, x: Node, rest: tuple[Value, ...], named: Mapping[str, Val
     given = rest[1:] if name.startswith("lp_") else rest
     most = 2 if name.startswith("lp_") else 3
     if rank < 1 or len(given) > most or "dilation" in named or "return_indices" in named:
-        raise UnsuitableError(f"expected plain windows in {name}")
+        raise UnsuitableError(f"{name} is read with maps, and without dilation and return_indices, only")
     return shapes.windows(x.dims, {**dict(zip(("kernel_size", "stride", "padding"), given, strict=False)), **named})
 
 
@@ -318,7 +318,7 @@ def pooled_to(x: Node, size: Value, text: str) -> Value:
     rank = len(x.dims) - 2
     sizes = (shapes.ints(size) * rank)[:rank] if isinstance(size, int) else shapes.ints(size)
     if rank < 1 or len(sizes) != rank:
-        raise UnsuitableError(f"expected {rank} sizes of an adaptive pool, got {sizes}")
+        raise UnsuitableError(f"an adaptive pool has the sizes {sizes}; it needs {rank}")
     if all(one == 1 for one in sizes):
         return lowered("mean", x, tuple(range(2, rank + 2)), keepdim=True)
     return opaque(text, (*x.dims[:2], *sizes), x)

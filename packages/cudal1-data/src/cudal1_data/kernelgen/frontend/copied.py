@@ -22,7 +22,9 @@ def head(tree: ast.Module) -> str:
     kept = _kept(tree)
     for one in kept:
         if isinstance(one, ast.ImportFrom) and one.module == "__future__":
-            raise UnsuitableError("expected no imports from __future__")
+            raise UnsuitableError(
+                "the reference imports from __future__, which a program cannot repeat behind its own lines"
+            )
         if isinstance(one, ast.Assign):
             refuse_taken(_bound(one))
     known = _known(tree)
@@ -57,7 +59,7 @@ def constructor(tree: ast.Module, source: str, model: ast.ClassDef) -> str:
     of_class |= {name for one in model.body if not isinstance(one, ast.FunctionDef) for name in _bound(one)}
     for one in ast.walk(changed):
         if isinstance(one, ast.Attribute) and ast.unparse(one.value) == "self" and one.attr in of_class:
-            raise UnsuitableError(f"expected no methods of the model in __init__, got self.{one.attr}")
+            raise UnsuitableError(f"__init__ calls self.{one.attr}, a method of the model, which programs do not have")
     return text
 
 
@@ -69,7 +71,7 @@ def refuse_taken(names: set[str]) -> None:
     """
     for name in names:
         if _WRITERS.fullmatch(name) or _NUMBERED.fullmatch(name):
-            raise UnsuitableError(f"expected other names than those of programs, got {name}")
+            raise UnsuitableError(f"the reference has the name {name}, which programs use themselves")
 
 
 class _Nameless(ast.NodeTransformer):

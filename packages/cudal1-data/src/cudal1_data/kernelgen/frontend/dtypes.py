@@ -25,7 +25,7 @@ def asked(value: Value) -> str:
         UnsuitableError: It is none of those that are known.
     """
     if not isinstance(value, Symbol) or value.dtype not in _KNOWN:
-        raise UnsuitableError(f"expected one of {', '.join(_KNOWN)} as a dtype, got {value!r}")
+        raise UnsuitableError(f"the dtype {value!r} is none of {', '.join(_KNOWN)}")
     return value.dtype
 
 
@@ -46,9 +46,11 @@ def promoted(*operands: Value) -> str:
     numbers = [one for one in operands if not isinstance(one, Node)]
     kinds = {one.dtype for one in tensors}
     if not all(isinstance(one, int | float) for one in numbers) or not kinds <= set(_KNOWN):
-        raise UnsuitableError("expected tensors of dtypes that are known, and numbers")
+        raise UnsuitableError(
+            "an operand has a dtype that is not known; templates read tensors of known dtypes, and numbers"
+        )
     if len(kinds) > 1 and len({one.dims == () for one in tensors}) > 1:
-        raise UnsuitableError("expected tensors of one dtype where one of them has no axes")
+        raise UnsuitableError("a tensor without axes meets one of another dtype; templates read one dtype there")
     floats = kinds.intersection(_FLOATS)
     if floats:
         return floats.pop() if len(floats) == 1 else "float32"
@@ -76,5 +78,5 @@ def common(tensors: Iterable[Node]) -> str:
     """
     kinds = {one.dtype for one in tensors} or {"float32"}
     if len(kinds) > 1:
-        raise UnsuitableError(f"expected tensors of one dtype, got {sorted(kinds)}")
+        raise UnsuitableError(f"tensors of dtypes {sorted(kinds)} meet; templates read one dtype there")
     return kinds.pop()

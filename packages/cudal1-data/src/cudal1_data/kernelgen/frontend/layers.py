@@ -49,7 +49,7 @@ def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Valu
     if module.kind == "TripletMarginLoss":
         return _triplet(module, args)
     if len(args) != 1 or not isinstance(args[0], Node):
-        raise UnsuitableError(f"expected one tensor in {module.name}(...)")
+        raise UnsuitableError(f"{module.name}(...) is not called with one tensor; templates read layers of one")
     x = args[0]
     if x.dtype not in FLOATS:
         raise UnsuitableError(f"{module.name} computes floats, and is called with {x.dtype}")
@@ -86,7 +86,9 @@ def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Valu
 def _setting(module: Layer, place: int, name: str, default: bool) -> bool:
     value = module.argument(place, name, default)
     if not isinstance(value, bool):
-        raise UnsuitableError(f"expected {name} of {module.name} to be known, got {value!r}")
+        raise UnsuitableError(
+            f"{name} of {module.name} is {value!r}; templates read settings that are known without running the program"
+        )
     return value
 
 
@@ -150,10 +152,12 @@ def _pooled(module: Layer, x: Node) -> tuple[int, ...]:
     names = ("kernel_size", "stride", "padding", *(() if average else ("dilation", "return_indices")), "ceil_mode")
     given = {**dict(zip(names, module.args, strict=False)), **module.kwargs}
     if given.get("return_indices") or given.get("ceil_mode") or not module.kind.startswith(("Avg", "Max")):
-        raise UnsuitableError(f"expected plain windows in {module.name}")
+        raise UnsuitableError(
+            f"{module.name} is read as average or maximum windows without return_indices and ceil_mode only"
+        )
     rank = int(module.kind[-2])
     if len(x.dims) != rank + 2:
-        raise UnsuitableError(f"expected a batch of maps in {module.name}(...), got {x.dims}")
+        raise UnsuitableError(f"{module.name}(...) has an input of shape {x.dims}; templates read a batch of maps")
     return shapes.windows(x.dims, given)
 
 
@@ -161,7 +165,7 @@ def _triplet(module: Layer, args: Sequence[Value]) -> Value:
     """`nn.TripletMarginLoss` with its defaults: the mean of max(|a - p| - |a - n| + margin, 0)."""
     margin, eps = module.argument(0, "margin", 1.0), module.kwargs.get("eps", 1e-6)
     if len(module.args) > 1 or set(module.kwargs) - {"margin", "eps"} or len(args) != 3:
-        raise UnsuitableError(f"expected a margin alone in {module.name}")
+        raise UnsuitableError(f"{module.name} is read with margin and eps, and three tensors, only")
     lengths = [
         calls.call("vector_norm", "", (pointwise("a - b + c", args[0], other, eps),), {"dim": -1}) for other in args[1:]
     ]

@@ -70,7 +70,7 @@ def follow(reader: Follows, statement: ast.For, scope: dict[str, Value]) -> None
         after = _once(reader, statement, scope, steps)
     except (UnsuitableError, LookupError, TypeError, AttributeError) as error:
         if len(steps) > _MAX_COPIES:
-            raise UnsuitableError(f"expected a loop whose steps all do the same: {error}") from error
+            raise UnsuitableError(f"the steps of a loop differ: {error}") from error
         after = dict(scope)
         for step in steps:
             after[ast.unparse(statement.target)] = step
@@ -85,9 +85,9 @@ def _range(reader: Follows, statement: ast.For, scope: dict[str, Value]) -> rang
         case ast.For(target=ast.Name(), iter=ast.Call(func=ast.Name(id="range"), args=args, keywords=[]), orelse=[]):
             steps = range(*shapes.ints(tuple(reader.value(one, scope) for one in args)))
         case _:
-            raise UnsuitableError(f"expected a loop over a range, got {ast.unparse(statement)[:60]!r}")
+            raise UnsuitableError(f"{ast.unparse(statement)[:60]!r} is no loop over a range")
     if not steps:
-        raise UnsuitableError("expected a loop with at least one step")
+        raise UnsuitableError("a loop has no step")
     return steps
 
 
@@ -95,7 +95,7 @@ def _once(reader: Follows, statement: ast.For, scope: dict[str, Value], steps: r
     """Follow a body for all steps; return the scope behind the loop."""
     target, lists, assigned = ast.unparse(statement.target), _appended(statement), _assigned(statement)
     if any(scope[name] != () for name in lists) or target in assigned:
-        raise UnsuitableError("expected empty lists before a loop that fills them")
+        raise UnsuitableError("a list has elements before the loop that fills it; templates read empty ones")
     reader.loops += 1
     body = Body(f"step_{reader.loops}")
     inner = {name: body.leaf_of(value) for name, value in scope.items() if name not in assigned}
@@ -126,12 +126,12 @@ def _alone(name: str, value: Value) -> Node:
         case (Node() as node,):
             return node
         case _:
-            raise UnsuitableError(f"expected one tensor for {name} from each step")
+            raise UnsuitableError(f"a step of a loop gives no tensor, or several, for {name}; templates read one")
 
 
 def _next(name: str, value: Value, state: Node) -> Node:
     if not isinstance(value, Node) or (value.dims, value.dtype) != (state.dims, state.dtype):
-        raise UnsuitableError(f"expected {name} to keep its shape and dtype from step to step")
+        raise UnsuitableError(f"{name} changes its shape or dtype from step to step of a loop")
     return value
 
 
@@ -194,7 +194,7 @@ def joined(text: str, args: Sequence[Value], named: Mapping[str, Value]) -> Node
         loop.stacked[listed.number] = (node, axis)
         return node
     if text != "torch.cat":
-        raise UnsuitableError(f"expected torch.stack or torch.cat of what a loop has listed, got {text}")
+        raise UnsuitableError(f"{text} of what a loop has listed is not read; templates read torch.stack and torch.cat")
     axis %= len(kept.dims)
     dims = (*kept.dims[:axis], kept.dims[axis] * len(loop.steps), *kept.dims[axis + 1 :])
     return opaque(call, dims, listed.loop, dtype=kept.dtype)

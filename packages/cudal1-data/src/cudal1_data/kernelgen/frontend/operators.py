@@ -49,7 +49,7 @@ def fused(name: str, args: Arguments, named: Named) -> Value | Unfused:
     if kinds == {"bool"} and name in ("tril", "triu"):
         return Unfused()
     if kinds == {"bool"} and (name in UNARY or name in BINARY or name in _POINTWISE or name in _ROWS):
-        raise UnsuitableError(f"expected numbers in {name}, got truth values")
+        raise UnsuitableError(f"{name} has truth values; templates read numbers there")
     if name in UNARY and len(args) == 1 and not named:
         return pointwise(UNARY[name], first)
     if name in BINARY and len(args) == 2 and not named:
@@ -76,7 +76,9 @@ def _whole(values: Arguments) -> bool:
 def _only(args: Arguments, named: Named, most: int, *names: str) -> None:
     """Raise an error where a call has more than `most` arguments by position, or others by name."""
     if len(args) > most or set(named) - set(names):
-        raise UnsuitableError(f"expected {most} arguments and {names} by name, got {len(args)} and {sorted(named)}")
+        raise UnsuitableError(
+            f"{len(args)} arguments and {sorted(named)} by name are given; templates read {most} and {names}"
+        )
 
 
 def _gelu(args: Arguments, named: Named) -> Node:
@@ -107,7 +109,7 @@ def _softshrink(args: Arguments, named: Named) -> Node:
     _only(args, named, 2, "lambd")
     edge = args[1] if len(args) > 1 else named.get("lambd", 0.5)
     if not isinstance(edge, int | float):
-        raise UnsuitableError("expected a number as softshrink's edge")
+        raise UnsuitableError("the edge of softshrink is no number")
     return pointwise(SPECIAL["softshrink"], args[0], -edge, edge)
 
 
@@ -123,7 +125,7 @@ def _elu(args: Arguments, named: Named) -> Node:
     _only(args, named, 2, "alpha")
     alpha = args[1] if len(args) > 1 else named.get("alpha", 1.0)
     if not isinstance(alpha, int | float):
-        raise UnsuitableError("expected a number as the alpha of elu")
+        raise UnsuitableError("the alpha of elu is no number")
     return pointwise("where(less(0.0, a), a, b * expm1(a))", args[0], alpha)
 
 
@@ -167,7 +169,7 @@ def _triangle(kind: str) -> Callable[[Arguments, Named], Value | Unfused]:
 def _lerp(args: Arguments, named: Named) -> Node:
     _only(args, named, 3)
     if len(args) < 3:
-        raise UnsuitableError("expected lerp with a weight")
+        raise UnsuitableError("lerp has no weight")
     return pointwise(SPECIAL["lerp"], *args)
 
 
@@ -329,14 +331,16 @@ def reduction(name: str, given: Arguments, named: Named) -> Reduction:
     places = _PLACES.get(name, ("dim", "keepdim"))
     also = {"correction", "unbiased", "keepdim"} if name in ("var", "std") else {"dim", "keepdim", "dtype"}
     if len(given) > len(places) or set(named) - {*places, *also}:
-        raise UnsuitableError(f"expected {places} by position in {name}, got {given} and {sorted(named)} by name")
+        raise UnsuitableError(
+            f"{name} has {given} arguments by position and {sorted(named)} by name; templates read {places} by position"
+        )
     asked: dict[str, Value] = {**dict(zip(places, given, strict=False)), **named}
     correction = asked.get("correction", 1)
     if asked.get("unbiased") is not None:
         correction = int(bool(asked["unbiased"]))
     eps, keepdim = asked.get("eps", 1e-8), asked.get("keepdim", False)
     if not isinstance(correction, int | float) or not isinstance(eps, int | float) or not isinstance(keepdim, bool):
-        raise UnsuitableError(f"expected numbers that are known in {name}")
+        raise UnsuitableError(f"{name} has numbers that are not known without running the program")
     dtype = dtypes.asked(asked["dtype"]) if asked.get("dtype") is not None else "float32"
     return Reduction(asked.get("dim"), keepdim, correction, eps, dtype)
 
@@ -374,7 +378,7 @@ def lowered(name: str, x: Node, axes: Axes, *, keepdim: bool = False, correction
             middle = pointwise("a * b", over("sum", x, axes), inverse(length))
             total = over("sum", pointwise("(a - b) * (a - b)", x, middle), axes, keepdim=keepdim)
             if length <= correction:
-                raise UnsuitableError(f"expected rows of more than {correction} elements in {name}")
+                raise UnsuitableError(f"{name} has rows of {correction} elements or fewer; its correction needs more")
             whole = correction == int(correction)
             count = inverse(length - int(correction)) if whole else 1.0 / (length - correction)
             spread = pointwise("a * b", total, count)
@@ -404,7 +408,7 @@ def _cosine(args: Arguments, axes: Axes, eps: float) -> Node:
     left, right = args[0], args[1]
     assert isinstance(left, Node)
     if not isinstance(right, Node) or left.dims != right.dims:
-        raise UnsuitableError("expected two tensors of one shape in cosine_similarity")
+        raise UnsuitableError("cosine_similarity has tensors of different shapes; templates read one shape")
     dot = over("sum", pointwise("a * b", left, right), axes, keepdim=False)
     ones = [over("sum", pointwise("a * a", one), axes, keepdim=False) for one in (left, right)]
     lengths = [pointwise("max(sqrt(a), b)", one, eps) for one in ones]

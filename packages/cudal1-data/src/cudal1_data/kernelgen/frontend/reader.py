@@ -64,7 +64,7 @@ def read(source: str) -> Reference:
     except UnsuitableError:
         raise
     except _NOT_FOLLOWED as error:
-        raise UnsuitableError(f"expected a program that can be followed without running it: {error}") from error
+        raise UnsuitableError(f"the program cannot be followed without running it: {error}") from error
 
 
 class _Reader:
@@ -90,7 +90,7 @@ class _Reader:
                 self._name_constants(statement.targets[0])
         head = copied.head(self.tree)
         if [ast.unparse(one) for one in self.model.bases] not in (["nn.Module"], ["torch.nn.Module"]):
-            raise UnsuitableError("expected a model that is an nn.Module and nothing else")
+            raise UnsuitableError("Model is not a plain nn.Module; templates read a class whose only base is nn.Module")
         given = self._tuple(self._returned(self.functions["get_init_inputs"], {}))
         text = copied.constructor(self.tree, self.source, self.model)
         if (constructor := self.methods.get("__init__")) is not None:
@@ -102,14 +102,16 @@ class _Reader:
         copied.refuse_taken(set(names))
         for name, value in zip(names, inputs, strict=True):
             if not isinstance(value, Node):
-                raise UnsuitableError(f"expected tensors as inputs, {name} is none")
+                raise UnsuitableError(f"the input {name} is no tensor; templates read tensors as inputs")
             scope[name] = Node("input", value.dims, text=name, dtype=value.dtype)
         result = self._returned(forward, scope)
         several = isinstance(result, tuple)
         returned = result if isinstance(result, tuple) else (result,)
         roots = tuple(root for root in returned if isinstance(root, Node) and not root.leaf)
         if len(roots) != len(returned):
-            raise UnsuitableError("expected tensors that forward computes")
+            raise UnsuitableError(
+                "forward returns something else than tensors that it computes; templates write those only"
+            )
         return Reference(head, text, names, merged(roots), several, self.sizes)
 
     def _name_constants(self, target: ast.expr) -> None:
@@ -125,13 +127,13 @@ class _Reader:
         """Return what each parameter of a method stands for, those given by position first."""
         given = method.args
         if given.vararg or given.kwarg or method.decorator_list:
-            raise UnsuitableError(f"expected plain parameters of {method.name}")
+            raise UnsuitableError(f"{method.name} has parameters like *args; templates read plain ones")
         names = [one.arg for one in (*given.posonlyargs, *given.args)][1:]
         if len(args) > len(names):
-            raise UnsuitableError(f"expected {len(names)} arguments of {method.name} at most, got {len(args)}")
+            raise UnsuitableError(f"{method.name} gets {len(args)} arguments and has {len(names)}")
         bound = dict(zip(names, args, strict=False))
         if twice := bound.keys() & named.keys():
-            raise UnsuitableError(f"expected each argument of {method.name} once, got {sorted(twice)}")
+            raise UnsuitableError(f"{method.name} gets {sorted(twice)} twice")
         defaults = dict(zip(reversed(names), reversed(given.defaults), strict=False))
         alone = [one.arg for one in given.kwonlyargs]
         defaults |= {name: one for name, one in zip(alone, given.kw_defaults, strict=True) if one is not None}
@@ -139,12 +141,14 @@ class _Reader:
             if name not in bound:
                 bound[name] = named[name] if name in named else self.value(defaults[name], {})
         if unknown := named.keys() - bound.keys():
-            raise UnsuitableError(f"expected arguments that {method.name} has, got {sorted(unknown)}")
+            raise UnsuitableError(f"{method.name} has no arguments {sorted(unknown)}")
         return bound
 
     def _tuple(self, value: Value) -> tuple[Value, ...]:
         if not isinstance(value, tuple):
-            raise UnsuitableError("expected a list")
+            raise UnsuitableError(
+                "something else than a list or tuple stands where one is needed (get_inputs, several results, *values)"
+            )
         return value
 
     def _construct(self, constructor: ast.FunctionDef, scope: dict[str, Value]) -> None:
@@ -159,7 +163,7 @@ class _Reader:
                 case ast.Expr(value=one) if ast.unparse(one) in ("super().__init__()", "super(Model, self).__init__()"):
                     pass
                 case _:
-                    raise UnsuitableError(f"expected plain assignments in __init__, got {ast.unparse(statement)}")
+                    raise UnsuitableError(f"{ast.unparse(statement)!r} in __init__ is no plain assignment")
 
     def _member(self, name: str, right: ast.expr, scope: dict[str, Value]) -> Value:
         if isinstance(right, ast.Call) and isinstance(right.func, ast.Attribute):
@@ -169,7 +173,7 @@ class _Reader:
                 if isinstance(value, float) and ast.unparse(right.args[0]).startswith("torch.tensor("):
                     return Node("parameter", (), text=f"self.{name}")
                 if not isinstance(value, Node):
-                    raise UnsuitableError(f"expected a tensor in self.{name}")
+                    raise UnsuitableError(f"self.{name} is a parameter of something else than a tensor")
                 leaf = Node("parameter", value.dims, text=f"self.{name}", dtype=value.dtype)
                 return leaf if _laid_out(value) else opaque("{0}.contiguous()", leaf.dims, leaf, dtype=leaf.dtype)
             if ast.unparse(right.func).startswith(("nn.", "torch.nn.")):
@@ -183,7 +187,9 @@ class _Reader:
                 return Layer(f"self.{name}", kind, args, named)
         value = self.value(right, scope)
         if isinstance(value, Node) and any("rand" in one.text or "empty" in one.text for one in walk(value)):
-            raise UnsuitableError(f"expected parameters only to be drawn, got {ast.unparse(right)}")
+            raise UnsuitableError(
+                f"{ast.unparse(right)!r} computes a parameter; templates read parameters that are drawn"
+            )
         return value
 
     def _returned(self, function: ast.FunctionDef, scope: dict[str, Value]) -> Value:
@@ -191,7 +197,7 @@ class _Reader:
             if isinstance(statement, ast.Return) and statement.value is not None:
                 return self.value(statement.value, scope)
             self.follow(statement, scope)
-        raise UnsuitableError(f"expected a return at the end of {function.name}")
+        raise UnsuitableError(f"{function.name} does not end with a return; templates read functions that do")
 
     def follow(self, statement: ast.stmt, scope: dict[str, Value]) -> None:
         """Follow a statement that does not return."""
@@ -205,7 +211,7 @@ class _Reader:
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[added])):
                 scope[name] = (*self._tuple(scope[name]), self.value(added, scope))
             case _:
-                raise UnsuitableError(f"expected assignments and a return, got {ast.unparse(statement)[:60]!r}")
+                raise UnsuitableError(f"{ast.unparse(statement)[:60]!r} is neither an assignment nor a return")
 
     def _assign(self, target: ast.expr, value: Value, scope: dict[str, Value]) -> None:
         if isinstance(target, ast.Name):
@@ -214,13 +220,13 @@ class _Reader:
             for one, part in zip(target.elts, value, strict=True):
                 self._assign(one, part, scope)
         else:
-            raise UnsuitableError(f"expected names to be assigned, got {ast.unparse(target)}")
+            raise UnsuitableError(f"{ast.unparse(target)!r} is assigned; templates read assignments to names")
 
     def value(self, node: ast.expr, scope: dict[str, Value]) -> Value:
         """Follow an expression."""
         self.steps += 1
         if self.steps > _MAX_STEPS:
-            raise UnsuitableError("expected a shorter program")
+            raise UnsuitableError("the program has too many steps for templates")
         match node:
             case ast.Constant(value=int() as constant) if constant > 1 and not isinstance(constant, bool):
                 return Size(constant, str(constant), str(constant), self.sizes)
@@ -249,10 +255,10 @@ class _Reader:
             case ast.Starred(value=inner):
                 value = self.value(inner, scope)
                 if not isinstance(value, Node):
-                    raise UnsuitableError(f"expected a tensor in {ast.unparse(node)}")
+                    raise UnsuitableError(f"{ast.unparse(node)!r} is not of a tensor")
                 return Symbol("*{}", of=value)
             case _:
-                raise UnsuitableError(f"expected plain expressions, got {ast.unparse(node)[:60]!r}")
+                raise UnsuitableError(f"{ast.unparse(node)[:60]!r} is no expression that templates read")
 
     def _values(self, parts: Sequence[ast.expr], scope: dict[str, Value]) -> tuple[Value, ...]:
         """Follow a list's parts; `*sizes` stands for as many parts as it has."""
@@ -287,7 +293,7 @@ class _Reader:
         left, right = self.value(node.left, scope), self.value(node.comparators[0], scope)
         tensors = [one for one in (left, right) if isinstance(one, Node)]
         if len(node.ops) != 1 or not tensors:
-            raise UnsuitableError("expected one comparison of tensors")
+            raise UnsuitableError("several comparisons are chained; templates read one comparison of tensors")
         floats = all(one.dtype in FLOATS for one in tensors)
         if floats and isinstance(node.ops[0], ast.Lt | ast.Gt):
             expression = "less(a, b)" if isinstance(node.ops[0], ast.Lt) else "less(b, a)"
@@ -315,7 +321,7 @@ class _Reader:
                 return cast("float", value.argument(1, "eps", 1e-5))
             return layers.parameter(value, node.attr, self.leaves)
         if not isinstance(value, Node):
-            raise UnsuitableError(f"expected a tensor in {ast.unparse(node)}")
+            raise UnsuitableError(f"{ast.unparse(node)!r} is not of a tensor")
         match node.attr:
             case "shape":
                 return value.dims
@@ -326,7 +332,9 @@ class _Reader:
             case "device" | "dtype":
                 return Symbol(f"{{}}.{node.attr}", of=value, dtype=value.dtype if node.attr == "dtype" else "device")
             case _:
-                raise UnsuitableError(f"expected shape, T, device or dtype, got .{node.attr}")
+                raise UnsuitableError(
+                    f".{node.attr} of a tensor is not read; templates read shape, T, device and dtype"
+                )
 
     def _index(self, node: ast.expr, scope: dict[str, Value]) -> tuple[Value, ...]:
         parts = node.elts if isinstance(node, ast.Tuple) else [node]
@@ -342,7 +350,7 @@ class _Reader:
             (place,) = index
             return value[place] if isinstance(place, int) else value[cast("slice", place)]
         if not isinstance(value, Node):
-            raise UnsuitableError("expected a tensor or a list before [...]")
+            raise UnsuitableError("something else than a tensor or a list is indexed by [...]")
         if any(isinstance(one, Symbol) for one in index):
             return loops.part(value, index, self.body)
         operands = [value]
@@ -374,7 +382,9 @@ class _Reader:
                     return layers.layer(value, args, self.leaves)
                 return calls.call(name, f".{name}", (value, *args), named)
             case _:
-                raise UnsuitableError(f"expected calls of functions by name, got {ast.unparse(node.func)}")
+                raise UnsuitableError(
+                    f"{ast.unparse(node.func)!r} is called; templates read calls of functions by name"
+                )
 
 
 def _is_member(node: ast.Attribute) -> bool:
@@ -400,7 +410,7 @@ def _laid_out(node: Node) -> bool:
 
 def _number(op: ast.operator, left: Value, right: Value) -> Value:
     if not isinstance(left, int | float) or not isinstance(right, int | float):
-        raise UnsuitableError("expected numbers or tensors in arithmetic")
+        raise UnsuitableError("arithmetic has an operand that is neither a number nor a tensor")
     match op:
         case ast.Add():
             return left + right
@@ -415,4 +425,4 @@ def _number(op: ast.operator, left: Value, right: Value) -> Value:
         case ast.Pow() if abs(right) < 64:
             return cast("float", left**right)
         case _:
-            raise UnsuitableError(f"expected plain arithmetic, got {type(op).__name__}")
+            raise UnsuitableError(f"the operator {type(op).__name__} is not read; templates read plain arithmetic")

@@ -24,7 +24,7 @@ def ints(value: Value) -> tuple[int, ...]:
     """
     values = value if isinstance(value, tuple) else (value,)
     if not all(isinstance(one, int) and not isinstance(one, bool) for one in values):
-        raise UnsuitableError(f"expected integers that are known, got {value!r}")
+        raise UnsuitableError(f"{value!r} is no integer that is known without running the program")
     return tuple(one for one in values if isinstance(one, int))
 
 
@@ -91,7 +91,7 @@ def indexed(dims: Dims, index: tuple[Value, ...]) -> Dims:
             left.pop(0)
             result.extend(broadcast(*(other.dims for other in chosen)) if one is chosen[0] else ())
         else:
-            raise UnsuitableError("expected integers, slices, None and tensors of integers in an index")
+            raise UnsuitableError("an index has something else than integers, slices, None and tensors of integers")
     return (*result, *left)
 
 
@@ -124,7 +124,7 @@ def layer_dims(layer: Layer, dims: Dims) -> Dims:
     """
     rank = len(dims) - 2
     if layer.kind.startswith("Conv") and not layer.kind.endswith(f"{rank}d"):
-        raise UnsuitableError(f"expected a batch of maps in {layer.name}(...), got {dims}")
+        raise UnsuitableError(f"{layer.name}(...) has an input of shape {dims}; templates read a batch of maps")
     if layer.kind in _KEEPS_SHAPE:
         return dims
     if layer.kind == "Linear":
@@ -157,7 +157,7 @@ def layer_dims(layer: Layer, dims: Dims) -> Dims:
             )
         )
         return (dims[0], *ints(layer.argument(1, "out_channels")), *space)
-    raise UnsuitableError(f"expected a layer whose shape is known, got nn.{layer.kind}")
+    raise UnsuitableError(f"the shape of what nn.{layer.kind} returns is not known")
 
 
 def attribute_dims(layer: Layer, name: str) -> Dims:
@@ -175,4 +175,4 @@ def attribute_dims(layer: Layer, name: str) -> Dims:
         return ints(layer.argument(0, "normalized_shape"))
     if layer.kind.startswith("BatchNorm") and name in ("weight", "bias", "running_mean", "running_var"):
         return ints(layer.argument(0, "num_features"))
-    raise UnsuitableError(f"expected a parameter whose shape is known, got {layer.name}.{name}")
+    raise UnsuitableError(f"the shape of {layer.name}.{name} is not known")

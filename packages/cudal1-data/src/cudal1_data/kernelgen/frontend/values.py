@@ -72,7 +72,9 @@ def pointwise(expression: str, *operands: Value, dtype: str = "") -> Node:
         elif isinstance(operand, int | float):
             names[letter] = f"({float(operand)!r})" if operand < 0 else repr(float(operand))
         else:
-            raise UnsuitableError(f"expected tensors and numbers in {expression!r}, got {type(operand).__name__}")
+            raise UnsuitableError(
+                f"{expression!r} has a {type(operand).__name__}; templates read tensors and numbers there"
+            )
     text = "".join(names.get(part, part) for part in _split(expression))
     floats = {one.dtype for one in nodes if one.dtype in FLOATS and one.dims} or {one.dtype for one in nodes}
     kind = dtype or (floats.pop() if len(floats) == 1 and floats <= set(FLOATS) else "float32")
