@@ -19,7 +19,7 @@ MAX_WORDS = 700
 QUICK = {ROOT / "packages" / "cudal1-data" / "README.md", ROOT / "docs" / "tutorials" / "exemplar_rule.md"}
 """Pages whose scripts time nothing."""
 PLAYED = [path for path in PAGES if documents.script(path) or commands([path], "console run")]
-FAST = [path for path in PLAYED if path in (*READMES, *QUICK)]
+FAST = [path for path in PLAYED if path in (ROOT / "README.md", *QUICK)]
 SLOW = [path for path in PLAYED if path not in FAST]
 
 

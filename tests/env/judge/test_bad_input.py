@@ -308,10 +308,8 @@ def command(*arguments: str) -> tuple[int, dict[str, object], str]:
     return done.returncode, json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["no_model", pytest.param("exit_import", marks=pytest.mark.slow), pytest.param("odd_text", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["no_model", "exit_import", "odd_text"])
 def test_the_command_prints_one_record_for_any_outcome(tmp_path: Path, name: str) -> None:
     source, allowed = next((source, allowed) for other, source, allowed in PROGRAMS if other == name)
     (tmp_path / "toy.py").write_text(TASK_FILE)
