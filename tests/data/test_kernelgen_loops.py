@@ -208,7 +208,10 @@ def test_a_kernel_for_all_steps_is_a_template_of_its_own() -> None:
         ("for one in x:\n    state = state + one\nreturn state", "over a range"),
         ("for step in range(20):\n    state = state * (step + 1)\nreturn state", "the steps of a loop differ"),
         ("for step in range(20):\n    state = torch.stack((state, state))\nreturn state", "changes its shape"),
-        ("out = [state]\nfor step in range(20):\n    out.append(state)\nreturn torch.stack(out)", "has elements before the loop"),
+        (
+            "out = [state]\nfor step in range(20):\n    out.append(state)\nreturn torch.stack(out)",
+            "has elements before the loop",
+        ),
     ],
 )
 def test_a_loop_that_is_not_followed(body: str, said: str) -> None:
