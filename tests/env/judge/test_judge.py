@@ -6,6 +6,8 @@ import contextlib
 import gc
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -310,3 +312,11 @@ def test_a_reference_may_return_a_diagonal(judge: Judge) -> None:
     task = reference("return torch.diagonal(x[0] @ x[1])", "[torch.randn(160, 96), torch.randn(96, 160)]")
     one = judge.evaluate(task, candidate("return (x[0] * x[1].t()).sum(1)"), precision="correct")
     assert one.status is Status.CORRECT, one.message
+
+
+def test_a_judge_on_a_cpu_is_made_without_torch() -> None:
+    code = (
+        "import sys\nfrom cudal1_env.judge import Judge, JudgeSettings\nJudge(JudgeSettings(device='cpu')).close()\n"
+        "print('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

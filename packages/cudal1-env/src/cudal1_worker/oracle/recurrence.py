@@ -1,6 +1,6 @@
 """What comes again from draw to draw: outputs that a program may hold in stock, inputs whose consequences it may keep.
 
-The reference runs on `DRAWS` sets. Groups of neighbours at the same places tell what two draws have in common. The two
+The reference runs on many sets. Groups of neighbours at the same places tell what two draws have in common. The two
 that have most in common count, because a program prepares for few cases as well as for one (THREATS.md, H63, H65).
 """
 
@@ -17,8 +17,6 @@ from cudal1_worker import protocol as wire
 if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
 
-DRAWS = 64
-"""Draws of inputs: some two of them are the same with a chance of 87 % where there are 1,000 cases."""
 _FEWEST, _SECONDS = 8, 2.0
 """After so many seconds as many draws suffice."""
 _SOME = 1 << 11

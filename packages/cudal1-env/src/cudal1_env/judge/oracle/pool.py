@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from cudal1_data import Task
-from cudal1_worker.oracle.recurrence import DRAWS
 from cudal1_worker.protocol import MAX_OUTPUTS
 from cudal1_worker.sandbox import Spec
 
@@ -35,6 +34,8 @@ from cudal1_env.judge.workers.zygote import Zygote
 WARM_SETS = 2
 """The first sets are for untimed calls, of every trial."""
 SEED_BYTES = 16
+_DRAWS = 64
+"""Draws that are asked what comes again: some two are the same with a chance of 87 % where there are 1,000 cases."""
 _CYCLE = ("own", "own", "shifted", "own", "own", "heavy", "own", "needle")
 """Distributions of consecutive sets: most are the task's own, because speed may depend on values."""
 _SHARED_SETS = tuple(_CYCLE.index(name) for name in dict.fromkeys(_CYCLE))
@@ -233,14 +234,14 @@ class Pool:
     def recurrence(self) -> tuple[int, list[int]]:
         """Bytes to move for what of the outputs comes again with other inputs; places of inputs that come again.
 
-        To ask when no candidate is alive: the first time the reference runs up to `DRAWS` times.
+        To ask when no candidate is alive: the first time the reference runs up to `_DRAWS` times.
 
         Raises:
             TaskError: The reference fails.
         """
         with self._lock:
             if self._recurrence is None:
-                seeds = [self.secrets.number("again", k) for k in range(DRAWS)]
+                seeds = [self.secrets.number("again", k) for k in range(_DRAWS)]
                 self._recurrence = self.oracle.recurrence(seeds)
         shares, places = self._recurrence
         pairs = zip(shares, self.io_spec.outputs, strict=True)
