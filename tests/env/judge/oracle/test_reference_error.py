@@ -13,6 +13,7 @@ from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.oracle.numerics import compare
 from cudal1_env.records import Status
 from cudal1_worker.oracle.models import Widened, as_dtype
+from cudal1_worker.oracle.reference_error import second_values
 
 HEADER = "import torch\nimport torch.nn as nn\n"
 ONE_HOT = (
@@ -131,3 +132,13 @@ def test_a_twin_in_float64_ignores_casts_to_float32() -> None:
     x = torch.randn(5, 7, dtype=torch.float64)
     with Widened():
         assert torch.equal(forward(x), torch.softmax(x, 1) * x.sum(1, keepdim=True))
+
+
+def test_rare_values_stay_decided_when_moved_inputs_change_most_of_them() -> None:
+    answers = torch.zeros(10_000, dtype=torch.int64)
+    answers[:6] = 1
+    for changed, undecided in ((6, 0), (5, 0), (4, 4), (2, 2)):
+        moved = answers.clone()
+        moved[:changed] = 0
+        (second,) = second_values([answers.bool()], [answers], lambda _, moved=moved: [moved])
+        assert int((second != answers).sum()) == undecided

@@ -95,6 +95,8 @@ def second_values(
 
     An element is undecided where the reference itself gives another value, or where the answer is another once the
     inputs are moved by what arithmetic may err: the largest of two nearly equal numbers, a comparison near equality.
+    If moved inputs change more than a few elements, or more than half as many as differ from the commonest value, only
+    the reference's own value counts: else that value everywhere could be correct where others are rare.
 
     Args:
         own: What the reference gave: bool or integers.
@@ -107,7 +109,9 @@ def second_values(
         assert moved is not None
         near = [torch.where(a == b, c, a) for a, b, c in zip(near, answers, moved(sign), strict=True)]
     for k, (answer, other) in enumerate(zip(answers, near, strict=True)):
-        few = (other != answer).sum() <= _UNDECIDED * answer.numel() + 1
+        changed = (other != answer).sum()
+        rare = (answer != answer.flatten().mode().values).sum() if answer.numel() else changed
+        few = (changed <= _UNDECIDED * answer.numel() + 1) & (changed <= rare / 2 + 1)
         found[k] = torch.where((found[k] == answer) & few, other, found[k])
     return found
 
