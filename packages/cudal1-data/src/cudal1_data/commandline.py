@@ -84,7 +84,7 @@ def _told(name: str, command: Command, error: Exception) -> int:
 
 
 def _reader_is_gone() -> bool:
-    """Whether nobody reads standard output any more."""
+    """Whether the reader of standard output has closed it."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), select.POLLOUT)
     return any(events & select.POLLERR for _, events in poll.poll(0))

@@ -1,9 +1,10 @@
 """Attention in one Triton kernel, and one pass over the keys: scores never leave the chip.
 
-Made for two products with rows of weights between them: scores of queries with keys, whatever makes weights of them,
-the weighted sum of values, and the pointwise operators behind it. A program keeps some queries and goes over the keys
-a block at a time. A softmax is made online: where a block has a larger score than those before, what was added so far
-is multiplied by one number for each query. Blocks that a mask hides from all queries of a program are not visited.
+Made for two products with rows of weights between them: scores of queries with keys, the steps that turn them into
+weights, the weighted sum of values, and the pointwise operators behind it. A program keeps some queries and goes over
+the keys a block at a time. A softmax is made online: where a block has a larger score than those before, what was
+added so far is multiplied by one number for each query. Blocks that a mask hides from all queries of a program are
+not visited.
 """
 
 from __future__ import annotations

@@ -45,6 +45,10 @@ def await_memory(before: Held, look: Callable[[], Held], *, within_s: float = _B
 def check_returned(beyond_bytes: int, foreign_processes: int) -> None:
     """Check that the memory of a candidate is free again.
 
+    Args:
+        beyond_bytes: What is still held.
+        foreign_processes: Foreign processes on the GPU: if there are some, the memory may be theirs.
+
     Raises:
         MachineError: It is still held, and there is no foreign process.
     """

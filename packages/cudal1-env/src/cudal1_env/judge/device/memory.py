@@ -161,8 +161,8 @@ def gather(pid: int, addresses: npt.NDArray[np.uint64], sizes: npt.NDArray[np.ui
 def private_ranges(pid: int) -> list[tuple[int, int]]:
     """Return the private address ranges of a worker that are no file's, sorted, with neighbours joined.
 
-    A private mapping of a file, such as the judge's inputs, shows bytes that nobody wrote in the call. A worker whose
-    first thread is dead, or that hides its memory from other users (an unreadable program was executed), has no ranges.
+    A private mapping of a file, such as the judge's inputs, shows bytes that were not written in the call. A worker
+    whose first thread is dead, or that hides its memory from other users (it executed an unreadable program), has none.
     """
     ranges: list[tuple[int, int]] = []
     try:

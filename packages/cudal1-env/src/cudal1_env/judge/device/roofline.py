@@ -32,6 +32,10 @@ class Roofline:
         """Whether latencies lie below the roofline beyond doubt.
 
         Their median, with three standard errors and what the clock cannot resolve, must be below 0.95 of the roofline.
+
+        Args:
+            latencies_ms: Mean latency of a call, of each sample.
+            resolution_ms: Differences that the clock cannot resolve.
         """
         middle = statistics.median(latencies_ms)
         deviation = 1.4826 * statistics.median(abs(one - middle) for one in latencies_ms)
@@ -42,6 +46,9 @@ class Roofline:
         """Whether the reference itself is below the roofline, which must then be wrong.
 
         Its median decides, without any allowance: a doubtful roofline rejects no program.
+
+        Args:
+            reference_ms: Mean latency of a call of the reference, of each sample.
         """
         return statistics.median(reference_ms) < _IMPOSSIBLE_BELOW * self.bound_ms
 

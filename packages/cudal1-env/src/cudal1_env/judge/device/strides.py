@@ -15,6 +15,10 @@ def own_memory(strides: tuple[int, ...], expected: Expected) -> bool:
     strides. Strides with which it is not plain that no two elements meet count as if they met: those of some
     overlapping dimension must be larger than all that the smaller ones span.
 
+    Args:
+        strides: In elements, none below zero.
+        expected: The output's shape and the reference's strides.
+
     >>> own_memory((1, 4), Expected((4, 4), "float32", aliases=False))
     True
     >>> own_memory((0, 1), Expected((4, 4), "float32", aliases=False))

@@ -50,6 +50,11 @@ def chosen_samples(answers: Sequence[Answer], pieces: int, random: np.random.Gen
 
     On a GPU each element costs. All samples read equally many, however many calls they make, and something of the last
     call in any case. A sample is in random order, so that any part of it is one.
+
+    Args:
+        answers: The right values of each output of a call.
+        pieces: Number of elements that are read on the clock.
+        random: Chooses them.
     """
     count = len(answers)
     share = np.full(count, pieces // count)

@@ -170,7 +170,7 @@ class BuildStore:
                 found = [path.lstat() for path in entry.rglob("*")]
             except FileNotFoundError:
                 with contextlib.suppress(FileNotFoundError):
-                    if time.time() - entry.lstat().st_mtime > 60.0:  # no entry at all, and nobody is at it
+                    if time.time() - entry.lstat().st_mtime > 60.0:  # no entry, and none is being made
                         self._remove(entry)
                 continue
             yield used_ns, sum(one.st_size for one in found if stat.S_ISREG(one.st_mode)), entry

@@ -101,7 +101,7 @@ class Pairs:
     """Latencies of a call with the overhead."""
 
     def net(self, share: float = 1.0) -> TrialSamples:
-        """Return the latencies without the overhead."""
+        """Return the latencies without `share` of the overhead, from 0 to 1."""
         overhead = overhead_of(self.reference)
         empty = [share * one.empty_ms for one in self.reference]
         reference = [overhead.net_ms(one.call_ms, less) for one, less in zip(self.reference, empty, strict=True)]
@@ -150,7 +150,12 @@ class Trial:
     _untimed_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
 
     def run(self, reference_s: float, enough: Callable[[TrialSamples], bool]) -> TrialResult:
-        """Measure until `enough` says so or the trial is full; the candidate is dead afterwards."""
+        """Measure until `enough` says so or the trial is full; the candidate is dead afterwards.
+
+        Args:
+            reference_s: Rough latency of a call of the reference, in seconds.
+            enough: Asked about the samples after each pair.
+        """
         for arm in (self.reference, self.candidate):
             arm.limit(reference_s)
         ready = min(FIRST_PAIRS, self.sizes.pairs)
