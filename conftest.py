@@ -32,6 +32,8 @@ JUDGES = (
     "tests/worker/",
 )
 """Folders whose tests judge programs or look at processes; between them they start each kind of zygote once."""
+ATTACKS = "tests/env/judge/test_exploits.py"
+"""Among the slow tests these take as long as all other judges together."""
 STARTER = ROOT / "packages" / "cudal1-data" / "src" / "cudal1_data" / "starter"
 VERIFIERS = ROOT / "packages" / "cudal1-env" / "src" / "cudal1_env" / "adapters" / "verifiers.py"
 """Needs a package that does not fit into this environment; tests/env/test_adapters.py runs it in another."""
@@ -70,16 +72,27 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 class OneProcessForJudges(LoadScopeScheduling):
-    """Gives each process a file at a time, and one of them all files with judges: those measure one after another."""
+    """Gives each process a file at a time, and one of them all files with judges: those measure one after another.
+
+    With slow tests among them they are too much for one process: there the attacks are a part of their own.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "judges" if file.startswith(JUDGES) else file
+        alone = file == ATTACKS and self.config.option.markexpr != "not slow"
+        return "judges" if file.startswith(JUDGES) and not alone else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Divide the tests among processes; the largest part is begun first."""
     return OneProcessForJudges(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Measure coverage in the default tests only: it makes tests of pure Python a third slower."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker("no_cover")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -93,9 +93,9 @@ def make(folder: Path, shape: dict[str, Any]) -> None:
 def measured(stage: str, model: Path, run: Path, device: str) -> dict[str, Any]:
     """Train one step of a stage and return its peak of memory, with the estimate."""
     import torch
+    from cudal1_agent.config import load_settings
     from cudal1_agent.preflight import estimate, shape_of
     from cudal1_agent.run.judge import stays_on_cpu
-    from cudal1_agent.settings import load_settings
     from cudal1_agent.train import train
 
     settings = load_settings(CONFIG, {"model": str(model), "stages": (stage,), "device": device})

@@ -17,7 +17,7 @@ from typing import Any
 from cudal1_agent.data.stream import Place, make_stream, streamed
 from cudal1_agent.policies.embedded import make_tokenizer
 from cudal1_agent.settings import SftSettings
-from cudal1_agent.stages.streaming import BATCHES, Batches, encoder
+from cudal1_agent.stages.streaming import BATCHES, Batches, Encoder
 
 STREAM, BATCH, LONGEST, EXAMPLES = "generated?seed=1", 16, 4096, 1024
 
@@ -42,11 +42,11 @@ def main() -> None:
     )
     texts = [
         text
-        for _, pairs in islice(streamed(stream, Place(), workers=0), 20)
+        for _, pairs in islice(streamed(stream, Place(), tuple, workers=0), 20)
         for text in (pairs[0].prompt, pairs[0].answer)
     ]
     words: Any = make_tokenizer(texts, vocabulary=600, context=LONGEST)
-    batches = Batches(stream, encoder(words, chat={}, max_prompt=3072, max_length=LONGEST), BATCH, 0)
+    batches = Batches(stream, Encoder(words, chat={}, max_prompt=3072, max_length=LONGEST), BATCH, 0)
     lengths = [len(row["input_ids"]) for row in islice(batches(), EXAMPLES)]
     # A stride over all of them undoes the sorting without another draw.
     mixed = [length for start in range(BATCHES) for length in lengths[start::BATCHES]]

@@ -38,7 +38,8 @@ POINTERS = {
     torch.bool: "*i1",
     torch.int64: "*i64",
 }
-NAMES = re.compile(r"\b(?:fused|product|attention)\d+\w*|_ZZ\d+(?:row|join)_\w+?E")
+_KERNELS = r"(?:fused|product|attention)\d+"
+NAMES = re.compile(rf"\b{_KERNELS}\w*|_ZZ\d+{_KERNELS}(?=E)|_ZZ\d+(?:row|join)_\w+?E")
 NOISE = re.compile(
     r"\s*(//|\.loc|\.file|\.section|\.version|\.b8|\.b32|\.b64|\{|\}$|\.global \.align 4 \.u32 [A-Z]\w* = \d+;)"
 )

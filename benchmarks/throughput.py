@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ class Counts:
 def published(table: Path, *, inline: bool, count: int) -> list[Job]:
     """Draw published programs, with or without an extension."""
     rows = [json.loads(line) for line in table.read_text().splitlines()]
-    rows = [row for row in rows if ("load_inline" in row["custom_code"]) is inline]
+    rows = [row for row in rows if row["custom_code"] and ("load_inline" in row["custom_code"]) is inline]
     jobs: list[Job] = []
     for row in random.Random(SEED).sample(rows, min(count, len(rows))):
         name = f"level{row['level_id']}/{row['task_id']}"
@@ -175,7 +175,8 @@ def watched(device: Device) -> Iterator[Callable[[], float | None]]:
     import pynvml  # pyright: ignore[reportMissingTypeStubs]
 
     pynvml.nvmlInit()
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+    handle = pynvml.nvmlDeviceGetHandleByIndex(int(first))
     samples: list[float] = []
     ended = threading.Event()
 
@@ -259,24 +260,26 @@ def main() -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     known = {(line["set"], line["block"], line["side"], line["phase"]) for line in lines}
     (given.out / "machine.json").write_text(json.dumps(machine_line(), indent=1))
-    for name in given.sets:
-        jobs = jobs_of(name, given.table, given.device, given.programs)
-        for number, start in enumerate(range(0, len(jobs), BLOCK)):
-            order = given.sides if number % 2 == 0 else given.sides[::-1]
-            for side in order:
-                if (name, number, side, "warm") in known or time.monotonic() > end:
-                    continue
-                scratch = Path(tempfile.mkdtemp(prefix="throughput-"))
-                try:
-                    found = list(block(side, jobs[start : start + BLOCK], given, scratch))
-                finally:
-                    shutil.rmtree(scratch, ignore_errors=True)
-                with path.open("a") as file:
-                    for line in found:
-                        line = {"set": name, "block": number, **line}
-                        lines.append(line)
-                        file.write(json.dumps(line) + "\n")
-                        print(json.dumps(line), file=sys.stderr, flush=True)
+    jobs = {name: jobs_of(name, given.table, given.device, given.programs) for name in given.sets}
+    # A block of each set in turn: a budget that ends early leaves something of each.
+    for start in range(0, given.programs, BLOCK):
+        number = start // BLOCK
+        order = given.sides if number % 2 == 0 else given.sides[::-1]
+        for name, side in product(given.sets, order):
+            part = jobs[name][start : start + BLOCK]
+            if not part or (name, number, side, "warm") in known or time.monotonic() > end:
+                continue
+            scratch = Path(tempfile.mkdtemp(prefix="throughput-"))
+            try:
+                found = list(block(side, part, given, scratch))
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+            with path.open("a") as file:
+                for line in found:
+                    line = {"set": name, "block": number, **line}
+                    lines.append(line)
+                    file.write(json.dumps(line) + "\n")
+                    print(json.dumps(line), file=sys.stderr, flush=True)
     rows = summary(lines)
     (given.out / "summary.json").write_text(json.dumps(rows, indent=1) + "\n")
     print(json.dumps(rows, indent=1))

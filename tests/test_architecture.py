@@ -1,4 +1,4 @@
-"""docs/architecture.md names files that exist, and where 20 common changes begin."""
+"""docs/architecture.md and CONTRIBUTING.md name files that exist, and names that stand in them."""
 
 from __future__ import annotations
 
@@ -40,6 +40,38 @@ def test_each_concept_names_files_that_exist(repository: Path) -> None:
     for concept, paths in table.items():
         for path in paths:
             assert exists(repository, path), f"{concept}: {path}"
+
+
+def names(change: str) -> list[str]:
+    """The names of Python that a text quotes; words of a program's own, such as options, are none."""
+    return re.findall(r"`([A-Za-z_]+)`", change)
+
+
+def unknown(repository: Path, paths: list[str], change: str) -> list[str]:
+    """The names that a text quotes and none of its files has."""
+    found = [repository / source / path.replace("NAME", TASK) for source in SOURCES for path in paths]
+    files = [file for one in found for file in ([one] if one.is_file() else one.rglob("*.py"))]
+    text = "\n".join(file.read_text() for file in files)
+    return [name for name in names(change) if re.search(rf"\b{name}\b", text) is None]
+
+
+def test_each_change_names_what_stands_in_its_files(repository: Path) -> None:
+    text = (repository / "docs/architecture.md").read_text()
+    table = concepts(text)
+    rows = re.findall(r"^\| (.+?) \| .+ \| \d+\. (.+) \|$", text, re.MULTILINE)
+    assert sum(len(names(change)) for _, change in rows) >= 12
+    assert {concept: unknown(repository, table[concept], change) for concept, change in rows} == {
+        concept: [] for concept, _ in rows
+    }
+
+
+def test_the_recipes_name_what_stands_in_their_files(repository: Path) -> None:
+    rows = re.findall(r"^\| (`packages/.+?`) \| (.+) \|$", (repository / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    recipes = [(re.findall(r"`([^`]+)`", files), change) for files, change in rows if "NAME" not in files]
+    assert sum(len(names(change)) for _, change in recipes) >= 8
+    for paths, change in recipes:
+        assert [path for path in paths if not exists(repository, path)] == []
+        assert unknown(repository, paths, change) == [], paths
 
 
 def test_twenty_changes_begin_at_a_concept(repository: Path) -> None:

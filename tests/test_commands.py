@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from cudal1_agent.cli import Folder, Train
+from cudal1_agent.config import load_settings
 from cudal1_agent.errors import ConfigError
 from cudal1_agent.optimize.command import Optimize
-from cudal1_agent.settings import load_settings
 from cudal1_data import commandline
 from cudal1_data.cli import main as data_main
 from cudal1_env.baselines import resolve
@@ -152,7 +152,7 @@ def test_a_broken_pipe_that_is_not_standard_output_is_an_error(capfd: pytest.Cap
 
 
 SAVING = [
-    (Train(folder=Folder(run_dir=Path("r"))), "cudal1-agent train --run-dir r --resume"),
+    (Train(folder=Folder(run_dir=Path("r"))), "nothing was saved; type the command again"),
     (Optimize(file="m.py", out=Path("o")), "what was judged is in o"),
     (Sweep(file=Path("f.jsonl")), "what was judged is in f.sweep.jsonl; the same command goes on"),
     (Verify(corpus=Path("c"), out=Path("v.jsonl")), "what was judged is in v.jsonl; the same command goes on"),

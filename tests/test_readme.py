@@ -50,6 +50,7 @@ def played(path: Path, folder: Path) -> str:
         return documents.play(path, folder / "again")
 
 
+@pytest.mark.slow
 def test_the_readme_shows_the_first_reward(tmp_path: Path) -> None:
     rewards = [float(played(ROOT / "README.md", tmp_path / "folder").split()[-1])]
     while rewards[-1] <= 1.0 and len(rewards) < 4:  # On a busy machine the interval may be so wide that it contains 1.

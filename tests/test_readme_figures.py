@@ -28,13 +28,28 @@ def present_judge(lines: list[Line]) -> list[str]:
     return [f"{100 * distance:.1f}", str(len(holding)), str(len(judged)), "1"]
 
 
-def attacks_and_look_alikes(lines: list[Line]) -> list[str]:
-    outcomes = [line for line in lines if line["kind"] == "outcome"]
+def attacks_and_look_alikes(*runs: list[Line]) -> list[str]:
+    outcomes = [line for lines in runs for line in lines if line["kind"] == "outcome"]
     assert {line["protocol"] for line in outcomes} == {"2"}
-    attacks = [line for line in outcomes if not line["honest"]]
-    honest = [line for line in outcomes if line["honest"]]
-    figures = sum(line["rewarded"] for line in attacks), len(attacks), sum(line["rejected"] for line in honest)
-    return [*map(str, figures), str(len(honest))]
+    attacks = {line["program"] for line in outcomes if not line["honest"]}
+    honest = {line["program"] for line in outcomes if line["honest"]}
+    paid = {line["program"] for line in outcomes if line["rewarded"] and not line["honest"]}
+    rejected = {line["program"] for line in outcomes if line["rejected"] and line["honest"]}
+    return [str(len(programs)) for programs in (paid, attacks, rejected, honest)]
+
+
+def seconds_of_six(lines: list[Line]) -> list[str]:
+    blocks = [line for line in lines if line.get("set") == "plain"]
+    assert {line["programs"] for line in blocks} == {6}
+    seconds = {(line["side"], line["phase"]): line["seconds"] for line in blocks}
+    order = [(side, phase) for side in ("cudal1", "kernelbench") for phase in ("cold", "warm")]
+    return [f"{seconds[one]:.0f}" for one in order]
+
+
+def unseen_tasks(lines: list[Line]) -> list[str]:
+    answers = [line["status"] for line in lines if line["event"] == "answer"]
+    assert max(line["step"] for line in lines if line["event"] == "step") == 660
+    return [str(answers.count("CORRECT")), str(len(answers))]
 
 
 def verdicts_on_attacks(lines: list[Line]) -> list[str]:
@@ -73,13 +88,16 @@ def solved(group: str) -> Callable[..., list[str]]:
 
 
 FIGURES: dict[str, Callable[..., list[str]]] = {
-    "the same program twice, H200": against_the_usual_ways,
-    "the same with the present judge": present_judge,
+    "a program against itself, H200, `report`": against_the_usual_ways,
+    "a program against itself, H200, `training`": present_judge,
+    "the same, H100, `report` precision": present_judge,
     "attacks paid, H100": attacks_and_look_alikes,
     "verdicts that paid an attack, CPU": verdicts_on_attacks,
     "published CUDA-L1 programs judged again": published,
     "verdicts a minute on one H200": verdicts_a_minute,
     "seconds for a task's first timed verdict": seconds_of_a_verdict,
+    "six published programs one after the other": seconds_of_six,
+    "unseen generated tasks": unseen_tasks,
     "held-out sizes that the quickstart's model solves": solved("held_out_sizes"),
     "held-out tasks that it solves": solved("held_out_tasks"),
 }

@@ -10,8 +10,9 @@ import detectable
 import lanes
 import large
 import pytest
+from cudal1_agent.config import load_settings
 from cudal1_agent.preflight import check_settings
-from cudal1_agent.settings import Settings, load_settings
+from cudal1_agent.settings import Settings
 from cudal1_data import load_suite
 
 PLANNED = "docs/results/training.md"

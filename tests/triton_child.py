@@ -22,7 +22,7 @@ import torch
 import triton.language as tl
 import triton.language.extra as extra
 from cudal1_data import load_task
-from cudal1_data.kernelgen.codegen.attention import Rows, attention_program
+from cudal1_data.kernelgen.codegen.attention import Rows, attention_choices, attention_program
 from cudal1_data.kernelgen.codegen.matmuls import has_product
 from cudal1_data.kernelgen.codegen.products import Tiles, product_program
 from cudal1_data.kernelgen.codegen.programs import Choice, triton_program
@@ -93,10 +93,14 @@ def main() -> None:
                 choice = Choice(rows=2, block=16, looped=1)
                 program = triton_program(reference, plan(reference.roots), choice)
                 errors[f"{task_id}, in parts"] = error_of(task, program, Path(folder))
-            if task_id in PRODUCTS or (not task_id.startswith(("starter/", "generated/")) and "@" in task.source):
+            own = not task_id.startswith(("starter/", "generated/"))
+            if task_id in PRODUCTS or (own and has_product(reference, plan(reference.roots))):
                 tiles = Tiles(block_m=32, block_n=64, block_k=32, warps=4, stages=2, group=2)
                 program = product_program(reference, plan(reference.roots), tiles)
                 errors[f"{task_id}, product"] = error_of(task, program, Path(folder))
+            if own and attention_choices(reference, plan(reference.roots)):
+                program = attention_program(reference, plan(reference.roots), Rows(rows=16, keys=32, warps=4))
+                errors[f"{task_id}, attention"] = error_of(task, program, Path(folder))
             if task_id in CHAINS:
                 if task_id.startswith("starter/"):  # several blocks of keys, a head that is no power of two
                     sizes = {"BATCH": 1, "HEADS": 2, "T": 136, "D": 160}

@@ -25,13 +25,14 @@ os.environ["OMP_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
+from cudal1_agent.config import merged
 from cudal1_agent.data.prompts import build_answer
 from cudal1_agent.evaluation import champions, evaluate
 from cudal1_agent.policies import Policy
 from cudal1_agent.reporting import page
 from cudal1_agent.run.checkpoints import Checkpoint
 from cudal1_agent.run.session import Session
-from cudal1_agent.settings import Settings, merged
+from cudal1_agent.settings import Settings
 from cudal1_agent.stages import contrast, scoring, self_train, sft
 from cudal1_agent.train import train
 from datasets import Dataset

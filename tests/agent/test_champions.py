@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from cudal1_agent.config import with_flags
 from cudal1_agent.evaluation.champions import confirm
 from cudal1_agent.reporting.page import report
 from cudal1_agent.run.folder import METRICS
 from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.run.verdicts import Verdicts
-from cudal1_agent.settings import Settings, with_flags
+from cudal1_agent.settings import Settings
 from cudal1_data import Task
 from cudal1_env import Evaluation
 from cudal1_env.records import Precision

@@ -44,6 +44,8 @@ def test_model_makes_a_folder_and_prints_it(
         (("train", "--run-dir", "{tmp}/run", "--resume", "--seed", "9"), "seed: 0 in the run, 9 requested"),
         (("report", "{tmp}/none"), "no run in"),
         (("evaluate", "{tmp}/run"), "finished stage"),
+        (("evaluate", "{tmp}/run@sftt"), "unknown stage 'sftt'; did you mean 'sft'?"),
+        (("train", "--run-dir", "{tmp}/none", "--resume", "--dry-run"), "no run in"),
     ],
 )
 def test_a_refused_command_prints_one_sentence_and_exits_with_2(
@@ -61,6 +63,13 @@ def test_a_refused_command_prints_one_sentence_and_exits_with_2(
     assert last.startswith("cudal1-agent: ")
     assert said in last
     assert "Traceback" not in printed.err
+
+
+def test_ctrl_c_names_the_run_once_there_is_one(tmp_path: Path) -> None:
+    command = cli.Train(folder=cli.Folder(run_dir=tmp_path / "run"))
+    assert command.saved() == "nothing was saved; type the command again"
+    RunFolder.begin(tmp_path / "run", Settings()).close()
+    assert command.saved().endswith(f"cudal1-agent train --run-dir {tmp_path / 'run'} --resume")
 
 
 def test_report_of_two_runs_writes_one_page_and_prints_both_tables(

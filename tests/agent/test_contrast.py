@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from cudal1_agent.config import with_flags
 from cudal1_agent.data.prompts import build_answer
 from cudal1_agent.errors import ConfigError
 from cudal1_agent.evaluation.assessment import rule_of
@@ -16,11 +17,13 @@ from cudal1_agent.policies.embedded import make_embedded
 from cudal1_agent.run.folder import METRICS
 from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.run.session import Session
-from cudal1_agent.settings import ContrastSettings, Settings, with_flags
+from cudal1_agent.settings import ContrastSettings, Settings
 from cudal1_agent.stages.contrast import ContrastTrainer, contrast_config, prompt_writer, run_contrast
 from cudal1_agent.stages.scoring import NO_SECTIONS, TRUNCATED, Drawn, Outcome, Scorer, alike
 from cudal1_agent.stages.seeds import seed
+from cudal1_data import Task
 from cudal1_env.exemplars import BucketExemplars, NoExemplars
+from cudal1_env.gate import AuditReport, TaskAudit, reference_sha256
 from cudal1_env.reward import LOG_FLOOR, RewardSmoother, reward_of
 from datasets import Dataset
 from doubles.training import SMALL_MODEL, HashEvaluator, evaluation, session, suite
@@ -75,6 +78,27 @@ def programs(run: Session, *, correct: bool, count: int) -> list[str]:
         if HashEvaluator().evaluate(task, source).correct == correct:
             found.append(source)
     return found[:count]
+
+
+def log_reward(task: Task, source: str) -> float:
+    return reward_of(HashEvaluator().evaluate(task, source), "log")
+
+
+def test_a_marked_task_pays_and_shows_nothing_above_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = suite()[0]
+    found = TaskAudit(name=first.id, sha256=reference_sha256(first), verdict="survivors", survivors=("zeros",), sets=12)
+    report = AuditReport(suite="small", device="cpu", max_sets=12, tasks=(found,))
+    monkeypatch.setattr("cudal1_agent.run.session.find_audit", lambda *_: report)
+    with session(tmp_path / "run", SETTINGS) as run:
+        run.folder.archive.add(evaluation(first, "class ModelNew: ...  # fast\n", 4.0))
+        drawn: list[Drawn] = []
+        prompt = prompt_writer(run, tmp_path / "run" / "model", drawn, chat=False)(first.id, 0)
+        assert len(drawn[0].programs) == 1
+        assert "(1.00)" in str(prompt)
+        assert "(4.00)" not in str(prompt)
+        fast = next(one for one in programs(run, correct=True, count=99) if log_reward(first, one) > 0.0)
+        scorer = scored(run, [build_answer("a", "b", fast)])[1]
+        assert scorer.smoother.recent == (0.0,), "the logarithm of 1"
 
 
 def test_truncated_answers_get_no_reward_and_answers_without_sections_that_of_a_failure(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from agent.corpora import TASKS, built, judged
 from cudal1_agent import train as train_module
+from cudal1_agent.config import merged
 from cudal1_agent.errors import CorpusError, RunError
 from cudal1_agent.evaluation import champions
 from cudal1_agent.evaluation.evaluate import corpus_tasks
@@ -17,7 +18,7 @@ from cudal1_agent.policies.embedded import make_embedded
 from cudal1_agent.policies.transformers import as_messages, load_tokenizer, tokens_of
 from cudal1_agent.run.folder import read_corpus_note
 from cudal1_agent.run.metrics import read_metrics
-from cudal1_agent.settings import EmbeddedModel, Settings, merged
+from cudal1_agent.settings import EmbeddedModel, Settings
 from cudal1_agent.stages import sft
 from cudal1_agent.stages.trl import Keeper, arguments
 from cudal1_agent.train import train

@@ -18,6 +18,7 @@ from cudal1_data.hashes import program_hash
 from cudal1_data.sources import kernelbench as known
 from cudal1_data.sources.kernelbench import Same, Why, overlapping, same_tasks
 from cudal1_data.tracing import TaskGraph, Tracer
+from cudal1_data.tracing.tasks import Behaviour
 
 EVERYTHING = EvaluationSettings(held_out_sizes=None)
 
@@ -147,9 +148,7 @@ def test_tasks_with_the_graph_of_a_test_task_are_left_out_and_counted() -> None:
 class Told:
     """Stands for the process that traces."""
 
-    def __init__(
-        self, graphs: Callable[[Task], str | None], does: Mapping[str, tuple[float, ...]] | None = None
-    ) -> None:
+    def __init__(self, graphs: Callable[[Task], str | None], does: Mapping[str, Behaviour] | None = None) -> None:
         self.graphs, self.does = graphs, does or {}
         self.asked: list[str] = []
 
@@ -164,7 +163,7 @@ class Told:
 
 
 def test_a_rewrite_is_found_by_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    does = {"mine/renamed": (4.0, 1.0, 0.5), "mine/unrelated": (4.0, 1.0, 0.6), "bench/gate": (4.0, 1.0, 0.5)}
+    does = {"mine/renamed": ((4.0, 1.0, 0.5),), "mine/unrelated": ((4.0, 1.0, 0.6),), "bench/gate": ((4.0, 1.0, 0.5),)}
     Told(lambda task: task.id, does).put(monkeypatch)
     tasks = [mine("renamed", RENAMED), mine("unrelated", UNRELATED)]
     assert near_duplicates(tasks, held_out()) == {"mine/renamed": Same("bench/gate", Why.BEHAVIOUR)}

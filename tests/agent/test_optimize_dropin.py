@@ -98,6 +98,7 @@ def test_copies_and_saved_modules_have_a_state_of_their_own(dropin: ModuleType) 
         torch.testing.assert_close(second(x), before)
 
 
+@pytest.mark.slow
 def test_torch_compile_calls_the_operator_and_gives_the_same(dropin: ModuleType) -> None:
     _, second = written(dropin)._made()
     x = torch.randn(64, 8)

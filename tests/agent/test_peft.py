@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from cudal1_agent.config import with_flags
 from cudal1_agent.policies.transformers import load_model, load_tokenizer
 from cudal1_agent.run.checkpoints import newest
-from cudal1_agent.settings import Settings, with_flags
+from cudal1_agent.settings import Settings
 from cudal1_agent.stages.contrast import run_contrast
 from cudal1_agent.stages.scoring import Scorer
 from cudal1_agent.stages.seeds import seed

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from cudal1_agent import train as training
+from cudal1_agent.config import with_flags
 from cudal1_agent.data import stream
 from cudal1_agent.data.tasks import choose_tasks
 from cudal1_agent.errors import AgentError, ConfigError, CorpusError, PolicyError, RunError, TimeIsUpError
@@ -22,7 +23,7 @@ from cudal1_agent.run.files import write_aside
 from cudal1_agent.run.folder import Mark, RunFolder
 from cudal1_agent.run.fork import fork
 from cudal1_agent.run.metrics import Metrics
-from cudal1_agent.settings import SHAPES, Settings, with_flags
+from cudal1_agent.settings import SHAPES, Settings
 from cudal1_agent.train import check_time, train
 from doubles.training import SMALL_MODEL, HashEvaluator, evaluation, suite
 

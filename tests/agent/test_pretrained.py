@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cudal1_agent.config import with_flags
 from cudal1_agent.data.tasks import TRAIN
 from cudal1_agent.evaluation.evaluate import evaluate_model, last_model, settings_for
 from cudal1_agent.policies.embedded import MARK, is_embedded, make_embedded
 from cudal1_agent.policies.transformers import TransformersPolicy
 from cudal1_agent.run.folder import TRAINED_ON_TEST
 from cudal1_agent.run.metrics import read_metrics
-from cudal1_agent.settings import EmbeddedModel, Settings, with_flags
+from cudal1_agent.settings import EmbeddedModel, Settings
 from cudal1_agent.stages.contrast import ContrastTrainer
 from cudal1_agent.train import train
 from cudal1_env import Archive

@@ -370,6 +370,13 @@ def test_a_report_of_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
         report(tmp_path)
 
 
+def test_a_page_that_cannot_be_written_is_one_sentence(run_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="which is a folder; name a file with --out"):
+        report(run_dir, out=tmp_path)
+    with pytest.raises(RunError, match=r"cannot write the page /proc/x\.html: .*; name another file with --out"):
+        report(run_dir, out=Path("/proc/x.html"))
+
+
 def test_a_run_without_metrics_has_a_report(tmp_path: Path) -> None:
     RunFolder.begin(tmp_path / "run", Settings()).close()
     assert "not finished" in report(tmp_path / "run").read_text()

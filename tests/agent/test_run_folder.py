@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cudal1_agent.config import with_flags
 from cudal1_agent.errors import RunError
+from cudal1_agent.evaluation.evaluate import run_of
 from cudal1_agent.run.files import replace_folder, write_aside
-from cudal1_agent.run.folder import METRICS, Mark, RunFolder, read_settings
+from cudal1_agent.run.folder import METRICS, Mark, RunFolder, is_run, read_settings
 from cudal1_agent.run.metrics import Metrics, read_metrics
-from cudal1_agent.settings import Settings, with_flags
+from cudal1_agent.settings import Settings
 from doubles.training import evaluation, suite
 
 TASK = suite()[0]
@@ -24,6 +26,15 @@ def test_a_run_keeps_its_settings(tmp_path: Path) -> None:
     assert read_settings(tmp_path / "run") == Settings(seed=5)
     with RunFolder.resume(tmp_path / "run") as folder:
         assert folder.settings.seed == 5
+
+
+def test_the_folder_of_a_model_is_no_run_though_it_has_a_config_too(tmp_path: Path) -> None:
+    begun(tmp_path / "run")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}')
+    assert [is_run(tmp_path / name) for name in ("run", "model", "nothing")] == [True, False, False]
+    assert run_of(str(tmp_path / "model")) == (None, None)
+    assert run_of(f"{tmp_path}/run@sft") == (tmp_path / "run", "sft")
 
 
 def test_an_unfinished_run_is_not_begun_again(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from cudal1_agent.config import merged
 from cudal1_agent.data.examples import Pair
 from cudal1_agent.data.prompts import build_answer
 from cudal1_agent.run.checkpoints import newest
 from cudal1_agent.run.folder import METRICS
 from cudal1_agent.run.metrics import read_metrics
 from cudal1_agent.run.session import Session
-from cudal1_agent.settings import Settings, merged
+from cudal1_agent.settings import Settings
 from cudal1_agent.stages.self_train import KEPT, chosen, collect, learn, repeated
 from doubles.training import SMALL_MODEL, HashEvaluator, ScriptedPolicy, session
 

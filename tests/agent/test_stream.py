@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cudal1_agent.config import with_flags
 from cudal1_agent.data import stream as streams
 from cudal1_agent.data.prompts import parse_answer
 from cudal1_agent.data.stream import Place, Stream, make_stream, streamed
@@ -15,10 +16,10 @@ from cudal1_agent.errors import ConfigError, CorpusError
 from cudal1_agent.policies.embedded import make_tokenizer
 from cudal1_agent.run.checkpoints import newest
 from cudal1_agent.run.metrics import read_metrics
-from cudal1_agent.settings import Settings, with_flags
+from cudal1_agent.settings import Settings
 from cudal1_agent.stages import streaming
 from cudal1_agent.stages.sft import run_sft
-from cudal1_agent.stages.streaming import BATCHES, Batches, StreamState, encoder
+from cudal1_agent.stages.streaming import BATCHES, Batches, Encoder, StreamState
 from cudal1_data import Task, UnknownSuiteError
 from cudal1_data.corpus.build import render
 from cudal1_data.generator.make import make_task
@@ -41,7 +42,7 @@ def made(text: str = "generated:softmax+elementwise?seed=3", **more: Any) -> Str
 
 
 def first(stream: Stream, count: int, *, start: Place = Place(), workers: int = 0) -> list[Any]:  # noqa: B008  # frozen
-    return list(islice(streamed(stream, start, workers=workers), count))
+    return list(islice(streamed(stream, start, tuple, workers=workers), count))
 
 
 def test_pairs_are_whole_answers_to_their_prompts_and_resume_at_any_place() -> None:
@@ -97,6 +98,7 @@ def taught(stream: Stream) -> set[str]:
     return {program.task.id for number in range(40) for program in stream.programs(number)}
 
 
+@pytest.mark.slow
 def test_a_stream_obeys_the_split_of_its_text() -> None:
     text = "softmax+elementwise?n=40&seed=3&split_by=operators"
     training = {task.id for task in parse_request(text).tasks() if task.split == "train"}
@@ -134,7 +136,7 @@ def tokenizer(stream: Stream) -> Any:
 @pytest.mark.slow
 def test_batches_of_like_length_are_padded_by_less_than_a_tenth_and_resume_exactly() -> None:
     stream = made("generated?seed=0")
-    encode = encoder(tokenizer(stream), chat={}, max_prompt=4096, max_length=4096)
+    encode = Encoder(tokenizer(stream), chat={}, max_prompt=4096, max_length=4096)
     batches = Batches(stream, encode, 4, 0)
     rows = list(islice(batches(), 4 * BATCHES + 40))
     lengths = [[len(row["input_ids"]) for row in rows[start : start + 4]] for start in range(0, 4 * BATCHES, 4)]
@@ -152,13 +154,13 @@ def test_batches_of_like_length_are_padded_by_less_than_a_tenth_and_resume_exact
 def test_exemplars_are_dropped_until_an_example_fits_and_too_long_ones_are_left_out() -> None:
     stream = made(contexts=(2,))
     words = tokenizer(stream)
-    whole = encoder(words, chat={}, max_prompt=4096, max_length=4096)
+    whole = Encoder(words, chat={}, max_prompt=4096, max_length=4096)
     pairs = [choices for _, choices in first(stream, 20) if len(choices) > 1]
     lengths = [len((whole(choices[0]) or {})["input_ids"]) for choices in pairs]
     shorter = [len((whole(choices[-1]) or {})["input_ids"]) for choices in pairs]
     assert all(short < long for short, long in zip(shorter, lengths, strict=True))
     limit = max(shorter)
-    batches = Batches(stream, encoder(words, chat={}, max_prompt=4096, max_length=limit), 2, 0)
+    batches = Batches(stream, Encoder(words, chat={}, max_prompt=4096, max_length=limit), 2, 0)
     rows = list(islice(batches(), 2 * BATCHES))
     assert max(len(row["input_ids"]) for row in rows) <= limit
 

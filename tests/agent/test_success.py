@@ -120,3 +120,23 @@ def test_learnt_skeletons_are_kept_once_and_a_torn_line_does_no_harm(tmp_path: P
     again = Learnt(tmp_path)
     again.add(["bb", "dd"])
     assert Learnt(tmp_path).skeletons == {"aa", "bb", "cc", "dd"}
+
+
+def test_verdicts_on_correctness_alone_make_shares_and_no_speedups() -> None:
+    with Archive() as archive:
+        found = assess(
+            ScriptedPolicy([[PROGRAM.format(expression=f"x + {number}") for number in range(8)]]),
+            {TRAIN: TASKS[:1]},
+            lambda task: task.source,
+            Verdicts(HashEvaluator(), archive, reuse=False),
+            EvaluationSettings(samples=8, temperature=1.0),
+            seed=0,
+            progress=Progress(),
+            precision="correct",
+        )
+    assert {one.precision for one in found[TRAIN][0].evaluations} == {"correct"}
+    assert found[TRAIN][0].best.correct
+    record = {"stage": "sft", "group": TRAIN, **table_record(found[TRAIN], frozenset())}
+    assert "mean" not in record
+    assert record["success"]["at_1"]["point"] == found[TRAIN][0].counts[1] / 8
+    assert stage_table(rows_of(record)).splitlines()[1].split()[-8:] == ["-"] * 8

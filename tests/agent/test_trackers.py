@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from cudal1_agent.config import with_flags
 from cudal1_agent.errors import ConfigError
 from cudal1_agent.preflight import check_settings
 from cudal1_agent.run.folder import METRICS
 from cudal1_agent.run.metrics import read_metrics
-from cudal1_agent.settings import Settings, with_flags
+from cudal1_agent.settings import Settings
 from cudal1_agent.stages import trackers
 from cudal1_agent.stages.sft import run_sft
 from cudal1_agent.stages.trackers import TRACKERS, check_trackers

@@ -20,6 +20,7 @@ from transformers import AutoTokenizer
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
 
 TASKS = tuple(suite().train)
 SHAPE = EmbeddedModel(vocabulary=400, hidden=32, layers=1, heads=2, intermediate=64, context=256)
@@ -98,7 +99,7 @@ def test_a_checkpoint_within_a_generation_batch_is_refused(tmp_path: Path) -> No
     [
         ({"output_dir": "elsewhere"}, "exact resumption"),
         ({"max_steps": 0}, "max_steps"),
-        ({"learning_rat": 1.0}, "learning_rat"),
+        ({"learning_rat": 1.0}, "no setting 'learning_rat'; did you mean 'learning_rate'"),
         ({"save_steps": 3, "logging_steps": 2}, "multiple of logging_steps"),
     ],
 )
@@ -127,3 +128,26 @@ def test_the_padding_of_each_logged_step_is_what_its_batches_hold(tmp_path: Path
     trainer.train()
     shares = [line["padding_share"] for line in trainer.state.log_history if "loss" in line]
     assert shares == pytest.approx([1 - 16 / (2 * 5 + 2 * 4), 1 - 26 / (2 * 10 + 2 * 7)])
+
+
+def test_a_model_learns_the_same_without_a_mask_over_padding(tmp_path: Path) -> None:
+    model = make_embedded(tmp_path / "model", TASKS, SHAPE, seed=0)
+    rows = [{"input_ids": [5 + place for place in range(n)], "labels": [-100] + [7] * (n - 1)} for n in (3, 9, 5, 5)]
+    losses: list[list[float]] = []
+    masks: list[bool] = []
+    for trainer_class in (SFTTrainer, SupervisedTrainer):
+        table: dict[str, Any] = {"max_steps": 2, "per_device_train_batch_size": 2, "logging_steps": 1, "save_steps": 2}
+        config = arguments(SFTConfig, table, folder=tmp_path / trainer_class.__name__, seed=0, use_cpu=True)
+        config.train_sampling_strategy = "sequential"
+        config.dataset_kwargs = {"skip_prepare_dataset": True}
+        trainer = trainer_class(
+            model=str(model), args=config, train_dataset=Dataset.from_list(rows), processing_class=load_tokenizer(model)
+        )
+        inner: Any = trainer.model
+        inner.model.register_forward_pre_hook(
+            lambda _, values, named: masks.append(named.get("attention_mask") is not None), with_kwargs=True
+        )
+        trainer.train()
+        losses.append([line["loss"] for line in trainer.state.log_history if "loss" in line])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert masks == [True, True, False, False]

@@ -14,7 +14,7 @@ from cudal1_agent import cli
 from cudal1_agent.reporting.watch import Follower, frame, verdicts_a_minute, watch
 from cudal1_agent.run.folder import METRICS, RunFolder
 from cudal1_agent.settings import Settings
-from cudal1_env.archive import Entry
+from cudal1_env.archive_reader import Entry
 from doubles.training import evaluation, suite
 from report import HOSTILE
 from rich.console import Console

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,13 @@ def tracer() -> Iterator[Tracer]:
     """A process that executes references; importing torch there takes some seconds."""
     with Tracer() as started:
         yield started
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between any two looks at the clock a minute goes by, so every item is worth a line."""
+    minutes, clock = itertools.count(), time.monotonic
+    monkeypatch.setattr("time.monotonic", lambda: clock() + 60 * next(minutes))
 
 
 @pytest.fixture

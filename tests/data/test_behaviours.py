@@ -22,7 +22,7 @@ def found(tracer: Tracer, pair: tuple[Body, Body]) -> str:
     return overlap.by if overlap else ""
 
 
-FEW = 5
+FEW = 3
 """Pairs of each kind in the tests that always run: the rewrites that operator graphs alone missed."""
 
 
@@ -36,7 +36,7 @@ def test_look_alikes_are_not(tracer: Tracer) -> None:
 
 @pytest.mark.slow
 def test_all_rewrites_are_found_and_no_look_alike(tracer: Tracer) -> None:
-    assert len(REWRITES) == len(LOOK_ALIKES) == 26
+    assert len(REWRITES) == len(LOOK_ALIKES) == 52
     assert [name for name, pair in REWRITES.items() if not found(tracer, pair)] == []
     assert [name for name, pair in LOOK_ALIKES.items() if found(tracer, pair)] == []
 
@@ -74,5 +74,5 @@ NUMBERS = st.lists(st.floats(-4, 4), min_size=2, max_size=6).map(tuple)
 def test_one_number_that_differs_is_enough(told: tuple[float, ...], place: int, by: float) -> None:
     place %= len(told)
     other = (*told[:place], told[place] + 4 * by, *told[place + 1 :])
-    assert Behaviours([("a", told)]).find(told) == ("a",)
-    assert Behaviours([("a", told)]).find(other) == ()
+    assert Behaviours([("a", (told,))]).find((other, told)) == ("a",)
+    assert Behaviours([("a", (told,))]).find((other,)) == ()

@@ -206,6 +206,14 @@ def test_pairs_are_rendered_as_they_are_asked_for_in_an_order_of_the_seed() -> N
     assert sum(skeletons.values()) > 12
 
 
+def test_pairs_that_cannot_be_rendered_are_refused_with_the_reason() -> None:
+    task = load_task("starter/rms_norm", device="cuda")
+    with pytest.raises(DataError, match="no template writes for the backend 'tritn'"):
+        next(render(task, 1, backends=("tritn",)))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="starter/rms_norm: not Python: syntax error in line 1"):
+        next(render(task.model_copy(update={"source": "def"}), 1))
+
+
 def test_what_was_measured_becomes_columns(pairs: list[Pair], tmp_path: Path) -> None:
     first, second, failure = pairs[0], pairs[1], next(one for one in pairs if one.label == "runtime")
     corpus = Corpus(pairs)

@@ -103,6 +103,7 @@ def test_command_exits_with_its_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("impatient")
 def test_overlaps_of_a_suite_with_itself_under_other_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A task file that holds a bundled task at another size, in other words, is found; another task is not."""
     same = (
@@ -110,7 +111,9 @@ def test_overlaps_of_a_suite_with_itself_under_other_names(tmp_path: Path, capsy
     )
     (tmp_path / "same.py").write_text(same)
     assert main(["overlaps", str(tmp_path / "same.py"), "--with", "starter:diag_matmul,rms_norm", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    captured = capsys.readouterr()
+    assert "1 of 2 tasks of starter:diag_matmul,rms_norm traced" in captured.err
+    report = json.loads(captured.out)
     assert [(one["task"], one["same"]) for one in report["overlaps"]] == [("file/same", ["starter/diag_matmul"])]
     assert (report["tasks"], report["others"], report["failed"]) == (1, 2, {})
     assert main(["overlaps", "starter:rms_norm", "--with", str(tmp_path / "same.py")]) == 0
@@ -118,14 +121,18 @@ def test_overlaps_of_a_suite_with_itself_under_other_names(tmp_path: Path, capsy
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("impatient")
 def test_trace(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["trace", "starter/rms_norm", "--json"]) == 0
-    [found] = json.loads(capsys.readouterr().out)
+    spec = "starter:diag_matmul,rms_norm"
+    assert main(["trace", spec, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert f"1 of 2 tasks of {spec} traced" in captured.err
+    [_, found] = json.loads(captured.out)
     assert found["operators"][0] == "pow 2"
     assert found["memory"]["outputs_bytes"] > 0
 
 
-@pytest.mark.parametrize("command", ["trace", "build", "tags"])
+@pytest.mark.parametrize("command", [pytest.param("trace", marks=pytest.mark.slow), "build", "tags"])
 def test_commands_report_tasks_that_they_leave_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], release_file: Path, command: str
 ) -> None:

@@ -18,6 +18,7 @@ from cudal1_data.kernelgen.frontend.reader import read
 from cudal1_data.kernelgen.fusion import index_text, plan
 from cudal1_data.kernelgen.ir import broadcast
 from cudal1_data.kernelgen.make import BACKENDS, variants
+from cudal1_data.kernelgen.sizes import host_text, in_python, named
 from cudal1_data.operators import EXPRESSIONS, Language, device_text, numeric
 from cudal1_data.techniques import Backend, classify
 from first_stream import stored_task, stored_tasks
@@ -96,12 +97,12 @@ def test_shapes_and_types_are_known_without_running(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # the interpreter runs each element of each program in Python
 def test_triton_programs_agree_with_the_reference_in_the_interpreter() -> None:
     pytest.importorskip("triton", reason="needs Triton")
-    errors = errors_in_interpreter(*IDS, *PRODUCTS)
+    tasks = {*IDS, *PRODUCTS}
+    errors = errors_in_interpreter(*sorted(tasks))
     whole = {name: error for name, error in errors.items() if not name.endswith(", in parts")}
-    assert len(whole) == len({*IDS, *PRODUCTS}) + len(PRODUCTS)
+    assert len(whole) == len(tasks) + len(PRODUCTS)
     assert len(errors) > len(whole)
     assert {name: error for name, error in errors.items() if not error < TOLERANCE} == {}
 
@@ -110,7 +111,7 @@ def test_triton_programs_agree_with_the_reference_in_the_interpreter() -> None:
 def test_triton_builds_kernels_for_sm_90(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="needs Triton")
     paths: list[Path] = []
-    tasks = stored_tasks(8, 2, "elementwise", "norm", "softmax", "scan", "matmul_epilogue", "loss", device="cuda")
+    tasks = stored_tasks(8, 1, "elementwise", "norm", "softmax", "scan", "matmul_epilogue", "loss", device="cuda")
     tasks.append(stored_task("generated/recurrent-3-5", device="cuda"))
     tasks.append(stored_task("generated/attention-0-1", device="cuda").at({"TOKENS": 128}, tag=False))
     for task in tasks:
@@ -123,7 +124,7 @@ def test_triton_builds_kernels_for_sm_90(tmp_path: Path) -> None:
     told = built_for_sm_90(*paths)
     assert told["said"] == {}
     assert isinstance(told["kernels"], int)
-    assert told["kernels"] >= 20
+    assert told["kernels"] >= 12
 
 
 # --- CUDA C++ --------------------------------------------------------------------------------------------------
@@ -266,6 +267,10 @@ def test_a_call_that_is_not_known_stays(call: str) -> None:
 def test_a_reference_that_waits_for_the_gpu_is_not_captured() -> None:
     with pytest.raises(UnsuitableError, match="item"):
         captured_program("class Model(nn.Module):\n    def forward(self, x):\n        return x * x.sum().item()\n")
+    with pytest.raises(UnsuitableError, match=r"cannot wait for x.mean\(\) > 0"):
+        captured_program(
+            "class Model(nn.Module):\n    def forward(self, x):\n        return x if x.mean() > 0 else -x\n"
+        )
 
 
 def test_a_reference_without_columns_is_not_transposed() -> None:
@@ -301,3 +306,26 @@ def test_variants_are_programs_of_every_backend(task_id: str) -> None:
         assert tags is not None
         assert one.backend in ("pytorch", tags.backend)
         assert not re.search(r"\{\w*\}", one.source.partition("class ModelNew")[2])
+
+
+@given(st.lists(st.tuples(st.sampled_from("+-*/"), st.integers(1, 9), st.booleans()), max_size=6), st.integers(1, 99))
+def test_a_size_is_what_its_texts_say(steps: list[tuple[str, int, bool]], start: int) -> None:
+    table: dict[str, str] = {}
+    known = {name: named(start + place, name, table) for place, name in enumerate("ab")}
+    size: int = known["a"]
+    for operator, number, with_size in steps:
+        other = known["b"] if with_size else number
+        size = {"+": size + other, "-": size - other, "*": size * other, "/": size // other}[operator]
+        if size <= 0:
+            return
+    values = {name: int(one) for name, one in known.items()}
+    assert eval(host_text(size), values) == int(size)
+    assert eval(in_python(str(size), table), values) == int(size)
+
+
+def test_kernels_are_numbered_in_the_order_in_which_they_are_written() -> None:
+    """A model that writes from left to right cannot know how many steps of the reference come before its kernel."""
+    task = small_task("generated/network-3-0")
+    reference = read(task.source)
+    program = nvrtc_program(reference, plan(reference.roots), Choice(depth=1))
+    assert set(re.findall(r"fused\d+|SOURCE\d+", program)) == {"fused0", "SOURCE0"}

@@ -51,6 +51,13 @@ LINES = {
     "at least": PLACES + KEPT.format(mask="torch.abs(j - i[:, None]) >= 2"),
     "distance": PLACES + "s = x - 0.5 * (i[:, None] - j).abs()",
     "quotient": PLACES + "s = x + (i[:, None] - j) / 4",
+    "inverted": PLACES + "s = x.masked_fill(~(j <= i[:, None]), -1e4)",
+    "both": PLACES + "back = i[:, None] - j\n        s = x.masked_fill(~((back >= 0) & (back < 3)), -1e4)",
+    "either": PLACES + KEPT.format(mask="(j < i[:, None] - 2) | (j > i[:, None] + 1)"),
+    "seen again": PLACES + KEPT.format(mask="(j <= i[:, None])[None, :, :]"),
+    "last places": PLACES + "s = x * torch.arange(11, device=x.device)[2:][None, :]",
+    "slopes": PLACES + "slope = 2.0 ** (-8 * torch.arange(1, 8, device=x.device) / 7)\n        "
+    "s = x - slope[:, None] * (i[:, None] - j)",
     "from another place": "j = torch.arange(4, 13, device=x.device)\n        s = x * j",
     "of the scores": "h = 2.0 * x\n        j = torch.arange(9, device=h.device)\n        "
     "s = h - h.amax(dim=2, keepdim=True).detach() + torch.where(j < 5, 0.0, 1.0)",

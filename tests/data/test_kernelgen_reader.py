@@ -484,13 +484,17 @@ ROWS: dict[str, dict[str, str]] = {
 }
 
 
+CHOICES = (Choice(threads=32, vector=4, per_block=2), Choice(threads=64, vector=2), Choice(threads=32, vector=8))
+ROWS_BY_CHOICE = [
+    pytest.param(name, choice, id=f"{name}-{choice}", marks=[pytest.mark.slow] * (place > 0 and name != "a norm"))
+    for name in ROWS
+    for place, choice in enumerate(CHOICES)
+]
+"""Every form with one choice, and every choice with one form; the rest are slow."""
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-@pytest.mark.parametrize(
-    "choice",
-    [Choice(threads=32, vector=4, per_block=2), Choice(threads=64, vector=2), Choice(threads=32, vector=8)],
-    ids=repr,
-)
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(("name", "choice"), ROWS_BY_CHOICE)
 def test_vectors_of_rows_in_registers_are_computed_rightly(name: str, choice: Choice, tmp_path: Path) -> None:
     source = source_of(**ROWS[name])
     reference = read(source)

@@ -32,13 +32,13 @@ def test_broken_file_is_listed_and_the_rest_is_usable(checkout: Path) -> None:
     assert path == checkout / "KernelBench" / "level1" / "3_Broken.py"
     assert isinstance(error, BrokenTaskError)
     assert str(path) in str(error)
-    assert "missing: get_inputs, get_init_inputs" in str(error)
+    assert "does not define get_inputs, get_init_inputs" in str(error)
     assert len(suite) == 3
 
 
 def test_a_broken_file_is_named_when_it_is_asked_for(checkout: Path) -> None:
     for name in ("level1/3", "kernelbench/level1/3", "3_Broken"):
-        with pytest.raises(BrokenTaskError, match=r"3_Broken\.py.*missing: get_inputs"):
+        with pytest.raises(BrokenTaskError, match=r"3_Broken\.py.*does not define get_inputs"):
             load_suite(checkout, ids=[name])
     with pytest.raises(BrokenTaskError, match=r"3_Broken\.py"):
         load_task(f"{checkout}:level1/3")
@@ -82,8 +82,8 @@ def test_a_broken_row_is_named_when_it_is_asked_for(
         ("level1/2", "row 2.*syntax error"),
         ("kernelbench/level1/2@N=4", "row 2.*syntax error"),
         ("level2/1", "row 3.*code: "),
-        ("last", "row 4.*missing: Model"),
-        ("mine/last@N=2", "row 4.*missing: Model"),
+        ("last", "row 4.*does not define Model"),
+        ("mine/last@N=2", "row 4.*does not define Model"),
         ("cuda-l1/level1/1", "row 5.*syntax error"),
     ]:
         with pytest.raises(BrokenTaskError, match=reason):
@@ -136,10 +136,10 @@ def test_one_file(checkout: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("class Model: ...\ndef get_init_inputs(): ...\n", "missing: get_inputs"),
+        ("class Model: ...\ndef get_init_inputs(): ...\n", "does not define get_inputs"),
         ("def (:\n", r"syntax error in line 1: invalid syntax$"),
         ("a = 1\0\n", r"syntax error: source code string cannot contain null bytes$"),
-        ("", "missing: Model, get_inputs, get_init_inputs"),
+        ("", "does not define Model, get_inputs, get_init_inputs"),
     ],
 )
 def test_broken_task_file_is_named(tmp_path: Path, text: str, reason: str) -> None:
@@ -240,24 +240,24 @@ def test_unknown_suite_offers_the_nearest(tmp_path: Path, release_file: Path) ->
         load_suite("startr")
     with pytest.raises(UnknownSuiteError, match=r"did you mean .*release\.jsonl"):
         load_suite(tmp_path / "relaese.jsonl")
-    with pytest.raises(UnknownSuiteError, match="not a KernelBench checkout"):
-        load_suite(tmp_path)
+    with pytest.raises(UnknownSuiteError, match=r"there is no file nothing\.py"):
+        load_suite("nothing.py")
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(UnknownSuiteError, match=r"bare holds no task: neither NAME\.py nor level1/NAME\.py"):
+        load_suite(tmp_path / "bare")
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(UnknownSuiteError, match=r"name a \.jsonl, \.parquet or \.py file"):
         load_suite(tmp_path / "notes.txt")
 
 
-@pytest.mark.parametrize("parts", [("KernelBench",), ()])
-def test_the_error_for_a_level_folder_says_how_to_name_it(checkout: Path, parts: tuple[str, ...]) -> None:
-    if not parts:
-        (checkout / "KernelBench" / "level1").rename(checkout / "level1")
-        (checkout / "KernelBench" / "level2").rename(checkout / "level2")
-        (checkout / "KernelBench").rmdir()
-    with pytest.raises(UnknownSuiteError, match="type ") as caught:
-        load_suite(checkout.joinpath(*parts, "level1"))
-    typed = str(caught.value).rpartition("type ")[2]
-    assert typed == f"{checkout}:level1"
-    assert load_suite(typed).ids == ("kernelbench/level1/2", "kernelbench/level1/12")
+def test_a_folder_of_task_files_is_a_suite(checkout: Path) -> None:
+    level = checkout / "KernelBench" / "level1"
+    numbered = ("kernelbench/level1/2", "kernelbench/level1/12")
+    assert load_suite(level).ids == load_suite(f"{checkout}:level1").ids == numbered
+    level.rename(checkout / "mine")
+    mine = load_suite(checkout / "mine")
+    assert mine.ids == ("file/2_Second_task_", "file/12_Twelfth_task")
+    assert [broken.path.name for broken in mine.broken] == ["3_Broken.py"]
 
 
 def test_a_device_that_is_none() -> None:

@@ -33,11 +33,12 @@ WRITTEN = {"triton": "triton", "nvrtc": "cuda-nvrtc", "inline": "cuda-load-inlin
 WITHOUT_HEADERS = "typedef long int64_t;\n#define INFINITY __int_as_float(0x7f800000)\n"
 """NVRTC reads no headers here; an extension's kernels may use these names of theirs."""
 
+FAMILIES = {one.name: name for name, one in CUDA if not one.name.startswith("inline")}
 CASES = [
-    pytest.param(name, one, id=f"{name}/{one.name}", marks=[pytest.mark.slow] * one.name.startswith("inline"))
+    pytest.param(name, one, id=f"{name}/{one.name}", marks=[pytest.mark.slow] * (FAMILIES.get(one.name) != name))
     for name, one in CUDA
 ]
-"""Programs with an extension are slow, which halves the compilations of every run; the double's mutants need some."""
+"""One program of each kind by default, none with an extension: those take long. The double's mutants need some."""
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from cudal1_data import Suite, Task, UnknownTaskError
 from cudal1_data.suggest import nearest
@@ -71,6 +73,15 @@ def test_second_task_of_an_id_is_reported() -> None:
     suite = Suite("s", [*TASKS, TASKS[0]])
     assert len(suite) == 4
     assert "s/level1/1 occurs twice" in str(suite.broken[0].error)
+
+
+def test_a_suite_is_pickled_with_all_that_it_holds() -> None:
+    suite = Suite(
+        "s", [*TASKS, TASKS[0]], programs={"s/level1/1": {"custom_code": "x"}}, scores={"s/level1/2": {"a": 2.0}}
+    )
+    copied = pickle.loads(pickle.dumps(suite))
+    assert (copied.name, list(copied), copied.programs, copied.scores) == ("s", TASKS, suite.programs, suite.scores)
+    assert str(copied.broken[0].error) == str(suite.broken[0].error)
 
 
 def test_nearest_is_empty_when_nothing_is_near() -> None:

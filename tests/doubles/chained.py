@@ -46,7 +46,6 @@ class ChainedDevice(CpuDevice):
     """A CPU that is timed as a GPU is."""
 
     chained = True
-    on_clock_elements: int | None = 8
 
     def chain_limit(self, input_bytes: int) -> int:
         return 24

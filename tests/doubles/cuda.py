@@ -128,8 +128,9 @@ class Gpu:
                 raise DoubleError(f"{entry}: expected writes within its tensors, found one outside of tensor {place}")
 
     def _build(self, text: str, entry: str) -> ctypes.CDLL:
-        if text + entry in self._built:
-            return self._built[text + entry]
+        key = text + entry
+        if key in self._built:
+            return self._built[key]
         path = self.folder / f"kernel_{len(self._built)}.cpp"
         for name, plain in _CONVERSIONS.items():
             text = re.sub(rf'asm(?: volatile)?\("{re.escape(name)} [^;]*;" [^;]*;', plain, text)
@@ -142,8 +143,8 @@ class Gpu:
         )
         if done.returncode:
             raise DoubleError(f"{done.stderr[-3000:]}\n{text}")
-        self._built[text + entry] = ctypes.CDLL(str(library))
-        return self._built[text + entry]
+        self._built[key] = ctypes.CDLL(str(library))
+        return self._built[key]
 
 
 class _Fenced:

@@ -23,7 +23,7 @@ from cudal1_env.errors import MachineError, SettingsError
 from cudal1_env.records import Evaluation, Status
 from cudal1_env.spaces import SourceText
 from doubles.evaluator import RuleEvaluator, evaluation, program, suite, task
-from gymnasium.error import ResetNeeded
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.spaces import flatten, flatten_space, unflatten
 from gymnasium.utils.env_checker import check_env, data_equivalence
 from hypothesis import given
@@ -88,7 +88,7 @@ def test_check_env_has_no_complaint() -> None:
     # Warnings are errors in this suite.
     with gymnasium.make("CudaL1-v0", evaluator=RuleEvaluator(), attempts=2) as env:
         check_env(env.unwrapped)
-    with gymnasium.make("CudaL1-v0", evaluator=RuleEvaluator(), render_mode="ansi") as env:
+    with gymnasium.make("CudaL1-v0", suite=suite(), evaluator=RuleEvaluator(), render_mode="ansi") as env:
         check_env(env.unwrapped)
 
 
@@ -276,10 +276,14 @@ def test_a_random_task_is_never_drawn() -> None:
         ({"suite": Suite("toy", [task(split="test")])}, "split=None plays all"),
         ({"suite": Suite("toy", [task(tags=("random",))])}, "none to play in the split"),
         ({"suite": Suite("toy", [task(source="#" * 2000)]), "max_source_chars": 1000}, "max_source_chars=1000"),
-        ({"attempts": 0}, "attempts is 0; give at least 1"),
-        ({"exemplars": -1}, "exemplars is -1; give 0 or more"),
+        ({"attempts": 0}, "attempts is 0; give a whole number from 1 on"),
+        ({"exemplars": -1}, "exemplars is -1; give a whole number from 0 on"),
         ({"render_mode": "human"}, "unknown render_mode 'human'"),
         ({"exemplar_rule": "best"}, "unknown exemplar rule 'best'; did you mean 'bucket'"),
+        ({"attempts": "2"}, "attempts is '2'; give a whole number from 1 on"),
+        ({"reward": "speed"}, "unknown reward 'speed'; did you mean 'speedup'"),
+        ({"precision": "fast"}, "unknown precision 'fast'; there are training, report, correct"),
+        ({"split": "valid"}, "unknown split 'valid'; did you mean 'validation'"),
     ],
 )
 def test_impossible_settings_are_refused(options: dict[str, Any], message: str) -> None:
@@ -292,6 +296,24 @@ def test_an_unknown_suite_and_an_unknown_option() -> None:
         CudaOptEnv("startr")
     with pytest.raises(SettingsError, match="unknown reset options \\['seed'\\]"):
         make().reset(options={"seed": 1})
+    with pytest.raises(SettingsError, match="the reset option 'task' is 3; give the id"):
+        make().reset(options={"task": 3})
+
+
+def test_a_first_reset_that_fails_costs_no_later_verdict() -> None:
+    with gymnasium.make("CudaL1-v0", suite=suite(), evaluator=RuleEvaluator()) as env:
+        with pytest.raises(UnknownTaskError):
+            env.reset(options={"task": "none"})
+        env.reset()
+        assert env.step(program(2.0))[4]["status"] == "CORRECT"
+
+
+def test_an_action_that_is_no_text_is_refused_and_costs_no_attempt() -> None:
+    env = make()
+    env.reset()
+    with pytest.raises(TypeError, match="expected an answer as text, got list; decode it first"):
+        env.step([1, 2])  # pyright: ignore[reportArgumentType]
+    assert env.step(np.str_(program(2.0)))[2]
 
 
 # --- exemplars and archive ---
@@ -388,6 +410,9 @@ def test_close_leaves_a_given_judge_open_and_may_be_repeated() -> None:
     env.close()
     env.close()
     assert not judge.closed
+    for use in (env.reset, lambda: env.step("x")):
+        with pytest.raises(ClosedEnvironmentError, match="the environment is closed; make a new one"):
+            use()
     assert len(archive) == 1
     archive.close()
 

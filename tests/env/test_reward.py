@@ -181,3 +181,8 @@ def test_a_record_without_a_clock_holds_no_speedup() -> None:
     assert Evaluation.model_validate({**untimed, "precision": "correct"}).correct
     with pytest.raises(ValueError, match="a CORRECT record needs a speedup"):
         Evaluation.model_validate(untimed)
+
+
+def test_an_unknown_rule_is_no_other_rule() -> None:
+    with pytest.raises(ValueError, match="unknown reward 'speed'; did you mean 'speedup'"):
+        reward(Status.WRONG_OUTPUT, None, "speed")  # pyright: ignore[reportArgumentType]

@@ -30,6 +30,7 @@ from cudal1_env.remote import RemoteEvaluator
 from cudal1_env.service.access import read_tokens
 from cudal1_env.service.dispatch import Dispatcher
 from cudal1_env.service.metrics import Metrics
+from cudal1_env.service.server import listen
 from cudal1_env.service.slot import Slot
 from cudal1_env.service.store import Store
 from doubles.evaluator import evaluation, program, suite, task
@@ -362,13 +363,14 @@ def test_a_restarted_service_returns_the_same_record(tmp_path: Path) -> None:
         assert len(service.judges[0].jobs) == 1
 
 
-def test_a_service_that_is_away_is_asked_again() -> None:
+def test_a_service_that_is_away_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     with serving() as service:
         url, port = service.url, int(service.url.rsplit(":", 1)[1])
         service.stop()
     remote = RemoteEvaluator(url, patience_s=0.5)
-    with pytest.raises(MachineError, match="gave no verdict"):
+    with pytest.raises(MachineError, match=r"gave no answer for 0 s: ConnectionRefusedError.*cudal1-env serve"):
         remote.evaluate(ADD, program())
+    assert "ConnectionRefusedError" in caplog.text
     assert port
 
 
@@ -585,3 +587,8 @@ def test_the_command_serves_real_verdicts_and_ends_clean(tmp_path: Path) -> None
     assert process.returncode == 0
     assert "finished" in errors
     assert not Path(f"/proc/{judges[0]}").exists()
+
+
+def test_a_port_that_is_none_is_refused() -> None:
+    with pytest.raises(SettingsError, match="the port is 99999; choose a --port from 0 to 65535"):
+        listen("127.0.0.1", 99999)

@@ -15,7 +15,7 @@ from cudal1_env.errors import MachineError, SettingsError
 from cudal1_env.records import Evaluation
 from cudal1_env.spaces import ObservationSpace
 from doubles.evaluator import RuleEvaluator, program, suite
-from gymnasium.error import ResetNeeded
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
@@ -233,3 +233,5 @@ def test_close_leaves_what_was_given() -> None:
     envs.close()
     envs.close()
     assert not judge.closed
+    with pytest.raises(ClosedEnvironmentError):
+        envs.reset()

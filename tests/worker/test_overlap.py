@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from cudal1_worker.overlap import Place, any_shared, shared
+from cudal1_worker.overlap import Place, shared
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,4 +35,4 @@ def test_shared_is_that_some_address_is_in_both(one: Place, other: Place) -> Non
 @pytest.mark.parametrize(("begin", "expected"), [(4096 + 12, False), (4096 + 4, True)])
 def test_halves_of_a_matrix_share_nothing_and_shifted_columns_do(begin: int, expected: bool) -> None:
     left = Place(4096, (8, 3), (6, 1), 4)
-    assert any_shared(Place(begin, (8, 3), (6, 1), 4), [left]) is expected
+    assert shared(Place(begin, (8, 3), (6, 1), 4), left) is expected

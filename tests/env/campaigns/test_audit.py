@@ -171,15 +171,16 @@ def test_outputs_of_half_precision_let_no_mutant_through(judge: AuditJudge, dtyp
 @pytest.mark.slow
 def test_mutants_equal_to_the_answer_are_counted_apart(judge: AuditJudge) -> None:
     one = audit_task(judge, reference("torch.relu(x) * 0"))
-    assert (one.verdict, one.survivors) == ("sound", ())
+    assert one.survivors == ("constant output 0", "a part of step 1 (relu) left out"), "no mutant beside them"
     assert {"zeros", "another set's answer", "swapped rows", "scaled by 1.01"} <= set(one.equivalents)
 
 
 @pytest.mark.slow
 def test_each_of_several_outputs_is_tried(judge: AuditJudge) -> None:
     one = audit_task(judge, reference(f"(x + y, {WIDE}, x > y)"))
-    assert one.survivors
-    assert {name.split(" (")[1] for name in one.survivors} == {"output 1)"}
+    mutants = {name.split(" (")[1] for name in one.survivors if name.endswith(")") and "left out" not in name}
+    assert mutants == {"output 1)"}
+    assert "constant output 1" in one.survivors
 
 
 @pytest.mark.slow
@@ -405,6 +406,7 @@ def test_a_marked_task_pays_nothing_above_one_and_says_why(report_file: Path) ->
     assert (reward, info["status"], info["speedup"]) == (1.0, "CORRECT", 3.0)
     assert "zeros" in info["audit"]
     assert observation["last"]["message"].startswith("toy/scan pays nothing above 1")
+    assert [one["speedup"] for one in observation["exemplars"]] == [1.0], "no prompt recommends what is not paid"
     env.reset(options={"task": "add"})
     observation, reward, _, _, info = env.step(program(3.0))
     assert (reward > 2.9, "audit" in info) == (True, False)

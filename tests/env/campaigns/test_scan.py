@@ -74,6 +74,7 @@ def test_a_scan_resumes_and_counts(tmp_path: Path) -> None:
     assert "all" in text
 
 
+@pytest.mark.slow
 def test_a_part_and_its_joined_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec, whole = "generated:norm+softmax?n=2&seed=3", tmp_path / "whole.jsonl"
     Audit(spec, machine=CPU, scan=True, parts=Parts(part="0/2"), out=tmp_path / "0.jsonl").run()

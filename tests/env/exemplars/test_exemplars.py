@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 RULES = (BucketExemplars(), IslandExemplars(), IslandExemplars(programs_each=1), RandomExemplars(), NoExemplars())
-DRAWS = 20_000
+DRAWS = 8_000
 
 variants_strategy = st.lists(
     st.builds(
@@ -177,6 +177,13 @@ def test_only_correct_and_comparable_variants_are_shown() -> None:
     records = [evaluation(status=Status.CRASH), old, impossible, other_size, kept]
     assert scored(records, task_source=kept.task_source) == [Exemplar(kept.source, 2.0)]
     assert len(scored(records)) == 2
+
+
+def test_a_program_that_earns_nothing_above_one_is_not_recommended_as_faster() -> None:
+    fast = evaluation(speedup=8.0)
+    records = [fast.model_copy(update={"rewarded_low": low}) for low in (1.0, 7.5)]
+    assert [one.speedup for one in scored(records)] == [1.0, 8.0]
+    assert [one.speedup for one in scored(records, most=1.0)] == [1.0, 1.0]
 
 
 def test_rules_by_name() -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from cudal1_data import load_suite
 from cudal1_env.campaigns.replay import replay
 from cudal1_env.errors import SandboxError, TaskError
 from cudal1_env.judge import Judge, JudgeSettings
-from cudal1_env.judge.device.cpu import CpuMemory
+from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.timing.chain import Sample
 from cudal1_env.judge.measure.timing.trial import Trial
 from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet
@@ -191,13 +192,13 @@ def test_no_program_is_timed_on_a_set_that_another_trial_had(monkeypatch: pytest
 
 @pytest.mark.slow
 def test_a_reference_that_dies_while_it_stands_still_is_the_tasks_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle = CpuMemory.settle
+    go = Arm.go
 
-    def kill_after(self: CpuMemory) -> None:
-        settle(self)
-        os.kill(self._pid, signal.SIGKILL)
+    def kill_first(self: Arm, key: Sequence[int]) -> int:
+        os.kill(self.worker.pid, signal.SIGKILL)
+        return go(self, key)
 
-    monkeypatch.setattr(CpuMemory, "settle", kill_after)
+    monkeypatch.setattr(Arm, "go", kill_first)
     with Judge() as judge, pytest.raises(TaskError, match="the reference failed in a timed call"):
         judge.evaluate(ADD, candidate("return x[0] * 2 + x[1]"))
 

@@ -10,11 +10,10 @@ import json
 import math
 import statistics
 import zlib
-from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from _pytest.mark.structures import ParameterSet
+from cases import mostly_slow
 from cudal1_env.records import Speedup
 from cudal1_env.stats import (
     ALPHA,
@@ -49,11 +48,6 @@ EXACT = Spread(sigma=1e-6, degrees_of_freedom=1e6)
 
 times = st.floats(1e-3, 1e3)
 trials_drawn = simulated_trials()
-
-
-def mostly_slow(names: Iterable[str], *quick: str) -> list[ParameterSet]:
-    """Models of noise as cases of a test; all but the quick ones are slow."""
-    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
 
 
 def max_misses(evaluations: int) -> int:
@@ -117,7 +111,7 @@ def test_the_same_code_is_not_called_faster_or_slower(name):
         assert faster <= binom.ppf(0.999, EVALUATIONS, ALPHA / 2), precision
 
 
-@pytest.mark.parametrize("precision", RULES)
+@pytest.mark.parametrize("precision", mostly_slow(RULES, "training"))
 @pytest.mark.parametrize("name", mostly_slow(["typical", "slow memory", "process shifts", "everything"], "typical"))
 def test_an_uncalibrated_machine_is_served_by_the_default_spread(name, precision):
     rng = generator(name + precision)
@@ -125,7 +119,7 @@ def test_an_uncalibrated_machine_is_served_by_the_default_spread(name, precision
     assert misses(results) <= max_misses(EVALUATIONS)
 
 
-@pytest.mark.parametrize("precision", RULES)
+@pytest.mark.parametrize("precision", mostly_slow(RULES, "training"))
 @pytest.mark.parametrize(("name", "ratio"), [("typical", 1.5), ("everything", 1.5), ("heavy process shifts", 0.8)])
 def test_a_true_ratio_is_covered(name, ratio, precision):
     rng, model = generator(f"{name}{ratio}{precision}"), MODELS[name]
@@ -134,7 +128,7 @@ def test_a_true_ratio_is_covered(name, ratio, precision):
     assert statistics.median(speedup.point for _, speedup in results) == pytest.approx(ratio, rel=0.005)
 
 
-@pytest.mark.parametrize("precision", RULES)
+@pytest.mark.parametrize("precision", mostly_slow(RULES, "training"))
 def test_a_budget_that_ends_anywhere_is_covered(precision):
     rng, model = generator(precision), MODELS["everything"]
     most = RULES[precision].looks[-1][0] * RULES[precision].pairs_in_trial

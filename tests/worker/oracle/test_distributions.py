@@ -14,6 +14,7 @@ KINDS: dict[str, Callable[[], torch.Tensor]] = {
     "positive": lambda: 3.0 * torch.rand(40, 60) + 0.5,
     "rows that sum to one": lambda: torch.softmax(torch.randn(40, 60), -1),
     "symmetric": lambda: (lambda x: x + x.mT)(torch.randn(50, 50)),
+    "ascending": lambda: torch.randn(40, 60).sort().values,
     "triangular": lambda: torch.randn(50, 50).tril(),
     "half": lambda: torch.randn(40, 60).bfloat16(),
     "labels": lambda: torch.randint(0, 10, (400,)).float(),
@@ -41,6 +42,8 @@ def test_earlier_draws_predict_later_ones(kind: str, name: str) -> None:
         assert told.max() <= 1
     if kind == "rows that sum to one":
         assert torch.allclose(told.sum(-1), torch.ones(40), atol=1e-4)
+    if kind == "ascending":
+        assert torch.equal(told, told.sort().values)
     if kind == "symmetric":
         assert torch.equal(told, told.mT)
 
@@ -58,3 +61,10 @@ def test_other_numbers_of_values_are_looked_at_anew() -> None:
     natures = [nature_of(values[0])]
     told, asked = transform(values, "needle", 1, natures), transform(values, "needle", 1)
     assert all(torch.equal(a, b) for a, b in zip(told, asked, strict=True))
+
+
+def test_a_sample_of_a_set_with_a_needle_is_as_usual() -> None:
+    x = torch.randn(4096)
+    moved = transform([x], "needle", 3)[0]
+    assert (moved != x).sum() == 1
+    assert moved.max() > 30.0

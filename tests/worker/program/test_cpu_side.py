@@ -11,8 +11,7 @@ PROGRAM = """
 import torch
 from cudal1_worker.program.cpu_side import CpuSide
 
-side = CpuSide()
-side.size_bytes = 1 << 19
+side = CpuSide({"bytes": 1 << 19}, [])
 places = []
 for _ in range(100):
     if WAKE:

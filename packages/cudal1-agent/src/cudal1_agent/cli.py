@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -89,14 +90,31 @@ class Train:
     folder: Annotated[Folder, tyro.conf.OmitArgPrefixes] = field(default_factory=Folder)
     """Where the run is kept, and how it goes on."""
 
+    @cached_property
+    def run_dir(self) -> Path:
+        """Directory of the run.
+
+        Raises:
+            RunError: The newest one is to be resumed, and there is none.
+        """
+        return self.folder.run_dir or (
+            newest_run(RUNS) if self.folder.resume else RUNS / f"{datetime.now():%Y%m%d-%H%M%S}"
+        )
+
     def saved(self) -> str:
         """Return how to go on after Ctrl-C."""
-        run_dir = "" if self.folder.run_dir is None else f" --run-dir {self.folder.run_dir}"
-        return f"the run is saved up to its last finished step; go on with: cudal1-agent train{run_dir} --resume"
+        if self.folder.dry_run or not (self.run_dir / "config.json").exists():
+            return "nothing was saved; type the command again"
+        return (
+            "the run is saved up to its last finished step; go on with: "
+            f"cudal1-agent train --run-dir {self.run_dir} --resume"
+        )
 
     def run(self) -> int:
         """Train, and print the stage table."""
-        from cudal1_agent.settings import Settings, load_settings
+        run_dir = self.run_dir
+        from cudal1_agent.config import load_settings
+        from cudal1_agent.settings import Settings
 
         flags: dict[str, Any] = {
             "model": self.model,
@@ -113,8 +131,8 @@ class Train:
         asked = bool(self.config) or any(value is not None for value in flags.values())
         origin = None
         if self.folder.from_ is not None:
+            from cudal1_agent.config import merged, read_configs
             from cudal1_agent.run.fork import forked_settings, split_origin
-            from cudal1_agent.settings import merged, read_configs
 
             origin = split_origin(self.folder.from_)
             given = {name: value for name, value in flags.items() if value is not None}
@@ -122,17 +140,18 @@ class Train:
             settings = forked_settings(origin[0], over)
         else:
             settings = load_settings(self.config, flags) if asked or not self.folder.resume else None
-        run_dir = self.folder.run_dir or (
-            newest_run(RUNS) if self.folder.resume else RUNS / f"{datetime.now():%Y%m%d-%H%M%S}"
-        )
+        if not self.folder.dry_run:
+            print(f"cudal1-agent: {'resuming' if self.folder.resume else 'beginning'} {run_dir}", file=sys.stderr)
 
         from cudal1_agent.reporting.page import summary_record, summary_text
         from cudal1_agent.run.deadline import seconds_of
+        from cudal1_agent.run.folder import read_settings
         from cudal1_agent.train import dry_run, train
 
         seconds = None if self.folder.for_ is None else seconds_of(self.folder.for_)
         if self.folder.dry_run:
-            estimate = dry_run(settings or Settings(), run_dir)
+            settings = settings or (read_settings(run_dir) if self.folder.resume else Settings())
+            estimate = dry_run(settings, run_dir)
             print(json.dumps({"estimate": estimate.splitlines()}) if self.json else estimate)
             return 0
         try:
@@ -167,6 +186,8 @@ class Evaluate:
     """TOML files with settings of the evaluation, a later one over an earlier one (default: the run's settings)."""
     suite: str | None = None
     """Suite of tasks (default: the run's, or starter)."""
+    precision: Literal["training", "correct"] = "training"
+    """How narrow the intervals of speedups must be; `correct` times nothing, and judges many programs at a time."""
     json: bool = False
     """Print one JSON object instead of the table."""
     sampling: Annotated[Sampling, tyro.conf.OmitArgPrefixes] = field(default_factory=Sampling)
@@ -185,7 +206,8 @@ class Evaluate:
             "judge_url": self.machine.judge_url,
             "evaluation": {name: value for name, value in evaluation.items() if value is not None},
         }
-        found = evaluate_model(self.target, settings_for(self.target, flags, self.config))
+        settings = settings_for(self.target, flags, self.config)
+        found = evaluate_model(self.target, settings, precision=self.precision)
         print(json.dumps(found.record(self.target)) if self.json else found.text(Path(self.target).name))
         return 0
 
@@ -258,7 +280,7 @@ class MakeModel:
 
     def run(self) -> int:
         """Make it."""
-        from cudal1_agent.settings import load_settings
+        from cudal1_agent.config import load_settings
 
         settings = load_settings(self.config, {"suite": self.suite, "seed": self.seed})
         check_empty(self.out)

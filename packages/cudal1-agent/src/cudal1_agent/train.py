@@ -72,7 +72,6 @@ def train(
     deadline = Deadline(seconds)
     with _opened(settings, run_dir, resume=resume, origin=origin, seconds=seconds) as folder:
         settings = folder.settings
-        progress.line(f"{'resuming' if resume else 'beginning'} the run in {run_dir}")
         device = program_device(settings)
         try:
             tasks, selection = _checked_tasks(folder, device, suite, progress)
@@ -221,7 +220,7 @@ def check_stream(settings: Settings, tasks: TaskSets, device: Device) -> None:
 
     if settings.sft.stream is not None and "sft" in settings.stages:
         stream = stream_of(settings, tasks, device, "compact", settings.sft.stream)
-        with closing(streamed(stream, Place(), workers=0)) as found:
+        with closing(streamed(stream, Place(), tuple, workers=0)) as found:
             next(found)
 
 

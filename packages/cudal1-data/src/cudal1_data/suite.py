@@ -104,6 +104,10 @@ class Suite(Sequence[Task]):
         """Count the tasks."""
         return len(self._tasks)
 
+    def __reduce__(self) -> tuple[Callable[..., Suite], tuple[object, ...]]:
+        """Copy and pickle as name, tasks and all else: a vector environment sends its suite to other processes."""
+        return _remade, (self.name, self._tasks, self.broken, dict(self.programs), dict(self.scores))
+
     def __repr__(self) -> str:
         """Show name and size."""
         left_out = f", {len(self.broken)} broken" if self.broken else ""
@@ -168,3 +172,9 @@ class Suite(Sequence[Task]):
         programs = {task.id: self.programs[task.id] for task in kept if task.id in self.programs}
         scores = {task.id: self.scores[task.id] for task in kept if task.id in self.scores}
         return Suite(self.name, kept, broken=self.broken, programs=programs, scores=scores)
+
+
+def _remade(
+    name: str, tasks: tuple[Task, ...], broken: tuple[Broken, ...], programs: Programs, scores: Scores
+) -> Suite:
+    return Suite(name, tasks, broken=broken, programs=programs, scores=scores)

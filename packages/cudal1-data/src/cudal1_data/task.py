@@ -212,5 +212,5 @@ def check_reference(source: str, *, where: str) -> None:
     missing = [name for name in REQUIRED_NAMES if name not in defined]
     if missing:
         raise BrokenTaskError(
-            f"{where}: not a KernelBench task; missing: {', '.join(missing)} (required: {', '.join(REQUIRED_NAMES)})"
+            f"{where} is no task: it does not define {', '.join(missing)}; a task defines {', '.join(REQUIRED_NAMES)}"
         )

@@ -8,11 +8,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import get_args
 
 from cudal1_data import Task
 from cudal1_data.hashes import digest
 
 from cudal1_env.archive import Archive
+from cudal1_env.errors import check_choice
 from cudal1_env.evaluator import Evaluator
 from cudal1_env.extract import extract_source
 from cudal1_env.records import Evaluation, Precision, Status
@@ -42,12 +44,17 @@ def evaluate_answers(
         An evaluation for each job, in order. An answer without a program is `NO_CODE` and costs no worker.
 
     Raises:
+        TypeError: An answer is no text.
+        SettingsError: There is no such precision.
         TaskError: A reference cannot be judged against.
         MachineError: The machine broke; nothing of this call was kept.
     """
+    check_choice("precision", precision, get_args(Precision))
     results: list[Evaluation | None] = []
     programs: list[tuple[Task, str]] = []
     for task, answer in jobs:
+        if not isinstance(answer, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # token ids would be NO_CODE
+            raise TypeError(f"expected an answer as text, got {type(answer).__name__}; decode it first")
         source = None if len(answer) > max_source_chars else extract_source(answer)
         if source is None:
             results.append(_no_code(task, answer, precision, max_source_chars))

@@ -18,7 +18,7 @@ from cudal1_env.commands.redteam import Redteam
 from cudal1_env.commands.serve import Serve
 from cudal1_env.commands.sweep import Sweep
 from cudal1_env.commands.verify import Verify
-from cudal1_env.errors import EnvError
+from cudal1_env.errors import EnvError, SettingsError
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Judge one program for one task. The last line of standard output is the record as JSON.
+    """Judge one program for one task.
 
     Example: cudal1-env evaluate starter/diag_matmul examples/diag_matmul.py
     """
@@ -46,7 +46,7 @@ class Evaluate:
     file: tyro.conf.Positional[Path]
     """The program: Python text that defines ModelNew."""
     json: bool = False
-    """Print the record only."""
+    """Print the whole record as JSON."""
     measurement: Annotated[Measurement, tyro.conf.OmitArgPrefixes] = field(default_factory=Measurement)
     """What is measured of the program."""
     machine: Annotated[Machine, tyro.conf.OmitArgPrefixes] = field(default_factory=Machine)
@@ -61,7 +61,7 @@ class Evaluate:
 
         device = resolve_device(self.machine.device)
         task = find_task(self.task, device)
-        source = self.file.read_text(errors="replace")
+        source = read_program(self.file)
         baselines = resolve(self.measurement.baselines, device)
         settings = JudgeSettings(
             device=device,
@@ -74,11 +74,22 @@ class Evaluate:
             seeds = judge.retire()
         if evaluation.seed_commitment is not None:
             evaluation = evaluation.model_copy(update={"seed": seeds.get(evaluation.seed_commitment)})
-        if not self.json:
-            print("\n".join([describe(evaluation), *details(evaluation)]))
         # ASCII, because texts of the program's own may hold what some readers take for the end of a line.
-        print(evaluation.model_dump_json(ensure_ascii=True))
+        record = evaluation.model_dump_json(ensure_ascii=True)
+        print(record if self.json else "\n".join([describe(evaluation), *details(evaluation)]))
         return 0
+
+
+def read_program(path: Path) -> str:
+    """Return a program's text.
+
+    Raises:
+        SettingsError: There is no such file.
+    """
+    try:
+        return path.read_text(errors="replace")
+    except OSError as error:
+        raise SettingsError(f"cannot read the program {path}: {error.strerror}; name a file of Python text") from error
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 import gymnasium
 import numpy as np
 from cudal1_data import Split, Suite, Task, UnknownTaskError, load_suite
-from gymnasium.error import ResetNeeded
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.spaces import Box, Dict, Discrete, Sequence
 
 from cudal1_env.answers import MAX_SOURCE_CHARS, evaluate_answers
 from cudal1_env.archive import Archive
-from cudal1_env.errors import SettingsError
+from cudal1_env.errors import SettingsError, check_choice
 from cudal1_env.evaluator import Evaluator
 from cudal1_env.exemplars import Exemplar, ExemplarRule, exemplars_by_name, scored
-from cudal1_env.gate import MAX_REWARD_OF_MARKED, find_audit
+from cudal1_env.gate import find_audit, most_paid
 from cudal1_env.hardware import available_needs, resolve_device
 from cudal1_env.known import Seeding, seed_archive
 from cudal1_env.local import LocalEvaluator
@@ -93,26 +93,22 @@ def observation_space(max_source_chars: int, *, attempts: int, max_level: int, e
     )
 
 
-def check_arguments(attempts: int, exemplars: int, render_mode: str | None, *, timed: bool, seeds: bool) -> None:
+def check_arguments(options: Mapping[str, Any]) -> None:
     """Check the arguments of an environment that need no suite.
 
-    Args:
-        attempts: Attempts in an episode.
-        exemplars: Maximum number of exemplars.
-        render_mode: As gymnasium has it.
-        timed: Whether verdicts have speedups.
-        seeds: Whether known variants are to be measured.
-
     Raises:
-        SettingsError: One leaves nothing to play, or two contradict each other.
+        SettingsError: One is none of its values, or two contradict each other.
     """
-    if render_mode not in (None, "ansi"):
-        raise SettingsError(f"unknown render_mode {render_mode!r}; the only one is 'ansi'")
-    if attempts < 1:
-        raise SettingsError(f"attempts is {attempts}; give at least 1")
-    if exemplars < 0:
-        raise SettingsError(f"exemplars is {exemplars}; give 0 or more")
-    if seeds and not timed:
+    for name, known in (("split", Split), ("reward", Rule), ("precision", Precision)):
+        if (value := options.get(name)) is not None:
+            check_choice(name, value, get_args(known))
+    for name, least in (("attempts", 1), ("exemplars", 0), ("max_source_chars", 1)):
+        value = options.get(name)
+        if not isinstance(value, int) or value < least:
+            raise SettingsError(f"{name} is {value!r}; give a whole number from {least} on")
+    if (mode := options.get("render_mode")) not in (None, "ansi"):
+        raise SettingsError(f"unknown render_mode {mode!r}; the only one is 'ansi'")
+    if options.get("seed_variants") and options.get("precision") == "correct":
         raise SettingsError(
             "seed_variants needs speedups, but precision='correct' times nothing; leave one of them out"
         )
@@ -203,7 +199,8 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             MachineError: The archive cannot be opened.
             RecordError: The file of the audit holds none.
         """
-        check_arguments(attempts, exemplars, render_mode, timed=precision != "correct", seeds=seed_variants)
+        check_arguments(locals())
+        self._rule = exemplars_by_name(exemplar_rule)
         self.render_mode = render_mode
         self.device: Device
         self.evaluator, self._own, self.device = choose_evaluator(evaluator, device)
@@ -215,7 +212,6 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self.precision: Precision = precision
         self.max_source_chars = max_source_chars
         self._reward: Rule = reward
-        self._rule = exemplars_by_name(exemplar_rule)
         self._seeding = Seeding() if seed_variants else None
         self.audit = find_audit(audit, self.suite.name, self.device)
         self._check_tasks()
@@ -236,6 +232,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self._attempt = 0
         self._last: Evaluation | None = None
         self._complaint: str | None = None
+        self._closed = False
 
     @property
     def task(self) -> Task:
@@ -258,13 +255,17 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         Raises:
             UnknownTaskError: No task of this environment has that id; the message offers the nearest.
             SettingsError: An option other than `task`.
+            ClosedEnvironmentError: After `close`.
             MachineError: The machine broke while known variants were measured (`seed_variants`).
         """
+        self._check_open()
         super().reset(seed=seed)
-        chosen = dict(options or {})
-        name: str | None = chosen.pop("task", None)
-        if chosen:
-            raise SettingsError(f"unknown reset options {sorted(chosen)}; the only one is 'task'")
+        given = options or {}
+        if unknown := sorted(set(given) - {"task"}):
+            raise SettingsError(f"unknown reset options {unknown}; the only one is 'task'")
+        name = given.get("task")
+        if not isinstance(name, str | None):
+            raise SettingsError(f"the reset option 'task' is {name!r}; give the id of a task, as text")
         if name is None:
             playable = [task for task in self.tasks if "random" not in task.tags]
             self._task = playable[int(self.np_random.integers(len(playable)))]
@@ -300,10 +301,12 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
 
         Raises:
             ResetNeeded: The episode is over, or none has begun.
+            ClosedEnvironmentError: After `close`.
         """
+        self._check_open()
         if self._attempt >= self.attempts:
             raise ResetNeeded(f"the episode ended after {self.attempts} attempts; call reset() before another step()")
-        return self.task, str(action)
+        return self.task, action
 
     def settle(self, evaluation: Evaluation) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Take a verdict on the current action: the second half of `step`.
@@ -313,10 +316,9 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         self._attempt += 1
         self._last = evaluation
         info = {"level": self.task.level, **info_of(evaluation)}
-        most = math.inf if self._complaint is None else MAX_REWARD_OF_MARKED
         if self._complaint is not None:
             info["audit"] = self._complaint
-        reward = reward_of(evaluation, self._reward, most=most)
+        reward = reward_of(evaluation, self._reward, most=most_paid(self.audit, self.task))
         return self._observation(), reward, self._attempt >= self.attempts, False, info
 
     def render(self) -> str | None:  # type: ignore[override]  # gymnasium's type wants a frame in every mode
@@ -336,7 +338,13 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
 
     def close(self) -> None:
         """Close the judge and the archive that this environment made; the judge's seeds go into the archive first."""
-        close_owned(self._own, self.archive if self._owns_archive else None, disclose_to=self.archive)
+        if not self._closed:
+            self._closed = True
+            close_owned(self._own, self.archive if self._owns_archive else None, disclose_to=self.archive)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedEnvironmentError("the environment is closed; make a new one")
 
     def _seed(self, task: Task, seeding: Seeding) -> None:
         def measure(jobs: list[tuple[Task, str]]) -> None:
@@ -345,7 +353,8 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         seed_archive([task], self.archive, measure, device=self.device, have=available_needs(), seeding=seeding)
 
     def _observation(self) -> Observation:
-        variants = scored(self.archive.variants(self.task.id), task_source=self.task.source)
+        most = most_paid(self.audit, self.task)
+        variants = scored(self.archive.variants(self.task.id), task_source=self.task.source, most=most)
         shown = [variant for variant in variants if len(variant.source) <= self.max_source_chars]
         chosen = self._rule.choose(shown, self.exemplars, self.np_random) if self.exemplars else []
         last = self._last

@@ -15,6 +15,10 @@ EnvError                      anything below
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from cudal1_data.suggest import did_you_mean
+
 TOO_LARGE = "it is too large for this machine"
 """What the text of each `TooLargeError` holds: records keep the text."""
 
@@ -43,6 +47,16 @@ class TooLargeError(TaskError):
 
 class SettingsError(EnvError, ValueError):
     """Settings that contradict each other or the machine."""
+
+
+def check_choice(what: str, value: object, known: Collection[str]) -> None:
+    """Check that a setting is one of the values that it can have.
+
+    Raises:
+        SettingsError: It is another; the message offers the nearest.
+    """
+    if value not in known:
+        raise SettingsError(f"unknown {what} {value!r}; {did_you_mean(str(value), known)}")
 
 
 class MachineError(EnvError):

@@ -5,6 +5,7 @@ A task whose checker accepts an incorrect program would pay for it, so by defaul
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -192,6 +193,11 @@ def report_of(lines: Sequence[AuditLine]) -> AuditReport:
 def reference_sha256(task: Task) -> str:
     """Return the hash of a task's reference, as records have it."""
     return digest(task.source)
+
+
+def most_paid(audit: AuditReport | None, task: Task) -> float:
+    """Return the largest speedup that a task pays, and so the largest that prompts show for it."""
+    return math.inf if audit is None or audit.complaint(task) is None else MAX_REWARD_OF_MARKED
 
 
 def load_audit(path: str | Path) -> AuditReport:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import logging
 import os
 import random
 import threading
@@ -33,6 +34,9 @@ _MARGIN_S = 30.0
 _TRIES = 3
 """How often a job is posted whose judge broke."""
 _MAX_PAUSE_S = 30.0
+_FIRST_S = 30.0
+"""How long the first question is repeated: a service may be starting, or its address be mistyped."""
+_log = logging.getLogger(__name__)
 
 
 class RemoteEvaluator(ByEach):
@@ -47,7 +51,7 @@ class RemoteEvaluator(ByEach):
         token: Of its token file; None takes the environment variable `CUDAL1_TOKEN`, where it is set.
         salt: Draws verdicts; None takes a new one. With the salt of an earlier evaluator the same calls return the
             same records.
-        patience_s: How long the service may be away or out of order.
+        patience_s: How long the service may be away or out of order; at first, 30 s at most.
 
     Raises:
         SettingsError: The URL is none.
@@ -80,7 +84,7 @@ class RemoteEvaluator(ByEach):
             SettingsError: It speaks another protocol, or refuses the token.
         """
         if self._known is None:
-            about = About.model_validate_json(self._ask("GET", "/health", None, 0.0))
+            about = About.model_validate_json(self._ask("GET", "/health", None, 0.0, min(self._patience_s, _FIRST_S)))
             if about.protocol != PROTOCOL_VERSION:
                 raise SettingsError(
                     f"{self.url} judges by protocol {about.protocol} and this client by {PROTOCOL_VERSION}; their "
@@ -227,13 +231,14 @@ class RemoteEvaluator(ByEach):
 
     # --- HTTP --------------------------------------------------------------------------------------------------
 
-    def _ask(self, method: str, path: str, body: bytes | None, wait_s: float) -> bytes:
+    def _ask(self, method: str, path: str, body: bytes | None, wait_s: float, patience_s: float | None = None) -> bytes:
         """Return the body of a reply; ask again while the service is away or busy.
 
         Raises:
-            MachineError: It stays so for longer than `patience_s`.
+            MachineError: It stays so for longer than `patience_s` (default: the evaluator's).
             SettingsError: It refuses.
         """
+        patience_s = self._patience_s if patience_s is None else patience_s
         asked_since = time.monotonic()
         for attempt in itertools.count(1):
             pause_s = _pause_s(attempt)
@@ -251,8 +256,13 @@ class RemoteEvaluator(ByEach):
                 pause_s = max(pause_s, retry_after) if status == 429 else pause_s
                 if status == 429:  # it works; its queue is full
                     asked_since = time.monotonic()
-            if time.monotonic() + pause_s - asked_since > self._patience_s:
-                raise MachineError(f"{self.url} gave no verdict for {self._patience_s:.0f} s: {problem}")
+            if time.monotonic() + pause_s - asked_since > patience_s:
+                raise MachineError(
+                    f"{self.url} gave no answer for {patience_s:.0f} s: {problem}; check the address, or start the "
+                    "service with: cudal1-env serve"
+                )
+            if attempt == 1:
+                _log.warning("%s: %s; asking again for %.0f s", self.url, problem, patience_s)
             time.sleep(pause_s)
         raise AssertionError("the count does not end")
 

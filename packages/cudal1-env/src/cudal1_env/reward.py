@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
+from cudal1_env.errors import check_choice
 from cudal1_env.records import Evaluation, Speedup, Status
 
 Rule = Literal["speedup", "log", "milestone"]
@@ -54,6 +55,7 @@ def reward(
         most: The largest speedup that is paid: 1 for a task whose checker accepts incorrect programs.
 
     Raises:
+        SettingsError: There is no such rule.
         ValueError: `CORRECT` without a speedup.
 
     >>> reward(Status.CORRECT, Speedup(low=1.8, point=1.9, high=2.0))
@@ -67,6 +69,7 @@ def reward(
     >>> reward(Status.WRONG_OUTPUT, None)
     0.0
     """
+    check_choice("reward", rule, get_args(Rule))
     value = 0.0
     if status is Status.CORRECT:
         if speedup is None:

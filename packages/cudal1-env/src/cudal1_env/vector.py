@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cudal1_env.answers import evaluate_answers
 from cudal1_env.archive import Archive
 from cudal1_env.env import CudaOptEnv, EnvOptions, Observation, choose_evaluator, close_owned
-from cudal1_env.errors import SettingsError
+from cudal1_env.errors import SettingsError, check_choice
 from cudal1_env.evaluator import Evaluator
 from cudal1_env.local import LocalEvaluator
 
@@ -70,6 +70,8 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
         if num_envs < 1:
             raise SettingsError(f"num_envs is {num_envs}; give at least 1")
         self.num_envs = num_envs
+        if not isinstance(autoreset_mode, AutoresetMode):
+            check_choice("autoreset_mode", autoreset_mode, [mode.value for mode in AutoresetMode])
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.metadata = {**CudaOptEnv.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = options.get("render_mode")
@@ -77,6 +79,7 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
         options["device"] = device
         self._owns_archive = not isinstance(archive, Archive)
         self.archive = archive if isinstance(archive, Archive) else Archive(archive)
+        self.envs: list[CudaOptEnv] = []
         try:
             first = CudaOptEnv(suite, archive=self.archive, evaluator=self._evaluator, **options)
             others = (
@@ -137,12 +140,13 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
         """Judge one answer for each sub-environment.
 
         Raises:
+            ClosedEnvironmentError: After `close`.
             ResetNeeded: A sub-environment's episode is over and nothing resets it by itself, or none has begun.
             MachineError: The machine broke; no attempt counts, no state has changed.
         """
         if isinstance(actions, str):
             raise TypeError("expected one action for each sub-environment, got a single text; pass a tuple of texts")
-        answers = [str(action) for action in actions]
+        answers = list(actions)
         if len(answers) != self.num_envs:
             raise ValueError(
                 f"there are {len(answers)} actions for {self.num_envs} sub-environments; pass one for each"
@@ -184,7 +188,9 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
         return tuple(env.render() for env in self.envs)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close the judge and the archive that this environment made."""
+        """Close the sub-environments, and the judge and the archive that this environment made."""
+        for env in self.envs:
+            env.close()
         close_owned(self._own, self.archive if self._owns_archive else None, disclose_to=self.archive)
 
     def _mask(self, given: Any) -> Bools:

@@ -53,8 +53,3 @@ def shared(one: Place, other: Place) -> bool:
         return bool(np.shares_memory(np.asarray(one), np.asarray(other), max_work=_MAX_WORK))
     except np.exceptions.TooHardError:
         return True
-
-
-def any_shared(one: Place, others: Sequence[Place]) -> bool:
-    """Whether a tensor shares an element with any of some others."""
-    return any(shared(one, other) for other in others)

@@ -10,7 +10,7 @@ from cudal1_env.gate import AuditReport, InputSensitivity, TaskAudit, reference_
 from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.judge.device.cpu import CpuDevice
 from cudal1_env.judge.device.roofline import Roofline, moved_bytes, roofline_of
-from cudal1_env.records import Status
+from cudal1_env.records import Evaluation, Status
 from cudal1_env.reward import reward_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,10 +71,19 @@ SLOW = Task(
     name="slow",
     level=1,
     origin="file",
-    source=f"{HEAD}class Model(nn.Module):\n    def forward(self, a, b):\n        for _ in range(200):\n"
+    source=f"{HEAD}class Model(nn.Module):\n    def forward(self, a, b):\n        for _ in range(100):\n"
     f"            out = a * 2 + b\n        return out\n{INPUTS}def get_init_inputs():\n    return []\n",
 )
 ONCE = f"{HEAD}class ModelNew(nn.Module):\n    def forward(self, a, b):\n        return torch.add(b, a, alpha=2)\n"
+
+
+def stable(judge: Judge) -> Evaluation:
+    """Judge the fast program; once more where trials disagree, as on a busy machine they do."""
+    found = judge.evaluate(SLOW, ONCE)
+    for _ in range(3):
+        if found.status is Status.UNSTABLE:
+            found = judge.evaluate(SLOW, ONCE)
+    return found
 
 
 @pytest.mark.slow
@@ -101,7 +110,7 @@ def test_a_candidate_below_the_roofline_is_impossible_and_earns_nothing(monkeypa
     )
     with Judge(JudgeSettings(device="cpu")) as judge:
         judge.learn(AuditReport(suite="file", device="cpu", max_sets=1, tasks=(entry,)))
-        plain = judge.evaluate(SLOW, ONCE)
+        plain = stable(judge)
         assert plain.status is Status.CORRECT, plain.message
         assert plain.roofline_ms is None
         size = 256 * 512 * 4
@@ -111,7 +120,7 @@ def test_a_candidate_below_the_roofline_is_impossible_and_earns_nothing(monkeypa
         reference_ms = plain.reference.median_ms
 
         roofline[0] = Roofline(1000, plain.candidate.median_ms / 10)
-        fast = judge.evaluate(SLOW, ONCE)
+        fast = stable(judge)
         assert fast.status is Status.CORRECT, fast.message
         assert fast.roofline_ms is not None
         assert fast.roofline_ms == roofline[0].bound_ms
@@ -120,7 +129,7 @@ def test_a_candidate_below_the_roofline_is_impossible_and_earns_nothing(monkeypa
 
         # Between the two, which lie far apart: a busy machine moves neither of them across.
         roofline[0] = Roofline(1000, reference_ms / 4)
-        forbidden = judge.evaluate(SLOW, ONCE)
+        forbidden = stable(judge)
         assert forbidden.status is Status.IMPOSSIBLE, forbidden.message
         assert "no correct program is that fast" in forbidden.message
         assert forbidden.roofline_fraction is not None
@@ -128,6 +137,6 @@ def test_a_candidate_below_the_roofline_is_impossible_and_earns_nothing(monkeypa
         assert reward_of(forbidden) == 0.0
 
         roofline[0] = Roofline(1000, reference_ms * 100)
-        nonsense = judge.evaluate(SLOW, ONCE)
+        nonsense = stable(judge)
         assert nonsense.status is Status.CORRECT, "a roofline that the reference breaks is none"
         assert nonsense.roofline_ms is None

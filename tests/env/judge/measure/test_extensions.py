@@ -102,7 +102,7 @@ def test_a_second_verdict_begins_with_the_build_of_the_first(
     ask, keep = Worker.ask, BuildFolders.keep
 
     def noted_ask(worker: Worker, message: dict[str, object], *rest: object, **more: object) -> object:
-        if worker.control is not None:  # an arm's, not the oracle's
+        if worker.pages:  # an arm's, not the oracle's
             asked.append(str(message["op"]))
         return ask(worker, message, *rest, **more)  # type: ignore[arg-type]
 

@@ -65,7 +65,7 @@ def test_other_tasks_inputs_go_and_come_again(monkeypatch: pytest.MonkeyPatch, j
     assert {one.task for one in found} == {"file/a", "file/b"}
 
 
-@pytest.mark.parametrize("while_pools", [1, 2])
+@pytest.mark.parametrize("while_pools", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_program_is_rejected_for_memory_only_if_no_other_task_held_some(
     monkeypatch: pytest.MonkeyPatch, judge: BatchJudge, while_pools: int
 ) -> None:
@@ -74,7 +74,7 @@ def test_a_program_is_rejected_for_memory_only_if_no_other_task_held_some(
     def crowded(self: Trials, built: Any, pool: Any) -> Evaluation:
         asked.append(len(judge._pools))
         if len(judge._pools) >= while_pools:
-            return failed(built.case, Seen(), Fault(Status.OUT_OF_MEMORY, "too little"))
+            return failed(built, Seen(), Fault(Status.OUT_OF_MEMORY, "too little"))
         return measure(self, built, pool)
 
     monkeypatch.setattr(Trials, "measure", crowded)
@@ -86,6 +86,7 @@ def test_a_program_is_rejected_for_memory_only_if_no_other_task_held_some(
     assert asked[:2] == [2, 1], "with the other task's inputs, then without"
 
 
+@pytest.mark.slow
 def test_each_program_of_a_sweep_is_reported(monkeypatch: pytest.MonkeyPatch, judge: BatchJudge) -> None:
     failing(monkeypatch, judge, "out of memory", while_pools=2)
     told: dict[int, object] = {}
@@ -111,6 +112,7 @@ def test_other_faults_are_the_machines(monkeypatch: pytest.MonkeyPatch, judge: B
         judge.evaluate(TASKS[0], ANSWER)
 
 
+@pytest.mark.slow
 def test_candidates_are_imported_again_one_by_one_where_memory_is_short(
     monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
 ) -> None:
@@ -135,6 +137,7 @@ def test_candidates_are_imported_again_one_by_one_where_memory_is_short(
     assert len(built) >= 4, "each is imported again, and once more in each further launch"
 
 
+@pytest.mark.slow
 def test_what_opened_a_gpu_when_it_was_imported_is_not_there_while_others_are_measured(
     monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
 ) -> None:
@@ -162,6 +165,7 @@ def test_what_opened_a_gpu_when_it_was_imported_is_not_there_while_others_are_me
     assert alive[0] == [False], "expected the other one, as it was imported"
 
 
+@pytest.mark.slow
 def test_a_task_that_is_refused_is_asked_about_once_in_a_batch(
     monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
 ) -> None:
@@ -182,6 +186,7 @@ def test_a_task_that_is_refused_is_asked_about_once_in_a_batch(
     assert asked.count("file/broken") == 2
 
 
+@pytest.mark.slow
 def test_an_oracle_without_memory_next_to_others_is_restarted_alone(
     monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
 ) -> None:
@@ -203,6 +208,7 @@ def test_an_oracle_without_memory_next_to_others_is_restarted_alone(
     assert sorted(refused) == ["file/a", "file/b"]
 
 
+@pytest.mark.slow
 def test_a_reference_without_memory_gets_that_of_other_tasks(
     monkeypatch: pytest.MonkeyPatch, judge: BatchJudge
 ) -> None:

@@ -91,6 +91,7 @@ def test_builds_of_a_batch_go_side_by_side(judge: Judge) -> None:
     assert not judge._builder.precompilations._kept
 
 
+@pytest.mark.slow
 def test_only_the_latest_precompilations_are_kept(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precompilation, "_MAX_KEPT", 2)
     quick = COMPILER.replace("time.sleep(1.0)", "pass") + BODY.format(init="compiled()", call="pass")
@@ -104,6 +105,7 @@ def test_only_the_latest_precompilations_are_kept(judge: Judge, monkeypatch: pyt
     precompilations._kept.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 @pytest.mark.parametrize(("text", "cores"), [("# triton\n", len(os.sched_getaffinity(0))), ("", 1)])
 def test_a_program_that_compiles_is_held_to_a_core_when_it_is_timed(judge: Judge, text: str, cores: int) -> None:
@@ -121,8 +123,8 @@ def test_a_program_that_compiles_is_held_to_a_core_when_it_is_timed(judge: Judge
         ("# triton\nraise ValueError('no')\n", Status.BUILD_ERROR),
         ("# triton\nclass Other: pass\n", Status.NO_CODE),
         (COMPILER + BODY.format(init="raise ValueError", call="pass"), Status.RUNTIME_ERROR),
-        (COMPILER + BODY.format(init="time.sleep(2)", call="pass"), Status.TIMEOUT),
-        (COMPILER + BODY.format(init="os._exit(0)", call="pass"), Status.CRASH),
+        pytest.param(COMPILER + BODY.format(init="time.sleep(2)", call="pass"), Status.TIMEOUT, marks=pytest.mark.slow),
+        pytest.param(COMPILER + BODY.format(init="os._exit(0)", call="pass"), Status.CRASH, marks=pytest.mark.slow),
     ],
     ids=["import", "no class", "constructor", "slow", "end"],
 )
@@ -133,6 +135,7 @@ def test_a_precompilation_that_fails_decides_nothing_beyond_the_import(
     assert one.status is status, one.message
 
 
+@pytest.mark.slow
 def test_a_build_counts_though_the_program_refuses_the_made_up_inputs(judge: Judge) -> None:
     call = "compiled()\n        if not index.any():\n            raise ValueError('expected a permutation')"
     one = judge.evaluate(TASK, COMPILER + BODY.format(init="pass", call=call))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from cudal1_data import Task
 from cudal1_env.judge import Judge
+from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.measure.headroom import Headroom
 from cudal1_env.judge.oracle.pool import WARM_SETS
 from cudal1_env.records import Status
@@ -27,13 +28,13 @@ def test_sets_of_a_further_candidate_are_made_ahead(judge: Judge, monkeypatch: p
     first = judge.evaluate(TASK, ANSWER)
     (pool,) = judge._pools.values()
     kept: list[bool] = []
-    begin = Headroom.begin
+    begin = Headroom.__init__
 
-    def beginning(self: Headroom) -> None:
+    def beginning(self: Headroom, device: Device) -> None:
         kept.extend(number in pool._sets for number in range(pool.fresh, pool.fresh + pool._wanted))
-        begin(self)
+        begin(self, device)
 
-    monkeypatch.setattr(Headroom, "begin", beginning)
+    monkeypatch.setattr(Headroom, "__init__", beginning)
     second = judge.evaluate(TASK, ANSWER)
     assert first.status is second.status is Status.CORRECT
     assert first.first_set == WARM_SETS

@@ -142,7 +142,7 @@ def test_a_full_disk_keeps_nothing(store: BuildStore, tmp_path: Path, monkeypatc
     def full(*paths: Path) -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr(build_store, "_copy", full)
+    monkeypatch.setattr(build_store, "copy_plain", full)
     store.keep(KEY, made(tmp_path / "snapshot"), "")
     assert not list(store.folder.iterdir())
 
@@ -179,13 +179,13 @@ from cudal1_env.judge.workers import build_store
 from tests_key import KEY
 store = build_store.BuildStore(1 << 30, Path(sys.argv[1]))
 if len(sys.argv) > 3:  # be killed in the middle
-    copy = build_store._copy
+    copy = build_store.copy_plain
     def slow(*paths):
         done = copy(*paths)
         print("copied", flush=True)
         sys.stdin.read()
         return done
-    build_store._copy = slow
+    build_store.copy_plain = slow
 store.keep(KEY, Path(sys.argv[2]), "")
 """
 

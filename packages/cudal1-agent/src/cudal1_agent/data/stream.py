@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 from collections import deque
-from collections.abc import Generator, Sequence, Set
+from collections.abc import Callable, Generator, Sequence, Set
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import count, islice
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from cudal1_data import Device, Task
 from cudal1_data.corpus.build import render
 from cudal1_data.generator.request import Request, parse_request
@@ -34,6 +39,10 @@ EMPTY = 512
 
 Choices = tuple[Pair, ...]
 """One training example with as many exemplars as were drawn, then with one less each; the first that fits is learnt."""
+
+
+Made = TypeVar("Made")
+"""What is made of a training example where it is rendered."""
 
 
 class Place(BaseModel):
@@ -161,42 +170,49 @@ def make_stream(
     )
 
 
-def streamed(stream: Stream, start: Place, *, workers: int) -> Generator[tuple[Place, Choices]]:
+def streamed(
+    stream: Stream, start: Place, made: Callable[[Choices], Made], *, workers: int
+) -> Generator[tuple[Place, Made]]:
     """Yield the pairs of a stream from a place on, each with its place, in an order that no worker changes.
 
     Args:
         stream: The stream.
         start: Where to begin.
+        made: Makes of each pair what is yielded, in the process that rendered it.
         workers: Processes that render ahead; 0 renders in this one.
 
     Raises:
         CorpusError: The stream yields nothing.
     """
     empty = 0
-    with closing(_rendered(stream, start.task, workers)) as rendered:
-        for number, choices in rendered:
-            empty = 0 if choices else empty + 1
+    with closing(_rendered(stream, made, start.task, workers)) as rendered:
+        for number, pairs in rendered:
+            empty = 0 if pairs else empty + 1
             if empty == EMPTY:
                 families = ", ".join(stream.request.drawn_families)
                 raise CorpusError(
                     f"the stream yields nothing: {EMPTY} tasks in a row (families {families}, seed {stream.seed}) "
                     f"have no program for {stream.device} to be learnt; take other families, or hold out fewer tasks"
                 )
-            for index, one in enumerate(choices):
+            for index, one in enumerate(pairs):
                 if number > start.task or index >= start.pair:
                     yield Place(task=number, pair=index), one
 
 
-def _rendered(stream: Stream, first: int, workers: int) -> Generator[tuple[int, list[Choices]]]:
+def _rendered(
+    stream: Stream, made: Callable[[Choices], Any], first: int, workers: int
+) -> Generator[tuple[int, list[Any]]]:
     if not workers:
-        number = first
-        while True:
-            yield number, stream.pairs(number)
-            number += 1
-    # Fresh processes: a fork of one that uses a GPU or threads is not safe.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _keep, (stream,)) as pool:
-        ahead: deque[tuple[int, Future[list[Choices]]]] = deque()
+        for number in count(first):
+            yield number, [made(choices) for choices in stream.pairs(number)]
+    # Forks of a fresh process that has only imported: a fork of one that uses a GPU or threads is not safe.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, type(made).__module__, "transformers"])
+    # In a file: as an argument, each start would wait until the process before had imported what reading it needs.
+    with NamedTemporaryFile() as file, ProcessPoolExecutor(workers, context, _keep, (file.name,)) as pool:
+        pickle.dump((stream, made), file)
+        file.flush()
+        ahead: deque[tuple[int, Future[list[Any]]]] = deque()
         number = first
         try:
             while True:
@@ -215,13 +231,15 @@ def free_cores() -> int:
     return max(len(os.sched_getaffinity(0)) - 1, 1)
 
 
-_kept: list[Stream] = []
-"""In a worker: the stream that it renders."""
+_kept: list[tuple[Stream, Callable[[Choices], Any]]] = []
+"""In a worker: the stream that it renders, and what it makes of it."""
 
 
-def _keep(stream: Stream) -> None:
-    _kept[:] = [stream]
+def _keep(name: str) -> None:
+    torch.set_num_threads(1)  # the others have the other cores
+    _kept[:] = [pickle.loads(Path(name).read_bytes())]  # its parent wrote it
 
 
-def _pairs_of(number: int) -> list[Choices]:
-    return _kept[0].pairs(number)
+def _pairs_of(number: int) -> list[Any]:
+    stream, made = _kept[0]
+    return [made(choices) for choices in stream.pairs(number)]

@@ -11,6 +11,7 @@ from cudal1_data import Task
 from cudal1_data.hashes import skeleton_hash
 from cudal1_env import Archive, Evaluation
 from cudal1_env.exemplars import Exemplar, ExemplarRule, Exemplars, exemplars_by_name, scored
+from cudal1_env.records import Precision
 from cudal1_env.stats import SpeedupSummary, summarize_speedups
 
 from cudal1_agent.data.prompts import parse_answer
@@ -69,6 +70,7 @@ def assess(
     seed: int,
     progress: Progress,
     after: int = 0,
+    precision: Precision = "training",
 ) -> dict[str, list[Assessed]]:
     """Ask a policy about every task and judge its answers.
 
@@ -81,6 +83,7 @@ def assess(
         seed: Seed of the drawing.
         progress: Shows how many answers are judged.
         after: Position in the archive; no verdict before it is looked up.
+        precision: How narrow intervals must be; `correct` times nothing.
 
     Returns:
         For each group that has tasks, the judged answers of each of them, in order.
@@ -101,7 +104,7 @@ def assess(
         for answer in given
     }
     with progress.bar("judging answers") as tick:
-        judged = verdicts.judge(list(jobs.values()), after=after, progress=tick)
+        judged = verdicts.judge(list(jobs.values()), precision=precision, after=after, progress=tick)
     found = dict(zip(jobs, judged, strict=True))
     assessed = [
         Assessed(
@@ -121,10 +124,10 @@ def assess(
 
 
 def best_of(evaluations: Sequence[Evaluation]) -> Evaluation:
-    """Return the correct evaluation with the highest lower end, the first of all where none is correct."""
+    """Return the correct evaluation with the highest lower end that counts, the first of all where none is correct."""
 
-    def rank(evaluation: Evaluation) -> float:
-        return evaluation.speedup.low if evaluation.correct and evaluation.speedup is not None else 0.0
+    def rank(evaluation: Evaluation) -> tuple[bool, float]:
+        return evaluation.correct, evaluation.counted_low or 0.0
 
     return max(evaluations, key=rank)
 
@@ -154,7 +157,10 @@ def table_record(assessed: Sequence[Assessed], learnt: Set[str]) -> Record:
 
 
 def _figures(assessed: Sequence[Assessed]) -> Record:
-    return {**summarize(assessed).model_dump(), "success": success([one.counts for one in assessed]).model_dump()}
+    found = success([one.counts for one in assessed]).model_dump()
+    # Verdicts at `correct` precision are of no speed: then there are no columns of speedups.
+    timed = all(one.speedup is not None for one in assessed if one.best.correct)
+    return {**(summarize(assessed).model_dump() if timed else {}), "success": found}
 
 
 def shown_exemplars(

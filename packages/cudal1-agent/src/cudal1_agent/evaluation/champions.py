@@ -6,8 +6,6 @@ precision, in new processes and on inputs on which no program was chosen.
 
 from __future__ import annotations
 
-from cudal1_env import Evaluation
-
 from cudal1_agent.run.checkpoints import Checkpoint
 from cudal1_agent.run.session import Session
 
@@ -23,7 +21,7 @@ def confirm(session: Session, _: Checkpoint | None) -> None:
     tasks = {task.id: task for group in (session.tasks.train, *session.tasks.groups.values()) for task in group}
     found = [(task, best) for task in tasks.values() if (best := archive.best(task.id, until=chosen_until)) is not None]
     found = [(task, best) for task, best in found if best.task_source == task.source]
-    found.sort(key=lambda pair: (-_low(pair[1]), pair[0].id))
+    found.sort(key=lambda pair: (-(pair[1].counted_low or 0.0), pair[0].id))
     champions = found[: session.settings.evaluation.champions]
     session.renew_inputs()
     with session.progress.bar("champions") as tick:
@@ -45,7 +43,3 @@ def confirm(session: Session, _: Checkpoint | None) -> None:
         )
         text = again.status.value if speedup is None else f"{speedup.low:.2f} to {speedup.high:.2f} x"
         session.progress.line(f"champion of {task.id}: chosen at {best.speedup.point:.2f} x, confirmed {text}")
-
-
-def _low(evaluation: Evaluation) -> float:
-    return evaluation.speedup.low if evaluation.speedup is not None else 0.0

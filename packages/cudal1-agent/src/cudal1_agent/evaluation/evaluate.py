@@ -10,9 +10,12 @@ from typing import Any
 
 from cudal1_data import Task
 from cudal1_data.dedup.duplicates import near_duplicates
+from cudal1_data.suggest import did_you_mean
 from cudal1_env import Archive, Evaluator
+from cudal1_env.records import Precision
 from cudal1_env.stats import paired_change
 
+from cudal1_agent.config import load_settings, merged, read_configs, with_flags
 from cudal1_agent.data.tasks import GROUPS, HELD_OUT_TASKS, TRAIN, tasks_of
 from cudal1_agent.errors import RunError
 from cudal1_agent.evaluation.assessment import Assessed, assess, prompts_for, table_record
@@ -32,9 +35,9 @@ from cudal1_agent.progress import Progress, quiet_libraries
 from cudal1_agent.run.checkpoints import Checkpoint
 from cudal1_agent.run.folder import (
     ARCHIVE,
-    CONFIG,
     METRICS,
     TRAINED_ON_TEST,
+    is_run,
     read_corpus_note,
     read_mark,
     read_settings,
@@ -45,7 +48,7 @@ from cudal1_agent.run.learnt import Learnt
 from cudal1_agent.run.metrics import Record, read_metrics
 from cudal1_agent.run.session import Session
 from cudal1_agent.run.verdicts import Verdicts
-from cudal1_agent.settings import STAGES, Settings, StageName, load_settings, merged, read_configs, with_flags
+from cudal1_agent.settings import STAGES, Settings, StageName
 
 
 @dataclass(frozen=True)
@@ -188,13 +191,19 @@ def answers_of(records: list[Record], stage: str) -> dict[str, float | None]:
 
 
 def evaluate_model(
-    target: str, settings: Settings, *, evaluator: Evaluator | None = None, archive: Archive | None = None
+    target: str,
+    settings: Settings,
+    *,
+    precision: Precision = "training",
+    evaluator: Evaluator | None = None,
+    archive: Archive | None = None,
 ) -> Evaluated:
     """Evaluate the last model of a run, or any model, on the suite that the settings name.
 
     Args:
         target: Run directory, RUN@STAGE for the model of one of its stages, folder of a model, or hub name.
         settings: Settings of the evaluation; see `settings_for`.
+        precision: How narrow intervals must be; `correct` times nothing, and many are judged at a time.
         evaluator: Judges answers; None starts this machine's judge.
         archive: Where evaluations are kept; None keeps none. Exemplars come from the archive of the run, where the
             target is one, and from this one otherwise.
@@ -239,6 +248,7 @@ def evaluate_model(
                 settings.evaluation,
                 seed=settings.seed,
                 progress=progress,
+                precision=precision,
             )
             learnt = Learnt(run).skeletons if run is not None else frozenset[str]()
             return Evaluated(groups, seen, trained_on_test=marked, learnt=learnt)
@@ -263,14 +273,19 @@ def corpus_tasks(run: Path) -> list[Task]:
 def run_of(target: str) -> tuple[Path | None, StageName | None]:
     """Return the run directory that a target names, and the stage if it is RUN@STAGE; None where it is a model.
 
+    Raises:
+        RunError: There is no such stage.
+
     >>> run_of("HuggingFaceTB/SmolLM2-135M-Instruct")
     (None, None)
     """
-    path, _, name = target.rpartition("@")
-    for stage in STAGES:
-        if name == stage and (Path(path) / CONFIG).is_file():
-            return Path(path), stage
-    return (Path(target), None) if (Path(target) / CONFIG).is_file() else (None, None)
+    path, at, name = target.rpartition("@")
+    if at and is_run(Path(path)):
+        for stage in STAGES:
+            if name == stage:
+                return Path(path), stage
+        raise RunError(f"{target}: unknown stage {name!r}; {did_you_mean(name, STAGES)}")
+    return (Path(target), None) if is_run(Path(target)) else (None, None)
 
 
 def settings_for(target: str, flags: Mapping[str, Any], config: Sequence[Path] = ()) -> Settings:

@@ -19,7 +19,8 @@ class Row(NamedTuple):
     stage: str
     tasks: str
     """What its tasks are called."""
-    summary: SpeedupSummary
+    summary: SpeedupSummary | None
+    """None where nothing was timed."""
     success: Success | None = None
     """None in records of earlier versions."""
 
@@ -42,7 +43,7 @@ def row_cells(rows: Sequence[Row]) -> list[list[str]]:
             row.tasks,
             _share(row.success, 1),
             *(_share(row.success, k) for k in _drawn(rows)),
-            *cells(row.summary),
+            *(cells(row.summary) if row.summary is not None else ["-"] * len(COLUMNS)),
         ]
         for row in rows
     ]
@@ -149,8 +150,10 @@ def _ratio(change: PairedChange, counts: str) -> str:
     return f"x {change.ratio:.3f} (95 % interval {change.low:.3f} to {change.high:.3f}; {counts})"
 
 
-def summary_of(record: Mapping[str, object]) -> SpeedupSummary:
-    """Return the summary in a `table` record of the metrics."""
+def summary_of(record: Mapping[str, object]) -> SpeedupSummary | None:
+    """Return the summary in a `table` record of the metrics, None where nothing was timed."""
+    if "mean" not in record:
+        return None
     return SpeedupSummary.model_validate({name: record[name] for name in SpeedupSummary.model_fields})
 
 

@@ -186,6 +186,4 @@ class Search:
 
 def low(evaluation: Evaluation) -> float:
     """Return the end of a verdict's interval that is believed: the lower one, with the judge's overhead allowed for."""
-    if evaluation.speedup is None:
-        return 0.0
-    return min(evaluation.speedup.low, evaluation.rewarded_low or evaluation.speedup.low)
+    return evaluation.counted_low or 0.0

@@ -208,6 +208,8 @@ def load_tokenizer(model: str | Path) -> PreTrainedTokenizerBase:
     Raises:
         PolicyError: There is none.
     """
+    if Path(model).is_dir() and not (Path(model) / "config.json").is_file():
+        raise PolicyError(f"{model} holds neither a run nor a model (it has no config.json); name another folder")
     from transformers import AutoTokenizer
 
     try:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from cudal1_env.stats import paired_change
 
+from cudal1_agent.config import differences
 from cudal1_agent.data.tasks import GROUPS, TRAIN
 from cudal1_agent.evaluation.tables import change_text
 from cudal1_agent.reporting.charts import speedup_scale
+from cudal1_agent.reporting.rows import MAX_NAME, MAX_TASKS, Interval
 from cudal1_agent.reporting.run_data import RunData
 from cudal1_agent.reporting.text import short
-from cudal1_agent.reporting.view import MAX_NAME, MAX_TASKS, Interval, RunView
-from cudal1_agent.settings import differences
+from cudal1_agent.reporting.view import RunView
 
 Answers = Mapping[str, Mapping[str, float] | None]
 """Speedup of each task's answer after the last stage, None where it was not correct."""

@@ -43,18 +43,23 @@ def report(*run_dirs: Path, out: Path | None = None) -> Path:
         The file's path.
 
     Raises:
-        RunError: A directory holds nothing of a run, or none is given.
+        RunError: A directory holds nothing of a run, none is given, or the file cannot be written.
     """
     if not run_dirs:
         raise RunError("no run to report on; name a run directory")
+    path = out or (run_dirs[0] / REPORT if len(run_dirs) == 1 else COMPARISON)
+    if path.is_dir():
+        raise RunError(f"the page cannot be written to {path}, which is a folder; name a file with --out")
     with ExitStack() as stack:
         runs: list[RunData] = []
-        for path in run_dirs:
-            runs.append(read_run(path))
+        for run_dir in run_dirs:
+            runs.append(read_run(run_dir))
             stack.callback(runs[-1].close)
         html = page(runs)
-    path = out or (run_dirs[0] / REPORT if len(run_dirs) == 1 else COMPARISON)
-    write_aside(path, html)
+    try:
+        write_aside(path, html)
+    except OSError as error:
+        raise RunError(f"cannot write the page {path}: {error.strerror}; name another file with --out") from error
     return path
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cudal1_env.archive import ArchiveReader, Entry
+from cudal1_env.archive_reader import ArchiveReader, Entry
 from cudal1_env.errors import RecordError
 from cudal1_env.records import Speedup
 from cudal1_env.records.values import PROTOCOL_VERSION
@@ -158,8 +158,8 @@ def read_run(path: Path) -> RunData:
     files = (path / CONFIG, path / METRICS, path / ARCHIVE)
     if not any(file.is_file() for file in files):
         raise RunError(
-            f"no run in {path} (it has no {CONFIG}, {METRICS} or {ARCHIVE}); begin a run there: cudal1-agent train "
-            f"--run-dir {path}"
+            f"no run in {path} (it has no {CONFIG}, {METRICS} or {ARCHIVE}); name another directory, or begin a run "
+            f"there: cudal1-agent train --run-dir {path}"
         )
     notes = [f"{file.name} is missing: what it holds is not shown" for file in files if not file.is_file()]
     settings, text = _settings(path / CONFIG, notes)

@@ -10,15 +10,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cudal1_env.archive import ArchiveReader, Entry
+from cudal1_env.archive_reader import ArchiveReader, Entry
 from cudal1_env.errors import RecordError
 from cudal1_env.records import Status
 from cudal1_env.records.values import PROTOCOL_VERSION
 
 from cudal1_agent.errors import RunError
+from cudal1_agent.reporting.curves import kind_of
+from cudal1_agent.reporting.rows import best_entries
 from cudal1_agent.reporting.run_data import record_of
 from cudal1_agent.reporting.text import short, visible
-from cudal1_agent.reporting.view import best_entries, kind_of
 from cudal1_agent.run.folder import ARCHIVE, CONFIG, METRICS, is_finished, read_settings
 from cudal1_agent.run.meter import PARTS
 from cudal1_agent.run.metrics import Record

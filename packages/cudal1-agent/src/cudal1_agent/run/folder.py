@@ -21,20 +21,23 @@ metrics and archive belongs to an interrupted phase: it is removed before the ph
 from __future__ import annotations
 
 import fcntl
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from cudal1_data.faults import fault_text
 from cudal1_env import Archive
 from cudal1_env.records import PROTOCOL_VERSION
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from cudal1_agent.config import differences
 from cudal1_agent.data.selection import CorpusNote
 from cudal1_agent.errors import RunError
 from cudal1_agent.run.files import write_aside
 from cudal1_agent.run.metrics import Metrics, Record
-from cudal1_agent.settings import Settings, StageName, differences
+from cudal1_agent.settings import Settings, StageName
 
 CONFIG = "config.json"
 """Resolved settings; a directory without this file holds no run."""
@@ -181,10 +184,11 @@ def read_settings(path: Path) -> Settings:
         return Settings.model_validate_json((path / CONFIG).read_bytes())
     except OSError as error:
         raise RunError(
-            f"no run in {path} (it has no {CONFIG}); begin a run there: cudal1-agent train --run-dir {path}"
+            f"no run in {path} (it has no {CONFIG}); name another directory, or begin a run there: "
+            f"cudal1-agent train --run-dir {path}"
         ) from error
     except ValidationError as error:
-        raise RunError(f"{path / CONFIG} cannot be read by this version of cudal1: {error}") from error
+        raise RunError(f"{path / CONFIG} cannot be read by this version of cudal1: {fault_text(error)}") from error
 
 
 def check_protocol(path: Path) -> None:
@@ -214,6 +218,17 @@ def stage_model(path: Path, stage: StageName, settings: Settings) -> Path:
     """Return the folder of the model that a stage of a run leaves."""
     home = path / "stages" / stage
     return (home / str(settings.self_train.iterations - 1) if stage == "self_train" else home) / "model"
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is a run directory; the folder of a model has another file of the same name."""
+    file = path / CONFIG
+    if not file.is_file():
+        return False
+    try:
+        return "model_type" not in json.loads(file.read_bytes())
+    except ValueError:  # who reads its settings says what is wrong
+        return True
 
 
 def is_finished(path: Path) -> bool:

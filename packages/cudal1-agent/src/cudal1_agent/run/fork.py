@@ -9,6 +9,7 @@ from typing import Any
 
 from cudal1_env import Archive
 
+from cudal1_agent.config import differences, with_flags
 from cudal1_agent.errors import RunError
 from cudal1_agent.run.files import write_aside
 from cudal1_agent.run.folder import (
@@ -25,7 +26,7 @@ from cudal1_agent.run.folder import (
 from cudal1_agent.run.learnt import LEARNT
 from cudal1_agent.run.machine import MACHINE
 from cudal1_agent.run.metrics import Metrics
-from cudal1_agent.settings import STAGES, Settings, StageName, differences, with_flags
+from cudal1_agent.settings import STAGES, Settings, StageName
 
 FREE = ("seed", "stages", "contrast.", "evaluation.", "prompt.exemplars", "judge.", "policy.", "report_to")
 """Settings in which a fork may differ from its origin: those that the copied phases do not rest on."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from cudal1_data import Device
+from cudal1_env.gate import AuditReport, find_audit
 
 from cudal1_agent.data.selection import CorpusSelection
 from cudal1_agent.data.tasks import TaskSets
@@ -53,6 +55,11 @@ class Session:
     def meter(self) -> Meter:
         """The meter of the run."""
         return self.verdicts.meter
+
+    @cached_property
+    def audit(self) -> AuditReport | None:
+        """The suite's own audit; None where there is none."""
+        return find_audit("auto", self.settings.suite, self.device)
 
     def policy(self, model: str | Path, progress: Tick) -> Policy:
         """Return the policy that writes the answers of a model of this run."""

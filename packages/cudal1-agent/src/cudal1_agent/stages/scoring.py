@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from cudal1_data import Task
 from cudal1_env import Evaluation, Status
-from cudal1_env.gate import MAX_REWARD_OF_MARKED, find_audit
+from cudal1_env.gate import most_paid
 from cudal1_env.reward import RewardSmoother, reward, reward_of
 
 from cudal1_agent.data.prompts import parse_answer
@@ -67,18 +66,12 @@ class Scorer:
     ends: frozenset[int] = frozenset()
     """Tokens that end an answer; without one, its answer was truncated. Empty: none counts as truncated."""
     tasks: Mapping[str, Task] = field(init=False)
-    unsound: frozenset[str] = field(init=False)
-    """Tasks that the suite's audit marked: they pay nothing above 1, as in the environment."""
     __name__: str = field(init=False, default="smoothed")
     """What TRL calls the reward in its log."""
 
     def __post_init__(self) -> None:
         """Index the tasks."""
         self.tasks = {task.id: task for task in self.session.tasks.train}
-        audit = find_audit("auto", self.session.settings.suite, self.session.device)
-        self.unsound = frozenset(
-            name for name, task in self.tasks.items() if audit is not None and audit.complaint(task) is not None
-        )
 
     def __call__(
         self,
@@ -147,7 +140,7 @@ class Scorer:
                 judged.append(index)
         evaluations = self.session.verdicts.judge([(self.tasks[task[index]], answers[index]) for index in judged])
         for index, one in zip(judged, evaluations, strict=True):
-            most = MAX_REWARD_OF_MARKED if task[index] in self.unsound else math.inf
+            most = most_paid(self.session.audit, self.tasks[task[index]])
             found[index] = Outcome(one.status.value, reward_of(one, rule, most=most), one)
         return [found[index] for index in range(len(answers))]
 

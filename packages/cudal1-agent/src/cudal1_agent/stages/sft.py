@@ -23,7 +23,7 @@ from cudal1_agent.run.learnt import Learnt
 from cudal1_agent.run.metrics import Record
 from cudal1_agent.run.session import Session
 from cudal1_agent.settings import Settings
-from cudal1_agent.stages.streaming import Batches, StreamState, encoder
+from cudal1_agent.stages.streaming import Batches, Encoder, StreamState
 from cudal1_agent.stages.trl import Keeper, arguments, finish, lora_of
 
 
@@ -183,7 +183,7 @@ def supervise_stream(
     tokenizer, prompts = load_tokenizer(model), session.prompts(model)
     batches = Batches(
         stream_of(settings, session.tasks, session.device, prompts.style, text),
-        encoder(
+        Encoder(
             tokenizer,
             chat=settings.policy.chat,
             max_prompt=prompts.limit,

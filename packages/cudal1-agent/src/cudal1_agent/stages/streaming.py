@@ -26,6 +26,16 @@ Row = dict[str, list[int]]
 """One example as TRL's collator takes it: `input_ids`, and `labels` with -100 where nothing is to be learnt."""
 
 
+@dataclass(frozen=True)
+class Encoded:
+    """One example of a stream as it is trained on."""
+
+    row: Row | None
+    """None where it is too long even without exemplars."""
+    skeleton: str
+    """The skeleton of its program."""
+
+
 class StreamState(Place):
     """Where a stream is to be resumed: the beginning of a block, and what of it was used."""
 
@@ -68,25 +78,24 @@ class Batches:
         number, skip = self.start.block, self.start.used
         self.places[number] = Place(task=self.start.task, pair=self.start.pair)
         block: list[Row] = []
-        for place, choices in streamed(self.stream, self.places[number], workers=self.workers):
+        encoding = _Encoding(self.encode)
+        for place, found in streamed(self.stream, self.places[number], encoding, workers=self.workers):
             if len(block) == self.batch * BATCHES:
                 self.places[number + 1] = place
                 yield from self._ordered(block, number)[skip:]
                 number, skip, block = number + 1, 0, []
-            row = self._first(choices)
-            if row is not None:
-                self.learnt(choices[0].skeleton)
-                block.append(row)
+            self._count(found)
+            if found.row is not None:
+                self.learnt(found.skeleton)
+                block.append(found.row)
 
-    def _first(self, choices: Choices) -> Row | None:
-        row = next((row for pair in choices if (row := self.encode(pair)) is not None), None)
-        self.kept, self.dropped = self.kept + (row is not None), self.dropped + (row is None)
+    def _count(self, found: Encoded) -> None:
+        self.kept, self.dropped = self.kept + (found.row is not None), self.dropped + (found.row is None)
         if self.dropped >= LONG and not self.kept:
             raise CorpusError(
                 f"all of the first {self.dropped} examples of the stream are too long even without exemplars; raise "
                 "max_length in [sft.trl] and prompt.max_tokens, and the context of the model"
             )
-        return row
 
     def _ordered(self, block: list[Row], number: int) -> list[Row]:
         """Return the rows of a block: batches of like length, in an order drawn from the stream's seed."""
@@ -96,36 +105,49 @@ class Batches:
         return [row for index in order for row in parts[int(index)]]
 
 
-def encoder(
-    tokenizer: PreTrainedTokenizerBase, *, chat: Mapping[str, Any], max_prompt: int, max_length: int | None
-) -> Callable[[Pair], Row | None]:
-    """Return what makes a row of a pair: the tokens that TRL's SFTTrainer makes, with loss on the answer alone.
+@dataclass(frozen=True)
+class Encoder:
+    """Makes a row of a pair: the tokens that TRL's SFTTrainer makes, with loss on the answer alone."""
 
-    Args:
-        tokenizer: The model's tokenizer.
-        chat: Further arguments of its chat template.
-        max_prompt: Longest prompt in tokens.
-        max_length: Longest example in tokens; None cuts nothing off.
-    """
+    tokenizer: PreTrainedTokenizerBase
+    """The model's tokenizer."""
+    chat: Mapping[str, Any]
+    """Further arguments of its chat template."""
+    max_prompt: int
+    """Longest prompt in tokens."""
+    max_length: int | None
+    """Longest example in tokens; None cuts nothing off."""
 
-    def ids(text: str, *, special: bool) -> list[int]:
-        return list(tokenizer(text, add_special_tokens=special)["input_ids"])
-
-    def encode(pair: Pair) -> Row | None:
+    def __call__(self, pair: Pair) -> Row | None:
+        """Return the row, None where prompt or example is too long."""
+        tokenizer = self.tokenizer
         if tokenizer.chat_template is None:
-            given = ids(pair.prompt, special=True)
-            whole = ids(pair.prompt + pair.answer + str(tokenizer.eos_token), special=True)
+            given = self._ids(pair.prompt, special=True)
+            whole = self._ids(pair.prompt + pair.answer + str(tokenizer.eos_token), special=True)
         else:
             talk = [*as_messages(pair.prompt), {"role": "assistant", "content": pair.answer}]
-            text = tokenizer.apply_chat_template(talk, tokenize=False, **chat)
+            text = tokenizer.apply_chat_template(talk, tokenize=False, **self.chat)
             assert isinstance(text, str)
-            given, whole = ids(as_chat(tokenizer, pair.prompt, chat), special=False), ids(text, special=False)
-        if len(given) > max_prompt or (max_length is not None and len(whole) > max_length):
+            given = self._ids(as_chat(tokenizer, pair.prompt, self.chat), special=False)
+            whole = self._ids(text, special=False)
+        if len(given) > self.max_prompt or (self.max_length is not None and len(whole) > self.max_length):
             return None
         kept = common(given, whole)
         return {"input_ids": whole, "labels": [-100] * kept + whole[kept:]}
 
-    return encode
+    def _ids(self, text: str, *, special: bool) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=special)["input_ids"])
+
+
+@dataclass(frozen=True)
+class _Encoding:
+    """Encodes the first choice of an example that is short enough, in the process that rendered it."""
+
+    encode: Callable[[Pair], Row | None]
+
+    def __call__(self, choices: Choices) -> Encoded:
+        row = next((row for pair in choices if (row := self.encode(pair)) is not None), None)
+        return Encoded(row, choices[0].skeleton)
 
 
 def common(first: Sequence[int], second: Sequence[int]) -> int:

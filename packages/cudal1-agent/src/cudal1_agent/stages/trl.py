@@ -6,10 +6,12 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from cudal1_data.suggest import did_you_mean
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from cudal1_agent.errors import ConfigError
@@ -71,6 +73,9 @@ def arguments(config: type[Config], table: Mapping[str, Any], *, folder: Path, s
         raise ConfigError(
             f"max_steps in a trl table is {table.get('max_steps')}; set 1 or more: stages end by number of steps"
         )
+    known = {field.name for field in fields(config)}
+    for name in table.keys() - known:
+        raise ConfigError(f"TRL's {config.__name__} has no setting {name!r}; {did_you_mean(name, known)}")
     values: dict[str, Any] = {
         "report_to": "none",
         "project": "cudal1",

@@ -10,10 +10,11 @@ from typing import TypeVar
 
 from cudal1_data.corpus.failures import FAILURES, kernel_with_unknown_name
 from cudal1_data.corpus.model import Label, Pair
+from cudal1_data.errors import DataError
 from cudal1_data.hashes import digest
 from cudal1_data.kernelgen.codegen.rewrites import plain_program
 from cudal1_data.kernelgen.make import BACKENDS, Made, Option, options
-from cudal1_data.task import Task
+from cudal1_data.task import Task, parse
 from cudal1_data.techniques import Backend, classify
 
 Item = TypeVar("Item")
@@ -43,6 +44,9 @@ def render(
         backends: Backends of the programs.
         per_skeleton: Maximum number of programs that differ in numbers only.
         tagged: Whether pairs have their techniques, which takes several times as long as rendering them.
+
+    Raises:
+        DataError: No template writes for a backend, `per_skeleton` is less than 1, or the reference is no Python.
 
     >>> from itertools import islice
     >>> from cudal1_data import load_task
@@ -83,6 +87,11 @@ def build(
 
 
 def _rendered(task: Task, seed: int, backends: Sequence[Backend], per_skeleton: int) -> Iterator[Made]:
+    if unknown := [one for one in backends if one not in BACKENDS]:
+        raise DataError(f"no template writes for the backend {unknown[0]!r}; the backends are {', '.join(BACKENDS)}")
+    if per_skeleton < 1:
+        raise DataError(f"per_skeleton is {per_skeleton}; it must be 1 or more")
+    parse(task.source, where=task.id)
     lines: dict[str, list[Option]] = {}
     for one in options(task, backends):
         lines.setdefault(one.backend, []).append(one)
@@ -92,16 +101,22 @@ def _rendered(task: Task, seed: int, backends: Sequence[Backend], per_skeleton: 
         queues.append(alternated(drawn, lambda one: kind(one.template, dict(one.parameters)))[::-1])
     seen = {digest(task.source)}
     skeletons: Counter[str] = Counter()
+    forms: Counter[object] = Counter()
     while any(queues):
         for queue in queues:
             while queue:
-                made = queue.pop().render()
+                option = queue.pop()
+                form = (kind(option.template, dict(option.parameters)), option.form) if option.form else None
+                if form is not None and forms[form] >= per_skeleton:
+                    continue  # it would have a skeleton of which there are enough
+                made = option.render()
                 if made is None or digest(made.source) in seen:
                     continue
                 seen.add(digest(made.source))
                 skeleton = digest(_DIGITS.sub("#", made.source))
                 skeletons[skeleton] += 1
                 if skeletons[skeleton] <= per_skeleton:
+                    forms[form] += 1
                     yield made
                     break
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from cudal1_data.tracing.tasks import Behaviour
 
 _APART = 2e-5
 """How far two rewrites may be apart: a small number added against division by zero is allowed for, the approximation of
@@ -12,21 +14,21 @@ an activation is not."""
 class Behaviours:
     """Tasks, found by what they do.
 
-    >>> known = Behaviours([("a", (4.0, 1.0, 0.25)), ("b", ())])
-    >>> known.find((4.0, 1.000001, 0.25)), known.find((4.0, 1.0, 0.2501)), known.find(())
-    (('a',), (), ())
+    >>> known = Behaviours([("a", ((4.0, 1.0, 0.25), (8.0, 1.0, 0.5))), ("b", ())])
+    >>> known.find(((4.0, 1.000001, 0.25),)), known.find(((4.0, 1.0, 0.2501), (8.0, 1.0, 0.5))), known.find(())
+    (('a',), ('a',), ())
     """
 
-    def __init__(self, tasks: Sequence[tuple[str, tuple[float, ...]]]) -> None:
+    def __init__(self, tasks: Iterable[tuple[str, Behaviour]]) -> None:
         self._known: dict[tuple[int, float], list[tuple[str, tuple[float, ...]]]] = {}
-        for name, told in tasks:
-            if told:
+        for name, behaviour in tasks:
+            for told in behaviour:
                 self._known.setdefault((len(told), told[0]), []).append((name, told))
 
-    def find(self, told: tuple[float, ...]) -> tuple[str, ...]:
-        """Return the tasks that do the same."""
-        some = self._known.get((len(told), told[0]), []) if told else []
-        return tuple(name for name, other in some if _alike(told, other))
+    def find(self, behaviour: Behaviour) -> tuple[str, ...]:
+        """Return the tasks that do the same, at one size on one kind of inputs."""
+        some = ((told, *known) for told in behaviour for known in self._known.get((len(told), told[0]), []))
+        return tuple(dict.fromkeys(name for told, name, other in some if _alike(told, other)))
 
 
 def _alike(one: Sequence[float], other: Sequence[float]) -> bool:

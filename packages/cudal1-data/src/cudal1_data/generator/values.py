@@ -66,7 +66,7 @@ def pointwise(operator: Operator, *operands: Value, constant: float | None = Non
         return operator.function(*each, *extra)
 
     result = grid.apply(applied, *(one.grid for one in operands))
-    if result is None:
+    if result is None or (len(operands) == 1 and grid.unchanged(operands[0].grid, result)):
         return None
     node = _build(_graph(operator.graph or _plain(operator.name, len(operands))), [one.node for one in operands])
     if undoes(node, [one.node for one in operands]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.ir import FLOATS, Dims, Loop, Node, broadcast, contiguous, walk
@@ -30,17 +31,17 @@ class Kernel:
     leaves: tuple[Node, ...]
     """What it reads."""
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Number of rows: elements of the domain without the trailing axes."""
         return math.prod(self.domain[: len(self.domain) - self.trailing])
 
-    @property
+    @cached_property
     def cols(self) -> int:
         """Length of a row."""
         return math.prod(self.domain[len(self.domain) - self.trailing :])
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Elements of the domain."""
         return math.prod(self.domain)
@@ -49,6 +50,12 @@ class Kernel:
     def scans(self) -> bool:
         """Whether it has a scan."""
         return any(node.kind == "scan" for node in self.members)
+
+    @property
+    def scans_last(self) -> bool:
+        """Whether it has a scan, and no reduction needs what is scanned."""
+        reduced = walk(*(node for node in self.members if node.kind == "reduce"))
+        return self.scans and all(node.kind != "scan" for node in reduced)
 
     def check_places(self, *others: Dims) -> None:
         """Check that 32 bits hold every place in its domain, in what it reads, and in other tensors.
@@ -84,6 +91,12 @@ class Kernel:
             return index_text(node.dims[:kept], head, row, node.strides[:kept])
         if node.dims == self.domain[len(head) :] and not node.strides:
             return col
+        if len(node.strides) == len(self.domain):
+            parts = [
+                index_text(node.dims[axes], self.domain[axes], name, node.strides[axes])
+                for axes, name in ((slice(len(head)), row), (slice(len(head), None), col))
+            ]
+            return f"({' + '.join(part for part in parts if part != '0')})"
         return index_text(node.dims, self.domain, place, node.strides)
 
 
@@ -248,7 +261,10 @@ def _loop(node: Node, order: Sequence[Node], most: int) -> LoopStep:
     users = tuple(one for one in order if any(operand is node for operand in one.operands))
     kernels = [step for step in body if isinstance(step, Kernel)]
     others = [step for step in body if not isinstance(step, Kernel)]
-    alone = len(kernels) == 1 and all(isinstance(step, Node) and step.strides for step in others)
+    # Parts that a step takes of tensors are read by its number; other pieces begin somewhere.
+    alone = len(kernels) == 1 and all(
+        isinstance(step, Node) and step.strides and (step.pace or not step.text.endswith("]")) for step in others
+    )
     fits = (
         alone
         and not kernels[0].trailing
@@ -300,7 +316,9 @@ def _light(order: Sequence[Node], roots: Sequence[Node]) -> set[int]:
         if grows and not any(node is root for root in roots):
             small.add(id(node))
     for node in order:
-        ready = all(one.leaf or id(one) in light for one in node.operands)
+        # Kernels do not write truth values: those of calls into PyTorch are compared where they are needed.
+        truth = node.dtype == "bool"
+        ready = all(one.leaf or id(one) in light or (truth and one.kind == "opaque") for one in node.operands)
         using = users.get(id(node), [])
         # What one operator alone uses costs nothing twice.
         alone = len(using) == 1 and using[0].operands.count(node) == 1

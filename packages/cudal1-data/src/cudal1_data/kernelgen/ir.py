@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
+
+from cudal1_data.kernelgen.sizes import host_text
 
 Dims = tuple[int, ...]
 """A shape."""
@@ -58,7 +62,7 @@ class Node:
         """Whether it is an input or a parameter, or a count."""
         return self.kind in ("input", "parameter", "count")
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.dims)
@@ -122,6 +126,49 @@ def broadcast(*shapes: Dims) -> Dims:
         if any(size not in (1, whole) for size, whole in zip(shape, result, strict=True)):
             raise ValueError(f"shapes {shapes} cannot be broadcast")
     return result
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A tensor that is put together with others: elements of one axis of the whole."""
+
+    node: Node
+    """The tensor."""
+    axis: int
+    """Of the whole, counted from the last, which is -1."""
+    start: int
+    """Place of its first element."""
+    step: int
+    """Distance of its elements."""
+
+    @property
+    def index(self) -> str:
+        """How Python takes it from the whole."""
+        length = self.node.dims[self.axis]
+        stop = self.start + length if self.step == 1 else None
+        text = f"{host_text(self.start) if self.start else ''}:{host_text(stop) if stop is not None else ''}"
+        return "[..., " + text + (f":{self.step}" if self.step > 1 else "") + ", :" * (-1 - self.axis) + "]"
+
+
+_CONCATENATED = re.compile(r"torch\.cat\(\(((?:\{\d\}(?:, )?)+),?\), (?:dim=)?(-?\d+)\)")
+_INTERLEAVED = re.compile(r"torch\.stack\(\(((?:\{\d\}(?:, )?)+)\), dim=-1\)\.flatten\(-2\)")
+
+
+def joined_pieces(node: Node) -> tuple[Piece, ...] | None:
+    """Return the tensors that a call puts together, with their places; None for another node."""
+    if node.kind != "opaque" or not node.text.startswith("torch."):
+        return None
+    count = len(node.operands)
+    if (found := _CONCATENATED.fullmatch(node.text)) is not None and found[1].count("{") == count:
+        axis = int(found[2]) % len(node.dims) - len(node.dims)
+        start, pieces = 0, list[Piece]()
+        for one in node.operands:
+            pieces.append(Piece(one, axis, start, 1))
+            start = one.dims[axis] + start if start else one.dims[axis]
+        return tuple(pieces)
+    if (found := _INTERLEAVED.fullmatch(node.text)) is not None and found[1].count("{") == count:
+        return tuple(Piece(one, -1, place, count) for place, one in enumerate(node.operands))
+    return None
 
 
 def contiguous(dims: Dims) -> Dims:

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
+from functools import cache, partial
 
 from cudal1_data.hashes import digest
 from cudal1_data.kernelgen.codegen import rewrites
@@ -19,10 +19,17 @@ from cudal1_data.kernelgen.codegen.cuda.products import (
 )
 from cudal1_data.kernelgen.codegen.matmuls import has_product
 from cudal1_data.kernelgen.codegen.products import Factors, Tiles, product_program
-from cudal1_data.kernelgen.codegen.programs import Choice, inline_program, nvrtc_program, torch_program, triton_program
+from cudal1_data.kernelgen.codegen.programs import (
+    Choice,
+    inline_program,
+    nvrtc_program,
+    torch_program,
+    triton_program,
+    vector_of,
+)
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.frontend.reader import read
-from cudal1_data.kernelgen.fusion import LoopStep, Step, plan, units
+from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step, plan, units
 from cudal1_data.kernelgen.ir import Reference
 from cudal1_data.task import Task
 from cudal1_data.techniques import Backend, classify
@@ -109,6 +116,8 @@ class Option:
     """What the template is given."""
     write: Callable[[], str]
     """Renders the program; raises one of the errors of an unsuitable reference."""
+    form: tuple[object, ...] = ()
+    """What programs of the template have in common that differ in numbers only; empty where that is not known."""
 
     def render(self) -> Made | None:
         """Return the program; None where the template is not made for the reference with these parameters."""
@@ -194,9 +203,20 @@ def _kernels(source: str, backends: Sequence[Backend]) -> Iterator[Option]:
                 if choice.depth and choice.depth >= len(kernels):
                     continue  # the same as all
                 write = partial(program, reference, steps, choice)
-                yield Option(backend, f"{backend}-{template}", _parameters(choice, backend), write)
+                form = _form(choice, backend, kernels) if template == "elements" else ()
+                yield Option(backend, f"{backend}-{template}", _parameters(choice, backend), write, form)
 
 
+def _form(choice: Choice, backend: Backend, kernels: Sequence[Kernel | LoopStep]) -> tuple[object, ...]:
+    """Return what the text of a program without rows depends on besides numbers."""
+    if backend == "triton":
+        return ("triton", choice.depth)
+    # One element at once, some of a type of CUDA's, or more, which need a type of their own.
+    widths = (vector_of(choice, int(one.size)) for one in kernels if not isinstance(one, LoopStep))
+    return (backend, choice.depth, *((width > 1) + (width > 4) for width in widths))
+
+
+@cache
 def _parameters(choice: Choice, backend: Backend) -> Parameters:
     triton = ("block", "warps", "stages", "rows", "looped", "depth")
     cuda = ("threads", "vector", "per_block", "unroll", "depth")

@@ -6,6 +6,8 @@ import re
 
 _LONGEST = 32
 """Characters of a name that is made of an expression, at most."""
+_OFFSET = re.compile(r"(.*) ([+-]) (\d+)")
+"""A text that ends with a number that is added or subtracted."""
 _OF_TILES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCK_D", "BLOCK_W", "PART_M", "PART_N", "GROUP", "THREADS")
 _OF_HEADS = ("HEADS_PER_KEY", "HEADS_PER_VALUE")
 RESERVED = frozenset({"BLOCK", "BLOCK_ROWS", *_OF_TILES, *_OF_HEADS, "CUDA", "NULL", "INFINITY", "NAN"})
@@ -23,6 +25,11 @@ class Size(int):
     >>> area = b * width * 3
     >>> int(area), area.host, f"{area}", (area // width).host, (width - b + 1).host
     (72, 'batch * width * 3', '(BATCH * WIDTH * 3)', 'batch * 3', 'width - batch + 1')
+
+    Numbers that are added or subtracted are joined, so that a convolution that keeps its edge keeps its text.
+
+    >>> (width + 2 - (3 - 1)).host, ((width - 1) * 3 + 3).host, ((width - 2) // 2 + 1).host
+    ('width', 'width * 3', 'width // 2')
     """
 
     host: str
@@ -154,8 +161,38 @@ def _bracketed(text: str) -> str:
     return text if re.fullmatch(r"\w+", text) else f"({text})"
 
 
+def _split(size: int) -> tuple[int, int]:
+    """Return what a size consists of: a size, and a number that is added to it; 0 and the number where that is all.
+
+    >>> base, offset = _split(Size(6, "width - 2", "WIDTH - 2", {}))
+    >>> int(base), base.host, offset
+    (8, 'width', -2)
+    """
+    if not isinstance(size, Size) or size.host.isdigit():
+        return 0, int(size)
+    host, kernel = (_OFFSET.fullmatch(text) for text in (size.host, size.kernel))
+    if host is None or kernel is None:
+        return size, 0
+    offset = int(host[2] + host[3])
+    return Size(int(size) - offset, host[1], kernel[1], size.names), offset
+
+
+def _plus(size: Size, offset: int) -> int:
+    """Return a size and a number."""
+    value = int(size) + offset
+    if offset == 0 or value <= 0:
+        return size if offset == 0 else value
+    more = f" {'+' if offset > 0 else '-'} {abs(offset)}"
+    return Size(value, size.host + more, size.kernel + more, size.names)
+
+
 def _product(left: int, right: int) -> int:
     value = int(left) * int(right)
+    (base, offset), (other, factor) = _split(left), _split(right)
+    if isinstance(other, Size) and not isinstance(base, Size):
+        base, offset, other, factor = other, factor, base, offset
+    if isinstance(base, Size) and offset and not isinstance(other, Size) and factor > 1:
+        return _sum(_product(base, factor), factor * offset, "+")
     if int(left) == 1 or int(right) == 1:
         return right if int(left) == 1 else left
     if value == 0:
@@ -174,20 +211,41 @@ def _sum(left: int, right: int, sign: str) -> int:
         return left if int(right) == 0 else right
     if value <= 0:
         return value
+    (base, offset), (other, more) = _split(left), _split(right)
+    offset = offset + more if sign == "+" else offset - more
+    if not isinstance(other, Size):
+        return _plus(base, offset) if isinstance(base, Size) else value
+    if not isinstance(base, Size) and sign == "+":
+        return _plus(other, offset)
     pairs = zip(_texts(left), _texts(right), strict=True)
     host, kernel = (f"{one} {sign} {other if sign == '+' else _factor(other)}" for one, other in pairs)
     return Size(value, host, kernel, _table(left, right))
+
+
+def _without_factors(text: str, divisor: str) -> str:
+    """Return a product without the factors of another; nothing where it lacks one of them.
+
+    >>> _without_factors("A * B * 3 * B", "B * 3"), _without_factors("A * B", "C"), _without_factors("A", "A")
+    ('A * B', '', '1')
+    """
+    parts = text.split(" * ")
+    for factor in divisor.split(" * "):
+        if "(" in text or factor not in parts:
+            return ""
+        parts.remove(factor)
+    return " * ".join(parts) or "1"
 
 
 def _quotient(left: Size, right: int) -> int:
     if int(right) == 1:
         return left
     value, table = int(left) // int(right), _table(left, right)
-    pairs = [one.split(" * ") for one in (left.host, left.kernel)]
-    if all(other in parts and "(" not in "".join(parts) for parts, other in zip(pairs, _texts(right), strict=True)):
-        for parts, other in zip(pairs, _texts(right), strict=True):
-            parts.remove(other)
-        host, kernel = (" * ".join(parts) or "1" for parts in pairs)
+    base, offset = _split(left)
+    if isinstance(base, Size) and offset and not isinstance(right, Size) and offset % right == 0:
+        return _quotient(base, right) + offset // right
+    texts = [_without_factors(*pair) for pair in zip(_texts(left), _texts(right), strict=True)]
+    if all(texts):
+        host, kernel = texts
         return Size(value, host, kernel, table)
     host = f"{_bracketed(left.host)} // {_bracketed(_texts(right)[0])}"
     name = re.sub(r"\W+", "_", host.replace("//", "over")).strip("_").upper()

@@ -1,4 +1,4 @@
-"""Task files: one `.py`, or a folder of them as in a KernelBench checkout (`KernelBench/level1/12_Name.py`)."""
+"""Task files: one `.py`, a folder of them, or a KernelBench checkout (`KernelBench/level1/12_Name.py`)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ PROBLEM_FILE = re.compile(r"(?P<number>\d+)_(?P<name>.+)")
 
 
 def load_folder(folder: Path) -> Suite:
-    """Load a KernelBench checkout: the repository's root, its KernelBench folder, or a folder of that layout.
+    """Load a KernelBench checkout (the repository's root, or its KernelBench folder), or a folder of task files.
 
-    Files of a level folder that are not numbered get the id `file/<stem>`.
+    The files are those in `level<N>/` where there are such folders, else those in the folder itself. See `load_file`
+    for their ids.
 
     Args:
         folder: The folder.
 
     Raises:
-        UnknownSuiteError: The folder holds no `level<N>/*.py`.
+        UnknownSuiteError: The folder holds no such file.
     """
     inner = folder / "KernelBench"
     root = inner if inner.is_dir() else folder
@@ -32,11 +33,12 @@ def load_folder(folder: Path) -> Suite:
         for path in root.iterdir()
         if path.is_dir() and (match := LEVEL_FOLDER.fullmatch(path.name))
     )
-    paths = [path for _, level in levels for path in sorted(level.glob("*.py"), key=_order)]
+    folders = [level for _, level in levels] or [root]
+    paths = [path for one in folders for path in sorted(one.glob("*.py"), key=_order)]
     if not paths:
         raise UnknownSuiteError(
-            f"{folder}: not a KernelBench checkout (level1/12_Name.py, here or in KernelBench/); it holds "
-            + _instead(folder)
+            f"{folder} holds no task: neither NAME.py nor level1/NAME.py; put task files there, or name a .jsonl, "
+            ".parquet or .py file"
         )
     tasks: dict[str, Task] = {}
     files: dict[str, Path] = {}
@@ -113,15 +115,6 @@ def human_name(stem: str) -> str:
     """
     problem = PROBLEM_FILE.fullmatch(stem)
     return " ".join((problem["name"] if problem else stem).replace("_", " ").split())
-
-
-def _instead(folder: Path) -> str:
-    """Say what a folder is that is no checkout, and what to type."""
-    if LEVEL_FOLDER.fullmatch(folder.name) and any(folder.glob("*.py")):
-        inner = folder.parent
-        checkout = inner.parent if inner.name == "KernelBench" else inner
-        return f"one level of a checkout; for its tasks, type {checkout}:{folder.name}"
-    return "no such file; give the checkout's folder, or a .jsonl, .parquet or .py file"
 
 
 def _order(path: Path) -> tuple[int, str]:

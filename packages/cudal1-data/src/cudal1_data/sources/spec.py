@@ -8,7 +8,7 @@
 | `generated:softmax+scan?n=200&seed=7` | of some families, with options |
 | `generated?n=200:level1` | those of them that are of a level |
 | `generated/softmax-7-12` | one of them, by its id |
-| `path/to/folder` | a KernelBench checkout |
+| `path/to/folder` | a folder of task files, or a KernelBench checkout |
 | `path/to/file.jsonl`, `.parquet` | a table with KernelBench's or CUDA-L1's columns |
 | `path/to/file.py` | one task file |
 | `FORM:level1`, `FORM:level1,level2` | its tasks of these levels |
@@ -179,13 +179,14 @@ def _unknown(source: str, path: Path) -> UnknownSuiteError:
     if path.is_file():
         return UnknownSuiteError(f"cannot read tasks from {source}: name a .jsonl, .parquet or .py file")
     siblings: list[str] = []
+    kinds = (*TABLE_SUFFIXES, ".py")
     if path.parent.is_dir() and path.parent != path:
-        kinds = (*TABLE_SUFFIXES, ".py")
         siblings = [str(entry) for entry in path.parent.iterdir() if entry.is_dir() or entry.suffix in kinds]
     near = nearest(source, [*NAMED_SUITES, *siblings, *_starter("cpu").ids])
     known = f"there are {', '.join(NAMED_SUITES)}, folders, and .jsonl, .parquet and .py files"
     fix = f"did you mean {', '.join(near)}?" if near else known
-    return UnknownSuiteError(f"unknown suite {source!r}; {fix}")
+    what = f"there is no file {source}" if path.suffix in kinds else f"unknown suite {source!r}"
+    return UnknownSuiteError(f"{what}; {fix}")
 
 
 def _chosen(suite: Suite, names: Iterable[str]) -> Suite:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar, cast
@@ -37,14 +38,42 @@ class Parts:
     """The Python of the reference that it replaces, where that is known."""
 
     @cached_property
+    def _flat(self) -> tuple[list[ast.AST], frozenset[str]]:
+        return flat(self.tree)
+
+    @property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the Python."""
+        return self._flat[0]
+
+    @property
+    def words(self) -> frozenset[str]:
+        """Names and short texts of the Python, except what stands in f-strings."""
+        return self._flat[1]
+
+    @cached_property
+    def said(self) -> str:
+        """The words, a line for each."""
+        return "\n".join(self.words)
+
+    @cached_property
     def calls(self) -> frozenset[str]:
         """Dotted names of what is called, or decorates: `torch.compile`, `F.relu`, `self.graph.replay`."""
-        return frozenset(names_called(self.tree))
+        return frozenset(_names(self.nodes))
+
+    def may_say(self, *words: str) -> bool:
+        """Whether one of these is part of a name or a short text, so that a closer look is worth its time."""
+        return any(word in self.said for word in words)
 
     @cached_property
     def python(self) -> str:
         """The Python without comments and without long texts (kernels, documentation)."""
         return ast.unparse(self._stripped)
+
+    @cached_property
+    def multiplies(self) -> bool:
+        """Whether the Python has the operator of matrix products."""
+        return any(isinstance(node, ast.MatMult) for node in self.nodes)
 
     @cached_property
     def _stripped(self) -> ast.Module:
@@ -64,7 +93,7 @@ class Parts:
     def reached(self, *starts: str) -> set[str]:
         """Return the methods that functions of these names call, and those that these call."""
         functions: dict[str, list[ast.FunctionDef]] = {}
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.FunctionDef):
                 functions.setdefault(node.name, []).append(node)
         found: set[str] = set()
@@ -85,7 +114,7 @@ class Parts:
     @cached_property
     def texts(self) -> tuple[str, ...]:
         """The texts that look like C or C++, without comments."""
-        found = (_text(node) for node in ast.walk(self.tree) if isinstance(node, ast.Constant | ast.JoinedStr))
+        found = (_text(node) for node in self.nodes if isinstance(node, ast.Constant | ast.JoinedStr))
         return tuple(COMMENTS.sub("", text) for text in found if C_TEXT.search(text) or CUDA_TEXT.search(text))
 
     @cached_property
@@ -96,43 +125,92 @@ class Parts:
     @cached_property
     def loads_extensions(self) -> bool:
         """Whether torch's extension loader is called."""
-        return self.has_call(*CPP_BUILDERS) or ("cpp_extension" in self.python and self.has_call("load"))
+        return self.has_call(*CPP_BUILDERS) or (
+            self.may_say("cpp_extension") and self.has_call("load") and "cpp_extension" in self.python
+        )
 
     @cached_property
     def compiles_at_run_time(self) -> bool:
         """Whether NVRTC is called, by whatever library."""
-        return self.has_call(*RUNTIME_BUILDERS) or "cuda.core" in self.python
+        return self.has_call(*RUNTIME_BUILDERS) or (self.may_say("core") and "cuda.core" in self.python)
 
     @cached_property
     def triton(self) -> str:
         """The Triton kernels."""
-        decorated = (
-            ast.unparse(node)
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.FunctionDef)
-            and any("jit" in text and "torch" not in text for text in map(ast.unparse, node.decorator_list))
-        )
-        return "\n".join(text for text in decorated if re.search(r"\btl\.|program_id", text))
+        if not self.may_say("jit"):
+            return ""
+        found: list[str] = []
+        for node in self.nodes:
+            if isinstance(node, ast.FunctionDef):
+                decorators = map(ast.unparse, node.decorator_list)
+                if any("jit" in text and "torch" not in text for text in decorators):
+                    found.append(ast.unparse(node))
+        return "\n".join(text for text in found if re.search(r"\btl\.|program_id", text))
 
     @cached_property
     def reference_operations(self) -> int:
         """How many operations the reference's forward has: calls and arithmetic; 0 where it is not known."""
-        if self.reference is None:
-            return 0
-        return sum(
-            isinstance(node, ast.BinOp) or (isinstance(node, ast.Call) and not _is_shape(node))
-            for forward in _forwards(self.reference, "Model")
-            for node in ast.walk(forward)
-        )
+        return 0 if self.reference is None else _operations(self.reference)
 
     def has_call(self, *ends: str) -> bool:
         """Whether something is called whose dotted name is one of these or ends in one of them."""
-        return any(name == end or name.endswith("." + end) for name in self.calls for end in ends)
+        return not self._ends.isdisjoint(ends)
+
+    @cached_property
+    def _ends(self) -> frozenset[str]:
+        """All that a dotted name ends in."""
+        return frozenset(
+            name[place:]
+            for name in self.calls
+            for place in (0, *(at + 1 for at, character in enumerate(name) if character == "."))
+        )
+
+
+@functools.lru_cache(maxsize=16)
+def _operations(reference: ast.Module) -> int:
+    return sum(
+        isinstance(node, ast.BinOp) or (isinstance(node, ast.Call) and not _is_shape(node))
+        for forward in _forwards(reference, "Model")
+        for node in ast.walk(forward)
+    )
+
+
+def flat(tree: ast.AST) -> tuple[list[ast.AST], frozenset[str]]:
+    """Return all nodes of a tree, and its names and texts of one line.
+
+    What says whether a name is read or written is left out; what stands in f-strings comes last, and its words not.
+    """
+    words: set[str] = set()
+    found, behind = [tree], list[ast.AST]()
+    for node in found:  # grows on the way
+        if isinstance(node, ast.JoinedStr):
+            behind += node.values
+            continue
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, str):
+                words.add(value)
+            elif isinstance(value, ast.AST):
+                if name != "ctx":
+                    found.append(value)
+            elif isinstance(value, list):
+                for one in cast("list[object]", value):
+                    if isinstance(one, ast.AST):
+                        found.append(one)
+                    elif isinstance(one, str):
+                        words.add(one)
+    for node in behind:
+        found += ast.walk(node)
+    return found, frozenset(word for word in words if "\n" not in word)
 
 
 def names_called(tree: ast.AST) -> Iterator[str]:
     """Yield the dotted names of calls and decorators."""
-    for node in ast.walk(tree):
+    return _names(flat(tree)[0])
+
+
+def _names(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Call):
             yield _dotted(node.func) or ast.unparse(node.func)
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -173,11 +251,15 @@ Tree = TypeVar("Tree", bound=ast.AST)
 def _copied(node: Tree, names: frozenset[str]) -> Tree:
     """Return a copy without texts of several lines (kernels, documentation), f-strings and functions of some names."""
     copy = type(node)()
-    for name, value in ast.iter_fields(node):
-        parts = cast("list[object]", value) if isinstance(value, list) else [value]
-        kept = [_kept(one, names) if isinstance(one, ast.AST) else one for one in parts]
-        setattr(copy, name, kept if isinstance(value, list) else kept[0])
-    return ast.copy_location(copy, node)
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            parts = cast("list[object]", value)
+            value = [_kept(one, names) if isinstance(one, ast.AST) else one for one in parts]
+        elif isinstance(value, ast.AST):
+            value = _kept(value, names)
+        setattr(copy, name, value)
+    return ast.copy_location(copy, node) if isinstance(node, ast.stmt) else copy
 
 
 def _kept(node: ast.AST, names: frozenset[str]) -> ast.AST:

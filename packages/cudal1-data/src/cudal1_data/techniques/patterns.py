@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,9 +68,10 @@ def _cuda(expression: str) -> Callable[[Parts], bool]:
     return lambda parts: bool(compiled.search(parts.cuda))
 
 
-def _python(expression: str) -> Callable[[Parts], bool]:
+def _python(expression: str, *words: str) -> Callable[[Parts], bool]:
+    """Search the Python where it has one of the words without which the expression finds nothing."""
     compiled = re.compile(expression)
-    return lambda parts: bool(compiled.search(parts.python))
+    return lambda parts: parts.may_say(*words) and bool(compiled.search(parts.python))
 
 
 def _triton(expression: str) -> Callable[[Parts], bool]:
@@ -82,6 +84,9 @@ def _calls(*ends: str) -> Callable[[Parts], bool]:
 
 
 def _packed_weights(parts: Parts) -> bool:
+    moves = ("t", "T", "mT", "transpose", "permute")
+    if not parts.may_say("weight", "register_buffer") or parts.words.isdisjoint(moves):
+        return False
     transposed = r"(?:\.t\(\)|\.T|\.mT|\.transpose\([^()]*\)|\.permute\([^()]*\))\.contiguous\(\)"
     return bool(
         re.search(rf"weight\w*{transposed}", parts.python)
@@ -94,11 +99,15 @@ def _packed_weights(parts: Parts) -> bool:
 
 def _permuted_for_the_operator(parts: Parts) -> bool:
     """Several changes of the order of dimensions around a convolution that the reference does otherwise."""
+    if not parts.may_say("conv"):
+        return False
     permutations = len(re.findall(r"\.(?:transpose|permute|movedim)\(", parts.python))
     return permutations >= 2 and bool(re.search(r"F\.conv\dd\(|functional\.conv\dd\(", parts.python))
 
 
 def _transposed_for_a_scan(parts: Parts) -> bool:
+    if not parts.may_say("transpose"):
+        return False
     along = r"\b(?:cumsum|cumprod|log_softmax|softmax|softmin)\("
     return bool(re.search(rf"{along}[^\n]{{0,400}}\.contiguous\(\), dim=-1\)\.transpose\(", parts.python))
 
@@ -106,11 +115,25 @@ def _transposed_for_a_scan(parts: Parts) -> bool:
 def _folded_weights(parts: Parts) -> bool:
     """Arithmetic on weights outside of calls: products, quotients and sums that the forward then lacks."""
     # What runs before the calls is taken apart only where something in the program is such arithmetic.
-    if any(map(_changes_a_weight, ast.walk(parts.tree))) and any(map(_changes_a_weight, ast.walk(parts.outside))):
+    changed = _may_change_a_weight(parts) and any(map(_changes_a_weight, parts.nodes))
+    if changed and any(map(_changes_a_weight, ast.walk(parts.outside))):
         return True
-    return bool(
-        re.search(r"\bsum_(?:of_)?w|weight_sum|(?:fold|combine)d?_(?:weight|bias|conv|bn)|fused_weight", parts.python)
-    )
+    return bool(_FOLDED.search(parts.said) and _FOLDED.search(parts.python))
+
+
+def _may_change_a_weight(parts: Parts) -> bool:
+    """Whether a weight is named, or a text holds one: few programs do."""
+    if any(map(_WEIGHT.fullmatch, parts.words)):
+        return True
+    if not parts.words.isdisjoint(_CHANGES) and _WEIGHT.search(parts.said):
+        return True
+    texts = (one.value for one in parts.nodes if isinstance(one, ast.Constant) and isinstance(one.value, str))
+    return any(_OF_SOMETHING.search(text) for text in texts)
+
+
+_WEIGHT = re.compile(WEIGHTS)
+_OF_SOMETHING = re.compile(rf"\.{WEIGHTS}\b")
+_FOLDED = re.compile(r"\bsum_(?:of_)?w|weight_sum|(?:fold|combine)d?_(?:weight|bias|conv|bn)|fused_weight")
 
 
 _CHANGES = ("mul_", "div_", "add_", "sub_", "sum", "mean")
@@ -127,8 +150,10 @@ def _changes_a_weight(node: ast.AST) -> bool:
 
 def _names_a_weight(node: ast.AST) -> bool:
     """Whether an attribute is a weight's name, or a text might hold one: others need not be written out."""
+    if isinstance(node, ast.Name | ast.Constant) and not isinstance(getattr(node, "value", None), str):
+        return False
     return any(
-        (isinstance(one, ast.Attribute) and re.fullmatch(WEIGHTS, one.attr))
+        (isinstance(one, ast.Attribute) and _WEIGHT.fullmatch(one.attr))
         or (isinstance(one, ast.Constant) and isinstance(one.value, str))
         for one in ast.walk(node)
     )
@@ -138,23 +163,26 @@ def _costly_operation_gone(parts: Parts) -> bool:
     """The reference multiplies matrices (or makes one of a diagonal), the program does not and has no kernel."""
     if parts.reference is None or parts.cuda or parts.triton or parts.texts:
         return False
-    costly = re.compile(r"(?:^|\.)(?:matmul|mm|bmm|diag|diag_embed|tril|triu|einsum|kron|linalg\.inv)$")
-    module = re.compile(r"nn\.(?:Linear|Conv\w+)$")
-    own = {"product"} if re.search(r" @ ", parts.python) else set[str]()
-    there = {"product"} if re.search(r" @ ", ast.unparse(parts.reference)) else set[str]()
-    for name in _names(parts.reference):
-        if match := costly.search(name) or module.search(name):
-            there.add(_kind(match[0]))
+    own = {"product"} if parts.multiplies else set[str]()
     for name in parts.calls:
-        if match := costly.search(name) or module.search(name):
+        if match := _COSTLY.search(name):
             own.add(_kind(match[0]))
         if re.search(r"(?:addmm|baddbmm|linear|conv\dd|conv_transpose\dd|addmv|mv|dot)$", name):
             own |= {"product", "module"}
-    return bool(there - own)
+    return bool(_costs(parts.reference) - own)
 
 
-def _names(tree: ast.Module) -> set[str]:
-    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+_COSTLY = re.compile(
+    r"(?:^|\.)(?:matmul|mm|bmm|diag|diag_embed|tril|triu|einsum|kron|linalg\.inv)$|nn\.(?:Linear|Conv\w+)$"
+)
+
+
+@functools.lru_cache(maxsize=16)
+def _costs(reference: ast.Module) -> frozenset[str]:
+    """Return the kinds of costly operations that a reference has: many programs replace the same one."""
+    there = {"product"} if re.search(r" @ ", ast.unparse(reference)) else set[str]()
+    names = {ast.unparse(node.func) for node in ast.walk(reference) if isinstance(node, ast.Call)}
+    return frozenset(there | {_kind(match[0]) for match in map(_COSTLY.search, names) if match})
 
 
 def _kind(name: str) -> str:
@@ -170,12 +198,12 @@ def _own_kernel_for_several(parts: Parts) -> bool:
 
 def _many_sided_block(parts: Parts) -> bool:
     """A launch from Python with a grid or block of more than one dimension."""
-    for node in ast.walk(parts.tree):
+    for node in parts.nodes:
         if isinstance(node, ast.keyword) and node.arg in ("block", "grid") and isinstance(node.value, ast.Tuple):
             sizes = [one for one in node.value.elts if not (isinstance(one, ast.Constant) and one.value == 1)]
             if len(sizes) >= 2:
                 return True
-    return bool(parts.cuda) and bool(re.search(r"\bblock_[xyz]\s*=\s*min\(", parts.python))
+    return parts.may_say("block_") and bool(parts.cuda and re.search(r"\bblock_[xyz]\s*=\s*min\(", parts.python))
 
 
 def _halving_loop(parts: Parts) -> bool:
@@ -184,12 +212,14 @@ def _halving_loop(parts: Parts) -> bool:
     return bool(steps and apart and "__syncthreads" in parts.cuda)
 
 
+_FUSED = re.compile(r"(?:\b|_)fus(?:e|ed|ing|ion)(?:_|\b)", re.IGNORECASE)
+
 PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "layout",
         "channels_last",
         "asks for the layout in which convolution kernels read channels side by side",
-        _python(r"channels_last"),
+        _python(r"channels_last", "channels_last"),
     ),
     Pattern(
         "layout",
@@ -243,7 +273,7 @@ PATTERNS: tuple[Pattern, ...] = (
         "fusion",
         "name that says fused",
         "authors name what they join",
-        lambda parts: bool(re.search(r"(?:\b|_)fus(?:e|ed|ing|ion)(?:_|\b)", parts.python + parts.cuda, re.IGNORECASE)),
+        lambda parts: bool(_FUSED.search(parts.cuda) or (_FUSED.search(parts.said) and _FUSED.search(parts.python))),
     ),
     Pattern(
         "fusion",
@@ -272,7 +302,12 @@ PATTERNS: tuple[Pattern, ...] = (
         _costly_operation_gone,
     ),
     Pattern("launch", "__launch_bounds__", "bounds registers for a chosen block", _cuda(r"__launch_bounds__")),
-    Pattern("launch", "registers bounded by a flag", "trades registers for occupancy", _python(r"maxrregcount")),
+    Pattern(
+        "launch",
+        "registers bounded by a flag",
+        "trades registers for occupancy",
+        _python(r"maxrregcount", "maxrregcount"),
+    ),
     Pattern(
         "launch", "occupancy asked", "the block follows from the device", _cuda(r"cudaOccupancy|multiProcessorCount")
     ),
@@ -293,7 +328,11 @@ PATTERNS: tuple[Pattern, ...] = (
         "Triton configuration",
         "warps and stages are chosen or tuned",
         lambda parts: (
-            bool(parts.triton) and bool(re.search(r"num_warps|num_stages|triton\.Config|autotune", parts.python))
+            bool(parts.triton)
+            and (
+                parts.may_say("num_warps", "num_stages", "autotune")
+                or (parts.may_say("Config") and "triton.Config" in parts.python)
+            )
         ),
     ),
     Pattern(
@@ -334,7 +373,10 @@ PATTERNS: tuple[Pattern, ...] = (
         lambda parts: (
             parts.has_call("cuda.CUDAGraph", "cuda.graph", "make_graphed_callables")
             or bool(re.search(r"cudaGraph(?:Launch|Instantiate)", parts.cuda))
-            or bool(re.search(r"mode=['\"](?:reduce-overhead|max-autotune)['\"]", parts.python))
+            or (
+                not parts.words.isdisjoint(("reduce-overhead", "max-autotune"))
+                and bool(re.search(r"mode=['\"](?:reduce-overhead|max-autotune)['\"]", parts.python))
+            )
         ),
     ),
     Pattern(
@@ -346,7 +388,12 @@ PATTERNS: tuple[Pattern, ...] = (
             or bool(re.search(r"cudaStreamCreate|cudaMemcpyAsync", parts.cuda))
         ),
     ),
-    Pattern("async", "copies that do not wait", "the host continues while bytes move", _python(r"non_blocking=True")),
+    Pattern(
+        "async",
+        "copies that do not wait",
+        "the host continues while bytes move",
+        _python(r"non_blocking=True", "non_blocking"),
+    ),
     Pattern(
         "async",
         "asynchronous loads",

@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from cudal1_data.task import Memory
 
+Behaviour = tuple[tuple[float, ...], ...]
+"""Numbers that tell what a program computes, once for each size and each kind of inputs."""
+
 
 class TaskGraph(BaseModel):
     """What tracing one reference found."""
@@ -18,7 +21,7 @@ class TaskGraph(BaseModel):
     """Task id."""
     fingerprint: str | None = None
     """Equal for tasks with the same operator graph; None where the reference cannot be traced."""
-    behaviour: tuple[float, ...] = ()
+    behaviour: Behaviour = ()
     """What it does to small inputs, as `behaviour.py` tells it; empty where that is not known."""
     operators: tuple[str, ...] = ()
     """Operators in order, after folding."""

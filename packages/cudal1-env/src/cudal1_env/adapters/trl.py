@@ -15,6 +15,7 @@ from cudal1_data import Suite, Task
 
 from cudal1_env.answers import evaluate_answers
 from cudal1_env.archive import Archive
+from cudal1_env.errors import SettingsError
 from cudal1_env.evaluator import Evaluator
 from cudal1_env.records import Evaluation, Precision
 from cudal1_env.reward import Rule, reward_of
@@ -41,8 +42,13 @@ def speed_reward(
         archive: Where evaluations are kept; None keeps none.
     """
 
-    def speed(completions: Sequence[Completion], task: Sequence[str], **more: Any) -> list[float | None]:
+    def speed(completions: Sequence[Completion], task: Sequence[str] = (), **more: Any) -> list[float | None]:
         """Judge a batch of answers, all through one call of the evaluator."""
+        if len(task) != len(completions):
+            raise SettingsError(
+                f"there are {len(completions)} answers and {len(task)} task ids; give the dataset a column `task` with "
+                "a task id in each row"
+            )
         jobs = [(suite[name], text_of(one)) for name, one in zip(task, completions, strict=True)]
         evaluations = evaluate_answers(evaluator, jobs, precision=precision, archive=archive)
         if (log_metric := more.get("log_metric")) is not None and evaluations:
@@ -111,5 +117,5 @@ class KernelEnvironment:
 
 
 def text_of(completion: Completion) -> str:
-    """Return a completion's text: itself, or the last message's content."""
-    return completion if isinstance(completion, str) else str(completion[-1]["content"] or "")
+    """Return a completion's text: itself, or the last message's content; none of no message."""
+    return completion if isinstance(completion, str) else str(completion[-1]["content"] or "") if completion else ""

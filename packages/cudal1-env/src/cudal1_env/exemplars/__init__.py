@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from cudal1_data.suggest import did_you_mean
-
+from cudal1_env.errors import check_choice
 from cudal1_env.exemplars.base import Exemplar, Exemplars, distinct, scored
 from cudal1_env.exemplars.bucket import BUCKET_WIDTH, BucketExemplars, bucket_of
 from cudal1_env.exemplars.island import IslandExemplars
@@ -41,13 +40,12 @@ def exemplars_by_name(name: ExemplarRule, *, tau: float = 1.0, width: float = BU
         width: Width of a score bucket, for the rules that have them; see `BucketExemplars`.
 
     Raises:
-        ValueError: There is no such rule.
+        SettingsError: There is no such rule.
 
     >>> exemplars_by_name("bucket", tau=0.5)
     BucketExemplars(tau=0.5, width=0.25)
     """
-    if name not in _RULES:
-        raise ValueError(f"unknown exemplar rule {name!r}; {did_you_mean(name, _RULES)}")
+    check_choice("exemplar rule", name, _RULES)
     rule = _RULES[name]
     values = {"tau": tau, "width": width}
     return rule.model_validate({setting: value for setting, value in values.items() if setting in rule.model_fields})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,7 +19,7 @@ class Exemplar:
     source: str
     """Program text that defines `ModelNew`."""
     speedup: float
-    """Reference latency over program latency, best estimate; 2.0 is twice as fast."""
+    """Reference latency over program latency, best estimate; 2.0 is twice as fast. At most 1 where no more is paid."""
 
 
 class Exemplars(Protocol):
@@ -50,19 +51,28 @@ def distinct(variants: Iterable[Exemplar]) -> list[Exemplar]:
     return [sorted(group, key=lambda one: one.speedup)[(len(group) - 1) // 2] for group in groups.values()]
 
 
-def scored(evaluations: Iterable[Evaluation], *, task_source: str | None = None) -> list[Exemplar]:
+def scored(
+    evaluations: Iterable[Evaluation], *, task_source: str | None = None, most: float = math.inf
+) -> list[Exemplar]:
     """Return what may be shown of an archive's evaluations: the correct ones that can be compared.
 
     Args:
         evaluations: In order of arrival.
         task_source: Keep only those of this reference program; a task's id is the same on every device,
             its size is not.
+        most: The largest speedup that the task pays, and so the largest that is shown; see `reward`.
     """
     return [
-        Exemplar(evaluation.source, evaluation.speedup.point)
+        Exemplar(evaluation.source, min(_score(evaluation, evaluation.speedup.point), most))
         for evaluation in evaluations
         if evaluation.correct
         and evaluation.speedup is not None
         and evaluation.protocol == PROTOCOL_VERSION
         and task_source in (None, evaluation.task_source)
     ]
+
+
+def _score(evaluation: Evaluation, point: float) -> float:
+    """The best estimate, at most 1 where nothing above 1 is paid: a prompt must not recommend what earns nothing."""
+    unpaid = evaluation.rewarded_low is not None and evaluation.rewarded_low <= 1.0
+    return min(point, 1.0) if unpaid else point

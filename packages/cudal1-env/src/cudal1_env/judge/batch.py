@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from cudal1_data import Task
 
 from cudal1_env.errors import TaskError
-from cudal1_env.judge.begun import pool_key
+from cudal1_env.judge.begun import parts, pool_key
 from cudal1_env.judge.judge import Judge, Outcome
 from cudal1_env.judge.measure.precompile import compiles
 from cudal1_env.judge.oracle.pool import SEED_BYTES, Pool
@@ -113,8 +113,9 @@ class PooledJudge(BatchJudge):
 
         See `BatchJudge.evaluate_each`.
         """
-        parts, most = _parts(jobs), self.settings.max_pools
-        for window in (parts[start : start + most] for start in range(0, len(parts), most)):  # their pools are kept
+        divided = list(parts([task.source for task, _ in jobs], max_jobs=_TOGETHER, max_tasks=1))
+        most = self.settings.max_pools  # which are kept
+        for window in (divided[start : start + most] for start in range(0, len(divided), most)):
             self.precompile([jobs[index] for part in window for index in part], precision=precision)
             for part in window:
                 try:
@@ -135,14 +136,3 @@ class PooledJudge(BatchJudge):
             return self.evaluate(task, source, precision=precision)
         except TaskError as error:
             return error
-
-
-def _parts(jobs: Sequence[tuple[Task, str]]) -> list[list[int]]:
-    parts: list[list[int]] = []
-    for index, (task, _) in enumerate(jobs):
-        last = parts[-1] if parts else []
-        if last and len(last) < _TOGETHER and jobs[last[0]][0].source == task.source:
-            last.append(index)
-        else:
-            parts.append([index])
-    return parts

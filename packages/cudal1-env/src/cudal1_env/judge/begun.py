@@ -27,10 +27,11 @@ def parts(tasks: Sequence[str], *, max_jobs: int, max_tasks: int) -> Iterator[li
     """Divide jobs into parts; those of a task stand together, because they share its pool.
 
     >>> list(parts(["b", "a", "b", "c"], max_jobs=2, max_tasks=2)), list(parts("aab", max_jobs=9, max_tasks=1))
-    ([[1, 0], [2, 3]], [[0, 1], [2]])
+    ([[0, 2], [1, 3]], [[0, 1], [2]])
     """
     part: list[int] = []
-    for index in sorted(range(len(tasks)), key=lambda index: tasks[index]):
+    places = {task: place for place, task in enumerate(dict.fromkeys(tasks))}
+    for index in sorted(range(len(tasks)), key=lambda index: places[tasks[index]]):
         if len(part) == max_jobs or len({tasks[one] for one in [*part, index]}) > max_tasks:
             yield part
             part = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from types import TracebackType
@@ -125,8 +125,12 @@ class Judge:
         Builds run side by side, measurements one at a time, verdicts at `correct` precision side by side.
         """
         results: dict[int, Evaluation] = {}
-        with self._lock, ThreadPoolExecutor(self._side_by_side(precision)) as executor:
-            for part in self._parts(jobs, precision):
+        at_once = self._side_by_side(precision)
+        # All of a part is built before anything of it is timed: so such a part is small.
+        most = self.settings.pool_candidates if precision == "correct" else at_once
+        divided = parts([task.id for task, _ in jobs], max_jobs=most, max_tasks=self.settings.max_pools)
+        with self._lock, ThreadPoolExecutor(at_once) as executor:
+            for part in divided:
                 cases = [self._case(*jobs[index], precision) for index in part]
                 if precision == "correct":
                     self._pools.renew(cases)
@@ -162,9 +166,9 @@ class Judge:
         precompiled: Begun = {}
         begun: list[Future[Built | Evaluation]] = []
         try:
-            for _, case, _, pool in ready if precompilations is not None else ():
-                assert precompilations is not None
-                self._precompile(precompilations, precompiled, case, pool)
+            if precompilations is not None:
+                for _, case, _, pool in ready:
+                    self._precompile(precompilations, precompiled, case, pool)
             for one in precompiled.values():
                 one.result()
             begun += [executor.submit(self._begun, case, pool) for _, case, _, pool in ready]
@@ -184,11 +188,6 @@ class Judge:
         """How many candidates are begun at a time."""
         most = self.settings.lanes if precision == "correct" else self.settings.max_pools
         return min(len(os.sched_getaffinity(0)), most)
-
-    def _parts(self, jobs: Sequence[tuple[Task, str]], precision: Precision) -> Iterator[list[int]]:
-        """Divide jobs into parts. All of a part is built before anything of it is timed: so such a part is small."""
-        most = self.settings.pool_candidates if precision == "correct" else self._side_by_side(precision)
-        return parts([task.id for task, _ in jobs], max_jobs=most, max_tasks=self.settings.max_pools)
 
     def precompile(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> None:
         """Let programs that compile, and their tasks' baselines, do so now, side by side.
@@ -264,7 +263,7 @@ class Judge:
         """Build a candidate; without a clock, judge it beside others. Several threads may ask at once.
 
         Returns:
-            What `_ended` makes a verdict of: a verdict, or a candidate that must have the device alone.
+            What `_ended` takes: a verdict, or a candidate that must have the device alone.
         """
         if case.precision != "correct":
             return self._builder.build(case, pool)
@@ -288,10 +287,6 @@ class Judge:
         built.fault = None
         return built
 
-    def _ended(self, begun: Built | Evaluation, pool: Pool, seed: bytes | None) -> Evaluation:
-        """Return the verdict on a candidate that was begun."""
-        return begun if isinstance(begun, Evaluation) else self._measured(begun, pool, seed)
-
     def _thin_out(self, begun: Sequence[Built | Evaluation]) -> None:
         """Kill candidates that wait for a GPU whose memory is short; each is imported again for its trials.
 
@@ -307,8 +302,13 @@ class Judge:
 
     # --- measuring ---------------------------------------------------------------------------------------------
 
-    def _measured(self, built: Built, pool: Pool, seed: bytes | None) -> Evaluation:
-        """Measure; where a GPU has too little room for program or judge, once more without other tasks' inputs."""
+    def _ended(self, built: Built | Evaluation, pool: Pool, seed: bytes | None) -> Evaluation:
+        """Return the verdict on a candidate that was begun.
+
+        Where a GPU has too little room for program or judge, it is measured once more without other tasks' inputs.
+        """
+        if isinstance(built, Evaluation):
+            return built
         case = built.case
         if pool.closed:
             pool = self._pools.take(case, seed)

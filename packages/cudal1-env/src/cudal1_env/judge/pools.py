@@ -25,6 +25,7 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
         self._builder, self._settings, self._device = builder, builder.settings, builder.device
         self.factors: dict[str, float] = {}
         """Error factors of tasks that an audit tightened, by the hash of the reference."""
+        self._unseen: dict[tuple[str, bool, float], str] = {}
         self.disclosed: dict[str, str] = {}
         """Seeds (hex) of retired pools, by their commitments."""
 
@@ -84,6 +85,7 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
                 self._device,
                 self._settings_for(case),
                 seed or secrets.token_bytes(SEED_BYTES),
+                self._unseen,
             )
 
     def _settings_for(self, case: Case) -> JudgeSettings:

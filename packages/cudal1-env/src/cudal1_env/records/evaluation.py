@@ -185,3 +185,10 @@ class Evaluation(BaseModel):
     def correct(self) -> bool:
         """Whether the status is `CORRECT`."""
         return self.status is Status.CORRECT
+
+    @property
+    def counted_low(self) -> float | None:
+        """Lower end of the speedup, or its rewarded end where that is less: what programs are chosen by."""
+        if self.speedup is None:
+            return None
+        return self.speedup.low if self.rewarded_low is None else min(self.speedup.low, self.rewarded_low)

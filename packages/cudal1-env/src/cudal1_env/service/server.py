@@ -46,6 +46,8 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         SettingsError: It is taken, or not this machine's.
     """
+    if not 0 <= port < 1 << 16:  # getaddrinfo takes any number and keeps its last 16 bits
+        raise SettingsError(f"the port is {port}; choose a --port from 0 to 65535")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         opened = socket.socket(family, kind, protocol)

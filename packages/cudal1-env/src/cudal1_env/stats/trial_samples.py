@@ -85,7 +85,7 @@ def check_times(times_ms: Iterable[float], *, name: str) -> None:
         ValueError: One is not; the message names it.
     """
     for position, time_ms in enumerate(times_ms):
-        if not (math.isfinite(time_ms) and time_ms > 0.0):
+        if not 0.0 < time_ms < math.inf:
             raise ValueError(
                 f"{name}[{position}] is {time_ms!r}, which is no positive finite number of milliseconds; "
                 "leave out a sample that could not be timed"

@@ -25,9 +25,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from cudal1_worker import compilers
 from cudal1_worker.compilers import side_by_side
-
-HERE = os.path.dirname(os.path.abspath(__file__))
 
 _DEPENDS = re.compile(rb"#\s*include\s*(?![<\s])|__has_include|__DATE__|__TIME__|__TIMESTAMP__|\.incbin|#\s*embed")
 """A text that depends on files of the program's own, or on when it is compiled: it is compiled each time."""
@@ -102,7 +101,7 @@ def light_flags(call: Call) -> list[str] | None:
     there = [name for name in operators if any(os.path.isfile(f"{one}/ATen/ops/{name}.h") for one in includes)]
     named = [part for name in there for part in ("-include", f"ATen/ops/{name}.h")]
     bindings = ["-DCUDAL1_PYTHON_BINDINGS"] if _BINDINGS.search(call.text) else []
-    return [f"-I{HERE}/light", "-DAT_PER_OPERATOR_HEADERS", *bindings, *named]
+    return [f"-I{compilers.FOLDER}/light", "-DAT_PER_OPERATOR_HEADERS", *bindings, *named]
 
 
 def compiled(call: Call) -> subprocess.CompletedProcess[bytes]:
@@ -179,7 +178,7 @@ def _keep(kept: str, call: Call, done: subprocess.CompletedProcess[bytes]) -> No
     if done.returncode != 0 and (_NOT_THE_TEXT.search(done.stdout) or b"error" not in done.stdout):
         folder = os.path.dirname(kept)
         os.makedirs(folder, exist_ok=True)
-        open(f"{folder}/unsettled", "w").close()  # compilers.UNSETTLED
+        open(f"{folder}/{compilers.UNSETTLED}", "w").close()
         return
     aside = f"{kept}.{os.getpid()}"
     os.makedirs(aside)

@@ -2,7 +2,7 @@
 
 Each transformation keeps what a program may rightly rely on: zeros stay zero (triangular and masked inputs), signs
 stay where all were positive, [0, 1] stays [0, 1], symmetric matrices stay symmetric, rows that sum to one still do,
-and tensors of few distinct values (labels, masks) are left alone.
+rows in ascending order stay so, and tensors of few distinct values (labels, masks) are left alone.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class Nature:
     """Whether they are symmetric matrices."""
     simplex: bool
     """Whether each row lies in [0, 1] and sums to one."""
+    ascending: bool
+    """Whether each row is in ascending order, as boundaries are."""
 
     def __and__(self, other: Nature) -> Nature:
         """Return the properties that both have."""
@@ -43,10 +45,11 @@ class Nature:
 def nature_of(value: Any) -> Nature:
     """Look at one draw of an input."""
     if not is_movable(value):
-        return Nature(False, False, False, False, False)
+        return Nature(False, False, False, False, False, False)
     x = value.double()
     unit = is_unit(x)
-    return Nature(True, unit, bool(x.min() >= 0.0), is_symmetric(x), unit and rows_sum_to_one(x))
+    ascending = bool((x.diff() >= 0).all())
+    return Nature(True, unit, bool(x.min() >= 0.0), is_symmetric(x), unit and rows_sum_to_one(x), ascending)
 
 
 def transform(values: list[Any], name: str, seed: int, natures: Sequence[Nature] | None = None) -> list[Any]:
@@ -71,6 +74,11 @@ def transform(values: list[Any], name: str, seed: int, natures: Sequence[Nature]
     generator = torch.Generator(tensors[0].device if tensors else "cpu").manual_seed(seed)
     pairs = zip(values, natures, strict=True)
     return [_moved(value, nature, name, generator) if nature.movable else value for value, nature in pairs]
+
+
+def reals(value: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with each complex number as two of another dimension, detached; any other as it is."""
+    return torch.view_as_real(value.detach().resolve_conj()) if value.is_complex() else value
 
 
 def is_movable(value: Any) -> bool:
@@ -105,7 +113,7 @@ def _moved(value: torch.Tensor, nature: Nature, name: str, generator: torch.Gene
         factor = torch.randn(x.shape, generator=generator, dtype=torch.float64, device=x.device).mul_(1.2).exp_()
         y = x.pow(4) if nature.unit else x * factor
     else:
-        y = (0.25 * x).contiguous()
+        y = (0.25 * x if nature.unit else x).contiguous().clone()  # no sample of the others tells that there is one
         place = torch.randint(x.numel(), (1,), generator=generator, device=x.device)
         y.view(-1).index_copy_(0, place, x.new_ones(1) if nature.unit else (40.0 * x.std()).reshape(1))
     y = torch.where(x != 0, y, x)
@@ -113,6 +121,8 @@ def _moved(value: torch.Tensor, nature: Nature, name: str, generator: torch.Gene
         y = (y + y.mT) / 2
     if nature.simplex:
         y = y / y.sum(-1, keepdim=True)
+    if nature.ascending:
+        y = y.sort().values
     out = torch.empty_like(value)
     return out.copy_(y)
 
@@ -122,6 +132,7 @@ def is_fixed(value: torch.Tensor, other: torch.Tensor, *, parameter: bool) -> bo
 
     That is a buffer of few values (a mask), or one with zeros that no seed changes (an upsampling filter).
     """
+    value, other = reals(value), reals(other)
     if not value.is_floating_point() or value.numel() == 0:
         return True
     if parameter or bool((value == value.flatten()[0]).all()):
@@ -152,6 +163,8 @@ def non_default_state(
         if is_fixed(value, other[name].cpu(), parameter=name in parameters):
             result[name] = value.clone()
             continue
+        is_complex = value.is_complex()
+        value = reals(value)
         noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
         x = value.double()
         if bool((x == 0).all()):
@@ -161,5 +174,6 @@ def non_default_state(
         else:
             y = x + 0.5 * x.std() * noise
             y = y if name in parameters else torch.where(x != 0, y, x)
-        result[name] = y.to(value.dtype)
+        y = y.to(value.dtype)
+        result[name] = torch.view_as_complex(y) if is_complex else y
     return result

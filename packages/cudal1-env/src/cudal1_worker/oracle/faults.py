@@ -41,39 +41,52 @@ class Step:
     faults: list[str]
 
 
-class Injection(Mode):
-    """Counts the steps of what runs within, and changes one.
+class Counting(Mode):
+    """Counts what runs within, and changes one of what it counts.
 
     Args:
-        step: Number of the step to change; None for each.
+        number: Of what to change; None for each.
         change: Carries a call out in another way; None to change nothing.
     """
 
-    def __init__(self, step: int | None = None, change: Callable[[Call], Any] | None = None) -> None:
+    def __init__(self, number: int | None = None, change: Callable[[Call], Any] | None = None) -> None:
         super().__init__()
-        self.steps: list[Step] = []
-        self._step = step
+        self._number = number
         self._change = change
+
+    def number_of(self, call: Call) -> int | None:
+        """Count a call; return its number, or None where it does not count."""
+        raise NotImplementedError
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Carry out one operator call."""
         call = Call(func, args, kwargs or {})
-        if call.kind is None:
-            return func(*args, **call.kwargs)
-        self._count(call, call.kind)
-        if self._change is None or self._step not in (None, len(self.steps) - 1):
+        number = self.number_of(call)
+        if number is None or self._change is None or self._number not in (None, number):
             return func(*args, **call.kwargs)
         return self._change(call)
 
-    def _count(self, call: Call, kind: str) -> None:
+
+class Injection(Counting):
+    """Counts the steps of what runs within, and changes one; see `Counting`."""
+
+    def __init__(self, step: int | None = None, change: Callable[[Call], Any] | None = None) -> None:
+        super().__init__(step, change)
+        self.steps: list[Step] = []
+
+    def number_of(self, call: Call) -> int | None:
+        """Count a step; elementwise calls behind each other are one."""
+        if call.kind is None:
+            return None
         last = self.steps[-1] if self.steps else None
-        if last is not None and last.kind == kind == "elementwise":
+        if last is not None and last.kind == call.kind == "elementwise":
             last.size = max(last.size, call.size)
-            return
-        shapes = [list(one.shape) for one in call.operands]
-        self.steps.append(Step(call.name, kind, call.size, call.dtype, shapes, call.faults()))
+        else:
+            shapes = [list(one.shape) for one in call.operands]
+            self.steps.append(Step(call.name, call.kind, call.size, call.dtype, shapes, call.faults()))
+        return len(self.steps) - 1
 
 
 class Watched:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from cudal1_worker.oracle.distributions import reals
+
 DRAWS = 17
 """Draws that are compared, at most: a single coin is the same in all of them once in 65,536 times."""
 
@@ -43,12 +45,18 @@ def _same(one: torch.Tensor, other: Any) -> bool:
     return isinstance(other, torch.Tensor) and one.shape == other.shape and torch.equal(one, other)
 
 
-def alike(first: torch.Tensor, second: Any) -> bool:
-    """Whether two answers to the same question are the same up to rounding of all but a few elements."""
+def alike(first: torch.Tensor, second: Any, within: float = 1e-3) -> bool:
+    """Whether two answers to the same question are the same up to rounding of all but a few elements.
+
+    Args:
+        first: One answer.
+        second: The other.
+        within: Over its scale; also the share of the elements that may lie further apart.
+    """
     if not isinstance(second, torch.Tensor) or first.shape != second.shape:
         return False
     if not first.numel():
         return True
-    one, other = (part.double().nan_to_num() for part in (first, second))
-    max_difference = 1e-3 * one.abs().max()
-    return bool(((one - other).abs_() > max_difference).sum() <= 1e-3 * first.numel())
+    one, other = (reals(part).double().nan_to_num() for part in (first, second))
+    max_difference = within * one.abs().max()
+    return bool(((one - other).abs_() > max_difference).sum() <= within * first.numel())

@@ -9,6 +9,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cudal1_worker.oracle.distributions import reals
+from cudal1_worker.program import state
+
+_WIDER: dict[Any, torch.dtype] = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+
 
 @dataclass(frozen=True)
 class Models:
@@ -35,7 +40,10 @@ class Mode(TorchDispatchMode):
 
 
 class Widened(Mode):
-    """Within, what asks for float32 by name gets float64: a float64 twin with `x.float()` in it would not be one."""
+    """Within, what asks for float32 by name gets float64: a float64 twin with `x.float()` in it would not be one.
+
+    So it is with complex numbers of two of them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,9 +55,9 @@ class Widened(Mode):
     ) -> Any:
         """Carry out one operator call."""
         kwargs = kwargs or {}
-        if kwargs.get("dtype") is torch.float32:
+        if (wider := _WIDER.get(kwargs.get("dtype"))) is not None:
             self.asked = True
-            kwargs = kwargs | {"dtype": torch.float64}
+            kwargs = kwargs | {"dtype": wider}
         return func(*args, **kwargs)
 
 
@@ -59,7 +67,7 @@ def names_float32(text: str) -> bool:
     >>> names_float32("y = x.float()"), names_float32("y = float(2)"), names_float32("x.to(torch.float32)")
     (True, False, True)
     """
-    return re.search(r"float32|\.float\b|FloatTensor", text) is not None
+    return re.search(r"float32|\.float\b|FloatTensor|complex64|\bcfloat\b", text) is not None
 
 
 def copied(values: list[Any]) -> list[Any]:
@@ -68,11 +76,17 @@ def copied(values: list[Any]) -> list[Any]:
 
 
 def as_dtype(value: Any, dtype: torch.dtype) -> Any:
-    """A floating-point tensor or a module in a dtype, also in plain lists, tuples and dicts; anything else as it is."""
+    """A floating-point tensor or a module in a dtype, also in plain lists, tuples and dicts; anything else as it is.
+
+    Complex tensors consist of two of that dtype.
+    """
     if isinstance(value, torch.Tensor):
+        if value.is_complex():
+            return value.to(dtype.to_complex())
         return value.to(dtype) if value.is_floating_point() else value
     if isinstance(value, torch.nn.Module):
-        for module in value.to(dtype).modules():
+        value._apply(lambda one: as_dtype(one, dtype))  # `value.to(dtype)` leaves imaginary parts out
+        for module in value.modules():
             for name, one in vars(module).items():
                 if not name.startswith("_") and not isinstance(one, torch.nn.Module):  # those are torch's own
                     vars(module)[name] = as_dtype(one, dtype)
@@ -107,6 +121,24 @@ def unregistered(module: Any) -> dict[str, torch.Tensor]:
         for name, value in (own | passing).items():
             add(f"{path}.{name}" if path else name, value)
     return found
+
+
+def kept_state(module: Any) -> dict[str, torch.Tensor]:
+    """Return all that a module keeps from call to call, by name, but for the running statistics of batch norms.
+
+    Those are cheap, and programs rightly leave them out.
+    """
+    norms = torch.nn.modules.batchnorm._NormBase
+    parts = module.named_modules() if isinstance(module, torch.nn.Module) else ()
+    own = {
+        f"{path}.{name}" if path else name for path, part in parts if isinstance(part, norms) for name in part._buffers
+    }
+    return {name: one for name, one in (state.tensors(module) | unregistered(module)).items() if name not in own}
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same, NaN included."""
+    return one.shape == other.shape and torch.equal(reals(one).nan_to_num(), reals(other).nan_to_num())
 
 
 def aliases(output: torch.Tensor, values: list[Any]) -> bool:

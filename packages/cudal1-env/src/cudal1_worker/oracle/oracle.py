@@ -7,7 +7,6 @@ candidate and no clock.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import mmap
 import os
 import socket
@@ -20,9 +19,16 @@ import torch
 from cudal1_worker import layout
 from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
-from cudal1_worker.oracle import distributions, inputs
-from cudal1_worker.oracle.faults import FaultyRuns
-from cudal1_worker.oracle.models import Models, Widened, aliases, as_dtype, copied, names_float32, unregistered
+from cudal1_worker.oracle import distributions
+from cudal1_worker.oracle.description import Description
+from cudal1_worker.oracle.faults import FaultyRuns, Injection
+from cudal1_worker.oracle.models import (
+    Models,
+    Widened,
+    as_dtype,
+    copied,
+    names_float32,
+)
 from cudal1_worker.oracle.recurrence import Recurrence
 from cudal1_worker.oracle.reference_error import (
     error_of,
@@ -36,8 +42,9 @@ from cudal1_worker.oracle.reference_error import (
 )
 from cudal1_worker.oracle.seeding import Seeds
 from cudal1_worker.oracle.sensitivity import Variation
+from cudal1_worker.oracle.steps import RUNNING, Call
 from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, enough
-from cudal1_worker.oracle.unseen import UnseenPrecision
+from cudal1_worker.oracle.unseen import Unseen
 from cudal1_worker.program import state
 from cudal1_worker.program.arm import Failure, describe_error, execute
 
@@ -61,6 +68,8 @@ class Oracle:
         """Of each floating-point output."""
         self.double = False
         """Whether an output is in float64."""
+        self.scans = False
+        """Whether the reference's text names a running sum or product."""
         self.limits: list[Limits] = []
         """Of each output."""
         self.seeds = Seeds()
@@ -76,7 +85,7 @@ class Oracle:
         """Whether all outputs and answers seen so far are finite."""
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
-            "describe": self.describe,
+            "describe": Description(self).describe,
             "state": self.state,
             "fingerprints": self.fingerprints,
             "probe": self.probe,
@@ -88,7 +97,7 @@ class Oracle:
             "rest": self.rest,
             "vary": self.vary,
             "change": self.change,
-            "unseen": UnseenPrecision(self).unseen,
+            "unseen": Unseen(self).unseen,
             "recurrence": Recurrence(self).recurrence,
         } | FaultyRuns(self).handlers()
 
@@ -105,6 +114,7 @@ class Oracle:
             text = file.read().decode()
             self.module = execute(text, REFERENCE)
         self.widened = Widened() if names_float32(text) else None
+        self.scans = any(name in text for name in RUNNING)
         for name in ("get_inputs", "get_init_inputs"):
             if name not in self.module.__dict__:
                 raise Failure(
@@ -130,72 +140,6 @@ class Oracle:
             values = list(self.module.get_inputs())
         values = [value.detach().to(self.device) if isinstance(value, torch.Tensor) else value for value in values]
         return distributions.transform(values, distribution, seed, self.natures)
-
-    def describe(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Return the I/O specification of the task: inputs, arguments, state and outputs, and whether it is random."""
-        assert self.module is not None
-        arguments = layout.encode(self.module.get_init_inputs())
-        seed = message["seed"]
-        plain, other_model = self.fresh_model(seed), self.fresh_model(seed ^ 1)
-        reseeded, elsewhere = state.tensors(other_model), unregistered(other_model)
-        fixed = [
-            name
-            for name, value in state.tensors(plain).items()
-            if distributions.is_fixed(value, reseeded[name], parameter=isinstance(value, torch.nn.Parameter))
-        ]
-        kept = unregistered(plain) | {name: value for name, value in state.tensors(plain).items() if name in fixed}
-        seeded = [name for name, value in kept.items() if not inputs.alike(value, (elsewhere | reseeded).get(name))]
-        with torch.no_grad():
-            for name in reseeded.keys() - {*fixed}:
-                reseeded[name].copy_(state.tensors(plain)[name])
-        del reseeded, elsewhere
-        values = self.fresh_inputs(seed, "own")
-        self.entries, size = layout.manifest(values)
-        others = (self.fresh_inputs(seed ^ number, "own") for number in range(1, inputs.DRAWS))
-        other = next(others)
-        # What two draws have in common: of a tensor of two elements one tells little.
-        natures = ([distributions.nature_of(value) for value in draw] for draw in (values, other))
-        self.natures = [a & b for a, b in zip(*natures, strict=False)]
-        constant = inputs.constant(values, itertools.chain([other], others))
-        del other
-        again = self.fresh_inputs(seed, "own")
-        repeat = inputs.repeat(values, again)
-        before = self.peak_allocated(again=True)
-        first = self.run(plain, values)
-        work = self.peak_allocated() - before
-        if not seeded and not all(map(inputs.alike, first, self.run(other_model, copied(again)))):
-            seeded = ["what the constructor draws"]
-        del other_model
-        self.double = any(out.dtype == torch.float64 for out in first)
-        self.models = self.trio([plain, *(self.fresh_model(seed) for _ in range(1 + self.double))])
-        self.exact(self.models.wide, copied(again))
-        if self.widened is not None and not self.widened.asked:
-            self.widened = None
-        torch.manual_seed(seed + 1)  # another state of the generator: dropout and its like show
-        second = self.run(plain, again)
-        same = all(inputs.alike(a, b) for a, b in zip(first, second, strict=True))
-        return {
-            "arguments": arguments,
-            "state": state.described(plain),
-            "fixed": fixed,
-            "inputs": self.entries,
-            "bytes": size,
-            "work_bytes": work,
-            "outputs": [
-                {
-                    "shape": list(out.shape),
-                    "dtype": str(out.dtype).removeprefix("torch."),
-                    "aliases": aliases(out, values),
-                    "strides": list(out.stride()),
-                }
-                for out in first
-            ],
-            "random": not same,
-            "repeat": repeat,
-            "constant": constant,
-            "seeded": seeded,
-            "known": inputs.all_known(values, constant),
-        }
 
     def state(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make non-default weights, to be written by `write`, and models that hold them."""
@@ -257,6 +201,9 @@ class Oracle:
             answers = self.exact(models.wide, values)
             self.check_answers(answers, message["answer_bytes"])
             errors = self.errors(models, values, answers)[1]
+            if self.scans and not self.double:
+                others = map(error_of, self.scanned_by_doubling(values), answers)
+                errors = [torch.maximum(one, other) for one, other in zip(errors, others, strict=True)]
             for k, (answer, error) in enumerate(zip(answers, errors, strict=True)):
                 if answer.is_floating_point():
                     draws.setdefault(k, []).append(Draw.of(answer.reshape(-1), error))
@@ -304,6 +251,19 @@ class Oracle:
                 )
             result.append(error_of(rough[k], exact[k]).mul_(2.0**-29))
         return found, result
+
+    def scanned_by_doubling(self, values: list[Any]) -> list[torch.Tensor]:
+        """The reference's outputs with running sums and products in float32 done in float32.
+
+        On a CPU torch carries them in float64, which tells nothing of what a program's own may err.
+        """
+
+        def change(call: Call) -> Any:
+            own = call.name in RUNNING and call.dtype == torch.float32 and not call.func._schema.is_mutable
+            return call.by_doubling() if own and call.terms else call.func(*call.args, **call.kwargs)
+
+        with Injection(None, change):
+            return self.run(self.models.plain, copied(values))
 
     def changes(self, wide: Any, values: list[Any], answers: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
         """What answers change by, flat, when inputs are moved within their last place."""
@@ -481,14 +441,6 @@ class Oracle:
         assert self.variation is not None, "vary first"
         return {"changes": self.variation.changes(message["tensor"], message["position"])}
 
-    def peak_allocated(self, *, again: bool = False) -> int:
-        """Peak of the GPU memory that torch had allocated since the last call with `again`."""
-        if self.device.type == "cpu":
-            return 0
-        if again:
-            torch.cuda.reset_peak_memory_stats()
-        return torch.cuda.max_memory_allocated()
-
     def run(self, model: Any, values: list[Any]) -> list[torch.Tensor]:
         """Call a model once; return its output tensors."""
         with torch.no_grad():
@@ -500,7 +452,7 @@ class Oracle:
 
     def exact(self, wide: Any, values: list[Any]) -> list[torch.Tensor]:
         """Call the float64 twin on the same values; return float64 (or int64) answers."""
-        upcast = [v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for v in values]
+        upcast = [as_dtype(v, torch.float64) for v in values]
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:

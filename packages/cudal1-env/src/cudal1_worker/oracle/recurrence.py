@@ -1,18 +1,21 @@
 """What comes again from draw to draw: outputs that a program may hold in stock, inputs whose consequences it may keep.
 
-The reference runs on many sets. Groups of neighbours at the same places tell what two draws have in common. The two
-that have most in common count, because a program prepares for few cases as well as for one (THREATS.md, H63, H65).
+The reference runs on many sets (THREATS.md, H63, H65). Of inputs, windows of neighbours are looked for in all later
+draws, wherever they lie: a row of a table, a tensor that is turned. Of outputs, the two draws count that have most in
+common, at the same places or shifted, because a program prepares for few cases as well as for one, and may return a
+view of what it prepared.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 
 from cudal1_worker import protocol as wire
+from cudal1_worker.oracle.distributions import reals
 
 if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
@@ -20,15 +23,30 @@ if TYPE_CHECKING:
 _FEWEST, _SECONDS = 8, 2.0
 """After so many seconds as many draws suffice."""
 _SOME = 1 << 11
-"""Number of groups that represent a tensor."""
+"""Number of groups or windows that represent a tensor."""
+_MOST = 1 << 19
+"""Elements of a tensor that are looked at, in `_CHUNKS` parts where it has more."""
+_CHUNKS = 64
 _GROUP = 8
 """Neighbours that are written together: 32 bytes of float32, the smallest write of a GPU's memory."""
 _KEPT_BITS = 17
 """Bits of a significand that are compared: what differs further down is within most tolerances."""
-_VALUES = 4
-"""A group of an input with fewer values tells nothing: masks, zeros and labels come again by chance."""
+_BITS = 64.0
+"""Entropy of a window on average: of random ones with half of it less than 1 % come again in 64 draws of a million."""
+_PAIRS = 1 << 12
+"""Neighbours that tell the entropy of an element, at most."""
+_FEW = 64
+"""Of fewer different values, an element's entropy is that behind its neighbour: a mask has long runs."""
+_CHANGES = 3
+"""A window with fewer changes tells nothing: fills and edges come again by chance."""
 _SHARE = 0.01
 """An input of which this share comes again is reported."""
+_FACTOR = 0x5851F42D4C957F2D
+"""Of a polynomial hash, modulo 2 ** 64 (Knuth's multiplier)."""
+_INVERSE = pow(_FACTOR, -1, 1 << 64) - (1 << 64 if pow(_FACTOR, -1, 1 << 64) >> 63 else 0)
+"""Its inverse, as a signed number."""
+_TABLE = 22
+"""Bits of a hash that are looked up first."""
 
 
 class Recurrence:
@@ -42,17 +60,38 @@ class Recurrence:
         self._oracle = oracle
 
     def recurrence(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Return what of each output comes again, as bytes to move over its own, and the places of such inputs."""
-        began, rows = time.monotonic(), list[tuple[dict[int, torch.Tensor], list[torch.Tensor]]]()
+        """Return what of each output comes again, as bytes to move over its own, and the places of such inputs.
+
+        `fixed` are the places of outputs that are the same in all draws.
+        """
+        began, drawn = time.monotonic(), list[list[torch.Tensor]]()
+        inputs, outputs = dict[int, Windows](), list[Shifts]()
         for number, seed in enumerate(message["seeds"]):
             if number >= _FEWEST and time.monotonic() - began > _SECONDS:
                 break
             values = self._oracle.fresh_inputs(seed, "own")
-            inputs = {k: some_groups(one) for k, one in enumerate(values) if isinstance(one, torch.Tensor)}
-            rows.append((inputs, [some_groups(one) for one in self._oracle.run(self._oracle.models.plain, values)]))
-        outputs = [again(torch.stack(drawn), moved) for drawn in zip(*(row[1] for row in rows), strict=True)]
-        inputs = {k: again(torch.stack([row[0][k] for row in rows]), rich) for k in rows[0][0]}
-        return {"outputs": outputs, "inputs": [k for k, share in inputs.items() if share > _SHARE]}
+            tensors = {k: one for k, one in enumerate(values) if isinstance(one, torch.Tensor)}
+            for k, one in tensors.items():
+                inputs.setdefault(k, Windows()).add(one)
+            found = self._oracle.run(self._oracle.models.plain, values)
+            outputs = outputs or [Shifts() for _ in found]
+            for one, shifts in zip(found, outputs, strict=True):
+                shifts.add(one)
+            drawn.append([some_groups(one) for one in found])
+        stacked = [torch.stack(one) for one in zip(*drawn, strict=True)]
+        pairs = zip(stacked, outputs, strict=True)
+        return {
+            "outputs": [max(again(one), 2.0 * shifts.share) for one, shifts in pairs],
+            "inputs": [k for k, windows in inputs.items() if windows.share > _SHARE],
+            "fixed": [k for k, one in enumerate(stacked) if one.numel() and bool((one == one[0]).all())],
+        }
+
+
+def _integers(groups: torch.Tensor) -> torch.Tensor:
+    if not groups.is_floating_point():
+        return groups.long()
+    lost = 23 - _KEPT_BITS
+    return (groups.float().contiguous().view(torch.int32).long() + (1 << lost - 1)) >> lost
 
 
 def some_groups(value: torch.Tensor) -> torch.Tensor:
@@ -62,31 +101,124 @@ def some_groups(value: torch.Tensor) -> torch.Tensor:
     if len(groups) > _SOME:
         generator = torch.Generator().manual_seed(0)
         groups = groups[torch.randint(len(groups), (_SOME,), generator=generator).to(flat.device)]
-    if not groups.is_floating_point():
-        return groups.long()
-    lost = 23 - _KEPT_BITS
-    return (groups.float().contiguous().view(torch.int32).long() + (1 << lost - 1)) >> lost
+    return _integers(groups)
 
 
-def moved(groups: torch.Tensor) -> torch.Tensor:
-    """Bytes to move for groups, over their own: they are written; and read before, if of more than one value."""
-    return 1.0 + (groups != groups[..., :1]).any(-1).double()
+def again(drawn: torch.Tensor) -> float:
+    """Return the share of the groups that two draws have in common, of the two that have most, as bytes to move.
 
-
-def rich(groups: torch.Tensor) -> torch.Tensor:
-    """1 for groups of enough values, 0 for others."""
-    values = groups.sort(-1).values
-    return ((values[..., 1:] != values[..., :-1]).sum(-1) + 1 >= _VALUES).double()
-
-
-def again(drawn: torch.Tensor, weight: Callable[[torch.Tensor], torch.Tensor]) -> float:
-    """Return the weighted share of the groups that two draws have in common, of the two that have most.
+    Groups are written; and read before, if of more than one value.
 
     Args:
         drawn: Of some draws, shape (draws, groups, elements).
-        weight: Of groups.
     """
     if not drawn.numel() or len(drawn) < 2:
         return 0.0
-    pairs = [((drawn[k + 1 :] == one).all(-1) * weight(one)).mean(-1).max() for k, one in enumerate(drawn[:-1])]
+    weights = 1.0 + (drawn != drawn[..., :1]).any(-1).double()
+    pairs = [((drawn[k + 1 :] == drawn[k]).all(-1) * weights[k]).mean(-1).max() for k in range(len(drawn) - 1)]
     return float(torch.stack(pairs).max())
+
+
+def _most_of(value: torch.Tensor) -> torch.Tensor:
+    """Return at most `_MOST` elements of a tensor as integers, flat, at the same places each time."""
+    flat = reals(value).reshape(-1)
+    if flat.numel() > _MOST:
+        starts = torch.linspace(0, len(flat) - _MOST // _CHUNKS, _CHUNKS).long().tolist()
+        flat = torch.cat([flat[start : start + _MOST // _CHUNKS] for start in starts])
+    return _integers(flat)
+
+
+def window_length(flat: torch.Tensor) -> int:
+    """Return how many neighbours hold `_BITS` of entropy, by the pairs among the first ones; flat integers."""
+    part = flat[: _PAIRS + 1]
+    if len(part) < 2:
+        return 1 << 62
+    values, place, counts = part.unique(return_inverse=True, return_counts=True)
+    pairs = (place[1:] * len(values) + place[:-1]).unique(return_counts=True)[1]
+    single, double = _entropy(counts), _entropy(pairs)
+    bits = double - single if len(values) < _FEW else double / 2
+    return math.ceil(_BITS / bits) if bits > 0 else 1 << 62
+
+
+def _entropy(counts: torch.Tensor) -> float:
+    shares = counts.double() / counts.sum()
+    return max(0.0, -float((shares * shares.log2()).sum()))
+
+
+def windows_of(flat: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a hash of each window of neighbours, and how often values change in it; both (windows,)."""
+    powers = _powers(_FACTOR, len(flat), flat)
+    sums = torch.nn.functional.pad((flat * powers).cumsum(0), (1, 0))
+    hashes = (sums[length:] - sums[:-length]) * _powers(_INVERSE, len(flat) - length + 1, flat)
+    changes = torch.nn.functional.pad((flat[1:] != flat[:-1]).cumsum(0), (1, 0))
+    return (hashes ^ (hashes >> 31)) * _FACTOR, changes[length - 1 :] - changes[: len(hashes)]
+
+
+def _powers(base: int, count: int, like: torch.Tensor) -> torch.Tensor:
+    """Return the powers of a number modulo 2 ** 64, from the zeroth on."""
+    factors = torch.full((count,), base, dtype=torch.int64, device=like.device)
+    factors[0] = 1
+    return factors.cumprod(0)
+
+
+def _came(known: torch.Tensor, hashes: torch.Tensor) -> torch.Tensor:
+    """Return which of some hashes are among many others; a table of their last bits leaves few to look for."""
+    table = torch.zeros(1 << _TABLE, dtype=torch.bool, device=known.device)
+    table[known & (1 << _TABLE) - 1] = True
+    return torch.isin(known, hashes[table[hashes & (1 << _TABLE) - 1]])
+
+
+class Windows:
+    """Some windows of an input in each draw, and which of them came again in a later one."""
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._hashes: list[torch.Tensor] = []
+        self._again: list[torch.Tensor] = []
+
+    def add(self, value: torch.Tensor) -> None:
+        """Take the next draw."""
+        flat = _most_of(value)
+        self._length = self._length or window_length(flat)
+        if self._length > len(flat):
+            return
+        hashes, changes = windows_of(flat, self._length)
+        telling = changes >= max(_CHANGES, int(changes.double().mean()) // 2)
+        if self._hashes:
+            came = _came(torch.cat(self._hashes), hashes[telling]).split(_SOME)
+            self._again = [one | new for one, new in zip(self._again, came, strict=True)]
+        places = torch.randint(len(hashes), (_SOME,), generator=torch.Generator().manual_seed(0)).to(flat.device)
+        self._hashes.append(torch.where(telling[places], hashes[places], -1))
+        self._again.append(torch.zeros(_SOME, dtype=torch.bool, device=flat.device))
+
+    @property
+    def share(self) -> float:
+        """The largest share of a draw's windows that came again."""
+        return max((float(one.double().mean()) for one in self._again), default=0.0)
+
+
+class Shifts:
+    """The share of an output that is the first draw's, shifted by any number of elements."""
+
+    def __init__(self) -> None:
+        self._first: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.share = 0.0
+
+    def add(self, value: torch.Tensor) -> None:
+        """Take the next draw."""
+        flat = _integers(value.reshape(-1)[:_MOST])
+        if len(flat) < _GROUP:
+            return
+        if self._first is None:
+            ordered, order = windows_of(flat, _GROUP)[0].sort()
+            self._first = ordered, order
+            return
+        ordered, order = self._first
+        places = torch.randint(len(ordered), (_SOME,), generator=torch.Generator().manual_seed(0)).to(flat.device)
+        some = flat[(places[:, None] + torch.arange(_GROUP, device=flat.device)).clamp(max=len(flat) - 1)].reshape(-1)
+        hashes, changes = (one[::_GROUP].contiguous() for one in windows_of(some, _GROUP))
+        at = torch.searchsorted(ordered, hashes).clamp_(max=len(ordered) - 1)
+        found = (ordered[at] == hashes) & (changes >= _CHANGES)
+        shifts = (places - order[at])[found]
+        if len(shifts):
+            self.share = max(self.share, float((shifts == shifts.mode().values).double().sum()) / _SOME)

@@ -87,6 +87,8 @@ _LOSSES = _names("mse_loss smooth_l1_loss huber_loss binary_cross_entropy nll_lo
 _BATCH_NORMS = _names("native_batch_norm _native_batch_norm_legit _batch_norm_with_update cudnn_batch_norm")
 _NORMS = _names("native_layer_norm native_group_norm _fused_rms_norm") | _BATCH_NORMS
 _SCANS = _names("cumsum cumprod logcumsumexp")
+RUNNING = {"cumsum": torch.add, "cumprod": torch.mul}
+"""Scans that can be done by doubling, and how two terms are combined."""
 _SOFTMAX = _names("_softmax _log_softmax")
 _ELEMENTWISE = _names(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sigmoid log_sigmoid_forward "
@@ -149,6 +151,31 @@ class Call:
     def product(self) -> Product:
         """Positions of its operands."""
         return PRODUCTS.get(self.name) or Product((0, 1, 2))
+
+    @property
+    def factor(self) -> int:
+        """Position of a product's last factor: weights, or values of attention."""
+        return self.product.factors[-1]
+
+    @property
+    def parted(self) -> list[tuple[int, int]]:
+        """Dimensions of a product's last factor that are summed over, where parts of them can be taken, with sizes."""
+        shape = self.args[self.factor].shape
+        if self.name == "convolution":
+            dims = [] if self.bound["groups"] != 1 else [self._along()[1]]
+            dims += range(2, len(shape))
+        elif self.name.startswith(_ATTENTION):
+            dims = [-2]
+        else:
+            dims = [self._along()[1]] if self.product.along is not None else []
+        return [(dim % len(shape), shape[dim]) for dim in dims]
+
+    def without(self, part: tuple[slice, ...]) -> Any:
+        """Carry out a product with zeros in a part of its last factor."""
+        args = list(self.args)
+        args[self.factor] = args[self.factor].clone()
+        args[self.factor][part] = 0.0
+        return self.func(*args, **self.kwargs)
 
     @cached_property
     def dim(self) -> int:
@@ -217,6 +244,15 @@ class Call:
         if fault in BLOCKS:
             return self._in_blocks(self._block(BLOCKS[fault]), _rounding(own))
         return self.with_fault(fault)
+
+    def by_doubling(self) -> Any:
+        """Carry out a running sum or product in the precision of its result: over 1, 2, 4 and more neighbours."""
+        result = self.args[0].to(self.bound.get("dtype") or self.dtype)
+        for step in (1 << k for k in range((self.terms - 1).bit_length())):
+            left = self.terms - step
+            late = RUNNING[self.name](result.narrow(self.dim, step, left), result.narrow(self.dim, 0, left))
+            result = torch.cat([result.narrow(self.dim, 0, step), late], self.dim)
+        return result
 
     # --- precision ---
 

@@ -1,115 +1,321 @@
-"""Products whose lower precision no output shows, found on a task that no audit covers.
+"""Work that no output shows, found on a task that no audit covers.
 
-The reference runs once for each of its products, with the product's factors rounded to the next lower precision. An
-output shows that if an element is beyond its tolerance. Where no output does, a program could multiply in that
-precision and be correct, so the judge pays nothing above 1 (docs/decisions/003-gate-runs-programs.md). Two cases are
-excused: the rounding changes no result of the product, or every output is within one unit in the last place of its
-neighbours.
+The reference runs once for each of some faults: a product with its factors rounded to the next lower precision; a step
+that leaves out terms, or gives zeros where a part of its terms cannot be taken; an input, or a quarter of it along a
+dimension, that is another draw's. An output shows a fault if an element is beyond its tolerance. Where no output does,
+a program could be as careless and be correct, so the judge pays nothing above 1
+(docs/decisions/003-gate-runs-programs.md).
+
+Excused are faults that change nothing: of their step's result (of what leaves out terms, a thousandth of it counts as
+nothing), or of the float64 answer. A part of an input that fades must not be excused because nothing of it is left in
+float64, so it is made wider until outputs nearly show it. Excused is lower precision, too, where every output stays
+within one unit in the last place of its neighbours. Maxima and minima are not left out, because the usual softmax only
+subtracts one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from cudal1_worker import protocol as wire
-from cudal1_worker.oracle.faults import MIN_SHARE, Injection, Step, Watched
+from cudal1_worker.oracle.faults import MIN_SHARE, Counting, Watched
 from cudal1_worker.oracle.models import copied
 from cudal1_worker.oracle.reference_error import error_of
-from cudal1_worker.oracle.steps import LOWER
+from cudal1_worker.oracle.steps import LOWER, Call
 
 if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
 
-MAX_PRODUCTS = 8
-"""Products that are tried, spread over the forward pass."""
+MAX_PRODUCTS, MAX_OTHERS = 8, 16
+"""Products that are tried, and other calls of operators, spread over the forward pass."""
+_NOTHING = ("empty_like", "new_empty", "new_empty_strided")
+"""Calls that compute nothing."""
 _NEIGHBOURS = 16
 """Elements, next to each other, whose largest magnitude is the measure of one rounding."""
+_QUARTERS = 4
+"""Parts of a dimension that are tried; each index where there are fewer."""
+_MAX_PARTS = 64
+"""Parts of inputs that are tried; of the largest inputs first."""
+_EXTREMES = ("amax", "amin", "max", "min")
+_MATERIAL = 1e-3
+"""What leaving out terms must change of a step's result, over its largest magnitude."""
 
 
-class UnseenPrecision:
-    """Finds such products."""
+@dataclass(frozen=True)
+class _Fault:
+    """One way to do less."""
+
+    text: str
+    step: int | None = None
+    """Number of the step; None for that of an input."""
+    precision: str | None = None
+    """To which a product's factors are rounded; None to leave out terms."""
+    place: int = 0
+    """Of the input that is another draw's."""
+    part: tuple[slice, ...] = ()
+    """What of it is, or what of a product's last factor is left out; all by default."""
+
+
+@dataclass(frozen=True)
+class _Set:
+    """A set of inputs, what the reference makes of it, and another draw."""
+
+    values: list[Any]
+    answers: list[torch.Tensor]
+    own: list[torch.Tensor]
+    allowed: list[torch.Tensor]
+    """Tolerances of each output's elements, flat; of integers without meaning."""
+    others: list[Any]
+
+
+class Unseen:
+    """Finds such work."""
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
 
     def unseen(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Return the first product that no output shows on any of the sets of `seeds`; an empty text for none."""
-        try:
-            return {"product": next(iter(self._found(message["seeds"])), "")}
-        except torch.OutOfMemoryError:
-            return {"product": "a product in lower precision (there was too little memory to try)"}
+        """Return the first fault that no output shows on any of the sets of `seeds`; an empty text for none.
 
-    def _found(self, seeds: list[int]) -> list[str]:
-        left: dict[int, tuple[str, str]] | None = None
+        Without `precision` only work that is left out is asked for: an audit finds lower precision by itself.
+        """
+        try:
+            found = self._found(message["seeds"], precision=message["precision"])
+            return {"work": next(iter(found), ""), "tried": True}
+        except torch.OutOfMemoryError:
+            return {"work": "what a call leaves out (there was too little memory to try)", "tried": False}
+
+    def _found(self, seeds: list[int], *, precision: bool) -> list[str]:
+        left: list[_Fault] | None = None
         for seed in seeds:  # one set at a time: large tasks leave no memory for two
-            values, answers, own, errors = self._set(seed)
+            one = self._set(seed)
             if left is None:
-                with Injection() as counted:
-                    self._oracle.run(self._oracle.models.plain, copied(values))
-                steps = counted.steps
-                left = {k: (steps[k].name, self._next_lower(steps[k].dtype)) for k in _chosen(steps)}
-            left = {k: one for k, one in left.items() if self._passes(values, answers, own, errors, k, one[1])}
-        return [f"product {number + 1} ({name}) in {fault}" for number, (name, fault) in (left or {}).items()]
+                left = [fault for fault in self._faults(one) if precision or fault.precision is None]
+            left = [fault for fault in left if self._passes(one, fault)]
+        return [fault.text for fault in left or []]
+
+    def _faults(self, one: _Set) -> list[_Fault]:
+        values = copied(one.values)
+        with _Calls() as counted:
+            self._oracle.run(self._oracle.models.plain, values)
+        calls = counted.seen
+        products = [k for k, call in enumerate(calls) if call.is_product]
+        others = [k for k, call in enumerate(calls) if not call.is_product and call.name not in _EXTREMES]
+        found: list[_Fault] = []
+        for number, k in enumerate(_chosen(calls, products, MAX_PRODUCTS)):
+            lower, name = self._next_lower(calls[k].dtype), f"product {number + 1} ({calls[k].name})"
+            found.append(_Fault(f"{name} in {lower}", k, lower))
+            parts = [part for dim, size in calls[k].parted for part in _quarters(dim, size)]
+            found += [_Fault(f"a part of {name} left out", k, part=part) for part in parts or [()]]
+        for k in _chosen(calls, others, MAX_OTHERS):
+            found.append(_Fault(f"a part of step {k + 1} ({calls[k].name}) left out", k))
+        tensors = {place: value for place, value in enumerate(one.values) if isinstance(value, torch.Tensor)}
+        found += [_Fault(f"input {place}, if it was another call's", place=place) for place in tensors]
+        return found + _of_parts(tensors)
 
     def _next_lower(self, dtype: torch.dtype) -> str:
         own_tf32 = self._oracle.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32
         return next(name for name in LOWER[dtype] if name != "tf32" or not own_tf32)
 
-    def _set(self, seed: int) -> tuple[list[Any], list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-        """Inputs, float64 answers, the reference's outputs and errors of a set."""
-        values = self._oracle.fresh_inputs(seed, "own")
+    def _set(self, seed: int) -> _Set:
+        values, others = (self._oracle.fresh_inputs(one, "own") for one in (seed, seed ^ 1))
         answers = self._oracle.exact(self._oracle.models.wide, copied(values))
         own, errors = self._oracle.errors(self._oracle.models, copied(values), answers)
-        return values, answers, own, errors
+        allowed = [torch.empty_like(answer).reshape(-1) for answer in answers]
+        for place, (profile, answer) in enumerate(zip(self._oracle.profiles, answers, strict=True)):
+            if profile is not None:
+                profile.of_all(allowed[place], answer.reshape(-1), errors[place], self._oracle.limits[place])
+        return _Set(values, answers, own, allowed, others)
 
-    def _passes(
-        self,
-        values: list[Any],
-        answers: list[torch.Tensor],
-        own: list[torch.Tensor],
-        errors: list[torch.Tensor],
-        number: int,
-        fault: str,
-    ) -> bool:
-        """Whether a product in lower precision is unseen in the outputs, and not excused."""
-        change = Watched(fault)
-        with Injection(number, change):
-            outputs = self._oracle.run(self._oracle.models.plain, copied(values))
-        if not change.changed:
+    def _passes(self, one: _Set, fault: _Fault) -> bool:
+        """Whether a fault is unseen in the outputs, and not excused."""
+        if fault.step is None:
+            return self._is_unseen(one, fault) and any(
+                self._changes_answer(one, wide) for wide in self._wider(one, fault)
+            )
+        return self._is_unseen(one, fault)
+
+    def _is_unseen(self, one: _Set, fault: _Fault) -> bool:
+        """Whether no output shows a fault; of one in a step, also whether it is not excused."""
+        try:
+            outputs = self._with_fault(one, fault)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # a program that fails is seen to
             return False
-        excused = True
-        for place, (output, answer) in enumerate(zip(outputs, answers, strict=True)):
+        if outputs is None:
+            return False
+        excused = fault.precision is not None
+        for place, (output, answer) in enumerate(zip(outputs, one.answers, strict=True)):
             found, right = error_of(output, answer), answer.reshape(-1)
             if not answer.is_floating_point():
                 excused = False  # an integer that stays the same says nothing of how near it was to another
-                if not bool(((found == 0) | (output.reshape(-1) == own[place].reshape(-1))).all()):
+                if not bool(((found == 0) | (output.reshape(-1) == one.own[place].reshape(-1))).all()):
                     return False
                 continue
-            found = torch.where(right.isfinite(), found, 0.0)
-            if not bool((found <= self._allowed(place, right, errors[place])).all()):
+            same = (output.reshape(-1) == right) | (output.reshape(-1).isnan() & right.isnan())
+            found = torch.where(right.isfinite(), found, torch.where(same, 0.0, torch.inf))
+            if not bool((found <= one.allowed[place]).all()):
                 return False
             excused = excused and _is_one_rounding(found, right, output.dtype)
         return not excused
 
-    def _allowed(self, place: int, right: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
-        """Tolerances of an output's elements, flat."""
-        profile = self._oracle.profiles[place]
-        assert profile is not None
-        allowed = torch.empty_like(right)
-        profile.of_all(allowed, right, error, self._oracle.limits[place])
-        return allowed
+    def _with_fault(self, one: _Set, fault: _Fault) -> list[torch.Tensor] | None:
+        """Outputs of the reference with a fault; None where it changes nothing of its step's result."""
+        plain = self._oracle.models.plain
+        if fault.step is None:
+            return self._oracle.run(plain, self._replaced(one, fault))
+        change = _LeftOut(fault.part) if fault.precision is None else Watched(fault.precision)
+        values = copied(one.values)
+        with _Calls(fault.step, change):
+            outputs = self._oracle.run(plain, values)
+        return outputs if change.changed else None
+
+    def _wider(self, one: _Set, fault: _Fault) -> Iterator[_Fault]:
+        """Yield a fault in an input, then those in the widest parts with the same begin or end that no output shows."""
+        yield fault
+        if not fault.part:
+            return
+        *others, own = fault.part
+        size = one.values[fault.place].shape[len(others)]
+        for back in (True, False):
+            least, most = 0, own.start if back else size - own.stop
+            while least < most:
+                more = (least + most + 1) // 2
+                wider = slice(own.start - more, own.stop) if back else slice(own.start, own.stop + more)
+                if self._is_unseen(one, replace(fault, part=(*others, wider))):
+                    least = more
+                else:
+                    most = more - 1
+            if least:
+                wider = slice(own.start - least, own.stop) if back else slice(own.start, own.stop + least)
+                yield replace(fault, part=(*others, wider))
+
+    def _changes_answer(self, one: _Set, fault: _Fault) -> bool:
+        """Whether the float64 answer is another with what another draw has of an input."""
+        answers = self._oracle.exact(self._oracle.models.wide, self._replaced(one, fault))
+        return not all(torch.equal(new, old) for new, old in zip(answers, one.answers, strict=True))
+
+    def _replaced(self, one: _Set, fault: _Fault) -> list[Any]:
+        """Inputs with what another draw has of one."""
+        values = copied(one.values)
+        values[fault.place][fault.part].copy_(one.others[fault.place][fault.part])
+        return values
 
 
-def _chosen(steps: list[Step]) -> list[int]:
-    """Numbers of the products to try, evenly thinned."""
-    products = [k for k, one in enumerate(steps) if one.kind == "product" and one.dtype in LOWER]
-    most = max((steps[k].size for k in products), default=0)
-    products = [k for k in products if steps[k].size >= MIN_SHARE * most]
-    if len(products) <= MAX_PRODUCTS:
-        return products
-    return [products[round(k * (len(products) - 1) / (MAX_PRODUCTS - 1))] for k in range(MAX_PRODUCTS)]
+@dataclass(frozen=True)
+class _Seen:
+    """A call of an operator in a forward pass."""
+
+    name: str
+    is_product: bool
+    size: int
+    """Elements of its largest operand."""
+    dtype: torch.dtype
+    parted: list[tuple[int, int]]
+    """Of a product, see `Call.parted`."""
+
+
+class _Calls(Counting):
+    """Counts the calls that compute something from floating-point tensors, and changes one; see `Counting`."""
+
+    def __init__(self, number: int | None = None, change: Callable[[Call], Any] | None = None) -> None:
+        super().__init__(number, change)
+        self.seen: list[_Seen] = []
+
+    def number_of(self, call: Call) -> int | None:
+        """Count a call."""
+        if not call.operands or call.name in _NOTHING or _is_view(call.func):
+            return None
+        is_product = call.kind == "product" and call.dtype in LOWER
+        self.seen.append(_Seen(call.name, is_product, call.size, call.dtype, call.parted if is_product else []))
+        return len(self.seen) - 1
+
+
+def _is_view(func: Any) -> bool:
+    """Whether an operator returns no tensor, or one that lies in the memory of its operand."""
+    returns = func._schema.returns
+    return not returns or (returns[0].alias_info is not None and not returns[0].alias_info.is_write)
+
+
+class _LeftOut:
+    """Carries out calls without some of their terms, or with zeros for a result; notes whether that changed (much).
+
+    Args:
+        part: Of a product's last factor, that is left out.
+    """
+
+    def __init__(self, part: tuple[slice, ...]) -> None:
+        self.changed = False
+        self._part = part
+
+    def __call__(self, call: Call) -> Any:
+        """Carry out one call."""
+        if call.func._schema.is_mutable:
+            self.changed = True
+            if self._part:
+                return call.without(self._part)
+            result = call.func(*call.args, **call.kwargs)
+            for one in result if isinstance(result, tuple) else (result,):
+                one.zero_()
+            return result
+        result = call.func(*call.args, **call.kwargs)
+        if call.kind == "reduction" and "strided" in call.faults():
+            faulty, differ = call.with_fault("strided"), _differ
+        else:
+            faulty, differ = call.without(self._part) if self._part else _zeros(result), _is_other
+        before, after = (one[0] if isinstance(one, tuple) else one for one in (result, faulty))
+        self.changed = self.changed or differ(before, after)
+        return faulty
+
+
+def _zeros(result: Any) -> Any:
+    """Return what a call returns, with zeros for its tensors."""
+    if isinstance(result, tuple | list):
+        return type(result)(map(_zeros, result))
+    return torch.zeros_like(result) if isinstance(result, torch.Tensor) else result
+
+
+def _is_other(before: torch.Tensor, after: torch.Tensor) -> bool:
+    return not torch.equal(before.nan_to_num(), after.nan_to_num())
+
+
+def _differ(before: torch.Tensor, after: torch.Tensor) -> bool:
+    if not before.is_floating_point():
+        return not torch.equal(before, after)
+    one, other = (part.nan_to_num(0.0) for part in (before, after))
+    return bool((one - other).abs().max() > _MATERIAL * one.abs().max())
+
+
+def _quarters(dim: int, size: int) -> list[tuple[slice, ...]]:
+    """Return the quarters of a dimension as indices of a tensor; none of one element."""
+    count = min(_QUARTERS, size) if size > 1 else 0
+    return [(*[slice(None)] * dim, slice(size * k // count, size * (k + 1) // count)) for k in range(count)]
+
+
+def _of_parts(tensors: dict[int, torch.Tensor]) -> list[_Fault]:
+    """Parts of inputs, those of the largest first."""
+    most = max((one.numel() for one in tensors.values()), default=0)
+    found: list[_Fault] = []
+    for place, value in sorted(tensors.items(), key=lambda pair: -pair[1].numel()):
+        for dim, size in enumerate(value.shape if value.numel() >= MIN_SHARE * most else ()):
+            for part in _quarters(dim, size):
+                text = f"[{part[-1].start}:{part[-1].stop}] of dimension {dim} of input {place}"
+                found.append(_Fault(f"{text}, if it was another call's", place=place, part=part))
+    return found[:_MAX_PARTS]
+
+
+def _chosen(calls: list[_Seen], some: list[int], count: int) -> list[int]:
+    """Numbers of the calls to try, evenly thinned."""
+    most = max((calls[k].size for k in some), default=0)
+    some = [k for k in some if calls[k].size >= MIN_SHARE * most]
+    if len(some) <= count:
+        return some
+    return [some[round(k * (len(some) - 1) / (count - 1))] for k in range(count)]
 
 
 def _is_one_rounding(error: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> bool:

@@ -1,6 +1,6 @@
 """One arm: the process in which one program lives, is called, and dies.
 
-The judge leads through the slow phases by messages (`build`, `construct`, `load`, `inputs`, `call`) and through
+The judge leads through the slow phases by messages (`build`, `begin`, `construct`, `load`, `call`) and through
 timed calls by the control page. All that this module says is a courtesy: the judge reads bytes only.
 """
 
@@ -21,7 +21,7 @@ import torch
 from cudal1_worker import layout
 from cudal1_worker import protocol as wire
 from cudal1_worker.arithmetic import allow_tf32
-from cudal1_worker.overlap import Place, any_shared
+from cudal1_worker.overlap import Place, shared
 from cudal1_worker.program import state
 from cudal1_worker.program.cpu_side import CpuSide
 
@@ -99,9 +99,11 @@ class Arm:
         self.control = memoryview(control).cast("Q")
         self.reply = mmap.mmap(reply_fd, wire.PAGE_BYTES, flags=mmap.MAP_SHARED)
         self.words = memoryview(self.reply).cast("Q")
-        self.module: types.ModuleType | None = None
+        self.factory: Any = None
+        """What makes the model, once the program is imported."""
         self.model: Any = None
-        self.side: Any = CpuSide()
+        self.side: Any = None
+        """Memory of the calls, on either device."""
         self.entries: list[layout.Entry] = []
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
@@ -116,11 +118,10 @@ class Arm:
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
             "ahead": self.ahead,
-            "cuda": self.use_cuda,
+            "begin": self.begin,
             "construct": self.construct,
             "fingerprints": self.fingerprints,
             "load": self.load,
-            "inputs": self.learn_inputs,
             "call": self.call_once,
             "profile": self.profile,
             "timed": self.timed,
@@ -134,7 +135,7 @@ class Arm:
         """Import the program; compilers may run."""
         with os.fdopen(os.dup(fds[0]), "rb") as file:
             source = file.read().decode()
-        self.module = execute(source, message["wanted"])
+        self.factory = getattr(execute(source, message["wanted"]), message["wanted"])
         return {"ok": True}
 
     def ahead(self, message: wire.Message, fds: list[int]) -> wire.Message:
@@ -164,15 +165,18 @@ class Arm:
         """Construct the model under a seed."""
         torch.manual_seed(message["seed"])
         arguments = layout.decode(message["arguments"])
-        factory = getattr(self.module, message["wanted"])
-        return factory(**arguments) if isinstance(arguments, dict) else factory(*arguments)
+        return self.factory(**arguments) if isinstance(arguments, dict) else self.factory(*arguments)
 
-    def use_cuda(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Work on a GPU from now on; answer with the address of the arena."""
-        from cudal1_worker.program.cuda_side import CudaSide
+    def begin(self, message: wire.Message, fds: list[int]) -> wire.Message:
+        """Map the memory of calls; answer with the addresses of the inputs' blocks, and of a GPU's arena."""
+        self.entries = message["entries"]
+        if message["device"] == "cuda":
+            from cudal1_worker.program.cuda_side import CudaSide
 
-        self.side = CudaSide(message, fds)
-        return {"arena": self.side.start}
+            self.side = CudaSide(message, fds)
+        else:
+            self.side = CpuSide(message, fds)
+        return {"slots": [_data_ptr(slot) for slot in self.side.slots], "arena": self.side.start}
 
     def construct(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make the model under the seed; answer with a description of its state."""
@@ -189,13 +193,6 @@ class Arm:
         whole = mmap.mmap(fds[0], message["bytes"], flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         state.load(self.model, message["names"], message["entries"], torch.frombuffer(whole, dtype=torch.uint8))
         return {"ok": True}
-
-    def learn_inputs(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Map the blocks in which calls find their inputs; answer with their addresses."""
-        self.entries = message["entries"]
-        self.inputs = []  # they lie in what is unmapped now
-        self.side.learn_slots(message, fds)
-        return {"slots": [_data_ptr(slot) for slot in self.side.slots]}
 
     def inputs_in(self, block: torch.Tensor) -> list[Any]:
         """Return a set of inputs that lies in a block."""
@@ -291,7 +288,8 @@ class Arm:
                 leaf = layout.as_stored(leaf)
                 own = type(leaf) in _PLAIN and _storage(leaf).data_ptr() in registered
                 lies = Place(_data_ptr(leaf), _shape(leaf), _stride(leaf), _dtype(leaf).itemsize)
-                copied = own or 0 in lies.strides or any_shared(lies, known) or not side.reachable(leaf)
+                meets = any(shared(lies, other) for other in known)
+                copied = own or 0 in lies.strides or meets or not side.reachable(leaf)
                 leaves[place] = side.copy(leaf) if copied else leaf
                 known.append(lies)
 

@@ -19,24 +19,26 @@ _frombuffer, _empty = torch.frombuffer, torch.empty
 
 
 class CpuSide:
-    """An arm's memory on a CPU."""
+    """An arm's memory on a CPU.
 
-    def __init__(self) -> None:
-        self.size_bytes = 0
-        self.slots: list[torch.Tensor] = []
+    Args:
+        message: `bytes` of each block in which calls find their inputs.
+        fds: The blocks, which are mapped read-only.
+    """
+
+    start = 0
+    """Outputs lie anywhere; there is no arena."""
+
+    def __init__(self, message: wire.Message, fds: list[int]) -> None:
+        self.size_bytes = message["bytes"]
+        self._fds = [os.dup(fd) for fd in fds]
+        self.slots = [self._mapped(fd, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ) for fd in fds]
         self.plugs: list[torch.Tensor] = []
         self.random = random.Random()
-        self._fds: list[int] = []
 
     def place(self, model: Any) -> Any:
         """Return the model where it is."""
         return model
-
-    def learn_slots(self, message: wire.Message, fds: list[int]) -> None:
-        """Map the blocks in which calls find their inputs, read-only."""
-        self.size_bytes = message["bytes"]
-        self._fds = [os.dup(fd) for fd in fds]
-        self.slots = [self._mapped(fd, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ) for fd in fds]
 
     def untimed_block(self, message: wire.Message) -> torch.Tensor:
         """Return the block of an untimed call: read-only as in timed calls, or a private and writable mapping of it."""

@@ -30,8 +30,9 @@ class CudaSide:
     """An arm's memory on a GPU.
 
     Args:
-        message: `arena_bytes`, of them `copies_bytes` at the end for copies of outputs, `tf32`, `masks`.
-        fds: The arena.
+        message: `arena_bytes`, of them `copies_bytes` at the end for copies of outputs, `tf32`, `masks`; `bytes` of a
+            set of inputs, whose blocks lie `stride` bytes apart, and behind them `masked` sets.
+        fds: The arena, and the memory of inputs.
     """
 
     def __init__(self, message: wire.Message, fds: list[int]) -> None:
@@ -47,29 +48,19 @@ class CudaSide:
         self._pools = Pools(torch._C._cuda_customAllocator(*pointers))
         self._pools.use()
         self._masks = Masks(base64.b64decode(message["masks"]))
-        self.slots: list[torch.Tensor] = []
-        self._unmask: list[list[Callable[[Sequence[int]], None]]] = []
-        self._slot_memory: vmm.Mapping | None = None
-
-    def place(self, model: Any) -> Any:
-        """Move a module to the GPU."""
-        return model.to("cuda") if isinstance(model, torch.nn.Module) else model
-
-    def learn_slots(self, message: wire.Message, fds: list[int]) -> None:
-        """Map the blocks in which calls find their inputs, `stride` bytes apart, and behind them the masked ones."""
-        self.slots = []
-        if self._slot_memory is not None:
-            _synchronize()
-            self._slot_memory.close()
         stride, count, size = message["stride"], wire.SLOTS, message["bytes"]
-        self._slot_memory = vmm.Mapping.take(fds[0], stride * count + size * message["masked"], 0)
+        self._slot_memory = vmm.Mapping.take(fds[1], stride * count + size * message["masked"], 0)
         whole, begin = self._slot_memory.tensor(), self._slot_memory.address
         self.slots = [whole[stride * k : stride * k + size] for k in range(count)]
-        self._unmask = [
+        self._unmask: list[list[Callable[[Sequence[int]], None]]] = [
             [self._masks.prepared(begin + stride * count + size * k, _data_ptr(slot), size) for slot in self.slots]
             for k in range(message["masked"])
         ]
         self._unmask[0][0]((0,) * KEY_WORDS)  # loads the kernel
+
+    def place(self, model: Any) -> Any:
+        """Move a module to the GPU."""
+        return model.to("cuda") if isinstance(model, torch.nn.Module) else model
 
     def untimed_block(self, message: wire.Message) -> torch.Tensor:
         """Return the slot that the judge has filled."""

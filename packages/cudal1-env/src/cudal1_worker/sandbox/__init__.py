@@ -103,24 +103,18 @@ def enter(spec: Spec, report: Report, gate: Gate | None = None) -> Report:
 
 
 def _attempt(spec: Spec, report: Report, layer: str, act: Callable[[], object]) -> None:
-    if layer not in spec.layers:
-        return
-    try:
-        act()
-        report.add(layer)
-    except OSError as error:
-        report.add(layer, str(error))
+    if layer in spec.layers:
+        with report.entering(layer):
+            act()
 
 
 def _filter(spec: Spec, report: Report, gate: Gate | None) -> None:
     """Install the filter, with the gate where there is one."""
     listener = None
     if gate is not None and {"seccomp", "fork-gate"} <= set(spec.layers):
-        try:
+        with report.entering("fork-gate"):  # not on an older kernel, or where an outer sandbox listens already
             listener = seccomp.enter(gate=True)
-            report.entered += ["seccomp", "fork-gate"]
-        except OSError as error:  # an older kernel, or an outer sandbox listens already
-            report.add("fork-gate", str(error))
+            report.entered.append("seccomp")
     if listener is None:
         _attempt(spec, report, "seccomp", lambda: seccomp.enter())
     if gate is not None:

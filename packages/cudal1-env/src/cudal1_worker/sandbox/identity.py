@@ -38,22 +38,22 @@ def drop(spec: Spec, report: Report) -> None:
     """Become an ordinary user without capabilities."""
     root = os.geteuid() == 0
     if root and "unprivileged-uid" in spec.layers:
-        try:
+        with report.entering("unprivileged-uid"):
             if blocked := unreachable(spec):
                 raise OSError(f"{blocked} cannot be read by uid {NOBODY}: install Python where everybody may read it")
             os.setgroups([])
             os.setresgid(NOBODY, NOBODY, NOBODY)
             _forbid_capabilities()
             os.setresuid(NOBODY, NOBODY, NOBODY)
-            report.add("unprivileged-uid")
-        except OSError as error:
-            report.add("unprivileged-uid", str(error))
         # Changing the user made /proc/self root's; the files there must be the worker's own again.
         libc.prctl(libc.PR_SET_DUMPABLE, 1)
         if "user-namespace" in spec.layers and "unprivileged-uid" in report.entered:
-            _own_user_namespace(report)
+            with report.entering("user-namespace"):
+                libc.unshare(libc.CLONE_NEWUSER)
+                namespaces.write_maps(NOBODY, NOBODY)
+                _forbid_capabilities()  # a new user namespace begins with all of them
     elif not root:
-        report.add("unprivileged-uid")
+        report.entered.append("unprivileged-uid")
         _forbid_capabilities()
     if os.geteuid() != 0:
         libc.prctl(libc.PR_CAP_AMBIENT, libc.PR_CAP_AMBIENT_CLEAR_ALL)
@@ -61,14 +61,13 @@ def drop(spec: Spec, report: Report) -> None:
     libc.prctl(libc.PR_SET_DUMPABLE, 1)
 
 
-def _own_user_namespace(report: Report) -> None:
-    try:
-        libc.unshare(libc.CLONE_NEWUSER)
-        namespaces.write_maps(NOBODY, NOBODY)
-        _forbid_capabilities()  # a new user namespace begins with all of them
-        report.add("user-namespace")
-    except OSError as error:
-        report.add("user-namespace", str(error))
+def give(folder: str | os.PathLike[str]) -> None:
+    """Let workers write to a folder and all in it: root's run as `NOBODY`, others as who made the folder."""
+    if os.geteuid() != 0:
+        return
+    for path, folders, files in os.walk(folder):
+        for name in (".", *folders, *files):
+            os.chown(os.path.join(path, name), NOBODY, NOBODY, follow_symlinks=False)
 
 
 def _forbid_capabilities() -> None:

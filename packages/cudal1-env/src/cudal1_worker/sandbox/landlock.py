@@ -11,6 +11,7 @@ import os
 import stat
 
 from cudal1_worker.sandbox import libc
+from cudal1_worker.sandbox.mounts import DEVICES
 from cudal1_worker.sandbox.spec import Report, Spec
 
 # Call numbers on x86-64.
@@ -64,7 +65,7 @@ def enter(spec: Spec, report: Report) -> None:
 def writable(spec: Spec, report: Report) -> list[str]:
     """Return the paths below which the worker may write."""
     own = "mount-namespace" in report.entered
-    paths = ["/tmp", "/dev"] if own else [f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom")]
+    paths = ["/tmp", "/dev"] if own else [f"/dev/{name}" for name in DEVICES]
     if spec.build_dir is not None and not own:
         paths.append(spec.build_dir)
     if spec.device == "cuda":

@@ -11,8 +11,8 @@ import shutil
 import stat
 import sys
 
-from cudal1_worker.sandbox import libc
-from cudal1_worker.sandbox.spec import BUILD_PATH, NOBODY, Spec
+from cudal1_worker.sandbox import identity, libc
+from cudal1_worker.sandbox.spec import BUILD_PATH, Spec
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/sys")
 """Folders of the system; those that are links (`/bin` to `usr/bin`) are made as links."""
@@ -148,10 +148,7 @@ def _copy(fd: int, target: str) -> None:
     """Copy a folder that the judge wrote, times included, and give the copy to the worker."""
     shutil.copytree(f"/proc/self/fd/{fd}", target)
     os.chmod(target, 0o755)
-    if os.geteuid() == 0:
-        for path, folders, files in os.walk(target):
-            for name in (".", *folders, *files):
-                os.chown(os.path.join(path, name), NOBODY, NOBODY)
+    identity.give(target)
 
 
 def _mount_proc(target: str, *, own: bool) -> None:

@@ -26,27 +26,21 @@ def unshare(spec: Spec, report: Report) -> None:
     Call it in a process with one thread; its next child is process 1 of the pid namespace.
     """
     if os.geteuid() != 0 and "user-namespace" in spec.layers:
-        try:
+        with report.entering("user-namespace"):
             uid, gid = os.geteuid(), os.getegid()
             libc.unshare(libc.CLONE_NEWUSER)
             write_maps(uid, gid)
-            report.add("user-namespace")
-        except OSError as error:
-            report.add("user-namespace", str(error))
     # proc of a new pid namespace needs a mount namespace to be mounted in; without its own proc a worker is lame.
     wanted = [name for name in FLAGS if name in spec.layers]
     if "mount-namespace" not in wanted and "pid-namespace" in wanted:
         wanted.remove("pid-namespace")
-        report.add("pid-namespace", "needs the mount namespace, for a /proc of its own")
+        report.missing["pid-namespace"] = "needs the mount namespace, for a /proc of its own"
     for name in wanted:
-        try:
+        with report.entering(name):
             libc.unshare(FLAGS[name])
             # What is mounted in here must not show outside; the new mount namespace begins as a peer of the old one.
             if name == "mount-namespace":
                 libc.mount(None, "/", None, libc.MS_REC | libc.MS_PRIVATE)
-            report.add(name)
-        except OSError as error:
-            report.add(name, str(error))
 
 
 def write_maps(uid: int, gid: int) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -107,10 +109,12 @@ class Report:
         """Layers in force, in the order of `LAYERS`."""
         return tuple(name for name in LAYERS if name in self.entered)
 
-    def add(self, layer: str, reason: str | None = None) -> None:
-        """Record a layer as in force, or as missing for a reason."""
-        if reason is None:
-            self.missing.pop(layer, None)
-            self.entered.append(layer)
+    @contextlib.contextmanager
+    def entering(self, layer: str) -> Generator[None]:
+        """Record a layer as in force after the block; as missing, with the reason, where the kernel refuses."""
+        try:
+            yield
+        except OSError as error:
+            self.missing[layer] = str(error)
         else:
-            self.missing[layer] = reason
+            self.entered.append(layer)

@@ -149,7 +149,7 @@ def _along(program: Program, draw: Draw) -> None:
         "gather",
         f"torch.gather({h.text}, 1, {order.text})",
         dims,
-        grid.mixed(draw, h.grid, order.grid),
+        grid.mixed(draw, h.grid, order.grid, spread=grid.size(h.grid.values)),
         h,
         order,
         bounds=h.bounds,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cudal1_data.generator import grid
@@ -23,16 +24,18 @@ class _Window:
     text: str
     cost_ns: float
     smooth: bool = True
+    reach: int = 1
+    """Samples before and behind that a window of the grid takes: the largest of nine is hardly ever negative."""
 
 
 _KEEPING = {
     1: (
-        _Window("max_pool", "F.max_pool1d({0}, 5, stride=1, padding=2)", 3.0, smooth=False),
+        _Window("max_pool", "F.max_pool1d({0}, 5, stride=1, padding=2)", 3.0, smooth=False, reach=2),
         _Window("avg_pool", "F.avg_pool1d({0}, 3, stride=1, padding=1)", 8.0),
         _Window("avg_pool", "F.avg_pool1d({0}, 7, stride=1, padding=3)", 10.0),
     ),
     2: (
-        _Window("max_pool", "F.max_pool2d({0}, 3, stride=1, padding=1)", 44.0, smooth=False),
+        _Window("max_pool", "F.max_pool2d({0}, 3, stride=1, padding=1)", 44.0, smooth=False, reach=3),
         _Window("avg_pool", "F.avg_pool2d({0}, 3, stride=1, padding=1)", 15.0),
         _Window("avg_pool", "F.avg_pool2d({0}, 5, stride=1, padding=2)", 19.0),
     ),
@@ -49,7 +52,7 @@ _HALVING = {
         _Window("max_pool", "F.max_pool2d({0}, 2)", 6.7, smooth=False),
         _Window("avg_pool", "F.avg_pool2d({0}, 2)", 2.3),
         _Window("lp_pool", "F.lp_pool2d({0}, 2, 2)", 3.5, smooth=False),
-        _Window("max_pool", "F.max_pool2d({0}, 3, stride=2, padding=1)", 9.0, smooth=False),
+        _Window("max_pool", "F.max_pool2d({0}, 3, stride=2, padding=1)", 9.0, smooth=False, reach=3),
     ),
 }
 """Windows that halve it."""
@@ -74,7 +77,8 @@ def _pooled(program: Program, draw: Draw, h: Value, table: tuple[_Window, ...], 
         raise UnsuitableError("extremes meet a bound")
     if window.name == "lp_pool" and is_even(h.node):
         raise UnsuitableError("a square needs no absolute value")
-    sample = grid.rows({"max_pool": _highest, "avg_pool": _middle, "lp_pool": _length}[window.name], h.grid)
+    of = _OF_WINDOWS[window.name]
+    sample = grid.rows(lambda line: [of(part) for part in _parts(line, window.reach)], h.grid)
     if sample is None or not grid.informative(sample):
         raise UnsuitableError("windows tell too little")
     program.cost_ns += window.cost_ns * (0.25 if "channels_last" in program.layouts else 1.0)
@@ -129,13 +133,18 @@ def _pyramid(program: Program, draw: Draw, h: Value) -> Value:
     return joined(program, draw, h, program.keep(up))
 
 
-def _highest(line: Samples) -> Samples:
-    return [max(line[max(0, place - 1) : place + 2]) for place in range(len(line))]
+def _parts(line: Samples, reach: int) -> list[Samples]:
+    """Return the windows of a line; they go on at its other end, so that all have as many samples."""
+    return [[line[(place + step) % len(line)] for step in range(-reach, reach + 1)] for place in range(len(line))]
 
 
-def _middle(line: Samples) -> Samples:
-    return [sum(part) / len(part) for part in (line[max(0, place - 1) : place + 2] for place in range(len(line)))]
+def _length(part: Samples) -> float:
+    return sum(value * value for value in part) ** 0.5
 
 
-def _length(line: Samples) -> Samples:
-    return [sum(value * value for value in line[max(0, place - 1) : place + 2]) ** 0.5 for place in range(len(line))]
+_OF_WINDOWS: dict[str, Callable[[Samples], float]] = {
+    "max_pool": max,
+    "avg_pool": lambda part: sum(part) / len(part),
+    "lp_pool": _length,
+}
+"""What each window makes of its elements."""

@@ -57,17 +57,18 @@ def recurrent(program: Program, draw: Draw) -> None:
     after = sides(program, draw, dims, draw.integer(0, 1), ("parameter", "full"))
     result = chain(program, draw, program.keep(stacked), draw.integer(0, 2), after)
     program.returns(finished(program, draw, result))
-    _sizes(program, draw, layers=_LAYERS_OF[form])
+    _sizes(program, draw, layers=_LAYERS_OF[form], max_steps=32 if form == "simple" else 64)
 
 
-def _sizes(program: Program, draw: Draw, *, layers: int) -> None:
+def _sizes(program: Program, draw: Draw, *, layers: int, max_steps: int) -> None:
+    """Set sizes; a cell without a way past its layer forgets its first state within a few steps."""
     batch = draw.one((16, 24, 32, 48, 64))
     width = draw.one((48, 64, 80, 96, 128)) if layers else near(draw, 500 + 1000 * draw.real())
     # Some ten pointwise operators and the loop's own work, besides the layers.
     step_ns = (100_000.0 if program.backward else 40_000.0) + batch * width * (
         12.0 + 2.0 * layers * width / program.flops_per_ns
     )
-    steps = max(6, min(64, round(target_ns(draw, program) / step_ns / 2) * 2))
+    steps = max(6, min(max_steps, round(target_ns(draw, program) / step_ns / 2) * 2))
     many, wide = draw.one((16, 24, 32)), draw.one((512, 768, 1024)) if layers else draw.one((4096, 5120, 6144))
     side = near(draw, gpu_elements(draw, program, ("BATCH", "STEPS", "WIDTH")) / (many * wide))
     program.size("BATCH", batch, side)

@@ -50,11 +50,11 @@ _FORMS = (
     _Form("softmin", (), "{n} * F.softmin({h}, dim={dim})", 3.5),
     _Form("log_softmax", (), "torch.log_softmax({h}, dim={dim})", 3.0),
     _Form("sigmoid shares", ("gates = torch.sigmoid({h})",),
-          "{n} * gates / torch.sum(gates, dim={dim}, keepdim=True)", 4.0, ("sigmoid",)),
+          "gates / torch.mean(gates, dim={dim}, keepdim=True)", 4.0, ("sigmoid",)),
     _Form("softplus shares", ("gates = F.softplus({h})",),
-          "{n} * gates / torch.sum(gates, dim={dim}, keepdim=True)", 6.0, ("softplus",)),
+          "gates / torch.mean(gates, dim={dim}, keepdim=True)", 6.0, ("softplus",)),
     _Form("square shares", ("gates = 0.1 + torch.square({h})",),
-          "{n} * gates / torch.sum(gates, dim={dim}, keepdim=True)", 4.0, ("square", "shift")),
+          "gates / torch.mean(gates, dim={dim}, keepdim=True)", 4.0, ("square", "shift")),
 )  # fmt: skip
 
 _LARGEST_SCORE = 6.0
@@ -132,8 +132,8 @@ def _shared(program: Program, draw: Draw, h: Value, dim: int) -> Value:
     node = h.node
     for part in form.parts:
         node = Node(part, (node,))
-    node = Node("scale", (Node("div", (node, Node("sum", (node,), _axis(dim), heavy=True))),))
-    return Value(text, node, h.dims, sample, result.curved, infix=True, nested=3, bounds=POSITIVE)
+    node = Node("div", (node, Node("mean", (node,), _axis(dim), heavy=True)))
+    return Value(text, node, h.dims, sample, result.curved, infix=True, nested=2, bounds=POSITIVE)
 
 
 def _squared(node: Node) -> bool:

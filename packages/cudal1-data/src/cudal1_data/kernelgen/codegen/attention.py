@@ -17,7 +17,7 @@ from cudal1_data.kernelgen.codegen.chains import Chain, Factor, absorbed, chains
 from cudal1_data.kernelgen.codegen.naming import Constants, Names, quotient_text
 from cudal1_data.kernelgen.codegen.products import Factors
 from cudal1_data.kernelgen.codegen.programs import Writer
-from cudal1_data.kernelgen.codegen.triton import TileWriter, TritonKernel, power_text, triton_head, whole_kernel
+from cudal1_data.kernelgen.codegen.triton import TRITON_HEAD, TileWriter, TritonKernel, power_text, whole_kernel
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step
 from cudal1_data.kernelgen.ir import HALVES, Dims, Node, Reference
@@ -68,7 +68,7 @@ def attention_program(reference: Reference, steps: Sequence[Step], choice: Rows)
         return made.call
 
     body = program.forward(run)
-    return program.whole(triton_head(definitions), "\n\n".join(definitions), body)
+    return program.whole(TRITON_HEAD, "\n\n".join(definitions), body)
 
 
 _SIZES: dict[Factors, Sequence[tuple[int, int, int]]] = {
@@ -269,6 +269,14 @@ class _Attention:
             known |= {weights.total: "running_sum"} if weights.total is not None else {}
             known |= {weights.top: "running_max"} if weights.top is not None else {}
             writer = _Writer(replace(self.chain.between, trailing=1), known, self)
+            if weights.ceiling is not None:
+                ceiling = writer.value(weights.ceiling, False)
+                writer.lines += [
+                    "# The sink takes its share, too: sums are rescaled to the maximum with it.",
+                    f"rescale = tl.exp(running_max - {ceiling})",
+                    "running_sum = running_sum * rescale",
+                    "sums = sums * rescale",
+                ]
             lines.append(f"sums = {writer.text(weights.weights)}")
             lines = [*writer.lines, *lines]
         behind = _Writer(self.chain.behind, {self.chain.sums: "sums"}, self)

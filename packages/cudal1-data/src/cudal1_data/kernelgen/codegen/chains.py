@@ -49,6 +49,8 @@ class Weights:
     """The sum of the terms."""
     weights: Node
     """The weights: a multiple of the terms in each row."""
+    ceiling: Node | None = None
+    """The maximum of the logits and of one number more for each row, an attention sink; None where there is none."""
 
 
 @dataclass(frozen=True)
@@ -185,18 +187,26 @@ def one_pass(between: Kernel, weights: Node) -> Weights | None:
         return None
     top, total = next(iter(tops), None), next(iter(totals), None)
     terms = uncast(total.operands[0]) if total is not None else uncast(weights)
-    logits = None
+    logits = ceiling = None
     if top is not None:
         shifted = uncast(terms.operands[0]) if terms.expression == "exp(a)" else terms
         if (terms.expression, shifted.expression) not in (("exp(a)", "a - b"), ("exp(a - b)", "exp(a - b)")):
             return None
-        logits = uncast(shifted.operands[0])
-        if uncast(shifted.operands[1]) is not top or uncast(top.operands[0]) is not logits:
+        logits, largest = uncast(shifted.operands[0]), uncast(shifted.operands[1])
+        if (
+            largest.expression == "max(a, b)"
+            and uncast(largest.operands[0]) is top
+            and largest.operands[1].dims[-1] == 1
+        ):
+            ceiling = largest
+        elif largest is not top:
+            return None
+        if uncast(top.operands[0]) is not logits:
             return None
     inner = _inside(logits if logits is not None else terms, between)
     if any(node.kind == "reduce" for node in inner) or not _multiple(weights, terms):
         return None
-    return Weights(terms, logits, top, total, uncast(weights))
+    return Weights(terms, logits, top, total, uncast(weights), ceiling)
 
 
 def _inside(node: Node, kernel: Kernel) -> list[Node]:

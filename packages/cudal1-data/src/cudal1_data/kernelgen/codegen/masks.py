@@ -48,6 +48,8 @@ class _Place:
         )
 
 
+_UNKNOWN = _Place(0, 0, 0)
+"""Stands for a condition that does not follow from places."""
 _Known = _Place | tuple[_Place, ...] | None
 """A number, or the numbers that are all positive where a condition holds; None where neither is known."""
 
@@ -137,6 +139,11 @@ def _evaluated(tree: ast.expr, operands: Sequence[Node]) -> _Known:
             return _Place(one.query, one.key, one.constant, True) if isinstance(one, _Place) else None
         case ast.Call(func=ast.Name(id="less"), args=[left, right]):
             return _less(_evaluated(left, operands), _evaluated(right, operands))
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):  # of truth values: both hold
+            sides = [_evaluated(one, operands) for one in (left, right)]
+            if not any(isinstance(one, tuple) for one in sides):
+                return None
+            return tuple(each for one in sides for each in (one if isinstance(one, tuple) else (_UNKNOWN,)))
         case _:
             return None
 

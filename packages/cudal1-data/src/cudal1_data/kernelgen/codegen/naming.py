@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from cudal1_data.kernelgen.fusion import Kernel
 from cudal1_data.kernelgen.ir import Node, walk
-from cudal1_data.kernelgen.sizes import Size, host_text, used
+from cudal1_data.kernelgen.sizes import Size, host_text, tuple_text, used
 from cudal1_data.operators import EXPRESSIONS
 
 _OF_KERNELS = (
@@ -23,7 +23,10 @@ _OF_LANGUAGES = (
 )
 _LOCALS = frozenset((*_OF_KERNELS.split(), *_OF_LANGUAGES.split()))
 """What kernels call something themselves, and words of C++."""
-_CONSTANT = re.compile(r"(?<![\w.])(?:\d+\.?\d*(?:e[-+]?\d+)?|inf)(?!\w)|\(1\.0 / [^()]*(?:\([^()]*\))?\)")
+_CONSTANT = re.compile(
+    r"(?<![\w.])(?:\d+\.?\d*(?:e[-+]?\d+)?|inf)(?!\w)|\(1\.0 / [^()]*(?:\([^()]*\))?\)"
+    r"|\(-\d[\d.e-]*\)|\([A-Z][\w ]* \*\* 0\.5\)"
+)
 _KNOWN = {expression: name for name, expression in EXPRESSIONS.items()}
 _WORDS = {
     "a * #": "scaled",
@@ -66,7 +69,7 @@ def stem(node: Node) -> str:
 
 def _of_leaf(node: Node) -> str:
     if node.kind == "opaque":
-        if node.text.startswith("{0}.") or node.text.startswith("{0}["):
+        if node.text.startswith(("{0}.", "{0}[", "{0} ")):
             return stem(node.operands[0])
         called = re.match(r"[\w.]*?(\w+)\(", node.text)
         name = (
@@ -105,6 +108,11 @@ def _of_pointwise(node: Node) -> str:
     return {"less": "condition", "where": "chosen"}.get(called[1], f"{called[1]}_value") if called else "value"
 
 
+def _shape(leaf: Node) -> str:
+    """Return a tensor's shape, and its strides where its elements do not lie row after row."""
+    return tuple_text(leaf.dims) + (f" strides {tuple_text(leaf.strides)}" if leaf.strides else "")
+
+
 class Names:
     """The names of one kernel."""
 
@@ -135,6 +143,15 @@ class Names:
             number += 1
             found = f"{name}_{number}"
         return found
+
+    def shapes(self, kernel: Kernel) -> str:
+        """Return the shapes of what a kernel reads and writes, for a comment before its parameters.
+
+        A model that writes the kernel from left to right then has the shapes at hand where it writes an index.
+        """
+        read = ", ".join(f"{self.pointer(leaf)} {_shape(leaf)}" for leaf in kernel.leaves)
+        outs = zip(self.outputs(len(kernel.outputs)), kernel.outputs, strict=True)
+        return f"{read} -> {', '.join(f'{name} {tuple_text(node.dims)}' for name, node in outs)}"
 
     def pointer(self, node: Node, name: str = "") -> str:
         """Return the name of a tensor's pointer."""

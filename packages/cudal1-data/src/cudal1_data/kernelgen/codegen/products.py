@@ -8,7 +8,7 @@ from typing import Literal
 
 from cudal1_data.kernelgen.codegen.matmuls import Product, products
 from cudal1_data.kernelgen.codegen.naming import Constants, Names, quotient_text
-from cudal1_data.kernelgen.codegen.triton import TileWriter, TritonKernel, triton_head, whole_kernel
+from cudal1_data.kernelgen.codegen.triton import TRITON_HEAD, TileWriter, TritonKernel, whole_kernel
 from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step
 from cudal1_data.kernelgen.ir import Node, Reference
 
@@ -55,7 +55,7 @@ def product_program(reference: Reference, steps: Sequence[Step], tiles: Tiles) -
         return made.call
 
     body = found.writer.forward(run)
-    return found.writer.whole(triton_head(definitions), "\n\n".join(definitions), body)
+    return found.writer.whole(TRITON_HEAD, "\n\n".join(definitions), body)
 
 
 def _kernel(product: Product, name: str, tiles: Tiles) -> TritonKernel:

@@ -12,7 +12,7 @@ from cudal1_data.kernelgen.codegen.cuda.loops import loop_kernel
 from cudal1_data.kernelgen.codegen.cuda.rows import row_kernel
 from cudal1_data.kernelgen.codegen.cuda.text import CudaKernel
 from cudal1_data.kernelgen.codegen.naming import stem
-from cudal1_data.kernelgen.codegen.triton import triton_head, triton_kernel, triton_loop
+from cudal1_data.kernelgen.codegen.triton import TRITON_HEAD, triton_kernel, triton_loop
 from cudal1_data.kernelgen.errors import UnsuitableError
 from cudal1_data.kernelgen.fusion import Kernel, LoopStep, Step, units
 from cudal1_data.kernelgen.ir import HALVES, Node, Reference
@@ -61,7 +61,7 @@ def triton_program(reference: Reference, steps: Sequence[Step], choice: Choice) 
     definitions: list[str] = []
 
     def run(kernel: Kernel | LoopStep, number: int) -> str | None:
-        if number not in chosen:
+        if id(kernel) not in chosen:
             return None
         name, tuned = f"fused{number}", {"block": choice.block, "warps": choice.warps, "stages": choice.stages}
         if isinstance(kernel, LoopStep):
@@ -73,7 +73,7 @@ def triton_program(reference: Reference, steps: Sequence[Step], choice: Choice) 
 
     program = Writer(reference, steps)
     body = program.forward(run)
-    return program.whole(triton_head(definitions), "\n\n".join(definitions), body)
+    return program.whole(TRITON_HEAD, "\n\n".join(definitions), body)
 
 
 Make = Callable[[Kernel | LoopStep, int], CudaKernel | None]
@@ -100,7 +100,7 @@ def inline_program(reference: Reference, steps: Sequence[Step], choice: Choice) 
 
 def _making(steps: Sequence[Step], choice: Choice) -> Make:
     chosen = _chosen(steps, choice)
-    return lambda kernel, number: _cuda(kernel, number, choice) if number in chosen else None
+    return lambda kernel, number: _cuda(kernel, number, choice) if id(kernel) in chosen else None
 
 
 def nvrtc_text(program: Writer, make: Make) -> str:
@@ -135,7 +135,7 @@ def inline_text(program: Writer, make: Make) -> str:
         if made is None:
             return None
         kernels.append(made)
-        return f"extension.run_{made.name}({{args}})"
+        return f"extension.run_{made.name}({{args}}, {_blocks(made)})"
 
     body = program.forward(run)
     launchers = [_launcher(one) for one in kernels]
@@ -149,9 +149,10 @@ def inline_text(program: Writer, make: Make) -> str:
             source += f'"""\nCUDA += {_constants(one)}\nCUDA += r"""'
         source += f"{_without_linkage(one.definition)}}}\n{text}"
     source += '"""'
-    helper = f"{_HELPERS['constants']}\n" if "constants(" in source else ""
+    text = "\n".join([source, *body])
+    helpers = "".join(f"{helper}\n" for name, helper in _HELPERS.items() if f"{name}(" in text)
     definition = (
-        f'{helper}CUDA = {source}\n\nextension = load_inline(\n    name="variant",\n'
+        f'{helpers}CUDA = {source}\n\nextension = load_inline(\n    name="variant",\n'
         f'    cpp_sources=r"""{declared}""",\n    cuda_sources=CUDA,\n    functions=[{names}],\n)\n'
     )
     return program.whole("from torch.utils.cpp_extension import load_inline\n", definition, body)
@@ -173,13 +174,13 @@ def _without_outer_parentheses(text: str) -> str:
 
 def _launcher(kernel: CudaKernel) -> str:
     names = [f"t{place}" for place in range(len(kernel.parameters))]
-    parameters = ", ".join(f"torch::Tensor {name}" for name in names)
+    parameters = ", ".join([*(f"torch::Tensor {name}" for name in names), "int64_t blocks"])
     pointers = ", ".join(f"({kind}){name}.data_ptr()" for kind, name in zip(kernel.parameters, names, strict=True))
     block = ", ".join(map(str, kernel.block))
     stream = "c10::cuda::getCurrentCUDAStream()"
     return (
         f"void run_{kernel.name}({parameters}) {{\n"
-        f"    of_{kernel.name}::{kernel.name}<<<{kernel.blocks}, dim3({block}), 0, {stream}>>>({pointers});\n}}\n"
+        f"    of_{kernel.name}::{kernel.name}<<<blocks, dim3({block}), 0, {stream}>>>({pointers});\n}}\n"
     )
 
 
@@ -217,31 +218,33 @@ def _cuda(kernel: Kernel | LoopStep, number: int, choice: Choice) -> CudaKernel:
         return loop_kernel(kernel, name, threads=choice.threads, unroll=choice.unroll)
     if kernel.trailing:
         per_block = choice.per_block if choice.threads == 32 else 1
-        vector = _vector(choice, int(kernel.cols))
+        vector = vector_of(choice, int(kernel.cols))
         return row_kernel(
             kernel, name, threads=choice.threads, per_block=per_block, unroll=choice.unroll, vector=vector
         )
-    vector = _vector(choice, int(kernel.size))
+    vector = vector_of(choice, int(kernel.size))
     return pointwise_kernel(kernel, name, threads=choice.threads, vector=vector)
 
 
-def _vector(choice: Choice, size: int) -> int:
+def vector_of(choice: Choice, size: int) -> int:
     """Return how many elements a thread reads at once: what was chosen, or less where that does not divide a size."""
     return next(width for width in (8, 4, 2, 1) if width <= choice.vector and size % width == 0)
 
 
-def _chosen(steps: Sequence[Step], choice: Choice) -> range:
-    count = len(units(steps))
-    if count == 0 or choice.depth > count:
+def _chosen(steps: Sequence[Step], choice: Choice) -> set[int]:
+    """Return the `id`s of what is written as a kernel."""
+    found = units(steps)
+    if not found or choice.depth > len(found):
         asked = max(choice.depth, 1)
-        raise UnsuitableError(f"fusion depth {choice.depth} asks for {asked} kernels; the reference gives {count}")
-    return range(count - choice.depth if choice.depth else 0, count)
+        raise UnsuitableError(f"fusion depth {choice.depth} asks for {asked} kernels; the reference gives {len(found)}")
+    return {id(one) for one in found[-choice.depth :]}
 
 
 Read = tuple[Node, bool]
 """A tensor that a kernel reads, and whether it goes by the tensor's strides where it has some."""
 Run = Callable[[Kernel | LoopStep, int], str | None]
-"""Returns the line that runs a kernel, or a loop in one, `{args}` for its tensors; None where PyTorch computes it."""
+"""Returns the line that runs a kernel, or a loop in one, `{args}` for its tensors; None where PyTorch computes it. The
+number counts the kernels that are written, so that a model that writes from left to right begins with 0."""
 
 
 @dataclass
@@ -257,7 +260,7 @@ class Writer:
     given: dict[int, tuple[Read, ...]] = field(default_factory=dict[int, tuple[Read, ...]])
     """By `id` of a kernel what it reads, where that is not its leaves."""
     number: int = 0
-    """Kernels so far."""
+    """Kernels that were written so far."""
     taken: set[str] = field(default_factory=set[str])
     """Names that the reference has given, and this program so far."""
 
@@ -301,8 +304,8 @@ class Writer:
                 self._loop(step, run)
             elif id(step) not in self.absorbed:
                 line = run(step, self.number)
-                self.number += 1
                 if line is not None:
+                    self.number += 1
                     self._launch(step, line)
                 for node in step.outputs if line is None else ():
                     self._torch(node)

@@ -49,6 +49,9 @@ _WAITS = re.compile(
 )
 """Calls whose result the host, or the size of a tensor, depends on."""
 
+_NAMED = re.compile(r"def get_init_inputs\(\):\n    return \{")
+"""How arguments of the constructor are given by name."""
+
 _ALONG = re.compile(r"(?:torch|F)\.(?:cumsum|cumprod|softmax|softmin|log_softmax)")
 """Calls that go along one dimension of a tensor, element by element."""
 
@@ -67,9 +70,10 @@ def compiled_program(source: str, mode: str, *, dynamic: bool = False) -> str:
         dynamic: Whether sizes are left open.
     """
     arguments = f"mode={mode!r}, dynamic={dynamic}"
+    given = "*arguments, **named" if _NAMED.search(source) else "*arguments"
     return (
         f"{source.rstrip()}\n\n\nclass ModelNew(Model):\n"
-        "    def __init__(self, *arguments):\n        super().__init__(*arguments)\n"
+        f"    def __init__(self, {given}):\n        super().__init__({given})\n"
         f"        self.compiled = torch.compile(super().forward, {arguments})\n\n"
         "    def forward(self, *inputs):\n        return self.compiled(*inputs)\n"
     )
@@ -97,7 +101,29 @@ def captured_program(source: str) -> str:
     """
     if found := _WAITS.search(source):
         raise UnsuitableError(f"a graph cannot wait for {found[0]}")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef) and node.name not in ("__init__", "get_inputs", "get_init_inputs"):
+            tests = [one.test for one in ast.walk(node) if isinstance(one, ast.If | ast.While | ast.IfExp)]
+            if asked := next((one for one in tests if not _known_without_values(one)), None):
+                raise UnsuitableError(f"a graph cannot wait for {ast.unparse(asked)}")
     return f"{source.rstrip()}\n{CAPTURED}"
+
+
+def _known_without_values(node: ast.expr) -> bool:
+    """Whether a condition is of settings and shapes only; a number that `forward` is given may be a tensor's."""
+    match node:
+        case ast.Constant() | ast.Attribute(value=ast.Name(id="self")) | ast.Attribute(attr="shape" | "ndim" | "dtype"):
+            return True
+        case ast.Call(func=ast.Attribute(attr="dim" | "size" | "numel")) | ast.Call(func=ast.Name(id="len")):
+            return True
+        case ast.Compare(ops=[ast.Is() | ast.IsNot()]):
+            return True
+        case ast.Name(id=name):
+            return name.isupper()
+        case ast.BoolOp() | ast.UnaryOp() | ast.BinOp() | ast.Compare() | ast.Subscript():
+            return all(_known_without_values(one) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr))
+        case _:
+            return False
 
 
 def transposed_program(source: str) -> str:

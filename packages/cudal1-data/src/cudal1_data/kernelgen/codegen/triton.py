@@ -28,10 +28,9 @@ class TritonKernel:
     """The line that runs it, `{args}` standing for its tensors."""
 
 
-def triton_head(definitions: Sequence[str]) -> str:
-    """Return the imports that kernels need."""
-    device = "from triton.language.extra import libdevice\n" if any("libdevice." in one for one in definitions) else ""
-    return f"import triton\nimport triton.language as tl\n{device}"
+TRITON_HEAD = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
+"""Imports of a program with kernels. The same for all: a model that writes from left to right cannot know at its first
+line which functions its kernels will need."""
 
 
 def whole_kernel(
@@ -53,7 +52,7 @@ def whole_kernel(
         constants: Other parameters, which are known when it is compiled, with their values in Python.
         programs: Number of programs, in Python.
         tuned: Options of the launch.
-        comment: What it does, in a sentence.
+        comment: What it does; further lines begin with "# ".
     """
     parameters = [*pointers, *(f"{one}: tl.constexpr" for one in constants)]
     text = f"# {comment}\n@triton.jit\ndef {name}({', '.join(parameters)}):\n" + "".join(
@@ -78,14 +77,14 @@ def triton_kernel(
         looped: With 1 rows are gone over in parts, also those that fit into a tile.
 
     Raises:
-        UnsuitableError: There is a scan over rows that do not fit into a tile, parts are no smaller than the rows, or a
-            tensor is too large.
+        UnsuitableError: Rows that do not fit into a tile are scanned and then reduced, parts are no smaller than the
+            rows, or a tensor is too large.
     """
     kernel.check_places()
     writer = TileWriter(kernel)
     tile = 1 << max(int(kernel.cols) - 1, 1).bit_length() if kernel.trailing else block
     parted = kernel.trailing and (looped or rows * tile > _MAX_TILE)
-    if parted and (kernel.scans or rows * block > _MAX_TILE or block >= tile):
+    if parted and ((kernel.scans and not kernel.scans_last) or rows * block > _MAX_TILE or block >= tile):
         raise UnsuitableError(f"a tile of {rows} x {min(tile, block)} has over {_MAX_TILE} elements; take fewer rows")
     pointers = [*(writer.known.pointer(leaf) for leaf in kernel.leaves), *writer.known.outputs(len(kernel.outputs))]
     lines = _in_parts(writer) if parted else [*writer.begin(), *writer.body()]
@@ -93,12 +92,14 @@ def triton_kernel(
     if parted:
         constants |= {"BLOCK_ROWS": str(rows), "BLOCK": str(block)}
         comment = "Rows are gone over in parts: once for each reduction that needs the one before, once to store."
+        comment += " A scan carries its sum from part to part." if kernel.scans else ""
     elif kernel.trailing:
         constants |= {"BLOCK_ROWS": str(rows), "BLOCK": power_text(kernel.cols)}
         comment = "Whole rows lie in a tile: each element is read once, and reductions never leave the chip."
     else:
         constants |= {"BLOCK": str(block)}
         comment = "All operators are fused: each element is read once and written once."
+    comment += f"\n# {writer.known.shapes(kernel)}"
     programs = quotient_text(kernel.rows, rows) if kernel.trailing else quotient_text(kernel.size, block)
     tuned = {"num_warps": warps, "num_stages": stages}
     return whole_kernel(name, pointers, lines, constants, programs=programs, tuned=tuned, comment=comment)
@@ -133,10 +134,12 @@ def _in_parts(outer: TileWriter) -> list[str]:
         lines += [*_parts(outer, [*inner, *writer.lines, *joins]), *ends]
     each, alone = TileWriter(kernel, known, outer.constants), TileWriter(kernel, known, outer.constants)
     each.names |= outer.names
+    each.carries = []
     alone.names |= outer.names
     for out, node in zip(known.outputs(len(kernel.outputs)), kernel.outputs, strict=True):
         by_row = kernel.by_row(node, id(node) in kernel.squeezed)
         (alone if by_row else each).store(out, node)
+    lines += each.carries
     return [*lines, *(_parts(outer, [*inner, *each.lines]) if each.lines else []), *alone.lines]
 
 
@@ -191,7 +194,8 @@ def triton_loop(step: LoopStep, name: str, *, block: int, warps: int, stages: in
         if leaf.strides:
             writer.paces[id(leaf)] = f" + step * {leaf.pace}"
     outs = writer.known.outputs(len(loop.kept) + len(step.finals))
-    nexts = [f"state{number} = {writer.value(node, False)}" for number, node in enumerate(loop.nexts)]
+    states = ", ".join(f"state{number}" for number in range(len(loop.nexts)))
+    nexts = [f"{states} = {', '.join(writer.value(node, False) for node in loop.nexts)}"] if states else []
     stores = [
         f"tl.store({out} + {where.replace(' / ', ' // ')}, {writer.value(node, False)}, mask=mask)"
         for out, node, where in zip(outs, loop.kept, step.places("offsets", "turn"), strict=False)
@@ -224,6 +228,8 @@ class TileWriter:
         self.lines: list[str] = []
         self.paces: dict[int, str] = {}
         """By `id` of a leaf what is added to its places."""
+        self.carries: list[str] | None = None
+        """Where rows are gone over in parts, the lines that begin what scans carry from part to part."""
         self.known = known or Names()
         """Names of the whole kernel."""
         self.constants = constants or Constants(kernel)
@@ -266,6 +272,9 @@ class TileWriter:
         key = (id(node), aligned)
         if key not in self.names:
             text = self._text(node, aligned)
+            if text.isidentifier():  # it has a name: a cast of what has one, or a scan that a line behind needs
+                self.names[key] = text
+                return text
             self.names[key] = self.known.fresh(stem(node))
             self.lines.append(f"{self.names[key]} = {text}")
         return self.names[key]
@@ -279,6 +288,15 @@ class TileWriter:
             args = tuple(self.value(one, aligned) for one in node.operands)
             return device_text(node.expression, "triton", args)
         value = self.value(node.operands[0], False)
+        if node.kind == "scan" and self.carries is not None:
+            part, carry, name = (self.known.fresh(one) for one in ("scanned_part", "carry", stem(node)))
+            self.carries.append(f"{carry} = tl.zeros((BLOCK_ROWS, 1), tl.float32)")
+            self.lines += [
+                f"{part} = tl.where(mask, {value}, 0.0)",
+                f"{name} = {carry} + tl.cumsum({part}, 1)",
+                f"{carry} += tl.sum({part}, 1)[:, None]",
+            ]
+            return name
         if node.kind == "scan":
             return f"tl.cumsum(tl.where(mask, {value}, 0.0), 1)"
         return f"tl.{node.how}(tl.where(mask, {value}, {IDENTITY[node.how]}), 1)[:, None]"
@@ -286,7 +304,7 @@ class TileWriter:
     def _load(self, node: Node, aligned: bool) -> str:
         mask = "there" if self.kernel.by_row(node, aligned) else "mask"
         load = f"tl.load({self.known.pointer(node)} + {self._offset(node, aligned)}, mask={mask}, other=0.0)"
-        if node.dtype == "bool":
+        if node.dtype in ("bool", "int64"):
             return load.replace("other=0.0", "other=0") + ".to(tl.float32)"
         return load if node.dtype == "float32" else load + ".to(tl.float32)"
 

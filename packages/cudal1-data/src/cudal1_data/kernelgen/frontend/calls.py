@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from cudal1_data.kernelgen.errors import UnsuitableError
-from cudal1_data.kernelgen.frontend import dtypes, shapes
+from cudal1_data.kernelgen.frontend import dtypes, pieces, shapes
 from cudal1_data.kernelgen.frontend.operators import Unfused, fused, lowered, reduction
 from cudal1_data.kernelgen.frontend.values import Symbol, Value, opaque, pointwise, shape, written
 from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, broadcast
 
-_MAKES = ("randn", "rand", "randint", "ones", "zeros", "arange", "eye", "empty")
+_MAKES = ("randn", "rand", "randint", "randperm", "ones", "zeros", "arange", "eye", "empty")
 _STORED = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "bool": "bool", "long": "int64"}
 _SAME = (
     "flip",
@@ -32,13 +34,15 @@ _SAME = (
     "instance_norm",
     "group_norm",
     "layer_norm",
+    "argsort",
+    "clamp",
 )
 _COUNTED = ("arange", "ones", "tril", "triu")
 """Calls whose sizes `counts.py` reads as numbers."""
 _ALIASES = {"multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div"}
 """Other names of functions."""
 _PRODUCTS = ("linear", "matmul", "bmm", "mm", "mv", "outer", "kron")
-_PAIRS = ("cummax", "cummin")
+_PAIRS = ("cummax", "cummin", "sort", "topk")
 """Calls that return values and their indices."""
 
 
@@ -62,14 +66,24 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
         return _stored(name, args, named)
     if name == "detach" and len(args) == 1:
         return args[0]  # no gradients are asked for
-    if name == "tensor" and len(args) == 1 and not named and isinstance(args[0], float):
+    if name == "tensor" and len(args) == 1 and not named and isinstance(args[0], int | float):
         return args[0]  # a tensor of one number goes with others like the number
+    if name == "log" and len(args) == 1 and isinstance(args[0], int | float):
+        return math.log(args[0])
     name = _ALIASES.get(name, name)
     if name.startswith("adaptive_avg_pool") and isinstance(args[0], Node) and len(args) == 2:
         return pooled_to(args[0], args[1], f"F.{name}({{0}}, {args[1]!r})")
+    if (windows := _windows(name, args, named)) is not None:
+        return windows
     result = fused(name, args, named)
     if not isinstance(result, Unfused):
-        return result
+        # What is a copy may be changed in place.
+        return replace(result, text="clone") if name == "clone" and isinstance(result, Node) else result
+    if name == "flatten" and _interleaves(args, named):
+        pairs = args[0]
+        assert isinstance(pairs, Node)
+        dims = (*pairs.dims[:-2], pairs.dims[-2] * pairs.dims[-1])
+        return opaque(f"{pairs.text}.flatten(-2)", dims, *pairs.operands, dtype=pairs.dtype)
     nodes = [one for one in args if isinstance(one, Node)]
     operands: list[Node] = []
     by_name = name not in _COUNTED
@@ -80,9 +94,25 @@ def call(name: str, text: str, args: Sequence[Value], named: Mapping[str, Value]
     else:
         whole = f"{text}({', '.join(given)})"
     if name in _PAIRS and nodes:
-        values = opaque(f"{whole}[0]", nodes[0].dims, *operands, dtype=nodes[0].dtype)
-        return values, opaque(f"{whole}[1]", nodes[0].dims, *operands, dtype="int64")
+        dims = nodes[0].dims
+        if name == "topk":
+            dims = _best(nodes[0], args, named)
+        values = opaque(f"{whole}[0]", dims, *operands, dtype=nodes[0].dtype)
+        return values, opaque(f"{whole}[1]", dims, *operands, dtype="int64")
     return opaque(whole, _dims(name, args, named), *operands, dtype=_dtype(name, nodes, args, named))
+
+
+def _interleaves(args: Sequence[Value], named: Mapping[str, Value]) -> bool:
+    """Whether the last two axes become one, and the very last holds tensors that were stacked."""
+    stacked = args[0]
+    given = (args[1] if len(args) == 2 else named.get("start_dim")) if len(args) + len(named) == 2 else None
+    return (
+        isinstance(stacked, Node)
+        and isinstance(given, int)
+        and given in (-2, len(stacked.dims) - 2)
+        and stacked.text.startswith("torch.stack(")
+        and stacked.text.endswith(", dim=-1)")
+    )
 
 
 def _stored(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Node:
@@ -101,11 +131,20 @@ def _stored(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Nod
     return opaque(f"{{0}}.to({target})", node.dims, node, dtype=dtype)
 
 
+def _best(x: Node, args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
+    """Return the shape of the largest elements along an axis."""
+    given: dict[str, Value] = {**dict(zip(("k", "dim", "largest", "sorted"), args[1:], strict=False)), **named}
+    place, (count,) = shapes.axis(x, given.get("dim", -1)), shapes.ints(given["k"])
+    return (*x.dims[:place], count, *x.dims[place + 1 :])
+
+
 def _dtype(name: str, nodes: Sequence[Node], args: Sequence[Value], named: Mapping[str, Value]) -> str:
     if named.get("dtype") is not None:
         return dtypes.asked(named["dtype"])
-    if name in ("randint", "arange", "argmax", "argmin", "one_hot"):
+    if name in ("randint", "randperm", "arange", "argmax", "argmin", "argsort", "one_hot"):
         return "int64"
+    if name == "pow":
+        return dtypes.promoted(*args)
     if name == "where":
         if len(args) != 3 or not isinstance(args[0], Node) or args[0].dtype != "bool":
             raise UnsuitableError("where has no condition with two choices")
@@ -135,10 +174,12 @@ def _dims(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Dims:
     if name in _MAKES and not isinstance(first, Node):
         return _made(name, args, named)
     nodes = [one for one in args if isinstance(one, Node)]
-    if name == "where":
+    if name in ("where", "pow"):
         return shape(*nodes)
     if name in _SEVERAL:
         return _SEVERAL[name](args, named)
+    if not isinstance(first, Node) and name[0].isupper():
+        raise UnsuitableError(f"{name} is a layer in a list or in another layer; templates read members of the model")
     if not isinstance(first, Node):
         raise UnsuitableError(f"the first argument of {name} is no tensor")
     if name in _SAME:
@@ -307,6 +348,32 @@ def _pooled(name: str, x: Node, rest: tuple[Value, ...], named: Mapping[str, Val
     if rank < 1 or len(given) > most or "dilation" in named or "return_indices" in named:
         raise UnsuitableError(f"{name} is read with maps, and without dilation and return_indices, only")
     return shapes.windows(x.dims, {**dict(zip(("kernel_size", "stride", "padding"), given, strict=False)), **named})
+
+
+def _windows(name: str, args: Sequence[Value], named: Mapping[str, Value]) -> Node | None:
+    """Return averages or maxima of windows as kernels compute them; None where PyTorch does."""
+    if re.fullmatch(r"(?:avg|max)_pool[123]d", name) is None or not isinstance(args[0], Node):
+        return None
+    x, rest = args[0], tuple(args[1:])
+    if set(named) - {"kernel_size", "stride", "padding"}:
+        return None
+    given = {**dict(zip(("kernel_size", "stride", "padding"), rest, strict=False)), **named}
+    return windows_of(x, _pooled(name, x, rest, named), given, average=name.startswith("avg"))
+
+
+def windows_of(x: Node, dims: Dims, given: Mapping[str, Value], *, average: bool) -> Node | None:
+    """Return windows of a batch of maps as kernels compute them; None where PyTorch does.
+
+    Args:
+        x: The maps.
+        dims: The shape of the result.
+        given: `kernel_size`, and where they were given `stride`, `padding` and `dilation`.
+        average: Whether elements are averaged; otherwise their maximum is taken.
+    """
+    window, stride, padding, dilation = shapes.window_settings(len(x.dims) - 2, given)
+    if any(padding) or any(one != 1 for one in dilation):
+        return None
+    return pieces.pooled(x, dims, window, stride, average=average)
 
 
 def pooled_to(x: Node, size: Value, text: str) -> Value:

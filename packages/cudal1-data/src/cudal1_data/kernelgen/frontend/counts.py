@@ -6,8 +6,11 @@ ones. Their counterparts here are pointwise operators over places, in float32, w
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 
+from cudal1_data.kernelgen.frontend.layout import rewritten
 from cudal1_data.kernelgen.frontend.values import Value, pointwise
 from cudal1_data.kernelgen.ir import Dims, Node, walk
 
@@ -17,7 +20,13 @@ _RANGE = re.compile(r"torch\.arange\((?:(\d+), )?(\d+), device=\{0\}\.device\)")
 _BOOL = r"(?:, dtype=torch\.bool)?"
 _ONES = re.compile(rf"torch\.ones\(\(?\d+, \d+\)?{_BOOL}, device=\{{0\}}\.device{_BOOL}\)")
 _VIEW = re.compile(r"\{0\}\[(?:None|:)(?:, (?:None|:))*\]")
+_BEHIND = re.compile(r"\{0\}\[[^:,\[\]]+:\]")
+"""The last of a tensor's elements."""
 _SIDES = re.compile(r"\((\{\d\}|\d+) ([-+<>]=?) (\{\d\}|\d+)\)")
+_SCALED = re.compile(r"\((?:(-?\d+) \* \{0\}|\{0\} (?:\* (-?\d+)|/ (\d+)))\)")
+"""Places times a number, or over one."""
+_POWER = re.compile(r"torch\.pow\((\d+(?:\.\d+)?), \{0\}\)")
+"""A number to the power of something: the slopes of ALiBi."""
 _ABSOLUTE = ("{0}.abs()", "torch.abs({0})")
 _TRIANGLE = re.compile(r"(?:\{0\}\.|torch\.)(tril|triu)\((?:\{0\})?(?:, )?(?:diagonal=)?(-?\d+)?\)")
 _EXPRESSIONS = {
@@ -49,9 +58,26 @@ def _twin(node: Node) -> Node | None:
         first, (size,) = int(counted[1] or 0), node.dims
         whole = _count(node.dims, node) if max(first, size) <= _MOST else None
         return whole if whole is None or first == 0 else pointwise("a + b", whole, first)
-    if _VIEW.fullmatch(text) and operands[0].kind == "opaque" and operands[0].dtype == "int64":
+    if _VIEW.fullmatch(text) and operands[0].kind == "opaque":
         inner = _twin(operands[0])
-        return _count(node.dims, node) if inner is not None and inner.kind == "count" else None
+        return None if inner is None else _viewed(inner, text[4:-1].split(", "), len(operands[0].dims))
+    if _BEHIND.fullmatch(text) and len(operands[0].dims) == 1 and operands[0].kind == "opaque":
+        inner = _twin(operands[0])
+        first, whole = operands[0].dims[0] - node.dims[0], _count(node.dims, node)
+        return None if inner is None or inner.kind != "count" or whole is None else pointwise("a + b", whole, first)
+    if text == "(~{0})":
+        inner = _twin(operands[0]) if operands[0].kind == "opaque" else None
+        return None if inner is None else pointwise("1.0 - a", inner, dtype="bool")
+    if (scaled := _SCALED.fullmatch(text)) is not None and operands[0].dtype == "int64":
+        inner, times = _twin(operands[0]), int(scaled[1] or scaled[2] or scaled[3])
+        if inner is None or not 0 < abs(times) <= _MOST:
+            return None
+        return pointwise("a / b" if scaled[3] else "a * b", inner, times, dtype="float32")
+    if (power := _POWER.fullmatch(text)) is not None and operands[0].dtype == "float32" and float(power[1]) > 0:
+        inner = operands[0] if operands[0].kind == "pointwise" else _twin(operands[0])
+        if inner is None or not all(one.kind in ("count", "pointwise") for one in walk(inner)):
+            return None
+        return pointwise("exp(a * b)", inner, math.log(float(power[1])))
     if text in _ABSOLUTE and node.dtype == "int64":
         inner = _twin(operands[0])
         return None if inner is None else pointwise("abs(a)", inner)
@@ -63,6 +89,24 @@ def _twin(node: Node) -> Node | None:
     if (side := _TRIANGLE.fullmatch(text)) is not None and _ONES.fullmatch(operands[0].text):
         return triangle(node, lower=side[1] == "tril", diagonal=int(side[2] or 0))
     return None
+
+
+def _viewed(node: Node, index: Sequence[str], rank: int) -> Node | None:
+    """Return what operators over places make of `[:, None]`; None where an axis with places has one only."""
+    if any(one.kind == "count" and one.size == 1 for one in walk(node)):
+        return None
+
+    def changed(dims: Dims) -> Dims:
+        left = [*(1,) * (rank - len(dims)), *dims]
+        return (*(1 if one == "None" else left.pop(0) for one in index), *left)
+
+    return rewritten(node, lambda one: recounted(one, changed(one.dims)), changed)
+
+
+def recounted(count: Node, dims: Dims) -> Node:
+    """Return places along another axis."""
+    index = ", ".join(":" if size != 1 else "None" for size in dims)
+    return Node("count", dims, text=count.text.partition("[")[0] + (f"[{index}]" if len(dims) > 1 else ""))
 
 
 def triangle(node: Node, *, lower: bool, diagonal: int) -> Node | None:

@@ -25,7 +25,8 @@ def asked(value: Value) -> str:
         UnsuitableError: It is none of those that are known.
     """
     if not isinstance(value, Symbol) or value.dtype not in _KNOWN:
-        raise UnsuitableError(f"the dtype {value!r} is none of {', '.join(_KNOWN)}")
+        asked = value.text if isinstance(value, Symbol) else repr(value)
+        raise UnsuitableError(f"the dtype {asked} is none of {', '.join(_KNOWN)}")
     return value.dtype
 
 

@@ -63,7 +63,13 @@ def layer(module: Layer, args: Sequence[Value], leaves: dict[str, Node]) -> Valu
     if module.kind.startswith("AdaptiveAvgPool"):
         return calls.pooled_to(x, module.argument(0, "output_size"), f"{module.name}({{0}})")
     if "Pool" in module.kind:
-        return opaque(f"{module.name}({{0}})", _pooled(module, x), x, dtype=x.dtype)
+        dims, given = _pooled(module, x)
+        windows = None
+        if not set(given) - {"kernel_size", "stride", "padding", "dilation"}:
+            windows = calls.windows_of(x, dims, given, average=module.kind.startswith("Avg"))
+        if windows is not None:
+            return windows
+        return opaque(f"{module.name}({{0}})", dims, x, dtype=x.dtype)
     if (stored := dtypes.of_layer(module.kwargs.get("dtype"))) != x.dtype:
         raise UnsuitableError(f"{module.name} is stored in {stored}, and is called with {x.dtype}")
     dims = shapes.layer_dims(module, x.dims)
@@ -147,7 +153,7 @@ def parameter(module: Layer, name: str, leaves: dict[str, Node]) -> Node:
 _NORMS = {"LayerNorm": _layer_norm, "RMSNorm": _rms_norm, "GroupNorm": _group_norm}
 
 
-def _pooled(module: Layer, x: Node) -> tuple[int, ...]:
+def _pooled(module: Layer, x: Node) -> tuple[tuple[int, ...], dict[str, Value]]:
     average = module.kind.startswith("Avg")
     names = ("kernel_size", "stride", "padding", *(() if average else ("dilation", "return_indices")), "ceil_mode")
     given = {**dict(zip(names, module.args, strict=False)), **module.kwargs}
@@ -158,7 +164,7 @@ def _pooled(module: Layer, x: Node) -> tuple[int, ...]:
     rank = int(module.kind[-2])
     if len(x.dims) != rank + 2:
         raise UnsuitableError(f"{module.name}(...) has an input of shape {x.dims}; templates read a batch of maps")
-    return shapes.windows(x.dims, given)
+    return shapes.windows(x.dims, given), given
 
 
 def _triplet(module: Layer, args: Sequence[Value]) -> Value:

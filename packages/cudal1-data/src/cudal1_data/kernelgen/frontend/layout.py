@@ -39,7 +39,7 @@ def moved(node: Node, order: tuple[int, ...]) -> Node:
         strides = tuple(whole[place] for place in order)
         return Node("opaque", dims, text=text, operands=(one,), dtype=one.dtype, strides=strides)
 
-    return _rewritten(node, leaf, lambda dims: tuple(_padded(dims, len(order))[place] for place in order))
+    return rewritten(node, leaf, lambda dims: tuple(_padded(dims, len(order))[place] for place in order))
 
 
 def split(node: Node, parts: int) -> Node:
@@ -50,7 +50,7 @@ def split(node: Node, parts: int) -> Node:
             return dims
         return (*dims[:-1], 1, 1) if dims[-1] == 1 else (*dims[:-1], parts, dims[-1] // parts)
 
-    return _rewritten(node, lambda one: reshaped(one, changed(one.dims)) if one.dims else one, changed)
+    return rewritten(node, lambda one: reshaped(one, changed(one.dims)) if one.dims else one, changed)
 
 
 def reshaped(node: Node, dims: Dims) -> Node:
@@ -60,7 +60,14 @@ def reshaped(node: Node, dims: Dims) -> Node:
     return Node("opaque", dims, text=f"{{0}}.reshape({_listed(dims) or '()'})", operands=(node,), dtype=node.dtype)
 
 
-def _rewritten(node: Node, leaf: Callable[[Node], Node], changed: Callable[[Dims], Dims]) -> Node:
+def rewritten(node: Node, leaf: Callable[[Node], Node], changed: Callable[[Dims], Dims]) -> Node:
+    """Return a tensor with its pointwise operators written anew.
+
+    Args:
+        node: The tensor.
+        leaf: What becomes of the tensors that these operators begin with.
+        changed: What becomes of a shape.
+    """
     known: dict[int, Node] = {}
     for one in walk(node):
         if one.kind == "pointwise":

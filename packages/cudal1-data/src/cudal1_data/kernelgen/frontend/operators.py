@@ -81,6 +81,18 @@ def _only(args: Arguments, named: Named, most: int, *names: str) -> None:
         )
 
 
+def _masked_fill(args: Arguments, named: Named) -> Value | Unfused:
+    """`x.masked_fill(mask, number)`; a mask that was inverted is taken as it was before."""
+    if len(args) != 3 or named or not isinstance(args[2], int | float):
+        return Unfused()
+    x, mask, value = args
+    if not isinstance(x, Node) or x.dtype not in FLOATS or not isinstance(mask, Node) or mask.dtype != "bool":
+        return Unfused()
+    if mask.expression == "1.0 - a":
+        return pointwise(SPECIAL["where"], mask.operands[0], x, value, dtype=x.dtype)
+    return pointwise(SPECIAL["where"], mask, value, x, dtype=x.dtype)
+
+
 def _gelu(args: Arguments, named: Named) -> Node:
     _only(args, named, 1, "approximate")
     return pointwise(SPECIAL["gelu_tanh" if named.get("approximate") == "tanh" else "gelu"], args[0])
@@ -227,6 +239,7 @@ _POINTWISE: dict[str, Callable[[Arguments, Named], Value | Unfused]] = {
     "gelu": _gelu,
     "leaky_relu": _leaky,
     "clamp": _clamp,
+    "masked_fill": _masked_fill,
     "elu": _elu,
     "hardtanh": _hardtanh,
     "softplus": _softplus,

@@ -10,7 +10,18 @@ from typing import cast
 
 from cudal1_data.errors import BrokenTaskError
 from cudal1_data.kernelgen.errors import UnsuitableError
-from cudal1_data.kernelgen.frontend import calls, copied, counts, dtypes, layers, loops, shapes
+from cudal1_data.kernelgen.frontend import (
+    calls,
+    copied,
+    counts,
+    dtypes,
+    layers,
+    loops,
+    pieces,
+    shapes,
+    stores,
+    truths,
+)
 from cudal1_data.kernelgen.frontend.layout import merged
 from cudal1_data.kernelgen.frontend.values import Layer, Listed, Symbol, Value, opaque, pointwise, shape, written
 from cudal1_data.kernelgen.ir import FLOATS, Node, Reference, walk
@@ -103,6 +114,8 @@ class _Reader:
         for name, value in zip(names, inputs, strict=True):
             if not isinstance(value, Node):
                 raise UnsuitableError(f"the input {name} is no tensor; templates read tensors as inputs")
+            if min(value.dims, default=0) < 0:
+                raise UnsuitableError(f"the input {name} has the shape {value.dims}; sizes are 0 or more")
             scope[name] = Node("input", value.dims, text=name, dtype=value.dtype)
         result = self._returned(forward, scope)
         several = isinstance(result, tuple)
@@ -112,7 +125,7 @@ class _Reader:
             raise UnsuitableError(
                 "forward returns something else than tensors that it computes; templates write those only"
             )
-        return Reference(head, text, names, merged(roots), several, self.sizes)
+        return Reference(head, text, names, merged(pieces.sunk(roots)), several, self.sizes)
 
     def _name_constants(self, target: ast.expr) -> None:
         """Let whole numbers at the top level be sizes by their names, unless `forward` has arguments of these names."""
@@ -202,7 +215,10 @@ class _Reader:
     def follow(self, statement: ast.stmt, scope: dict[str, Value]) -> None:
         """Follow a statement that does not return."""
         match statement:
-            case ast.Assign(targets=[target], value=right):
+            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name), slice=index)], value=right):
+                stored = self._index(index, scope), self.value(right, scope)
+                scope[name] = stores.stored(name, *stored, scope)
+            case ast.Assign(targets=[target], value=right) | ast.AnnAssign(target=target, value=ast.expr() as right):
                 self._assign(target, self.value(right, scope), scope)
             case ast.Expr(value=ast.Constant()):
                 pass
@@ -211,7 +227,8 @@ class _Reader:
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[added])):
                 scope[name] = (*self._tuple(scope[name]), self.value(added, scope))
             case _:
-                raise UnsuitableError(f"{ast.unparse(statement)[:60]!r} is neither an assignment nor a return")
+                first = ast.unparse(statement).partition("\n")[0][:60]
+                raise UnsuitableError(f"{first!r} is neither an assignment nor a return")
 
     def _assign(self, target: ast.expr, value: Value, scope: dict[str, Value]) -> None:
         if isinstance(target, ast.Name):
@@ -239,9 +256,13 @@ class _Reader:
             case ast.ListComp(elt=inner, generators=[ast.comprehension(iter=ast.Call() as several)]):
                 (count,) = (self.value(one, scope) for one in several.args)
                 return tuple(self.value(inner, scope) for _ in range(*shapes.ints(count)))
+            case ast.Constant(value=value) if value is ...:
+                return Symbol("...", dtype="ellipsis")
             case ast.UnaryOp(op=ast.USub(), operand=inner):
                 value = self.value(inner, scope)
                 return _negative(value) if isinstance(value, Node) else -cast("float", value)
+            case ast.UnaryOp(op=ast.Invert(), operand=inner):
+                return truths.inverted(self.value(inner, scope))
             case ast.BinOp():
                 return self._arithmetic(node, scope)
             case ast.Compare():
@@ -279,6 +300,8 @@ class _Reader:
             return opaque("({0} @ {1})", dims, left, right, dtype=dtypes.common((left, right)))
         if isinstance(node.op, ast.Pow):
             return calls.call("pow", "torch.pow", (left, right), {})
+        if isinstance(node.op, ast.BitAnd | ast.BitOr):
+            return truths.joined(left, right, every=isinstance(node.op, ast.BitAnd))
         name, sign = _ARITHMETIC[type(node.op)]
         tensors = [one for one in (left, right) if isinstance(one, Node)]
         kind = dtypes.divided(left, right) if sign == "/" else dtypes.promoted(left, right)
@@ -294,10 +317,8 @@ class _Reader:
         tensors = [one for one in (left, right) if isinstance(one, Node)]
         if len(node.ops) != 1 or not tensors:
             raise UnsuitableError("several comparisons are chained; templates read one comparison of tensors")
-        floats = all(one.dtype in FLOATS for one in tensors)
-        if floats and isinstance(node.ops[0], ast.Lt | ast.Gt):
-            expression = "less(a, b)" if isinstance(node.ops[0], ast.Lt) else "less(b, a)"
-            return pointwise(expression, counts.as_places(left), counts.as_places(right), dtype="bool")
+        if (truth := truths.compared(_COMPARED[type(node.ops[0])], left, right)) is not None:
+            return truth
         operands: list[Node] = []
         sign = _COMPARED[type(node.ops[0])]
         text = f"({written(left, operands)} {sign} {written(right, operands)})"
@@ -351,8 +372,14 @@ class _Reader:
             return value[place] if isinstance(place, int) else value[cast("slice", place)]
         if not isinstance(value, Node):
             raise UnsuitableError("something else than a tensor or a list is indexed by [...]")
+        if any(isinstance(one, Symbol) and one.dtype == "ellipsis" for one in index):
+            index = pieces.expanded(index, len(value.dims))
+            if self.body is None and (taken := pieces.sliced(value, index)) is not None:
+                return taken
         if any(isinstance(one, Symbol) for one in index):
             return loops.part(value, index, self.body)
+        if value.dtype == "bool" and value.kind == "pointwise" and (seen := truths.viewed(value, index)) is not None:
+            return seen
         operands = [value]
         inner = ", ".join(written(one, operands) for one in index)
         return opaque(f"{{0}}[{inner}]", shapes.indexed(value.dims, index), *operands, dtype=value.dtype)
@@ -380,6 +407,8 @@ class _Reader:
                 value = self.value(inner, scope) if not _is_member(node.func) else self.attributes[name]
                 if isinstance(value, Layer):
                     return layers.layer(value, args, self.leaves)
+                if name == "chunk" and isinstance(value, Node):
+                    return pieces.chunks(value, args, named, in_place=self.body is None)
                 return calls.call(name, f".{name}", (value, *args), named)
             case _:
                 raise UnsuitableError(

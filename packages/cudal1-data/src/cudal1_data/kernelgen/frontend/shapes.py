@@ -102,12 +102,16 @@ def windows(dims: Dims, given: Mapping[str, Value]) -> Dims:
         dims: Samples, channels, and the maps' own axes.
         given: `kernel_size`, and where they were given `stride`, `padding` and `dilation`.
     """
-    rank = len(dims) - 2
-    edge = given.get("kernel_size")
-    settings = (edge, edge if given.get("stride") is None else given["stride"], given.get("padding", 0))
-    kernel, stride, padding, dilation = ((ints(value) * rank)[:rank] for value in (*settings, given.get("dilation", 1)))
+    kernel, stride, padding, dilation = window_settings(len(dims) - 2, given)
     space = zip(dims[2:], kernel, stride, padding, dilation, strict=True)
     return (*dims[:2], *(_windowed(size, edge, step, pad, wide) for size, edge, step, pad, wide in space))
+
+
+def window_settings(rank: int, given: Mapping[str, Value]) -> tuple[tuple[int, ...], ...]:
+    """Return size, stride, padding and dilation of windows along each axis of maps."""
+    edge = given.get("kernel_size")
+    settings = (edge, edge if given.get("stride") is None else given["stride"], given.get("padding", 0))
+    return tuple((ints(value) * rank)[:rank] for value in (*settings, given.get("dilation", 1)))
 
 
 def _windowed(size: int, edge: int, step: int, pad: int, wide: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any, cast
 from cudal1_data.tracing.canonical.build import Builder, Number, Shape, Tensor, Value, along, core, label, padded
 from cudal1_data.tracing.canonical.chains import joined
 from cudal1_data.tracing.canonical.graph import Graph
+from cudal1_data.tracing.canonical.parts import part, strided
 from cudal1_data.tracing.canonical.products import multiply, transposed
 from cudal1_data.tracing.raw import RawGraph, RawNode
 
@@ -143,7 +144,9 @@ def _settings(args: Mapping[str, Any], shape: Shape) -> list[str]:
     for name, given in args.items():
         if name in SETTINGS_OF_THE_MACHINE or given is None or isinstance(given, dict):
             continue
-        if name in ("dim", "dims", "dimension"):
+        if isinstance(given, list) and None in given:  # which dimensions are indexed
+            found.append(f"{name}={along(shape, [dim for dim, one in enumerate(_several(given)) if one])}")
+        elif name in ("dim", "dims", "dimension"):
             found.append(f"{name}={along(shape, _several(given))}")
         elif isinstance(given, bool | str):
             found.append(f"{name}={given}")
@@ -433,14 +436,17 @@ def _part(folder: Folder, node: RawNode, name: str) -> Value:
     else:
         start = _bounded(node.args.get("start"), 0, size)
         end = _bounded(node.args.get("end"), size, size)
-    if start == 0 and end >= size and step == 1:
-        return folder.builder.reshape(value, node.sizes)
-    place = "start" if start == 0 else "end" if end >= size else "middle"
-    how = along(value.full, [dim])
-    made = folder.builder.operator(
-        "part", [value], node.sizes, how, place, "" if step == 1 else "steps", identity=(dim, start, end, step)
-    )
-    return made
+    return part(folder.builder, value, dim, range(start, end, step), node.sizes)
+
+
+def _strided(folder: Folder, node: RawNode, name: str) -> Value | None:
+    """What `chunk`, `split` and `view` leave: parts of a tensor that lies row after row, or all of it reshaped."""
+    value = folder.operand(node.args["self"])
+    if not isinstance(value, Tensor):
+        return value
+    offset = int(node.args.get("storage_offset") or 0)
+    made = strided(folder.builder, value, node.args["size"], node.args["stride"], offset)
+    return made or folder.other(node, None, "further" if offset else "")
 
 
 def _bounded(given: int | None, missing: int, size: int) -> int:
@@ -485,6 +491,7 @@ RULES: dict[str, Callable[[Folder, RawNode, str], Value | None]] = {
     **dict.fromkeys(("slice", "select"), _part),
     **dict.fromkeys(("copy_", "copy_to", "copy"), _copy),
     **dict.fromkeys(DRAWS, _random),
+    "as_strided": _strided,
     "cat": _joined,
     "pow": _pow,
     "where": _where,

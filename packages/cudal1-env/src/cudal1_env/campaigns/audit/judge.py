@@ -102,11 +102,15 @@ class AuditJudge(Judge):
                 self._pools.retire(key)
 
     def known_parts(self, task: Task) -> list[str]:
-        """Return what a program may know: inputs that come again, tensors that cannot be loaded."""
+        """Return what a program may know or leave out: what comes again, what cannot be loaded, what is not shown."""
         with self._with_room(task):
             pool = self._known_pool(task)
-            spec, again = pool.io_spec, pool.recurrence()[1]
+            pool.sets(0, 1)  # what elements may err is known then
+            spec, (_, again, fixed), work = pool.io_spec, pool.recurrence(), pool.unseen(precision=False)
         constant = [f"constant input {place}" for place in spec.constant_inputs]
+        constant += [f"constant output {place}" for place in fixed]
+        constant += [f"state {name} that no output shows" for name in spec.changed]
+        constant += [work] if work else []
         constant += [f"recurring input {place}" for place in again if place not in spec.constant_inputs]
         return constant + [f"seeded tensor {name} outside the state" for name in spec.seeded]
 

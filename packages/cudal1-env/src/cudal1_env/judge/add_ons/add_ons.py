@@ -23,6 +23,7 @@ from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.timing.trials import Trials
 from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.settings import JudgeSettings
+from cudal1_env.judge.workers.lease import Hold
 from cudal1_env.judge.workers.worker import Dead, Late
 from cudal1_env.records import BaselineFault, Device, Evaluation, KernelBench, Profile, Status
 from cudal1_env.stats import against
@@ -41,15 +42,12 @@ class Extras:
         self.settings = settings
         self.device: Device = builder.device.name
         self.names = measured(resolve(settings.baselines, self.device))
-        self.asked = bool(settings.baselines)
         self.store = BaselineStore()
         self._builder, self._trials = builder, trials
 
     def add(self, built: Built, pool: Pool, evaluation: Evaluation) -> Evaluation:
         """Return the record of a program that was just judged, with all additions that the settings ask for."""
         case = built.case
-        if case.role != "candidate":
-            return evaluation
         if self.settings.policy == "kernelbench":
             with case.watch.phase("kernelbench"):
                 evaluation = evaluation.model_copy(update={"kernelbench": self._kernelbench(built, pool)})
@@ -65,15 +63,12 @@ class Extras:
 
     # --- baselines ---------------------------------------------------------------------------------------------
 
-    def lacking(self, evaluation: Evaluation) -> bool:
-        """Whether a record lacks what `compare` would add."""
-        there = {*evaluation.speedups, *evaluation.baselines_failed}
-        timed = evaluation.correct and evaluation.precision != "correct"
-        return timed and self.asked and (evaluation.strongest is None or not there.issuperset(self.names))
-
     def compare(self, case: Case, evaluation: Evaluation, pool: Callable[[], Pool]) -> Evaluation:
         """Return a record with speedups against the baselines that it lacks."""
-        if not self.lacking(evaluation):
+        there = {*evaluation.speedups, *evaluation.baselines_failed}
+        timed = evaluation.correct and evaluation.precision != "correct"
+        whole = evaluation.strongest is not None and there.issuperset(self.names)
+        if whole or not timed or not self.settings.baselines:
             return evaluation
         assert evaluation.speedup is not None, "right programs have one"
         check_machine(evaluation.machine, case.machine)
@@ -140,8 +135,8 @@ class Extras:
 
     def _judge(self, twin: Case, pool: Pool) -> Evaluation:
         """Judge a baseline's program like any other."""
-        self._builder.precompilations.keep(twin, pool, leased=True)
-        built = self._builder.build(twin, pool, leased=True)
+        self._builder.precompilations.keep(twin, pool, Hold())
+        built = self._builder.build(twin, pool, hold=Hold())
         try:
             return self._trials.measure(built, pool)
         finally:
@@ -152,8 +147,8 @@ class Extras:
     @contextlib.contextmanager
     def _another(self, built: Built, pool: Pool) -> Generator[Arm]:
         """Import a program in a further worker; the block runs with its arm."""
-        case = Case(built.case.task, built.case.source, "training", role="profile")
-        twin = self._builder.build(case, pool, built.snapshot, leased=True)
+        case = Case(built.case.task, built.case.source, "training")
+        twin = self._builder.build(case, pool, built.snapshot, hold=Hold())
         try:
             if twin.fault is not None:
                 raise twin.fault

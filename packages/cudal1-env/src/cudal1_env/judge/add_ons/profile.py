@@ -15,9 +15,9 @@ from cudal1_env.records import Device, Kernel, Profile
 
 _CALLS = 5
 _TIMEOUT_S = 30.0
+"""For calls that were all made before: only the profiler can make them this slow."""
 _MIN_US = 1e-3
 """Microseconds below which a call counts as not measured: less than a clock cycle."""
-"""For calls that were all made before: only the profiler can make them this slow."""
 
 
 _Name = Annotated[str, Field(strict=True, min_length=1, max_length=wire.MAX_KERNEL_NAME)]

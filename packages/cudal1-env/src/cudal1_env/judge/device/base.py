@@ -6,12 +6,13 @@ import os
 import platform
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from cudal1_worker import protocol as wire
+from cudal1_worker.overlap import Place
 
 from cudal1_env.judge.device.health import Held
 from cudal1_env.judge.device.roofline import Roofline
@@ -56,10 +57,15 @@ class Output:
     """In elements."""
     expected: Expected
 
-    @property
+    @cached_property
+    def place(self) -> Place:
+        """Where its elements lie."""
+        return Place(self.address, self.expected.shape, self.strides, self.expected.item_bytes)
+
+    @cached_property
     def span_bytes(self) -> int:
         """Bytes from the first to the last element."""
-        return _span_bytes(self.strides, self.expected)
+        return self.place.span_bytes
 
     def offsets(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Bytes from the address to elements at flat positions (in C order of the shape), shape (n,)."""
@@ -68,12 +74,6 @@ class Output:
         for index, stride in zip(indices, self.strides, strict=True):
             offsets += index.astype(np.int64) * stride
         return offsets * self.expected.item_bytes
-
-
-@lru_cache
-def _span_bytes(strides: tuple[int, ...], expected: Expected) -> int:
-    reach = sum((n - 1) * s for n, s in zip(expected.shape, strides, strict=True))
-    return (reach + 1) * expected.item_bytes if expected.size else 0
 
 
 class Block(Protocol):
@@ -99,22 +99,15 @@ class ArmMemory(Protocol):
     What reads or writes outputs raises `Contract` where the memory that the worker named is not there or not its own.
     """
 
-    def begin(self) -> tuple[wire.Message, list[int]] | None:
-        """Return what the worker is sent before its constructor runs; `began` takes its answer."""
-        return None
+    def begin(self) -> tuple[wire.Message, list[int]]:
+        """Return what the worker is sent about its memory before its constructor runs; `began` takes its answer."""
+        ...
 
     def began(self, answer: wire.Message) -> None:
         """Take the worker's answer to `begin`."""
 
-    def slots(self) -> tuple[wire.Message, list[int]]:
-        """Make `wire.SLOTS` blocks for inputs; return what the worker is sent about them."""
-        ...
-
     def put(self, slot: int, inputs: Array) -> None:
         """Write the inputs of a call into a block, and wait until they are there. The arm stands still, or waits."""
-
-    def settle(self) -> None:
-        """Bring the caches into the state in which each timed sample begins. The arm stands still."""
 
     def stage(self, calls: Sequence[Staging]) -> Sequence[Sequence[int]]:
         """Prepare the calls of a chain before the clock runs.
@@ -187,8 +180,6 @@ class Device(Protocol):
     outlives a stopped process. On a CPU nothing does, so each call is a sample of its own."""
     neighbour_allowance: float
     """Maximum ratio of the reference's latency beside a frozen honest candidate to its latency alone."""
-    on_clock_elements: int | None
-    """How many secret elements of each call are read before the clock stops; None: whole samples."""
     gpus: tuple[str, ...] | None = None
     """Which GPUs' nodes of /dev a worker finds, where the machine has several; None: what there is."""
     at_once_bytes: int
@@ -246,6 +237,10 @@ class Device(Protocol):
 
     def write_ms(self, size_bytes: int) -> float:
         """Upper bound of the milliseconds for writing bytes without reading any. Under the lease."""
+        ...
+
+    def settle(self) -> None:
+        """Bring the caches into the state in which each timed sample begins. Both arms stand still."""
         ...
 
     def memory(self, pid: int, needs: Needs) -> ArmMemory:

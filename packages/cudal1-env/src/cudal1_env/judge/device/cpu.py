@@ -41,7 +41,6 @@ class CpuDevice(Device):
     neighbour_allowance = 1.05
     """Arms share the L3 cache, which is not emptied: what one leaves there slows the other by some per cent."""
     at_once_bytes = 16 << 20
-    on_clock_elements: int | None = None
 
     def __init__(self, core: int | None) -> None:
         self._core = core
@@ -106,18 +105,14 @@ class CpuMemory(ArmMemory):
         self._device = device
         self._pid = pid
         self._input_bytes = input_bytes
-        self._slots: list[SharedBlock] = []
+        self._slots = [SharedBlock(input_bytes, sealed=True) for _ in range(wire.SLOTS)]
+        """Blocks for inputs. The worker cannot write to them, only to a private copy."""
 
-    def slots(self) -> tuple[wire.Message, list[int]]:
-        """Make sealed blocks for inputs: the worker cannot write to them, only to a private copy."""
-        self._slots = [SharedBlock(self._input_bytes, sealed=True) for _ in range(wire.SLOTS)]
+    def begin(self) -> tuple[wire.Message, list[int]]:
         return {"bytes": self._input_bytes}, [block.fd for block in self._slots]
 
     def put(self, slot: int, inputs: Bytes) -> None:
         np.copyto(self._slots[slot].bytes, inputs)
-
-    def settle(self) -> None:
-        self._device.settle()
 
     def intact(self, slot: int, inputs: Bytes, address: int) -> bool:
         try:
@@ -154,7 +149,8 @@ class CpuMemory(ArmMemory):
             want, noise = output.expected, self._device.noise(output.expected.dtype)
             try:
                 if output.span_bytes == want.size * want.item_bytes:  # no holes
-                    memory.fill(self._pid, output.address, output.span_bytes, noise)
+                    for done in range(0, output.span_bytes, noise.size):
+                        memory.write(self._pid, output.address + done, noise[: output.span_bytes - done])
                 else:
                     span = self._span(output)
                     _elements(span, output)[...] = np.resize(noise.view(f"V{want.item_bytes}"), want.shape)

@@ -13,8 +13,6 @@ import fcntl
 import mmap
 import os
 from collections.abc import Callable, Generator
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -69,12 +67,6 @@ class SharedBlock:
             os.close(self.fd)
             self.fd = -1
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
 
 @contextlib.contextmanager
 def sealed_file(data: bytes | memoryview) -> Generator[int]:
@@ -118,20 +110,6 @@ def _move(call: Callable[..., int], pid: int, address: int, data: npt.NDArray[np
         if count <= 0:
             raise Unreadable(f"only {done} of {data.size} bytes at {address:#x} are {how}")
         done += count
-
-
-def fill(pid: int, address: int, size_bytes: int, pattern: npt.NDArray[np.uint8]) -> None:
-    """Write a pattern over and over into a range of a worker's memory."""
-    done = 0
-    while done < size_bytes:
-        whole, rest = divmod(min(size_bytes - done, _IOV_MAX * pattern.size), pattern.size)
-        sizes = [pattern.size] * whole + ([rest] if rest else [])
-        local = np.array([[pattern.ctypes.data, size] for size in sizes[:_IOV_MAX]], dtype=np.uint64)
-        want = int(local[:, 1].sum())
-        remote = np.array([[address + done, want]], dtype=np.uint64)
-        if _writev(pid, local.ctypes.data, len(local), remote.ctypes.data, 1, 0) != want:
-            raise Unreadable(f"some of {size_bytes} bytes at {address:#x} are not writable")
-        done += want
 
 
 def gather(pid: int, addresses: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:

@@ -1,10 +1,9 @@
 """Roofline of a task on a GPU: no program is faster than its bytes move at the full memory bandwidth.
 
-Bytes that must move are input elements that influence the output (the task gate measured their minimum share), because
-the judge has emptied the L2 cache, and the part of one call's outputs that cannot stay in that cache. Weights do not
+Bytes that must move are input elements that influence the output (the task gate measured their minimum share) and the
+outputs, less what the L2 cache can hold: inputs may lie there when a call begins, outputs when it ends. Weights do not
 count: they are the same in each call, and may lie in registers. So the roofline is a lower bound of the latency of
-honest programs. Where a sample's inputs are few they may lie in the L2 cache after all; in the single calls that decide
-they do not.
+honest programs.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 from cudal1_worker import protocol as wire
-from cudal1_worker.overlap import Place, any_shared
+from cudal1_worker.overlap import Place, shared
 
 from cudal1_env.judge.device.base import ArmMemory, Contract, Device, Needs, Output
 from cudal1_env.judge.device.memory import sealed_file
@@ -62,10 +62,8 @@ class Arm:
         settings: JudgeSettings,
         wanted: str,
     ) -> None:
-        assert worker.control is not None, "an oracle is no arm"
-        assert worker.reply is not None, "an oracle is no arm"
         self.worker = worker
-        self._control, self._reply = worker.control, worker.reply
+        self._control, self._reply = worker.pages
         self.device = device
         self._core = core
         self.io_spec = io_spec
@@ -93,7 +91,6 @@ class Arm:
         """Make the model and call it once on made-up inputs, outside of the judge's memory; the arm is used no more."""
         message = {
             "op": "ahead",
-            "wanted": self.wanted,
             "seed": seed,
             "arguments": self.io_spec.arguments,
             "entries": self.io_spec.entries,
@@ -104,17 +101,17 @@ class Arm:
         limit_s = max(self.settings.build_timeout_s, self.settings.warmup_timeout_s)
         self._ask(message, [], limit_s, _CALL_ERRORS, "a call on made-up inputs")
 
-    def begin(self) -> None:
-        """Make the arm's memory and map the blocks of its inputs."""
+    def _begin(self) -> None:
+        """Make the memory of the arm's calls."""
         io_spec = self.io_spec
         output_bytes = sum(out.size * out.item_bytes for out in io_spec.outputs)
         needs = Needs(io_spec.input_bytes, output_bytes, io_spec.work_bytes)
         self._memory = self.device.memory(self.worker.pid, needs)
-        if (begin := self._memory.begin()) is not None:
-            self._memory.began(self._ask_untimed(*begin, "starting on the GPU"))
-        message, fds = self._memory.slots()
-        told = self._ask_untimed({"op": "inputs", "entries": io_spec.entries, **message}, fds, "mapping the inputs")
-        self._slots_at = _addresses(told.get("slots"))
+        message, fds = self._memory.begin()
+        message |= {"op": "begin", "device": self.device.name, "entries": io_spec.entries}
+        answer = self._ask_untimed(message, fds, "mapping the memory of its calls")
+        self._memory.began(answer)
+        self._slots_at = _addresses(answer.get("slots"))
 
     def construct(self, seed: int) -> tuple[Entry, ...]:
         """Make the model.
@@ -123,8 +120,8 @@ class Arm:
             Its state, as the worker says.
         """
         if self._memory is None:
-            self.begin()
-        message = {"op": "construct", "wanted": self.wanted, "seed": seed, "arguments": self.io_spec.arguments}
+            self._begin()
+        message = {"op": "construct", "seed": seed, "arguments": self.io_spec.arguments}
         return parse_state(self._ask_untimed(message, [], f"{self.wanted}(...)").get("state"))
 
     def fingerprints(self, names: Sequence[str]) -> Fingerprints:
@@ -270,12 +267,11 @@ class Arm:
         own = [(place, one) for place, one in enumerate(outputs) if one.expected.size and not one.expected.aliases]
         known: list[Place] = []
         for place, one in own:
-            lies = Place(one.address, one.expected.shape, one.strides, one.expected.item_bytes)
-            if any_shared(lies, known):
+            if any(shared(one.place, other) for other in known):
                 raise Contract(
                     f"output {place} shares elements with another output; return tensors with memory of their own"
                 )
-            known.append(lies)
+            known.append(one.place)
             for start in self._slots_at:
                 if one.address < start + self.io_spec.input_bytes and start < one.address + one.span_bytes:
                     raise Contract(

@@ -18,7 +18,7 @@ from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.build_folders import BuildFolders
 from cudal1_env.judge.workers.build_store import BuildKey, BuildStore
-from cudal1_env.judge.workers.lease import Sharing, sharing
+from cudal1_env.judge.workers.lease import Hold, sharing
 from cudal1_env.judge.workers.toolchain import cpu_features, toolchain
 from cudal1_env.judge.workers.worker import Worker
 from cudal1_env.judge.workers.zygote import Zygote
@@ -48,16 +48,9 @@ class Built:
     missing: tuple[str, ...] = ()
     """Sandbox layers that the machine lacks."""
     stderr: str = ""
-    """What the program printed until its import failed."""
+    """What the program printed: until its import failed, or in its last trial until its text was withheld."""
     note: str = ""
     """How its call on made-up inputs failed, if it did."""
-
-
-def limits(settings: JudgeSettings, role: Role) -> JudgeSettings:
-    """Return the time limits for a program: a baseline's is the task's own text, and may compile for longer."""
-    if role != "baseline":
-        return settings
-    return settings.model_copy(update={"warmup_timeout_s": settings.baseline_warmup_timeout_s})
 
 
 class Builder:
@@ -106,34 +99,28 @@ class Builder:
             flags=(*sorted(environment.items()), ("tf32", str(self.device.tf32))),
         )
 
-    def build(
-        self,
-        case: Case,
-        pool: Pool,
-        snapshot: Path | None = None,
-        *,
-        leased: bool = False,
-        hold: Sharing | None = None,
-    ) -> Built:
-        """Import a candidate in a fresh worker and freeze it. Without a lease it is imported under a shared one.
+    def build(self, case: Case, pool: Pool, snapshot: Path | None = None, *, hold: Hold | None = None) -> Built:
+        """Import a candidate in a fresh worker and freeze it.
 
         Args:
             case: The candidate.
             pool: Of its task.
             snapshot: What an earlier trial of the same program compiled.
-            leased: The caller has the device alone: the program is not precompiled now.
-            hold: The caller shares the device, and closes the candidate before it gives it up; not precompiled either.
+            hold: The caller's of the device, alone (`Hold()`) or shared: the program is not precompiled now, and the
+                caller closes the candidate before it gives the device up. Without one the device is shared with others.
         """
-        leased = leased or hold is not None
         if (fault := self.too_long(case)) is not None:
             return Built(case, fault=fault)
-        if snapshot is not None or (precompilation := self.precompilations.take(case, pool, leased=leased)) is None:
-            return self._leased_import(case, pool, snapshot, leased=leased, hold=hold)
+        precompilation = None
+        if snapshot is None:
+            precompilation = self.precompilations.take(case, pool, leased=hold is not None)
+        if precompilation is None:
+            return self._leased_import(case, pool, snapshot, hold)
         case.watch.add("build", precompilation.seconds)
         if precompilation.fault is not None:
             return Built(case, fault=precompilation.fault, stderr=precompilation.stderr)
         try:
-            built = self._leased_import(case, pool, precompilation.snapshot, leased=leased, hold=hold)
+            built = self._leased_import(case, pool, precompilation.snapshot, hold)
         except BaseException:
             self.folders.drop(precompilation.snapshot)
             raise
@@ -142,15 +129,13 @@ class Builder:
             self.folders.drop(precompilation.snapshot)
         return built
 
-    def _leased_import(
-        self, case: Case, pool: Pool, snapshot: Path | None, *, leased: bool, hold: Sharing | None
-    ) -> Built:
-        """Import a candidate under the caller's lease, or under a shared one.
+    def _leased_import(self, case: Case, pool: Pool, snapshot: Path | None, hold: Hold | None) -> Built:
+        """Import a candidate under the caller's hold, or under a shared one.
 
         What was killed to make way for somebody, and what may have work queued on a GPU, is imported again under the
         next lease: such work goes on though the candidate stands still.
         """
-        if leased:
+        if hold is not None:
             return self._imported(case, pool, snapshot, hold)
         with sharing(*self.device.locks) as (hold, waited):
             case.watch.add("wait", waited)
@@ -162,7 +147,7 @@ class Builder:
                 built.arm = None
         return built
 
-    def _imported(self, case: Case, pool: Pool, snapshot: Path | None, hold: Sharing | None) -> Built:
+    def _imported(self, case: Case, pool: Pool, snapshot: Path | None, hold: Hold) -> Built:
         """Import a candidate, in a build folder that begins as a snapshot; that stays the caller's on a fault.
 
         A program that compiles is held to the arms' core by `Arm.open` only: a build that fails is begun anew by each
@@ -171,8 +156,7 @@ class Builder:
         free = compiles(case.source) or case.precision == "correct"  # what is not timed needs no core of its own
         arm, folder = self.fork(case, pool, snapshot, core=None if free else self.core)
         worker = arm.worker
-        if hold is not None:
-            hold.kills(worker.interrupt)
+        hold.kills(worker.interrupt)
         try:
             with case.watch.phase("build"):
                 arm.build(case.source)
@@ -216,7 +200,10 @@ class Builder:
 
     def arm(self, worker: Worker, io_spec: IoSpec, wanted: str, role: Role = "candidate") -> Arm:
         """Return the arm of a fresh worker; see `Arm`."""
-        return Arm(worker, self.device, self.core, io_spec, limits(self.settings, role), wanted)
+        settings = self.settings
+        if role == "baseline":  # it is the task's own text, and may compile for longer
+            settings = settings.model_copy(update={"warmup_timeout_s": settings.baseline_warmup_timeout_s})
+        return Arm(worker, self.device, self.core, io_spec, settings, wanted)
 
     def drop(self, built: Built) -> None:
         """Kill a candidate, if it lives, and remove what it compiled."""
@@ -228,9 +215,10 @@ class Builder:
     def again(self, built: Built, pool: Pool) -> Arm:
         """Return a candidate's arm, in a new worker if the last one is dead."""
         if built.arm is None:
-            fresh = self.build(built.case, pool, built.snapshot, leased=True)
+            fresh = self.build(built.case, pool, built.snapshot, hold=Hold())
             self.folders.drop(built.folder)
             built.arm, built.folder, built.snapshot = fresh.arm, fresh.folder, built.snapshot or fresh.snapshot
+            built.layers, built.missing = fresh.layers, fresh.missing
             if fresh.fault is not None:
                 raise fresh.fault
         assert built.arm is not None

@@ -15,8 +15,8 @@ from cudal1_env.judge.oracle.numerics import Comparison
 from cudal1_env.judge.oracle.pool import InputSet
 from cudal1_env.records import Machine, OutputError, Precision, Seconds, Status
 
-Role = Literal["candidate", "baseline", "profile"]
-"""Why a program is judged: for its own verdict, as a baseline of its task, or for its profile only."""
+Role = Literal["candidate", "baseline"]
+"""Why a program is judged: for its own verdict, or as a baseline of its task."""
 
 
 @dataclass

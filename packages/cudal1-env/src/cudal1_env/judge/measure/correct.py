@@ -28,27 +28,24 @@ def judge_correct(builder: Builder, built: Built, pool: Pool) -> Evaluation:
 
     Memory that is missing may have been taken by another candidate: such a verdict is one of `UNDECIDED`.
     """
-    case, device = built.case, builder.device
-    seen = Seen(built.layers, built.missing, built.stderr, commitment=pool.secrets.commitment)
+    seen = Seen(pool.secrets.commitment)
     try:
         if built.fault is not None:
             raise built.fault
-        headroom = Headroom(device)
-        headroom.begin()
+        headroom = Headroom(builder.device)
         try:
             _call(builder, built, pool, seen, headroom)
-        except (TaskError, *device.faults):
+        except (TaskError, *builder.device.faults):
             headroom.check()  # if the candidate left none, it is to blame
             raise
     except Fault as fault:
-        return record.failed(case, seen, fault, note=built.note)
-    return record.untimed(case, seen)
+        return record.failed(built, seen, fault)
+    return record.untimed(built, seen)
 
 
 def _call(builder: Builder, built: Built, pool: Pool, seen: Seen, headroom: Headroom) -> None:
     """Construct the candidate, call it, and compare."""
     case, arm = built.case, builder.again(built, pool)
-    seen.layers, seen.missing = arm.worker.layers, arm.worker.missing
     try:
         construct(case, pool, arm, seen)
         with case.watch.phase("oracle"):
@@ -61,6 +58,6 @@ def _call(builder: Builder, built: Built, pool: Pool, seen: Seen, headroom: Head
                 seen.tally.full_checks += 1
         headroom.check_beside(arm)
     finally:
-        seen.stderr = arm.worker.log
+        built.stderr = arm.worker.log
         arm.close()
         built.arm = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import signal
 from typing import Any
 
 from cudal1_worker import protocol as wire
@@ -10,8 +11,6 @@ from cudal1_worker import protocol as wire
 from cudal1_env.judge.workers.worker import Dead
 from cudal1_env.records import Status
 
-_SIGSYS = 31
-_SIGKILL = 9
 _MAX_CHARS = 2000
 _MAX_LINE = 10_000
 """Largest line number that is shown: the worker chooses the number, and could encode a secret in it."""
@@ -70,9 +69,9 @@ def fault_of_death(error: Dead, what: str, *, withheld: bool) -> Fault:
     number = error.how.get("signal")
     if error.how.get("closed"):
         return Fault(Status.CRASH, f"the worker closed its channel to the judge during {what}")
-    if number == _SIGSYS:
+    if number == signal.SIGSYS:
         return Fault(Status.TAMPERING, f"a system call that no honest program needs was made during {what}")
-    if number == _SIGKILL:
+    if number == signal.SIGKILL:
         return Fault(Status.OUT_OF_MEMORY, f"the worker was killed during {what}, most likely for its memory")
     if withheld:
         return Fault(Status.CRASH, f"the worker died during {what}")

@@ -20,21 +20,14 @@ _BLAME_PAUSE_S = 0.5
 
 
 class Headroom:
-    """Checks that a candidate leaves memory to the judge and the reference; raises `Fault` where it does not."""
+    """Checks that a candidate leaves memory to the judge and the reference; raises `Fault` where it does not.
+
+    Make it before the candidate starts: what is free then counts.
+    """
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._before: int | None = None
-        self._own = 0
-
-    @property
-    def begun(self) -> bool:
-        """Whether `begin` was called."""
-        return self._before is not None
-
-    def begin(self) -> None:
-        """Note the free memory before the candidate starts."""
-        self._before, self._own = self._device.free_bytes(), self._device.own_bytes()
+        self._before, self._own = device.free_bytes(), device.own_bytes()
 
     def check(self) -> None:
         """Insist that there is room on the device."""

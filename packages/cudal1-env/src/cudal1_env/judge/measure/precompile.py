@@ -17,7 +17,6 @@ begins with that, and needs neither compiler nor shared lease. So each worker of
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import threading
 import time
@@ -30,8 +29,8 @@ from cudal1_worker.compilers import COMPILED, UNSETTLED
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.case import Case
 from cudal1_env.judge.measure.fault import Fault
-from cudal1_env.judge.oracle.pool import Pool
-from cudal1_env.judge.workers.lease import Sharing, sharing
+from cudal1_env.judge.oracle.pool import Pool, private_seed
+from cudal1_env.judge.workers.lease import Hold, sharing
 from cudal1_env.records import Status
 
 if TYPE_CHECKING:
@@ -59,8 +58,8 @@ class Precompilation:
     """Why it cannot be imported."""
     snapshot: Path | None
     """What it compiled; None where its worker died or was late."""
-    seconds: float
-    stderr: str
+    seconds: float = 0.0
+    stderr: str = ""
     note: str = ""
     """How its call on made-up inputs failed, if it did."""
 
@@ -88,11 +87,17 @@ class Precompilations:
         self._kept: dict[tuple[str, str], Precompilation] = {}
         self._lock = threading.Lock()
 
-    def keep(self, case: Case, pool: Pool, *, leased: bool = False) -> None:
-        """Precompile a program that compiles, for the next `take` of the same program for the same task."""
+    def keep(self, case: Case, pool: Pool, hold: Hold | None = None) -> None:
+        """Precompile a program that compiles, for the next `take` of the same program for the same task.
+
+        Args:
+            case: The candidate.
+            pool: Of its task.
+            hold: The caller's of the device; without one it is shared with others.
+        """
         key = (case.task.source, case.source)
         if key not in self._kept and compiles(case.source) and self._builder.too_long(case) is None:
-            precompilation = self._found(case) or self._made(case, pool, leased=leased)
+            precompilation = self._found(case) or self._made(case, pool, hold)
             with self._lock:
                 old = [self._kept.pop(key)] if key in self._kept else []  # another thread was at the same program
                 self._kept[key] = precompilation
@@ -112,7 +117,7 @@ class Precompilations:
             known = self._kept.pop((case.task.source, case.source), None)
         if known is not None or not compiles(case.source):
             return known
-        return self._found(case) or (None if leased else self._made(case, pool, leased=False))
+        return self._found(case) or (None if leased else self._made(case, pool, None))
 
     def _found(self, case: Case) -> Precompilation | None:
         """What the store has of an earlier precompilation."""
@@ -123,14 +128,16 @@ class Precompilations:
         if (note := builder.store.find(key, snapshot)) is None:
             builder.folders.drop(snapshot)
             return None
-        return Precompilation(None, snapshot, time.perf_counter() - began, "", note)
+        return Precompilation(None, snapshot, time.perf_counter() - began, note=note)
 
-    def _made(self, case: Case, pool: Pool, *, leased: bool) -> Precompilation:
+    def _made(self, case: Case, pool: Pool, hold: Hold | None) -> Precompilation:
         """Precompile; what came of it goes into the store, unless its worker died or gave way.
 
         A text that nvcc refuses is kept, too: each import is told so at once.
         """
-        made, whole = self._attempts(case, pool, leased=leased)
+        began = time.perf_counter()
+        made, whole = self._attempts(case, pool, hold)
+        made = replace(made, seconds=time.perf_counter() - began)
         refused = made.fault is not None and _NVCC_FAILED in made.fault.message
         if whole and made.snapshot is not None and (made.fault is None or refused) and settled(made.snapshot):
             key = self._builder.key(case)
@@ -141,44 +148,33 @@ class Precompilations:
         self._builder.folders.drop(made.snapshot)
         return replace(made, snapshot=None)
 
-    def _attempts(self, case: Case, pool: Pool, *, leased: bool) -> tuple[Precompilation, bool]:
+    def _attempts(self, case: Case, pool: Pool, hold: Hold | None) -> tuple[Precompilation, bool]:
         """Precompile; also tell whether that was not cut short by somebody who waited for the device."""
-        began = time.perf_counter()
         builder = self._builder
         first: Precompilation | None = None
-        if not leased and builder.device.locks and _BY_NVCC.search(case.source) and builder.private_files():
-            first = self._tried(case, pool, None, began, blind=True)
+        if hold is None and builder.device.locks and _BY_NVCC.search(case.source) and builder.private_files():
+            first = self._tried(case, pool, None, Hold(), blind=True)
             if first.fault is not None and (
                 first.fault.status is Status.TIMEOUT or _NVCC_FAILED in first.fault.message
             ):
                 return first, True
         snapshot = None if first is None else first.snapshot
         with contextlib.ExitStack() as held:
-            hold: Sharing | None = None
-            if not leased:
+            if hold is None:
                 hold, _ = held.enter_context(sharing(*builder.device.locks))
-            made = self._tried(case, pool, snapshot, began, hold=hold)
-            gave_way = hold is not None and hold.gave_way
-        if gave_way:
+            made = self._tried(case, pool, snapshot, hold)
+        if hold.gave_way:
             builder.folders.drop(made.snapshot)
-            return Precompilation(None, snapshot, made.seconds, ""), False
+            return Precompilation(None, snapshot), False
         builder.folders.drop(snapshot)
         return made, True
 
     def _tried(
-        self,
-        case: Case,
-        pool: Pool,
-        snapshot: Path | None,
-        began: float,
-        *,
-        hold: Sharing | None = None,
-        blind: bool = False,
+        self, case: Case, pool: Pool, snapshot: Path | None, hold: Hold, *, blind: bool = False
     ) -> Precompilation:
         """Import a program, construct it and call it; its worker is dead afterwards. Without a GPU no call is made."""
         arm, folder = self._builder.fork(case, pool, snapshot, core=None, blind=blind)
-        if hold is not None:
-            hold.kills(arm.worker.interrupt)
+        hold.kills(arm.worker.interrupt)
         fault: Fault | None = None
         kept: Path | None = None
         note = ""
@@ -194,7 +190,7 @@ class Precompilations:
         finally:
             arm.close()
             self._builder.folders.drop(folder)
-        return Precompilation(fault, kept, time.perf_counter() - began, arm.worker.log, note)
+        return Precompilation(fault, kept, stderr=arm.worker.log, note=note)
 
     def _compiled(self, arm: Arm, folder: Path | None) -> tuple[Path | None, str]:
         """Let an imported program compile the rest; no folder where its worker dies or is late. Also how it failed.
@@ -202,9 +198,9 @@ class Precompilations:
         What an exception of the program's own ended counts: it may be these inputs that it refuses, or others that
         precompile may have taken the memory. Its own trial will tell.
         """
-        seed, note = int.from_bytes(os.urandom(7), "little"), ""
+        note = ""
         try:
-            arm.precompile(seed)
+            arm.precompile(private_seed())
         except Fault as fault:
             note = fault.message
             if fault.status in _LOST:

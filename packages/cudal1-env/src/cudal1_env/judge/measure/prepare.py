@@ -34,8 +34,8 @@ def construct(case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
             raise Fault(Status.WRONG_CONTRACT, mapping.refusal())
         candidate.withhold()
         candidate.freeze()
-    seen.mapping = mapping
-    seen.weights = "loaded" if pool.io_spec.state else None
+    if theirs:
+        seen.mapping = mapping
 
 
 def load_weights(pool: Pool, candidate: Arm, seen: Seen) -> None:

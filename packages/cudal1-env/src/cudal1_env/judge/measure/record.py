@@ -7,12 +7,13 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from cudal1_data.hashes import digest
 
 from cudal1_env.judge.device.roofline import Roofline
-from cudal1_env.judge.measure.case import Case, Tally
+from cudal1_env.judge.measure.builder import Built
+from cudal1_env.judge.measure.case import Tally
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.timing.overhead import is_too_short, rewarded_low
 from cudal1_env.judge.measure.timing.trial import TrialResult
@@ -26,22 +27,12 @@ from cudal1_env.stats import summarize_latency
 class Seen:
     """What was measured of one candidate."""
 
-    layers: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    stderr: str = ""
-    tally: Tally = field(default_factory=Tally)
-    trials: list[TrialResult] = field(default_factory=list[TrialResult])
-    roofline: Roofline | None = None
-    """The task's bound by memory bandwidth, where one is known."""
-    constant_ms: float = 0.0
-    """Milliseconds for moving what of the outputs comes again with other inputs."""
-    doubts: Sequence[str] = ()
-    """Why correct outputs do not show that all work was done."""
-    weights: Literal["loaded"] | None = None
-    mapping: Mapping | None = None
-    """Where the reference's state is in the candidate."""
     commitment: str | None = None
     """Of the seed."""
+    tally: Tally = field(default_factory=Tally)
+    trials: list[TrialResult] = field(default_factory=list[TrialResult])
+    mapping: Mapping | None = None
+    """Where the reference's state is in the candidate, once that is known; None where a task has no state."""
     first_set: int = WARM_SETS
     """Number of the pool's first input set that its trials were timed on."""
 
@@ -51,18 +42,37 @@ class Seen:
         return summarize_latency([ms for trial in self.trials for ms in trial.samples.candidate_ms])
 
 
-def failed(case: Case, seen: Seen, fault: Fault, *, note: str = "") -> Evaluation:
+def failed(built: Built, seen: Seen, fault: Fault) -> Evaluation:
     """Return the record of a candidate that failed."""
     text = fault.message
     if seen.mapping is not None and fault.status is Status.WRONG_OUTPUT:
         text += seen.mapping.note()
-    if note and fault.status is Status.RUNTIME_ERROR:
-        text += f"; on made-up inputs: {note}"
-    return _record(case, seen, fault.status, text)
+    if built.note and fault.status is Status.RUNTIME_ERROR:
+        text += f"; on made-up inputs: {built.note}"
+    return _record(built, seen, fault.status, text)
 
 
-def measured(case: Case, seen: Seen, speedup: Speedup) -> Evaluation:
-    """Return the record of a candidate that was correct and was measured."""
+def measured(
+    built: Built,
+    seen: Seen,
+    speedup: Speedup,
+    counted_low: float,
+    *,
+    roofline: Roofline | None = None,
+    constant_ms: float = 0.0,
+    doubts: Sequence[str] = (),
+) -> Evaluation:
+    """Return the record of a candidate that was correct and was measured.
+
+    Args:
+        built: What was judged.
+        seen: What was seen of it.
+        speedup: What is stated.
+        counted_low: Lower end where in each trial the smaller reference time counts: rewards rest on it.
+        roofline: The task's bound by memory bandwidth, where one is known.
+        constant_ms: Milliseconds for moving what of the outputs comes again with other inputs.
+        doubts: Why correct outputs do not show that all work was done.
+    """
     stealable_ms = statistics.median(trial.overhead.stealable_ms for trial in seen.trials)
     # What counts of the reference: one that was slowed must not make the overhead look small.
     reference_ms = statistics.median(ms for trial in seen.trials for ms in trial.counted.reference_ms)
@@ -71,56 +81,55 @@ def measured(case: Case, seen: Seen, speedup: Speedup) -> Evaluation:
     text = f"correct; {speedup.point:.3g} x the reference's speed ({speedup.low:.3g} to {speedup.high:.3g}): {verb}"
     if too_short:
         text += f"; calls of {1e3 * reference_ms:.2g} us are too short for a reward above 1 on this machine"
-    rewarded = rewarded_low(speedup.low, reference_ms, stealable_ms, seen.constant_ms)
-    if seen.doubts:
+    rewarded = rewarded_low(min(speedup.low, counted_low), reference_ms, stealable_ms, constant_ms)
+    if doubts:
         rewarded = min(rewarded, 1.0)
-        text += f"; no reward above 1 unless an audit calls the task sound: {'; '.join(seen.doubts)}"
+        text += f"; no reward above 1 unless an audit calls the task sound: {'; '.join(doubts)}"
     return _record(
-        case,
+        built,
         seen,
         Status.CORRECT,
         text,
         speedup=speedup,
         rewarded_low=rewarded,
         stealable_ms=stealable_ms,
-        constant_ms=seen.constant_ms,
+        constant_ms=constant_ms,
         too_short=too_short,
-        **_latencies(seen),
+        **_latencies(seen, roofline),
     )
 
 
-def untimed(case: Case, seen: Seen) -> Evaluation:
+def untimed(built: Built, seen: Seen) -> Evaluation:
     """Return the record of a candidate that was correct and was not timed."""
-    return _record(case, seen, Status.CORRECT, f"correct in {seen.tally.calls} calls; not timed")
+    return _record(built, seen, Status.CORRECT, f"correct in {seen.tally.calls} calls; not timed")
 
 
-def unstable(case: Case, seen: Seen, speedup: Speedup) -> Evaluation:
+def unstable(built: Built, seen: Seen, speedup: Speedup) -> Evaluation:
     """Return the record of a candidate whose trials do not agree."""
     text = "two trials disagree by more than 10 % on a speedup above 3; measure on an idle machine"
-    return _record(case, seen, Status.UNSTABLE, text, speedup=speedup)
+    return _record(built, seen, Status.UNSTABLE, text, speedup=speedup)
 
 
-def impossible(case: Case, seen: Seen, speedup: Speedup, roofline: Roofline) -> Evaluation:
+def impossible(built: Built, seen: Seen, speedup: Speedup, roofline: Roofline) -> Evaluation:
     """Return the record of a candidate that is faster than its bytes can move; its speedup is evidence."""
     text = (
         f"a call must move {roofline.moved_bytes / 1e6:.4g} MB, which takes {roofline.bound_ms:.3g} ms at best; calls "
         f"seem to take {seen.candidate.median_ms:.3g} ms, and no correct program is that fast"
     )
-    return _record(case, seen, Status.IMPOSSIBLE, text, speedup=speedup, **_latencies(seen))
+    return _record(built, seen, Status.IMPOSSIBLE, text, speedup=speedup, **_latencies(seen, roofline))
 
 
-def _latencies(seen: Seen) -> dict[str, Any]:
+def _latencies(seen: Seen, roofline: Roofline | None) -> dict[str, Any]:
     candidate = seen.candidate
     reference = summarize_latency([ms for trial in seen.trials for ms in trial.samples.reference_ms])
     found: dict[str, Any] = {"reference": reference, "candidate": candidate}
-    if seen.roofline is not None:
-        bound_ms = seen.roofline.bound_ms
-        found |= {"roofline_ms": bound_ms, "roofline_fraction": bound_ms / candidate.median_ms}
+    if roofline is not None:
+        found |= {"roofline_ms": roofline.bound_ms, "roofline_fraction": roofline.bound_ms / candidate.median_ms}
     return found
 
 
-def _record(case: Case, seen: Seen, status: Status, message: str, **measured: Any) -> Evaluation:
-    trials = seen.trials
+def _record(built: Built, seen: Seen, status: Status, message: str, **measured: Any) -> Evaluation:
+    case, trials = built.case, seen.trials
     return Evaluation(
         id=uuid.uuid4().hex,
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -132,7 +141,7 @@ def _record(case: Case, seen: Seen, status: Status, message: str, **measured: An
         status=status,
         message=printable(message),
         errors=tuple(seen.tally.errors[key] for key in sorted(seen.tally.errors)),
-        weights=seen.weights,
+        weights=None if seen.mapping is None else "loaded",
         precision=case.precision,
         trials=len(trials),
         pairs=sum(trial.samples.pairs for trial in trials),
@@ -145,11 +154,11 @@ def _record(case: Case, seen: Seen, status: Status, message: str, **measured: An
         seconds=case.watch.seconds(),
         machine=case.machine,
         gpu_states=tuple(trial.states for trial in trials),
-        sandbox=seen.layers,
-        sandbox_missing=seen.missing,
+        sandbox=built.layers,
+        sandbox_missing=built.missing,
         seed_commitment=seen.commitment,
         first_set=seen.first_set,
-        stderr=printable(seen.stderr),
+        stderr=printable(built.stderr),
         **measured,
     )
 

@@ -44,6 +44,8 @@ class IoSpec:
     seeded: tuple[str, ...] = ()
     """Tensors that the reference's constructor draws and keeps outside its state: the judge cannot load
     others, so a program may use their structure."""
+    changed: tuple[str, ...] = ()
+    """Tensors of the reference's state that its calls change, those of batch norms left out."""
 
     @property
     def tensor_bytes(self) -> list[int]:
@@ -98,6 +100,10 @@ class RawSet:
     reports: list[dict[str, Any]]
 
 
+class RaisedError(TaskError):
+    """The reference raised an exception; the oracle answers further questions."""
+
+
 class OracleClient:
     """Talks to the oracle process of one task.
 
@@ -150,6 +156,7 @@ class OracleClient:
                 answer["work_bytes"],
                 tuple(answer["constant"]),
                 tuple(answer["seeded"]),
+                tuple(answer["changed"]),
             )
             self.rest()
         except BaseException:
@@ -170,7 +177,7 @@ class OracleClient:
             raise TaskError(f"{self.task.id}: the reference disturbs its channel in {op}: {error}") from None
         if "error" in answer:
             text = f"{self.task.id}: the reference failed in {op}: {answer['text']}"
-            raise TooLargeError(text) if answer["error"] == "memory" else TaskError(text)
+            raise TooLargeError(text) if answer["error"] == "memory" else RaisedError(text)
         return answer
 
     def weights(self, seed: int, values_seed: int) -> Weights:
@@ -194,14 +201,19 @@ class OracleClient:
         """
         self.ask("probe", seeds=list(seeds), limits=[*map(list, limits)], answer_bytes=self._answer_bytes)
 
-    def recurrence(self, seeds: Sequence[int]) -> tuple[list[float], list[int]]:
+    def recurrence(self, seeds: Sequence[int]) -> tuple[list[float], list[int], list[int]]:
         """Return what of each output comes again in some two of the sets of seeds, as bytes to move over its own.
 
         Returns:
-            These shares, and the places of inputs of which something comes again (`cudal1_worker.oracle.recurrence`).
+            These shares, the places of inputs of which something comes again, and those of outputs that are the same in
+            all sets (`cudal1_worker.oracle.recurrence`).
         """
         told = self.ask("recurrence", seeds=list(seeds))
-        return [float(share) for share in told["outputs"]], [int(place) for place in told["inputs"]]
+        return (
+            [float(share) for share in told["outputs"]],
+            list(map(int, told["inputs"])),
+            list(map(int, told["fixed"])),
+        )
 
     def make(self, sets: Sequence[Request]) -> list[RawSet]:
         """Make input sets with their answers and what elements may err; `max_at_once` may be asked for."""

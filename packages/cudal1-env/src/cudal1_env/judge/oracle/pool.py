@@ -25,7 +25,7 @@ from cudal1_worker.sandbox import Spec
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.device.tensors import Array
-from cudal1_env.judge.oracle.client import IoSpec, OracleClient, RawSet, Request, Weights
+from cudal1_env.judge.oracle.client import IoSpec, OracleClient, RaisedError, RawSet, Request, Weights
 from cudal1_env.judge.oracle.numerics import Answer, fault, limits_of
 from cudal1_env.judge.oracle.state import Fingerprints
 from cudal1_env.judge.settings import JudgeSettings
@@ -41,7 +41,7 @@ _CYCLE = ("own", "own", "shifted", "own", "own", "heavy", "own", "needle")
 _SHARED_SETS = tuple(_CYCLE.index(name) for name in dict.fromkeys(_CYCLE))
 """Sets of a verdict without a clock that the candidates of its pool share: the first of each distribution."""
 _UNSEEN_SETS = 2
-"""Sets on which a product in lower precision must be unseen; a candidate meets more of them."""
+"""Sets on which a fault must be unseen; a candidate meets more of them."""
 _PROBES = 16
 """Sets that may tell the reference's typical errors."""
 
@@ -126,6 +126,8 @@ def _wanted(request: Request, raw: RawSet) -> Iterator[tuple[Array, npt.NDArray[
 class Pool:
     """Input sets of one task under one seed, made by its oracle when they are first wanted.
 
+    Pools share `unseen`, what was found of tasks by their source: it is no secret's.
+
     Methods raise `TaskError` where the reference fails, or its own error is beyond use.
 
     Raises:
@@ -133,7 +135,14 @@ class Pool:
     """
 
     def __init__(
-        self, task: Task, zygote: Zygote, spec: Spec, device: Device, settings: JudgeSettings, seed: bytes
+        self,
+        task: Task,
+        zygote: Zygote,
+        spec: Spec,
+        device: Device,
+        settings: JudgeSettings,
+        seed: bytes,
+        unseen: dict[tuple[str, bool, float], str],
     ) -> None:
         self.task = task
         self.settings = settings
@@ -164,8 +173,8 @@ class Pool:
         """Maximum memory that its sets may keep; set by the owner of several pools."""
         self.size_bytes = 0
         """Memory that its sets take."""
-        self._recurrence: tuple[list[float], list[int]] | None = None
-        self._unseen: str | None = None
+        self._recurrence: tuple[list[float], list[int], list[int]] | None = None
+        self._unseen = unseen
         self._reference_error: dict[str, list[float]] = {}
         """Of the reference on each usable distribution, for each output, over its scale."""
 
@@ -231,8 +240,12 @@ class Pool:
                         self.size_bytes += one.size_bytes
             return [made[index] if index in made else self._sets[index] for index in range(first, last)]
 
-    def recurrence(self) -> tuple[int, list[int]]:
-        """Bytes to move for what of the outputs comes again with other inputs; places of inputs that come again.
+    def recurrence(self) -> tuple[int, list[int], list[int]]:
+        """What comes again with other inputs.
+
+        Returns:
+            Bytes to move for what of the outputs does; places of inputs of which something does; places of outputs that
+            never change.
 
         To ask when no candidate is alive: the first time the reference runs up to `_DRAWS` times.
 
@@ -243,19 +256,34 @@ class Pool:
             if self._recurrence is None:
                 seeds = [self.secrets.number("again", k) for k in range(_DRAWS)]
                 self._recurrence = self.oracle.recurrence(seeds)
-        shares, places = self._recurrence
+        shares, places, fixed = self._recurrence
         pairs = zip(shares, self.io_spec.outputs, strict=True)
-        return int(sum(share * out.size * out.item_bytes for share, out in pairs if not out.aliases)), places
+        return int(sum(share * out.size * out.item_bytes for share, out in pairs if not out.aliases)), places, fixed
+
+    def unseen(self, *, precision: bool) -> str:
+        """Return the first way to do less that no output would show (`cudal1_worker.oracle.unseen`); empty for none.
+
+        It is asked once for each task, but for want of memory.
+
+        Args:
+            precision: Whether lower precision of a product is one.
+        """
+        key = self.task.source, precision, self.settings.error_factor
+        if (known := self._unseen.get(key)) is not None:
+            return known
+        seeds = [self.secrets.number("unseen", k) for k in range(_UNSEEN_SETS)]
+        told = self.oracle.ask("unseen", seeds=seeds, precision=precision)
+        if told["tried"]:
+            self._unseen[key] = str(told["work"])
+        return str(told["work"])
 
     def doubts(self) -> list[str]:
         """Return why correct outputs do not show that all work was done; empty if they do.
 
-        To ask when no candidate is alive: the first time the reference runs up to nine times for each of two sets.
+        To ask when no candidate is alive: the first time for a task the reference runs some hundred times.
         """
         with self._lock:
-            if self._unseen is None:
-                seeds = [self.secrets.number("unseen", k) for k in range(_UNSEEN_SETS)]
-                self._unseen = str(self.oracle.ask("unseen", seeds=seeds)["product"])
+            work = self.unseen(precision=True)
         doubts = [
             f"input {place} is the same in each call, and what follows from it could be kept"
             for place in self.io_spec.constant_inputs
@@ -265,13 +293,19 @@ class Pool:
             for place in self.recurrence()[1]
             if place not in self.io_spec.constant_inputs
         ]
+        doubts += [
+            f"output {place} is the same in each call, and what it follows from could be left out"
+            for place in self.recurrence()[2]
+        ]
+        if self.io_spec.changed:
+            doubts.append(f"calls change {', '.join(self.io_spec.changed)}, which no output shows")
         if self.io_spec.seeded:
             names = ", ".join(self.io_spec.seeded)
             doubts.append(
                 f"{names} may have the constructor's structure; register them as parameters or buffers that persist"
             )
-        if self._unseen:
-            doubts.append(f"no output would show {self._unseen}")
+        if work:
+            doubts.append(f"no output would show {work}")
         return doubts
 
     def untimed_sets(self) -> list[InputSet]:
@@ -348,7 +382,12 @@ class Pool:
         for name in dict.fromkeys(_CYCLE):
             seed = self.secrets.number("probe", name)
             request = self._request(seed, name, self.secrets.generator("probe", name), whole=False)
-            ((one, reason),) = self._finished([(-1, request)])
+            try:
+                ((one, reason),) = self._finished([(-1, request)])
+            except RaisedError:
+                if name == "own":
+                    raise
+                continue
             if not reason:
                 self._reference_error[name] = [answer.reference_error for answer in one.answers]
             elif name == "own":
@@ -358,16 +397,28 @@ class Pool:
                 )
 
     def _make(self, indices: Sequence[int]) -> list[InputSet]:
-        """Make sets; where the reference errs too much, though not on the probe, with inputs of the task's own."""
+        """Make sets; where the reference fails or errs too much, though not on the probe, of the task's own inputs."""
         names = [_CYCLE[index % len(_CYCLE)] for index in indices]
         names = [name if name in self._reference_error else "own" for name in names]
         drafts = [self._draft(index, name) for index, name in zip(indices, names, strict=True)]
-        made = self._finished(drafts)
+        made = self._tried(drafts)
         again = [one.index for one, reason in made if reason and one.distribution != "own"]
         made = [(one, reason) for one, reason in made if one.index not in again]
         for index in again:
             made += self._finished([self._draft(index, "own")])
         return [one for one, _ in made]
+
+    def _tried(self, drafts: Sequence[_Draft]) -> list[tuple[InputSet, str]]:
+        """Make sets; where the reference raises, of the task's own inputs: not every matrix has a factorisation."""
+        try:
+            return self._finished(drafts)
+        except RaisedError:
+            if len(drafts) > 1:
+                return [one for draft in drafts for one in self._tried([draft])]
+            ((index, request),) = drafts
+            if request.distribution == "own":
+                raise
+            return self._finished([self._draft(index, "own")])
 
     def _draft(self, index: int, name: str) -> _Draft:
         random = self.secrets.generator("check", index)

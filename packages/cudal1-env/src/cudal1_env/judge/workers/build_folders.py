@@ -18,7 +18,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from cudal1_worker.sandbox import BUILD_PATH, NOBODY
+from cudal1_worker.sandbox import BUILD_PATH
+from cudal1_worker.sandbox.identity import give
 
 from cudal1_env.sandbox.owned import make_owned, remove_abandoned
 
@@ -47,7 +48,7 @@ class BuildFolders:
         folder = Path(tempfile.mkdtemp(dir=self._root, prefix="build-"))
         if snapshot is not None:
             copy_plain(snapshot, folder)
-        _give(folder)
+        give(folder)
         return folder, folder
 
     def keep(self, folder: Path | None, pid: int) -> Path:
@@ -91,7 +92,7 @@ def remove(folder: Path) -> None:
             subprocess.run([*command, "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
 
 
-def copy_plain(source: Path, target: Path, *, max_bytes: int = _MAX_BYTES) -> None:
+def copy_plain(source: Path, target: Path) -> None:
     """Copy regular files and folders, with times and permissions, and nothing else.
 
     What is beyond a total size, a number of entries or a depth is left out; the program then builds it again.
@@ -99,9 +100,8 @@ def copy_plain(source: Path, target: Path, *, max_bytes: int = _MAX_BYTES) -> No
     Args:
         source: A folder that an untrusted process wrote, and that nobody writes to now.
         target: An empty folder.
-        max_bytes: Total size.
     """
-    left, entries = max_bytes, 0
+    left, entries = _MAX_BYTES, 0
     for path, folders, files, folder_fd in os.fwalk(source, follow_symlinks=False):
         below = Path(path).relative_to(source)
         entries += len(folders) + len(files)
@@ -127,12 +127,3 @@ def copy_plain(source: Path, target: Path, *, max_bytes: int = _MAX_BYTES) -> No
                     shutil.copyfileobj(file, out)
                 os.chmod(here / name, stat.S_IMODE(info.st_mode) & 0o755)
                 os.utime(here / name, ns=(info.st_atime_ns, info.st_mtime_ns))
-
-
-def _give(folder: Path) -> None:
-    """Let workers write to a folder (root's workers run as nobody)."""
-    if os.getuid() != 0:
-        return
-    for path, folders, files in os.walk(folder):
-        for name in (".", *folders, *files):
-            os.chown(os.path.join(path, name), NOBODY, NOBODY, follow_symlinks=False)

@@ -20,7 +20,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cudal1_env.calibration import cache_folder
-from cudal1_env.judge.workers.build_folders import remove
+from cudal1_env.judge.workers.build_folders import copy_plain, remove
 from cudal1_env.records import PROTOCOL_VERSION
 from cudal1_env.sandbox.owned import make_owned, remove_abandoned
 
@@ -67,7 +67,7 @@ class _Manifest(BaseModel):
     note: str
     """How the program's call on made-up inputs failed, if it did."""
     sha256: str
-    """Of all that the entry holds (`_copy_all`)."""
+    """Of all that the entry holds (`_digest`)."""
 
 
 class BuildStore:
@@ -97,7 +97,8 @@ class BuildStore:
             manifest = _Manifest.model_validate_json((entry / _MANIFEST).read_bytes())
             if manifest.key != key:
                 raise ValueError("the entry is of another key")
-            if _copy_all(entry / _FILES, target)[0] != manifest.sha256:
+            copy_plain(entry / _FILES, target)
+            if _digest(target)[0] != manifest.sha256:
                 raise ValueError("the entry is damaged")
             with contextlib.suppress(PermissionError):
                 os.utime(entry / _MANIFEST)
@@ -137,7 +138,8 @@ class BuildStore:
         aside, lock = make_owned(self.folder, _ASIDE)
         try:
             (aside / _FILES).mkdir()
-            sha256, size_bytes = _copy_all(snapshot, aside / _FILES)
+            copy_plain(snapshot, aside / _FILES)
+            sha256, size_bytes = _digest(aside / _FILES)
             if size_bytes > _LARGEST_SHARE * self.max_bytes:
                 remove(aside)
                 return 0
@@ -183,34 +185,19 @@ class BuildStore:
             remove(gone)
 
 
-def _copy_all(source: Path, target: Path) -> tuple[str, int]:
-    """Copy folders and regular files into an empty folder; return a hash of all that is there now, and its bytes.
+def _digest(folder: Path) -> tuple[str, int]:
+    """Return a hash of all that a folder holds, and the bytes of its files.
 
-    Times are copied but not hashed: file systems keep them with different precision.
+    Times are not hashed: file systems keep them with different precision.
     """
     whole, size_bytes = hashlib.sha256(), 0
-    for path in sorted(source.rglob("*")):  # a folder comes before what it holds
-        info, name = path.lstat(), path.relative_to(source)
+    for path in sorted(folder.rglob("*")):
+        info, name = path.lstat(), path.relative_to(folder)
         if stat.S_ISDIR(info.st_mode):
-            (target / name).mkdir()
-            whole.update(f"{name}/\0".encode("utf-8", "surrogateescape"))
-        elif stat.S_ISREG(info.st_mode):
-            digest, copied = _copy(path, target / name)
-            mode = stat.S_IMODE(info.st_mode) & 0o755
-            os.chmod(target / name, mode)
-            os.utime(target / name, ns=(info.st_mtime_ns, info.st_mtime_ns))
-            whole.update(f"{name}\0{digest} {mode}\0".encode("utf-8", "surrogateescape"))
-            size_bytes += copied
+            said = f"{name}/\0"
+        else:
+            with open(path, "rb") as file:
+                said = f"{name}\0{hashlib.file_digest(file, 'sha256').hexdigest()} {stat.S_IMODE(info.st_mode)}\0"
+            size_bytes += info.st_size
+        whole.update(said.encode("utf-8", "surrogateescape"))
     return whole.hexdigest(), size_bytes
-
-
-def _copy(source: Path, target: Path) -> tuple[str, int]:
-    """Copy one regular file; return its hash and size."""
-    sha256, size_bytes = hashlib.sha256(), 0
-    fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file, open(target, "xb") as out:
-        while chunk := file.read(1 << 20):
-            sha256.update(chunk)
-            out.write(chunk)
-            size_bytes += len(chunk)
-    return sha256.hexdigest(), size_bytes

@@ -115,8 +115,8 @@ def lease(*names: str, shared: bool = False, wait_s: float = _WAIT_S) -> Generat
         yield time.monotonic() - began
 
 
-class Sharing:
-    """A shared hold of devices; see `sharing`."""
+class Hold:
+    """A hold of devices. One that is shared may have to give way; see `sharing`."""
 
     def __init__(self) -> None:
         self.gave_way = False
@@ -146,7 +146,7 @@ class Sharing:
 
 
 @contextlib.contextmanager
-def sharing(*names: str, wait_s: float = _WAIT_S) -> Generator[tuple[Sharing, float]]:
+def sharing(*names: str) -> Generator[tuple[Hold, float]]:
     """Share devices with other judges; yield the hold and the seconds that were waited for it.
 
     Workers that the hold `kills` may use the devices until the block ends; close them within it. When somebody has
@@ -154,10 +154,10 @@ def sharing(*names: str, wait_s: float = _WAIT_S) -> Generator[tuple[Sharing, fl
     delays a measurement for long.
 
     Raises:
-        MachineError: Somebody has one of the devices alone for longer than `wait_s`.
+        MachineError: Somebody has one of the devices alone for longer than 10 minutes.
     """
-    hold, done = Sharing(), threading.Event()
-    with lease(*names, shared=True, wait_s=wait_s) as waited:
+    hold, done = Hold(), threading.Event()
+    with lease(*names, shared=True) as waited:
         watcher = threading.Thread(target=_watch, args=(names, hold, done), daemon=True)
         if names:
             watcher.start()
@@ -169,7 +169,7 @@ def sharing(*names: str, wait_s: float = _WAIT_S) -> Generator[tuple[Sharing, fl
                 watcher.join()
 
 
-def _watch(names: Sequence[str], hold: Sharing, done: threading.Event) -> None:
+def _watch(names: Sequence[str], hold: Hold, done: threading.Event) -> None:
     """Check whether another judge waits for exclusive use: it holds the turnstile."""
     with contextlib.ExitStack() as opened:
         turnstiles = [_open_lock(f"{name}.turnstile") for name in names]

@@ -35,6 +35,7 @@ from cudal1_env.sandbox import Cage
 _LOG_KEPT = 4000
 _LOG_READS = 32
 """Reads of 64 KiB from a log at a time: a worker may write faster than the judge reads."""
+_SEAL_S = 1.0
 _DEATH_S = 30.0
 """A GPU's driver ends what a worker left running there before the worker is dead. Where a million device threads print,
 that takes more than 5 s (tests/exploits/cuda/h36_printf_flood.py)."""
@@ -87,7 +88,7 @@ class Worker:
     ) -> None:
         self.pid = pid
         self.channel = channel
-        self.control, self.reply = pages or (None, None)
+        self.pages = pages
         self.layers: tuple[str, ...] = ()
         """Sandbox layers in force, known once the worker has entered them."""
         self.missing: tuple[str, ...] = ()
@@ -195,7 +196,7 @@ class Worker:
         """Let the worker run again."""
         self._signal(signal.SIGCONT)
 
-    def seal(self, timeout_s: float = 1.0) -> None:
+    def seal(self) -> None:
         """Close the worker's gate for good, kill its other processes, and leave it stopped: it stays one process.
 
         An honest program may have left other processes (a pool of compilers). Where there is no gate (see `layers`),
@@ -203,17 +204,17 @@ class Worker:
         """
         gated = "fork-gate" in self.layers
         if gated:
-            self._orders.settimeout(timeout_s)
+            self._orders.settimeout(_SEAL_S)
             try:
                 self._orders.sendall(SEAL)
                 closed = self._orders.recv(1) == SEALED
             except TimeoutError:
-                raise Late(f"the supervisor of worker {self.pid} did not answer within {timeout_s:g} s") from None
+                raise Late(f"the supervisor of worker {self.pid} did not answer within {_SEAL_S:g} s") from None
             except OSError:
                 closed = False
             if not closed:
                 raise Dead(self.end())
-        self.freeze(timeout_s)
+        self.freeze()
         self.sealed = gated
 
     def pin(self, core: int) -> None:

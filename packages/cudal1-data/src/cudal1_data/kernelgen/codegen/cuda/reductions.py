@@ -43,22 +43,42 @@ def reduction_of_columns(how: str, lanes: int) -> str:
 """
 
 
-def scan(threads: int) -> str:
-    """Return the function that adds what threads before have, and carries the sum on to the next elements."""
-    warp = """    const unsigned int place = threadIdx.x % 32;
+_PREFIX = """    const unsigned int place = threadIdx.x % 32;
 #pragma unroll
     for (int step = 1; step < 32; step <<= 1) {
         const float other = __shfl_up_sync(0xffffffffu, x, step);
         if (place >= step) x += other;
     }
 """
+
+
+def scan(threads: int) -> str:
+    """Return the function that adds what threads before have, and carries the sum on to the next elements."""
     head = "__device__ __forceinline__ float join_scan(float x, float& carry) {\n"
     if threads == 32:
         last = "    x += carry;\n    carry = __shfl_sync(0xffffffffu, x, 31);\n    return x;\n}\n"
-        return head + warp + last
+        return head + _PREFIX + last
+    return f"{_of_warps(head, threads)}    return x + before;\n}}\n"
+
+
+def scan_of_parts(threads: int) -> str:
+    """Return the function that says what threads before have, where a thread has several elements of a scan."""
+    head = "__device__ __forceinline__ float join_parts(float x, float& carry) {\n"
+    mine = (
+        "    const float others = __shfl_up_sync(0xffffffffu, x, 1);\n"
+        "    const float mine = place == 0 ? 0.0f : others;\n"
+    )
+    if threads == 32:
+        last = "    const float before = carry;\n    carry += __shfl_sync(0xffffffffu, x, 31);\n"
+        return f"{head}{_PREFIX}{mine}{last}    return before + mine;\n}}\n"
+    return f"{_of_warps(head, threads)}{mine}    return before + mine;\n}}\n"
+
+
+def _of_warps(head: str, threads: int) -> str:
+    """Return the lines that add up what the warps before have."""
     warps = threads // 32
     return f"""{head}    __shared__ float ends[{warps}];
-{warp}    __syncthreads();
+{_PREFIX}    __syncthreads();
     if (place == 31) ends[threadIdx.x / 32] = x;
     __syncthreads();
     float before = carry, whole = carry;
@@ -68,6 +88,4 @@ def scan(threads: int) -> str:
         whole += ends[part];
     }}
     carry = whole;
-    return x + before;
-}}
 """

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cudal1_data.kernelgen.codegen.cuda.reductions import IDENTITY, JOIN, reduction, reduction_of_columns, scan
+from cudal1_data.kernelgen.codegen.cuda.reductions import (
+    IDENTITY,
+    JOIN,
+    reduction,
+    reduction_of_columns,
+    scan,
+    scan_of_parts,
+)
 from cudal1_data.kernelgen.codegen.cuda.text import TYPES, CudaKernel, Share, Writer, stored, whole_kernel, wide_type
 from cudal1_data.kernelgen.codegen.naming import stem
 from cudal1_data.kernelgen.errors import UnsuitableError
@@ -38,22 +45,32 @@ def row_kernel(kernel: Kernel, name: str, *, threads: int, per_block: int, unrol
     if per_block > 1 and threads != 32:
         raise UnsuitableError(f"rows of {threads} threads do not share a block: only warps (32 threads) do")
     kernel.check_places()
-    if any(leaf.strides for leaf in kernel.leaves):
+    if any(map(_goes_down, kernel.leaves)):
         return _column_kernel(kernel, name, lanes=max(4, threads // 32), unroll=unroll)
     writer = _RowWriter(Writer(kernel), threads, unroll, vector if holds(kernel, threads, vector) else 1)
+    writer.scan_vector = vector if kernel.scans_last and int(kernel.cols) % vector == 0 else 1
     lines = writer.write()
     begin = [
         f"const unsigned int lane = threadIdx.x, row = blockIdx.x * {per_block}u + threadIdx.y;",
         f"if (row >= {writer.rows}) return;",
     ]
     kinds = sorted({node.how for node in kernel.members if node.kind == "reduce"})
-    helpers = "".join(reduction(kind, threads) for kind in kinds) + (scan(threads) if kernel.scans else "")
+    scanned = (scan if writer.scan_vector == 1 else scan_of_parts)(threads) if kernel.scans else ""
+    helpers = "".join(reduction(kind, threads) for kind in kinds) + scanned
     comment = f"A {'warp' if threads == 32 else 'block'} computes a row: threads join what they reduced by shuffles."
-    if writer.vector > 1:
+    if writer.scan_vector > 1:
+        comment += f" A thread adds up {vector} neighbours in registers before threads join their sums."
+    elif writer.vector > 1:
         comment += f" The row stays in registers: each element is read once, {vector} at a time."
     block = (threads, per_block, 1)
     grid = (Share(kernel.rows, per_block),)
     return whole_kernel(writer.text_of, name, [*begin, *lines], grid, block, helpers=helpers, comment=comment)
+
+
+def _goes_down(leaf: Node) -> bool:
+    """Whether neighbours of a row do not lie side by side in memory; in a piece of longer rows they do."""
+    piece = leaf.text.endswith("]") and not leaf.pace
+    return bool(leaf.strides) and not (piece and leaf.strides[-1] == 1)
 
 
 def holds(kernel: Kernel, threads: int, vector: int) -> bool:
@@ -93,6 +110,14 @@ class _RowWriter:
     after: list[str] = field(default_factory=list[str])
     kept: dict[tuple[int, bool], str] = field(default_factory=dict[tuple[int, bool], str])
     """Values that a later loop needs, too, with the arrays that hold them; empty before they are computed."""
+    scan_vector: int = 1
+    """With more than 1 each step of a thread has so many elements where rows are scanned."""
+    scanned: dict[int, str] = field(default_factory=dict[int, str])
+    """By `id` of a scan its value, where a thread has several elements."""
+    loaded: dict[int, str] = field(default_factory=dict[int, str])
+    """By `id` of a tensor one of the elements that a thread has read at once."""
+    phases: list[tuple[str, list[str], str]] = field(default_factory=list[tuple[str, list[str], str]])
+    """What a step does for a scan: a line before its elements, lines for each, a line behind."""
 
     @property
     def kernel(self) -> Kernel:
@@ -147,6 +172,7 @@ class _RowWriter:
 
     def _reduce(self, nodes: list[Node]) -> None:
         self.inner, self.body, self.before, self.after = {}, [], [], []
+        self.loaded = {}
         self.text_of.known.open()
         begin: list[str] = []
         for node in nodes:
@@ -164,7 +190,13 @@ class _RowWriter:
 
     def _store(self) -> None:
         self.inner, self.body, self.before, self.after = {}, [], [], []
+        self.loaded = {}
         self.text_of.known.open()
+        if self.scan_vector > 1:
+            self.vector = self.scan_vector
+            for node in self.kernel.members:
+                if node.kind == "scan":
+                    self._scan(node)
         alone: list[str] = []
         outs = self.text_of.known.outputs(len(self.kernel.outputs))
         for out, node in zip(outs, self.kernel.outputs, strict=True):
@@ -184,7 +216,48 @@ class _RowWriter:
             self._loop()
         self.lines += alone
 
+    def _scan(self, node: Node) -> None:
+        """Write what each step does for a scan: a thread adds up its own elements, and what threads before have."""
+        names = self.text_of.known
+        total, prefix = names.fresh("thread_sum"), names.fresh("prefix")
+        carry, before = names.fresh("carry"), names.fresh("sum_before")
+        self.lines.append(f"float {carry} = 0.0f;")
+        value = self.value(node.operands[0], False)
+        self.body += [f"{total} += inside ? {value} : 0.0f;", f"{prefix}[part] = {total};"]
+        begin = f"float {total} = 0.0f, {prefix}[{self.vector}];"
+        self.phases.append((begin, self.body, f"const float {before} = join_parts({total}, {carry});"))
+        self.scanned[id(node)] = f"({before} + {prefix}[part])"
+        self.inner, self.body = {}, []
+        names.open()
+
+    def _scan_loop(self) -> None:
+        parts: list[str] = []
+        for begin, body, end in (*self.phases, ("", self.body, "")):
+            parts += [
+                begin,
+                "#pragma unroll",
+                f"for (unsigned int part = 0; part < {self.vector}u; ++part) {{",
+                "    const unsigned int col = col0 + part, i = i0 + part;",
+                *(f"    {line}" for line in body),
+                "}",
+                end,
+            ]
+        self.lines += [
+            f"#pragma unroll {self.unroll}",
+            f"for (unsigned int start = 0; start < {self.cols}; start += {self.threads * self.vector}u) {{",
+            f"    const unsigned int col0 = start + lane * {self.vector}u;",
+            f"    const unsigned int i0 = row * {self.cols} + col0;",
+            f"    const bool inside = col0 < {self.cols};",
+            *(f"    {line}" for line in self.before),
+            *(line if line.startswith("#") else f"    {line}" for line in parts if line),
+            *(f"    {line}" for line in self.after),
+            "}",
+        ]
+
     def _loop(self) -> None:
+        if self.phases:
+            self._scan_loop()
+            return
         if self.vector > 1:
             self._held_loop()
             return
@@ -224,6 +297,8 @@ class _RowWriter:
 
     def value(self, node: Node, aligned: bool) -> str:
         key = (id(node), aligned)
+        if id(node) in self.scanned:
+            return self.scanned[id(node)]
         if key in self.outer:
             return self.outer[key]
         if key in self.inner:
@@ -234,6 +309,9 @@ class _RowWriter:
         by_row = self._by_row(node, aligned)
         text = self._text(node, aligned, by_row)
         known, lines = (self.outer, self.lines) if by_row else (self.inner, self.body)
+        if node.kind == "pointwise" and text.isidentifier() and key not in self.kept:  # a cast of what has a name
+            known[key] = text
+            return text
         names = self.text_of.known
         known[key] = names.fresh(stem(node)) if by_row else names.local(stem(node))
         lines.append(f"const float {known[key]} = {text};")
@@ -249,13 +327,14 @@ class _RowWriter:
 
     def _text(self, node: Node, aligned: bool, by_row: bool) -> str:
         if self._read(node):
-            if self.vector > 1 and not by_row and node.dtype in FLOATS:
+            if self.vector > 1 and not by_row and node.dtype in FLOATS and not node.strides:
                 where = self.kernel.offset(node, aligned, place="i", row="row", col="col")
                 if where in ("i", "col"):
-                    self.before.append(
-                        self.text_of.load_vector(node, self.vector, f"{where}0 / {self.vector}", "inside")
-                    )
-                    return self.text_of.vectors.pop(id(node))
+                    if id(node) not in self.loaded:
+                        line = self.text_of.load_vector(node, self.vector, f"{where}0 / {self.vector}", "inside")
+                        self.before.append(line)
+                        self.loaded[id(node)] = self.text_of.vectors.pop(id(node))
+                    return self.loaded[id(node)]
             load = self.text_of.load(node, aligned)
             return load if by_row else f"inside ? {load} : 0.0f"
         if node.kind == "count":

@@ -12,11 +12,18 @@ from cudal1_data.kernelgen.fusion import Kernel
 from cudal1_data.kernelgen.ir import HALVES, Node
 from cudal1_data.operators import device_text
 
-TYPES = {"float32": "float", "float16": "unsigned short", "bfloat16": "unsigned short", "bool": "unsigned char"}
+TYPES = {
+    "float32": "float",
+    "float16": "unsigned short",
+    "bfloat16": "unsigned short",
+    "bool": "unsigned char",
+    "int64": "long long",
+}
 """How elements of each dtype are read."""
 READS = {
     "float32": "{0}",
     "bool": "({0} ? 1.0f : 0.0f)",
+    "int64": "((float){0})",
     "float16": "half_to_float({0})",
     "bfloat16": "__uint_as_float(((unsigned int){0}) << 16)",
 }
@@ -131,7 +138,8 @@ def whole_kernel(
     packs = "".join(
         f"struct __align__(16) {name} {{ {kind} part[8]; }};\n" for name, kind in eights.items() if f"{name} " in body
     )
-    text = f'extern "C" {{\n{packs}{half}{helpers}// {comment}\n'
+    shapes = "" if inputs else f"// {writer.known.shapes(kernel)}\n"
+    text = f'extern "C" {{\n{packs}{half}{helpers}// {comment}\n{shapes}'
     bounds = f"{block[0]} * {block[1]}" if block[1] > 1 else str(threads)
     text += f"__global__ void __launch_bounds__({bounds}) {name}({parameters}) {{\n"
     text += "".join(f"{line}\n" if line.startswith("#") else f"    {line}\n" for line in lines) + "}\n}\n"
@@ -155,6 +163,9 @@ class Writer:
         key = (id(node), aligned)
         if key not in self.names:
             text = self.text(node, aligned)
+            if node.kind == "pointwise" and text.isidentifier():  # a cast of what has a name
+                self.names[key] = text
+                return text
             self.names[key] = self.known.fresh(stem(node))
             self.lines.append(f"const float {self.names[key]} = {text};")
         return self.names[key]

@@ -49,20 +49,13 @@ class Batch:
 
 
 class CopyEngine:
-    """Copies between device memory and pinned host memory.
-
-    Raises:
-        MachineError: The driver is older than copies in batches (CUDA 12.8).
-    """
+    """Copies between device memory and pinned host memory, by a driver of CUDA 12.8 or later (`GpuFacts.obstacles`)."""
 
     def __init__(self) -> None:
         self._stream: Any = vmm.check(vmm.driver.cuStreamCreate(1))  # CU_STREAM_NON_BLOCKING
         stream = ctypes.c_void_p(int(self._stream))
-        try:  # without what cuda-bindings do for each call
-            driver = ctypes.CDLL("libcuda.so.1")
-            self._batch: Any = driver.cuMemcpyBatchAsync
-        except (OSError, AttributeError) as error:
-            raise MachineError("this driver has no cuMemcpyBatchAsync: install one of CUDA 12.8 or later") from error
+        driver = ctypes.CDLL("libcuda.so.1")  # without what cuda-bindings do for each call
+        self._batch: Any = driver.cuMemcpyBatchAsync
         self._wait: Any = functools.partial(driver.cuStreamSynchronize, stream)
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         self._batch.argtypes = [pointer, pointer, pointer, size, pointer, pointer, size, pointer, pointer]

@@ -50,7 +50,6 @@ class CudaDevice(Device):
     code = 1
     chained = True
     neighbour_allowance = 1.0
-    on_clock_elements: int | None = 8
     at_once_bytes = 256 << 20
 
     def __init__(self, *, tf32: bool) -> None:
@@ -104,8 +103,8 @@ class CudaDevice(Device):
     def computes(self) -> bool:
         return int(self._torch.arange(_NUMBERS, device="cuda").sum()) == _NUMBERS * (_NUMBERS - 1) // 2
 
-    def reset(self) -> None:
-        """Give back what of the L2 cache was set aside for somebody."""
+    def settle(self) -> None:
+        """Give back what of the L2 cache was set aside for somebody; a sample's first call brings the rest."""
         vmm.check(vmm.driver.cuCtxResetPersistingL2Cache())
 
     def out_of_room(self, error: Exception) -> bool:

@@ -6,6 +6,7 @@ Tensors here are the judge's own, over memory that it made (`cudal1_worker.vmm`)
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import threading
 from collections.abc import Sequence
@@ -117,36 +118,35 @@ class CudaMemory(ArmMemory):
         self._input_bytes = input_bytes
         self._stride = vmm.rounded(input_bytes)
         self._copies_bytes = sizes.copies_bytes
-        self._arena = CudaBlock(sizes.own_bytes + self._copies_bytes)
-        self._slots: CudaBlock | None = None
         self._base = 0
         self._host: Tensor = torch.empty(_SAMPLE_BYTES, dtype=torch.uint8, pin_memory=True)
         self._read: npt.NDArray[np.uint8] = self._host.numpy()
+        with contextlib.ExitStack() as made:
+            self._arena = made.enter_context(contextlib.closing(CudaBlock(sizes.own_bytes + self._copies_bytes)))
+            # The slots of inputs, and behind them room for masked ones.
+            slots_bytes = self._stride * wire.SLOTS + input_bytes * masked_blocks(input_bytes)
+            self._slots = made.enter_context(contextlib.closing(CudaBlock(slots_bytes)))
+            self._made = made.pop_all()
 
     def begin(self) -> tuple[wire.Message, list[int]]:
-        sizes = {"arena_bytes": self._arena.size_bytes, "copies_bytes": self._copies_bytes}
-        binary = base64.b64encode(self._device.masks_binary).decode()
-        return {"op": "cuda", "tf32": self._device.tf32, "masks": binary, **sizes}, [self._arena.fd]
+        message = {
+            "tf32": self._device.tf32,
+            "masks": base64.b64encode(self._device.masks_binary).decode(),
+            "arena_bytes": self._arena.size_bytes,
+            "copies_bytes": self._copies_bytes,
+            "bytes": self._input_bytes,
+            "stride": self._stride,
+            "masked": masked_blocks(self._input_bytes),
+        }
+        return message, [self._arena.fd, self._slots.fd]
 
     def began(self, answer: wire.Message) -> None:
         """Take the address at which the worker says that it mapped the arena."""
         base = answer.get("arena")
         self._base = base if isinstance(base, int) and 0 <= base < 1 << 63 else 0
 
-    def slots(self) -> tuple[wire.Message, list[int]]:
-        """Make slots for inputs, and behind them room for masked ones."""
-        if self._slots is not None:
-            self._slots.close()
-        masked = masked_blocks(self._input_bytes)
-        self._slots = CudaBlock(self._stride * wire.SLOTS + self._input_bytes * masked)
-        return {"bytes": self._input_bytes, "stride": self._stride, "masked": masked}, [self._slots.fd]
-
     def put(self, slot: int, inputs: Tensor) -> None:
         self._copies.copy_one(self._slot(slot).data_ptr(), inputs.data_ptr(), self._input_bytes)
-
-    def settle(self) -> None:
-        """Give back what of the L2 cache was set aside for somebody; a sample's first call brings the rest."""
-        self._device.reset()
 
     def stage(self, calls: Sequence[Staging]) -> list[list[int]]:
         """Lay down the inputs of a chain, each under a mask of its own, and lay out what is read of the outputs.
@@ -154,7 +154,6 @@ class CudaMemory(ArmMemory):
         Every masked block is written, also those that no call of this chain needs: a worker that saw which blocks
         changed would know the chain's length.
         """
-        assert self._slots is not None, "make slots first"
         size, count = self._input_bytes, masked_blocks(self._input_bytes)
         begin = self._slots.address + self._stride * wire.SLOTS
         keys = np.frombuffer(os.urandom(8 * KEY_WORDS * count), dtype=np.uint64).reshape(-1, KEY_WORDS).tolist()
@@ -167,7 +166,6 @@ class CudaMemory(ArmMemory):
         return [[number, *key] for number, key in enumerate(keys[: len(calls)])]
 
     def _slot(self, number: int) -> Tensor:
-        assert self._slots is not None
         return self._slots.bytes[self._stride * number : self._stride * number + self._input_bytes]
 
     def intact(self, slot: int, inputs: Tensor, address: int) -> bool:
@@ -229,9 +227,7 @@ class CudaMemory(ArmMemory):
         return start
 
     def close(self) -> None:
-        self._arena.close()
-        if self._slots is not None:
-            self._slots.close()
+        self._made.close()
 
 
 def _places(numbers: Sequence[int] | Places) -> Places:

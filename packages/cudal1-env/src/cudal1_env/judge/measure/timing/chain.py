@@ -34,6 +34,9 @@ from cudal1_env.judge.oracle.samples import Samples, chosen_samples, whole_sampl
 if TYPE_CHECKING:
     from cudal1_env.judge.measure.arm import Arm
 
+_ON_CLOCK_ELEMENTS = 8
+"""Secret elements of each call of a chain that are read before the clock goes on: on a GPU each costs time."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -95,14 +98,14 @@ def timed_sample(arm: Arm, sets: Sequence[InputSet], untimed: Sequence[InputSet]
         calls = [Staging(link.one.inputs, link.plan) for link in everything]
         for link, key in zip(everything, arm.memory.stage(calls), strict=True):
             link.key = key
-        arm.memory.settle()
+        arm.device.settle()
         arm.thaw()
         untimed_s = _clocked(arm, before) * 1e-9
         elapsed_ns = _clocked(arm, links)
         arm.freeze()
     else:
         arm.memory.put(arm.next_slot, sets[0].inputs)
-        arm.memory.settle()
+        arm.device.settle()
         untimed_s = 0.0
         elapsed_ns = _clocked(arm, links)
     comparisons, full_checks = ((), 0) if empty else _compared(arm, links)
@@ -135,10 +138,10 @@ def _clocked(arm: Arm, links: Sequence[_Link]) -> int:
 def _link(arm: Arm, one: InputSet) -> _Link:
     """Choose what is read of a call's outputs, and where, before the clock runs."""
     forms = arm.reader.known
-    if arm.device.on_clock_elements is None:
+    if not arm.device.chained:
         samples = whole_samples(one.answers)
         return _Link(one, samples, Plan(forms, samples.positions), samples)
-    on_clock, afterwards = chosen_samples(one.answers, arm.device.on_clock_elements, arm.random)
+    on_clock, afterwards = chosen_samples(one.answers, _ON_CLOCK_ELEMENTS, arm.random)
     return _Link(one, on_clock, Plan(forms, on_clock.positions), afterwards)
 
 

@@ -5,37 +5,66 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cudal1_env.stats.trial_samples import TRIM
 
 _ERRORS = 2.0
 """Standard errors added to the reference's latency alone, so that noise costs an honest program little."""
+_MIN_TO_SPREAD = 3
+"""Trials from which on their own spread is an estimate of the error, too."""
 
 
-def reference_share(
-    beside_ms: Sequence[float], before_ms: Sequence[float], after_ms: Sequence[float], *, allowed: float
-) -> float:
-    """Return the share of the reference's latency in pairs that counts; at most 1.
+@dataclass(frozen=True)
+class Alone:
+    """The reference alone against the reference in pairs, in one trial: logarithms of ratios, and standard errors."""
 
-    The smaller reference time counts (docs/decisions/005-smaller-reference-time.md): min(1, allowed x
-    alone / beside). Beside is the trimmed mean of the logarithms, as speedups have it; alone is the smaller of those
-    before and after, each with `_ERRORS` standard errors on top. A candidate that slows the reference gains nothing
-    beyond the allowance.
+    before: tuple[float, float]
+    """Before the candidate's samples."""
+    after: tuple[float, float]
+    """After its death."""
+
+
+def alone(beside_ms: Sequence[float], before_ms: Sequence[float], after_ms: Sequence[float]) -> Alone:
+    """Compare trimmed means of the logarithms, as speedups have them. The error is that of the samples alone.
 
     Args:
         beside_ms: Latencies of the reference's samples in pairs.
         before_ms: Latencies before the candidate's samples.
         after_ms: The same after its death.
-        allowed: How many times as long the reference may take beside an honest program (`Device.neighbour_allowance`).
-
-    >>> reference_share([2.0] * 8, [1.0] * 4, [1.1] * 4, allowed=1.0)
-    0.5
-    >>> reference_share([1.0] * 8, [1.5] * 4, [2.0] * 4, allowed=1.0)
-    1.0
     """
     beside, _ = _trimmed(beside_ms)
-    alone = min(middle + _ERRORS * error for middle, error in map(_trimmed, (before_ms, after_ms)))
-    return math.exp(min(0.0, math.log(allowed) + alone - beside))
+    before, after = ((middle - beside, error) for middle, error in map(_trimmed, (before_ms, after_ms)))
+    return Alone(before, after)
+
+
+def reference_share(trials: Sequence[Alone], *, allowed: float) -> float:
+    """Return the share of the reference's latency in pairs that counts; at most 1.
+
+    The smaller reference time counts (docs/decisions/005-smaller-reference-time.md): min(1, allowed x
+    alone / beside), where alone is the smaller of those before and after, each in the mean over trials and with
+    `_ERRORS` standard errors on top. A candidate that slows the reference gains nothing beyond the allowance.
+
+    Args:
+        trials: One trial or several.
+        allowed: How many times as long the reference may take beside an honest program (`Device.neighbour_allowance`).
+
+    >>> reference_share([alone([2.0] * 8, [1.0] * 4, [1.1] * 4)], allowed=1.0)
+    0.5
+    >>> reference_share([alone([1.0] * 8, [1.5] * 4, [2.0] * 4)], allowed=1.0)
+    1.0
+    """
+    ends = (_end([one.before for one in trials]), _end([one.after for one in trials]))
+    return math.exp(min(0.0, math.log(allowed) + min(ends)))
+
+
+def _end(found: Sequence[tuple[float, float]]) -> float:
+    """Upper end of the mean of log ratios that have standard errors."""
+    error = math.hypot(*(one for _, one in found)) / len(found)
+    ratios = [ratio for ratio, _ in found]
+    if len(found) >= _MIN_TO_SPREAD:
+        error = max(error, statistics.stdev(ratios) / math.sqrt(len(found)))
+    return statistics.fmean(ratios) + _ERRORS * error
 
 
 def _trimmed(times_ms: Sequence[float]) -> tuple[float, float]:

@@ -8,20 +8,20 @@ itself within a tenth of a second, and the first call of a chain takes longer th
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
 from cudal1_env.errors import TaskError
 from cudal1_env.judge.measure.arm import Arm
-from cudal1_env.judge.measure.case import Tally
+from cudal1_env.judge.measure.case import Case, Tally
 from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.timing.chain import Sample, timed_sample
-from cudal1_env.judge.measure.timing.interference import reference_share
+from cudal1_env.judge.measure.timing.interference import Alone, alone, reference_share
 from cudal1_env.judge.measure.timing.overhead import Overhead, estimate_overhead
-from cudal1_env.judge.oracle.pool import InputSet
+from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet, Pool
 from cudal1_env.records import GpuState, Status
 from cudal1_env.stats import TrialSamples
 
@@ -63,18 +63,39 @@ class Sizes:
         return self.calls * self.repeats
 
 
-class Sets(Protocol):
-    """Input sets of a trial. The sets of a pair are given once, and forgotten."""
+class TrialSets:
+    """Input sets of one trial, and its clock: the first sets of the pool that no candidate has met.
 
-    warm: InputSet
-    """A set of untimed calls."""
+    The sets of a pair are given once, and forgotten.
+    """
+
+    def __init__(self, case: Case, pool: Pool) -> None:
+        self._case, self._pool = case, pool
+        self.next = pool.fresh
+        """Number of the first set that was not taken."""
+        self.warm = pool.sets(WARM_SETS - 1, WARM_SETS)[0]
+        """A set of untimed calls."""
+        self._began = time.perf_counter() - self._oracle_s
+
+    @property
+    def measured_s(self) -> float:
+        """Seconds of measurement so far, the oracle's left out."""
+        return time.perf_counter() - self._oracle_s - self._began
+
+    @property
+    def _oracle_s(self) -> float:
+        return self._case.watch.phases.get("oracle", 0.0)
 
     def prepare(self, count: int) -> None:
-        """Make the next `count` sets, as far as they can be kept."""
+        """Make sets that will be wanted, as far as they can be kept."""
+        with self._case.watch.phase("oracle"):
+            self._pool.prepare(self.next, self.next + count)
 
     def take(self, count: int) -> list[InputSet]:
-        """Return the next `count` sets, which no arm has met."""
-        ...
+        """Return the next sets."""
+        first, self.next = self.next, self.next + count
+        with self._case.watch.phase("oracle"):
+            return self._pool.sets(first, self.next)
 
 
 @dataclass(frozen=True)
@@ -103,10 +124,9 @@ class Pairs:
     def net(self, share: float = 1.0) -> TrialSamples:
         """Return the latencies without `share` of the overhead, from 0 to 1."""
         overhead = overhead_of(self.reference)
-        empty = [share * one.empty_ms for one in self.reference]
-        reference = [overhead.net_ms(one.call_ms, less) for one, less in zip(self.reference, empty, strict=True)]
-        candidate = [overhead.net_ms(call_ms, less) for call_ms, less in zip(self.candidate_ms, empty, strict=True)]
-        return TrialSamples(tuple(reference), tuple(candidate))
+        pairs = zip(self.candidate_ms, self.reference, strict=True)
+        candidate = [overhead.net_ms(call_ms, share * one.empty_ms) for call_ms, one in pairs]
+        return TrialSamples(tuple(_net_ms(self.reference, overhead, share)), tuple(candidate))
 
 
 @dataclass(frozen=True)
@@ -119,14 +139,21 @@ class TrialResult:
     """What was subtracted from every call of both arms."""
     alone_ms: tuple[float, float]
     """Median latency of the reference alone, before the pairs and after the candidate's death."""
-    reference_share: float
-    """Share of the reference's latency in pairs that counts (`interference`)."""
+    alone: Alone
+    """The reference alone against the reference in pairs."""
+    allowed: float
+    """How many times as long the reference may take beside an honest program."""
     states: tuple[GpuState, ...] = ()
     """State of the GPU after each pair."""
 
     @property
+    def reference_share(self) -> float:
+        """Share of the reference's latency in pairs that counts for the reward, by this trial alone."""
+        return reference_share([self.alone], allowed=self.allowed)
+
+    @property
     def counted(self) -> TrialSamples:
-        """The samples with the reference's latency that counts."""
+        """The samples with the reference's latency that counts for the reward."""
         return self.samples.scaled_reference(self.reference_share)
 
 
@@ -141,7 +168,7 @@ class Trial:
 
     reference: Arm
     candidate: Arm
-    sets: Sets
+    sets: TrialSets
     sizes: Sizes
     tally: Tally
     """Counts the candidate's calls."""
@@ -161,24 +188,24 @@ class Trial:
         ready = min(FIRST_PAIRS, self.sizes.pairs)
         alone_sets = max(ALONE_BEFORE, self.sizes.sets)
         self.sets.prepare(alone_sets + ready * self.sizes.sets)  # made now, not between samples
-        alone = self.sets.take(alone_sets)
-        before = self._alone(alone, ALONE_BEFORE)
+        first = self.sets.take(alone_sets)
+        before = self._alone(first, ALONE_BEFORE)
         latency_ms = statistics.median(_net_ms(before, overhead_of(before)))
         for arm in (self.reference, self.candidate):
             arm.limit(latency_ms * 1e-3)
         pairs, states = self._pairs(ready, enough)
         self.candidate.close()
-        after = self._alone(alone, ALONE_AFTER if latency_ms < _LONG_MS else ALONE_AFTER // 2)
+        after = self._alone(first, ALONE_AFTER if latency_ms < _LONG_MS else ALONE_AFTER // 2)
         empty_ms = [[one.empty_ms for one in part] for part in (pairs.reference, after, after)]
-        samples = pairs.net(reference_share(*empty_ms, allowed=_OVERHEAD_ALLOWANCE))
+        samples = pairs.net(reference_share([alone(*empty_ms)], allowed=_OVERHEAD_ALLOWANCE))
         overhead = overhead_of(pairs.reference)
         before_ms, after_ms = _net_ms(before, overhead), _net_ms(after, overhead)
-        allowed = self.reference.device.neighbour_allowance
         return TrialResult(
             samples,
             overhead,
             (statistics.median(before_ms), statistics.median(after_ms)),
-            reference_share(samples.reference_ms, before_ms, after_ms, allowed=allowed),
+            alone(samples.reference_ms, before_ms, after_ms),
+            self.reference.device.neighbour_allowance,
             tuple(states),
         )
 
@@ -189,24 +216,24 @@ class Trial:
         arms, the others do by chance.
         """
         pairs, states = Pairs(), list[GpuState]()
-        order = (True, False) if self.random.random() < 0.5 else (False, True)
+        candidate_first = self.random.random() < 0.5
         for pair in range(self.sizes.pairs):
             if pair == ready:
                 ready = min(pair + MORE_PAIRS, self.sizes.pairs)
                 self.sets.prepare((ready - pair) * self.sizes.sets)
             if pair % 2 == 1 or self.random.random() < 0.5:
-                order = (order[1], order[0])
-            self._pair(pairs, order)
+                candidate_first = not candidate_first
+            self._pair(pairs, candidate_first=candidate_first)
             if (state := self.reference.device.state()) is not None:
                 states.append(state)
             if enough(pairs.net()):
                 break
         return pairs, states
 
-    def _pair(self, pairs: Pairs, order: Sequence[bool]) -> None:
+    def _pair(self, pairs: Pairs, *, candidate_first: bool) -> None:
         sets = self._next_sets()  # both arms see the same
         calls = len(sets) // self.sizes.repeats
-        for is_candidate in order:
+        for is_candidate in (candidate_first, not candidate_first):
             if is_candidate:
                 samples = [self._of_candidate(part) for part in _parts(sets, calls)]
                 pairs.candidate_ms.append(statistics.fmean(one.call_ms for one in samples))
@@ -276,6 +303,6 @@ def _parts(sets: Sequence[InputSet], calls: int) -> list[Sequence[InputSet]]:
     return [sets[start : start + calls] for start in range(0, len(sets), calls)]
 
 
-def _net_ms(samples: Sequence[Timed], overhead: Overhead) -> list[float]:
-    """Latencies minus each sample's own empty call, and at least the resolution of the overhead."""
-    return [overhead.net_ms(one.call_ms, one.empty_ms) for one in samples]
+def _net_ms(samples: Sequence[Timed], overhead: Overhead, share: float = 1.0) -> list[float]:
+    """Latencies minus `share` of each sample's own empty call, and at least the resolution of the overhead."""
+    return [overhead.net_ms(one.call_ms, share * one.empty_ms) for one in samples]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Generator, Sequence
 
 import numpy as np
 
 from cudal1_env.errors import TaskError, TooLargeError
+from cudal1_env.judge.device.roofline import Roofline
 from cudal1_env.judge.measure import record
 from cudal1_env.judge.measure.arm import Arm
 from cudal1_env.judge.measure.builder import Builder, Built
@@ -18,7 +18,8 @@ from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.headroom import Headroom, memory_taken
 from cudal1_env.judge.measure.prepare import construct, load_weights
 from cudal1_env.judge.measure.record import Seen
-from cudal1_env.judge.measure.timing.trial import Sizes, Trial, TrialResult
+from cudal1_env.judge.measure.timing.interference import reference_share
+from cudal1_env.judge.measure.timing.trial import Sizes, Trial, TrialResult, TrialSets
 from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet, Pool
 from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.stats import RULES, Spread, TrialSamples, centre, conclude, decide
@@ -44,86 +45,70 @@ class Trials:
 
     def measure(self, built: Built, pool: Pool) -> Evaluation:
         """Return the verdict on a built candidate; its workers are dead afterwards."""
-        case = built.case
-        seen = Seen(built.layers, built.missing, built.stderr, commitment=pool.secrets.commitment, first_set=pool.fresh)
+        seen = Seen(pool.secrets.commitment, first_set=pool.fresh)
         try:
             if built.fault is not None:
                 raise built.fault
             return self._measured(built, pool, seen)
         except Fault as fault:
-            return record.failed(case, seen, fault, note=built.note)
+            return record.failed(built, seen, fault)
 
     def _measured(self, built: Built, pool: Pool, seen: Seen) -> Evaluation:
         """Measure trials until the rule is satisfied and, for large speedups, two of them agree."""
         case, rule = built.case, RULES[built.case.precision]
-        clock: list[_TrialSets] = []
-        seen.roofline = self._device.roofline(pool.io_spec.tensor_bytes, pool.io_spec.written_bytes, case.sensitivity)
-        while decide(_counted(seen), rule, spread=self._spread, spent=self._spent(case, clock)) != "stop":
-            self._trial(built, pool, seen, clock)
+        while decide(_counted(seen), rule, spread=self._spread, spent=self._is_spent(case)) != "stop":
+            self._trial(built, pool, seen)
         speedup = conclude(_counted(seen), rule, spread=self._spread)
         if speedup.low > _RECHECKED_ABOVE:
             while not confirmed(_counted(seen)):
                 if len(seen.trials) >= max(_MAX_TRIALS_TO_AGREE, rule.min_trials):
-                    return record.unstable(case, seen, speedup)
-                self._trial(built, pool, seen, clock)
+                    return record.unstable(built, seen, speedup)
+                self._trial(built, pool, seen)
             speedup = conclude(_counted(seen), rule, spread=self._spread)
+        constant_ms, doubts = 0.0, list[str]()
         if speedup.low > 1:
-            seen.constant_ms = self._device.write_ms(pool.recurrence()[0])
-            seen.doubts = [] if case.is_sound else pool.doubts()
-        if self._forbidden(seen) and seen.roofline is not None:
-            return record.impossible(case, seen, speedup, seen.roofline)
-        return record.measured(case, seen, speedup)
-
-    def _forbidden(self, seen: Seen) -> bool:
-        """Whether the candidate's latencies are below what its bytes need at the GPU's bandwidth.
-
-        A roofline that the reference itself breaks is wrong, and does not count.
-        """
-        reference = [ms for trial in seen.trials for ms in trial.samples.reference_ms]
-        candidate = [ms for trial in seen.trials for ms in trial.samples.candidate_ms]
-        resolution_ms = max(trial.overhead.stealable_ms for trial in seen.trials)
-        if seen.roofline is None or not seen.roofline.forbids(candidate, resolution_ms=resolution_ms):
-            return False
-        if seen.roofline.is_broken_by(reference):
-            seen.roofline = None
-        return seen.roofline is not None
+            constant_ms = self._device.write_ms(pool.recurrence()[0])
+            doubts = [] if case.is_sound else pool.doubts()
+        roofline = self._device.roofline(pool.io_spec.tensor_bytes, pool.io_spec.written_bytes, case.sensitivity)
+        if roofline is not None and _is_below(roofline, seen):
+            if not roofline.is_broken_by([ms for trial in seen.trials for ms in trial.samples.reference_ms]):
+                return record.impossible(built, seen, speedup, roofline)
+            roofline = None  # it is wrong, and does not count
+        stated = conclude(_stated(seen), rule, spread=self._spread)
+        return record.measured(
+            built, seen, stated, speedup.low, roofline=roofline, constant_ms=constant_ms, doubts=doubts
+        )
 
     # --- one trial ---------------------------------------------------------------------------------------------
 
-    def _trial(self, built: Built, pool: Pool, seen: Seen, clock: list[_TrialSets]) -> None:
+    def _trial(self, built: Built, pool: Pool, seen: Seen) -> None:
         """Add one trial of a fresh pair of workers."""
         case, candidate = built.case, self._builder.again(built, pool)
         reference = self._builder.reference(case, pool)
-        headroom = Headroom(self._device)
+        headroom: Headroom | None = None
         try:
             pool.rest()  # what is only kept for later is not there for the arms
-            seen.trials.append(self._run(case, pool, seen, clock, reference, candidate, headroom))
+            self._warm_sets(case, pool, WARM_SETS)
+            with pool.making_ahead():
+                self._construct_reference(case, pool, reference)
+            headroom = Headroom(self._device)
+            seen.trials.append(self._beside(case, pool, seen, reference, candidate, headroom))
         except (TaskError, *self._device.faults) as error:
-            headroom.check()  # if the candidate left none, it is to blame
-            if not headroom.begun or isinstance(error, TooLargeError) or self._device.out_of_room(error):
-                self._blame(case, pool, reference, candidate, beside=headroom.begun)
+            if headroom is not None:
+                headroom.check()  # if the candidate left none, it is to blame
+            if headroom is None or isinstance(error, TooLargeError) or self._device.out_of_room(error):
+                self._blame(case, pool, reference, candidate, beside=headroom is not None)
             raise
         finally:
-            seen.stderr = candidate.worker.log
+            built.stderr = candidate.worker.log
             reference.close()
             candidate.close()
             built.arm = None
 
-    def _run(
-        self,
-        case: Case,
-        pool: Pool,
-        seen: Seen,
-        clock: list[_TrialSets],
-        reference: Arm,
-        candidate: Arm,
-        headroom: Headroom,
+    def _beside(
+        self, case: Case, pool: Pool, seen: Seen, reference: Arm, candidate: Arm, headroom: Headroom
     ) -> TrialResult:
-        """Construct both arms, make their untimed calls, then measure."""
-        self._sets(case, pool, 0, WARM_SETS)
-        with pool.making_ahead():
-            self._construct_reference(case, pool, reference)
-        headroom.begin()
+        """Construct the candidate beside the reference, make the untimed calls of both, then measure."""
         construct(case, pool, candidate, seen)
         headroom.check_beside(candidate)
         reference_s = self._warm_reference(case, pool, reference)
@@ -135,15 +120,14 @@ class Trials:
                 reference.open()
             candidate.open()
         pool.fit(self._device.free_bytes(), 2 * sizes.sets)
-        sets = _TrialSets(case, pool)
-        clock.append(sets)
+        sets = TrialSets(case, pool)
         # Seeded by the system: one order for all trials of a pool would favour an arm.
         trial = Trial(reference, candidate, sets, sizes, seen.tally, np.random.default_rng())
         try:
-            return trial.run(reference_s, lambda samples: self._enough(case, seen, clock, samples))
+            return trial.run(reference_s, lambda samples: self._enough(case, seen, sets, samples))
         finally:
-            sets.spend()
             case.watch.add("measure", sets.measured_s)
+            pool.spend(sets.next)
 
     def _blame(self, case: Case, pool: Pool, reference: Arm, candidate: Arm, *, beside: bool) -> None:
         """Find out whether a failure was caused by a candidate that took device memory when it was imported."""
@@ -162,7 +146,7 @@ class Trials:
 
     def _construct_reference(self, case: Case, pool: Pool, reference: Arm) -> None:
         """Make the reference's model; on a GPU call it, too, so that it holds its memory before the candidate comes."""
-        sets = self._sets(case, pool, 0, 1) if self._device.free_bytes() is not None else []
+        sets = self._warm_sets(case, pool, 1) if self._device.free_bytes() is not None else []
         with case.watch.phase("warmup"), of_reference(pool):
             reference.build(pool.task.source)
             reference.construct(pool.construct_seed)
@@ -172,7 +156,7 @@ class Trials:
 
     def _warm_reference(self, case: Case, pool: Pool, reference: Arm) -> float:
         """Make the reference's untimed calls; return the seconds of the fastest, as it says."""
-        sets = self._sets(case, pool, 0, WARM_SETS)
+        sets = self._warm_sets(case, pool, WARM_SETS)
         with case.watch.phase("warmup"), of_reference(pool):
             if pool.io_spec.state:
                 reference.load(pool.weights())
@@ -189,9 +173,9 @@ class Trials:
                 _, comparisons = candidate.warm(one, slot)
                 seen.tally.check(one, comparisons)
 
-    def _sets(self, case: Case, pool: Pool, first: int, last: int) -> list[InputSet]:
+    def _warm_sets(self, case: Case, pool: Pool, count: int) -> list[InputSet]:
         with case.watch.phase("oracle"):
-            return pool.sets(first, last)
+            return pool.sets(0, count)
 
     # --- how much ----------------------------------------------------------------------------------------------
 
@@ -219,12 +203,13 @@ class Trials:
             return settings.budget_training_s
         return settings.budget_report_gpu_s if self._device.name == "cuda" else settings.budget_report_s
 
-    def _spent(self, case: Case, clock: Sequence[_TrialSets]) -> bool:
-        return sum(sets.measured_s for sets in clock) > self._budget_s(case.precision)
+    def _is_spent(self, case: Case, trial_s: float = 0.0) -> bool:
+        """Whether earlier trials, and so many seconds of the present one, took the budget of an evaluation."""
+        return case.watch.phases.get("measure", 0.0) + trial_s > self._budget_s(case.precision)
 
-    def _enough(self, case: Case, seen: Seen, clock: Sequence[_TrialSets], samples: TrialSamples) -> bool:
-        rule = RULES[case.precision]
-        return decide([*_counted(seen), samples], rule, spread=self._spread, spent=self._spent(case, clock)) != "pair"
+    def _enough(self, case: Case, seen: Seen, sets: TrialSets, samples: TrialSamples) -> bool:
+        rule, spent = RULES[case.precision], self._is_spent(case, sets.measured_s)
+        return decide([*_counted(seen), samples], rule, spread=self._spread, spent=spent) != "pair"
 
 
 @contextlib.contextmanager
@@ -244,48 +229,21 @@ def of_reference(pool: Pool) -> Generator[None]:
         raise TaskError(text) from fault
 
 
-class _TrialSets:
-    """Input sets of one trial, and its clock: the first sets of the pool that no candidate has met."""
-
-    def __init__(self, case: Case, pool: Pool) -> None:
-        self._case, self._pool = case, pool
-        self._next = pool.fresh
-        self.warm = pool.sets(WARM_SETS - 1, WARM_SETS)[0]
-        self._oracle_s = 0.0
-        """Seconds that making sets took."""
-        self._began, self._ended = time.perf_counter(), math.inf
-
-    @property
-    def measured_s(self) -> float:
-        """Seconds of measurement so far, the oracle's left out."""
-        return min(time.perf_counter(), self._ended) - self._began - self._oracle_s
-
-    def prepare(self, count: int) -> None:
-        """Make sets that will be wanted, as far as they can be kept."""
-        with self._oracle():
-            self._pool.prepare(self._next, self._next + count)
-
-    def take(self, count: int) -> list[InputSet]:
-        """Return the next sets."""
-        first, self._next = self._next, self._next + count
-        with self._oracle():
-            return self._pool.sets(first, self._next)
-
-    @contextlib.contextmanager
-    def _oracle(self) -> Generator[None]:
-        began = time.perf_counter()
-        with self._case.watch.phase("oracle"):
-            yield
-        self._oracle_s += time.perf_counter() - began
-
-    def spend(self) -> None:
-        """No trial gets these sets again; the clock stops."""
-        self._ended = time.perf_counter()
-        self._pool.spend(self._next)
+def _is_below(roofline: Roofline, seen: Seen) -> bool:
+    """Whether the candidate's latencies are below what its bytes need at the GPU's bandwidth."""
+    candidate = [ms for trial in seen.trials for ms in trial.samples.candidate_ms]
+    return roofline.forbids(candidate, resolution_ms=max(trial.overhead.stealable_ms for trial in seen.trials))
 
 
 def _counted(seen: Seen) -> list[TrialSamples]:
+    """What rewards rest on: in each trial the smaller reference time counts."""
     return [trial.counted for trial in seen.trials]
+
+
+def _stated(seen: Seen) -> list[TrialSamples]:
+    """What a record states: the smaller reference time counts where all trials together show that it is smaller."""
+    share = reference_share([trial.alone for trial in seen.trials], allowed=seen.trials[0].allowed)
+    return [trial.samples.scaled_reference(share) for trial in seen.trials]
 
 
 def confirmed(trials: Sequence[TrialSamples]) -> bool:

@@ -1,0 +1,169 @@
+"""Settings of a run from config files and flags: what overrides what, which faults are named, where two runs differ."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from cudal1_data.suggest import did_you_mean
+from pydantic import BaseModel, ValidationError
+
+from cudal1_agent.errors import ConfigError
+from cudal1_agent.settings import Settings, Table, with_current_names
+
+PRETRAINED: Table = {
+    "prompt": {"max_tokens": 6144},
+    "sft": {
+        "trl": {
+            "max_steps": 200,
+            "per_device_train_batch_size": 1,
+            "gradient_accumulation_steps": 8,
+            "learning_rate": 1e-5,
+            "lr_scheduler_type": "cosine",
+            "adam_beta2": 0.999,
+            "max_length": 8192,
+        }
+    },
+    "self_train": {
+        "samples": 8,
+        "trl": {
+            "per_device_train_batch_size": 1,
+            "gradient_accumulation_steps": 8,
+            "learning_rate": 1e-5,
+            "adam_beta2": 0.999,
+            "max_length": 8192,
+        },
+    },
+    "contrast": {
+        "plain_share": 0.0,
+        "trl": {
+            "max_steps": 200,
+            "per_device_train_batch_size": 8,
+            "gradient_accumulation_steps": 4,
+            "max_completion_length": 2048,
+            "learning_rate": 1e-6,
+            "adam_beta2": 0.999,
+            "beta": 0.01,
+            "temperature": 1.0,
+        },
+    },
+    "evaluation": {"exemplars": True, "max_new_tokens": 2048},
+    "policy": {"batch": 64},
+}
+"""What differs from the defaults for a pretrained language model (`--model`); configs/pretrained.toml spells it out."""
+
+
+def load_settings(config: Path | Sequence[Path] | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
+    """Return the settings of a run: defaults, over them the config files in order, over these the flags.
+
+    A table in a file changes the names that it holds and leaves the others. Where a model is named, the
+    defaults are those for pretrained models.
+
+    Args:
+        config: A TOML file, or several.
+        flags: What the command line says; None changes nothing.
+
+    Raises:
+        ConfigError: A file cannot be read, or a value is not one of those expected.
+    """
+    files = [config] if isinstance(config, Path) else list(config or ())
+    given = read_configs(files)
+    given = merged(given, {name: value for name, value in (flags or {}).items() if value is not None})
+    base = Settings().model_dump()
+    if given.get("model") is not None:
+        base = merged(base, PRETRAINED)
+    return _checked(merged(base, given), where="".join(f"{file}: " for file in files))
+
+
+def with_flags(settings: Settings, flags: Mapping[str, Any]) -> Settings:
+    """Return settings with some values changed; a flag that is None changes nothing.
+
+    Raises:
+        ConfigError: A value is not one of those expected.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    return _checked(merged(settings.model_dump(), given), where="")
+
+
+def _checked(values: Table, *, where: str) -> Settings:
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        faults = "; ".join(_fault_text(values, fault["type"], fault["loc"], fault["msg"]) for fault in error.errors())
+        raise ConfigError(f"{where}invalid settings: {faults} (configs/quickstart.toml lists them all)") from error
+
+
+def read_configs(paths: Sequence[Path]) -> Table:
+    """Return the contents of TOML files, a later one over an earlier one.
+
+    Raises:
+        ConfigError: One cannot be read.
+    """
+    return functools.reduce(merged, map(read_config, paths), {})
+
+
+def _fault_text(values: Table, kind: str, place: tuple[int | str, ...], message: str) -> str:
+    """Return what is wrong with one setting; of a name that is none, which one may be meant."""
+    where = ".".join(map(str, place))
+    if kind != "extra_forbidden":
+        return f"{where}: {message}"
+    model: Any = Settings()
+    for part in place[:-1]:
+        model = getattr(model, str(part), None)
+    known = list(type(model).model_fields) if isinstance(model, BaseModel) else []
+    return f"{where}: no such setting; {did_you_mean(str(place[-1]), known)}"
+
+
+def read_config(path: Path) -> Table:
+    """Return the contents of a TOML file.
+
+    Raises:
+        ConfigError: There is no such file, or it is no TOML.
+    """
+    try:
+        config = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the config file {path}: {error.strerror}; name one with --config") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    return {
+        name: with_current_names(cast(Table, value), name) if isinstance(value, Mapping) else value
+        for name, value in config.items()
+    }
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
+    """Return `base` with the values of `over`, table by table.
+
+    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
+    {'a': {'b': 3, 'c': 2}}
+    """
+    result = dict(base)
+    for name, value in over.items():
+        old = result.get(name)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[name] = merged(cast(Table, old), cast(Table, value)) if both else value
+    return result
+
+
+def differences(stored: Settings, asked: Settings) -> list[str]:
+    """Return where two settings differ, as `name: stored value, asked value`."""
+
+    def leaves(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in table.items():
+            if isinstance(value, Mapping):
+                found |= leaves(cast(Table, value), f"{prefix}{name}.")
+            else:
+                found[prefix + name] = value
+        return found
+
+    old, new = leaves(stored.model_dump(mode="json")), leaves(asked.model_dump(mode="json"))
+    return [
+        f"{name}: {old.get(name)!r} in the run, {new.get(name)!r} requested"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    ]

@@ -1,0 +1,239 @@
+"""Pieces of a tensor along an axis, and tensors that are put together of pieces.
+
+Kernels read pieces where they lie: an operator on a piece is the operator's piece. What is done to a tensor that was
+put together is done to its pieces, in the kernels that compute these; PyTorch puts them together.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend import counts, shapes
+from cudal1_data.kernelgen.frontend.layout import rewritten
+from cudal1_data.kernelgen.frontend.values import Value, opaque, pointwise
+from cudal1_data.kernelgen.ir import FLOATS, Dims, Node, contiguous, joined_pieces, walk
+from cudal1_data.kernelgen.sizes import host_text
+
+_EXPANDED = re.compile(r"\{0\}\.expand\(")
+
+_IN_PLACE = "{0}.contiguous()["
+_WINDOW = 9
+"""Elements of a window that a kernel reads one by one."""
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Elements `start`, `start + step`, ... of an axis, `length` in all."""
+
+    axis: int
+    """Counted from the last, which is -1."""
+    start: int
+    step: int
+    length: int
+    whole: bool = False
+    """Whether all such elements up to the end are meant."""
+
+    def dims(self, dims: Dims) -> Dims:
+        """Return the shape of the piece of a tensor; axes of size 1 stand for all elements."""
+        place = len(dims) + self.axis
+        if place < 0 or dims[place] == 1:
+            return dims
+        return (*dims[:place], self.length, *dims[place + 1 :])
+
+    def index(self) -> str:
+        """Return the index in Python."""
+        if self.whole:
+            return f"..., {self.start}::{self.step}" + ", :" * (-1 - self.axis)
+        stop = self.start + (self.length - 1) * self.step + 1 if self.step > 1 else self.start + self.length
+        first = host_text(self.start) if self.start else ""
+        text = f"{first}:{host_text(stop)}" + (f":{self.step}" if self.step > 1 else "")
+        return "..., " + text + ", :" * (-1 - self.axis)
+
+
+def expanded(index: tuple[Value, ...], rank: int) -> tuple[Value, ...]:
+    """Return an index with whole axes in the place of its `...`."""
+    place = next(place for place, one in enumerate(index) if getattr(one, "dtype", "") == "ellipsis")
+    count = rank - sum(one is not None for one in index) + 1
+    return (*index[:place], *[slice(None)] * count, *index[place + 1 :])
+
+
+def sliced(value: Node, index: tuple[Value, ...]) -> Node | None:
+    """Return the piece that an index takes; None where it takes something else than a piece of one axis."""
+    taken = [place for place, one in enumerate(index) if one != slice(None)]
+    if len(taken) != 1 or len(index) != len(value.dims) or not isinstance(one := index[taken[0]], slice):
+        return None
+    (place,) = taken
+    size = value.dims[place]
+    start, stop, step = one.indices(size)
+    if step < 1 or stop <= start or value.dtype not in FLOATS:
+        return None
+    given = one.start if isinstance(one.start, int) and one.start >= 0 else start
+    if step == 1:
+        length = (size if one.stop is None else one.stop if one.stop >= 0 else size + one.stop) - given
+        assert length == stop - start
+    else:
+        length = len(range(start, stop, step))
+        whole = size // step
+        length = whole if whole == length else length
+    return _taken(value, _Piece(place - len(value.dims), given, step, length))
+
+
+def chunks(value: Node, args: Sequence[Value], named: Mapping[str, Value], *, in_place: bool) -> Value:
+    """Return the equal parts of `value.chunk(count, dim)`.
+
+    Args:
+        value: The tensor.
+        args: Arguments by position behind it.
+        named: Arguments by name.
+        in_place: Whether kernels may read the parts where they lie.
+
+    Raises:
+        UnsuitableError: The parts differ in size.
+    """
+    given: dict[str, Value] = {**dict(zip(("chunks", "dim"), args, strict=False)), **named}
+    (count,), place = shapes.ints(given["chunks"]), shapes.axis(value, given.get("dim", 0))
+    size = value.dims[place]
+    if size % count:
+        raise UnsuitableError(f"chunk takes {size} elements apart into {count} parts; templates read equal parts")
+    length = size // count
+    if in_place and value.dtype in FLOATS:
+        found = [_Piece(place - len(value.dims), part * length, 1, length) for part in range(int(count))]
+        return tuple(_taken(value, piece) for piece in found)
+    dims = (*value.dims[:place], length, *value.dims[place + 1 :])
+    text = f"{{0}}.chunk({int(count)}, dim={place})"
+    return tuple(opaque(f"{text}[{part}]", dims, value, dtype=value.dtype) for part in range(int(count)))
+
+
+def pooled(x: Node, dims: Dims, window: Sequence[int], stride: Sequence[int], *, average: bool) -> Node | None:
+    """Return averages or maxima of windows without padding, from a piece for each of a window's elements.
+
+    Args:
+        x: A batch of maps.
+        dims: The shape of the result.
+        window: The window's size along each of the last axes.
+        stride: Distance of windows along these axes.
+        average: Whether elements are averaged.
+
+    Returns:
+        The node; None where windows are large, or overlap and what they hold is computed.
+    """
+    overlap = any(one < size for one, size in zip(stride, window, strict=True))
+    if math.prod(window) > _WINDOW or x.dtype not in FLOATS or (overlap and x.kind == "pointwise"):
+        return None
+    if average and x.dtype != "float32":  # added in float32, and rounded once
+        wide = pooled(pointwise("a", x, dtype="float32"), dims, window, stride, average=True)
+        return None if wide is None else pointwise("a", wide, dtype=x.dtype)
+    first, rank = len(dims) - len(window), len(window)
+    lengths = [
+        size // step if int(size) // int(step) == int(length) and step >= edge and size % step == 0 else length
+        for size, length, step, edge in zip(x.dims[first:], dims[first:], stride, window, strict=True)
+    ]
+    total: Node | None = None
+    for places in itertools.product(*map(range, window)):
+        part = x
+        for axis, (start, step) in enumerate(zip(places, stride, strict=True)):
+            size, length = x.dims[first + axis], lengths[axis]
+            fits = step > 1 and len(range(start, int(size), step)) == int(length)
+            part = _taken(part, _Piece(axis - rank, start, step, length, fits))
+        total = part if total is None else pointwise("a + b" if average else "max(a, b)", total, part)
+    assert total is not None
+    return pointwise("a * b", total, 1.0 / math.prod(window)) if average else total
+
+
+def _taken(value: Node, piece: _Piece) -> Node:
+    """Return a piece of a tensor, operators between it and its leaves written anew."""
+
+    def leaf(one: Node) -> Node:
+        dims = piece.dims(one.dims)
+        if dims == one.dims:
+            return _apart(one) if one.kind == "reduce" else one
+        if one.kind == "count":
+            places = counts.recounted(one, dims)
+            scaled = pointwise("a * b", places, piece.step) if piece.step > 1 else places
+            return pointwise("a + b", scaled, piece.start) if piece.start else scaled
+        if (part := _part(one, piece)) is not None:
+            return part
+        if one.strides and one.text.startswith(_IN_PLACE):  # a piece of a piece
+            strides = list(one.strides)
+            strides[piece.axis] *= piece.step
+            return replace(one, dims=dims, text=f"{one.text}[{piece.index()}]", strides=tuple(strides))
+        strides = list(contiguous(one.dims))
+        strides[piece.axis] *= piece.step
+        text = f"{_IN_PLACE}{piece.index()}]"
+        return Node("opaque", dims, text=text, operands=(one,), dtype=one.dtype, strides=tuple(strides))
+
+    return rewritten(value, leaf, piece.dims)
+
+
+def _part(node: Node, piece: _Piece) -> Node | None:
+    """Return the tensor that a piece of joined tensors is; None where it is none of them."""
+    joined = joined_pieces(node)
+    for one in joined or ():
+        if (one.axis, one.start, one.step, one.node.dims) == (
+            piece.axis,
+            piece.start,
+            piece.step,
+            piece.dims(node.dims),
+        ):
+            return one.node
+    return None
+
+
+def _apart(node: Node) -> Node:
+    """Return a reduction of rows that are put together of two parts: the parts are reduced by themselves."""
+    if node.trailing != 1 or not node.keepdim:
+        return node
+    rows = node.operands[0]
+    found = [one for one in walk(rows) if one.kind == "opaque" and len(joined_pieces(one) or ()) == 2]
+    parts = joined_pieces(found[0]) if len(found) == 1 else None
+    if parts is None or any(one.axis != -1 or one.step != 1 for one in parts) or parts[1].node.dims[-1] != 1:
+        return node
+    first, second = (_taken(rows, _Piece(-1, one.start, 1, one.node.dims[-1])) for one in parts)
+    whole = replace(node, operands=(first,))
+    join = {"sum": "a + b", "max": "max(a, b)", "min": "min(a, b)"}[node.how]
+    return pointwise(join, whole, _unexpanded(second), dtype=node.dtype)
+
+
+def _unexpanded(node: Node) -> Node:
+    """Return a value for each row; kernels repeat what is the same for several rows."""
+
+    def leaf(one: Node) -> Node:
+        return one.operands[0] if one.kind == "opaque" and _EXPANDED.match(one.text) else one
+
+    return rewritten(node, leaf, lambda dims: dims)
+
+
+def sunk(roots: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Return the graph in which what is done to tensors that were put together is done to their pieces."""
+    order = walk(*roots)
+    uses = Counter(id(one) for one in (*roots, *(operand for node in order for operand in node.operands)))
+    known: dict[int, Node] = {}
+    for one in order:
+        operands = tuple(known[id(each)] for each in one.operands)
+        same = all(old is new for old, new in zip(one.operands, operands, strict=True))
+        new = one if same else replace(one, operands=operands)
+        alone = one.kind == "pointwise" and len(operands) == 1 and uses[id(one.operands[0])] == 1
+        if alone and _is_made(operands[0]):
+            parts = tuple(_below(one, part) for part in operands[0].operands)
+            new = replace(operands[0], operands=parts, dtype=one.dtype)
+        known[id(one)] = new
+    return tuple(known[id(root)] for root in roots)
+
+
+def _below(operator: Node, part: Node) -> Node:
+    """Return what an operator does to a piece, which may be put together itself."""
+    if _is_made(part):
+        return replace(part, operands=tuple(_below(operator, one) for one in part.operands), dtype=operator.dtype)
+    return replace(operator, dims=part.dims, operands=(part,))
+
+
+def _is_made(node: Node) -> bool:
+    """Whether kernels compute at least one of the pieces that a tensor is put together of."""
+    pieces = joined_pieces(node)
+    return pieces is not None and any(one.node.kind == "pointwise" for one in pieces)

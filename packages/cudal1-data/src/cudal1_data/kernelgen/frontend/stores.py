@@ -1,0 +1,58 @@
+"""Assignments to parts of a tensor, `x[index] = y`, where nothing else is a name for what changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend import shapes
+from cudal1_data.kernelgen.frontend.values import Value, opaque, written
+from cudal1_data.kernelgen.ir import Node, broadcast, walk
+
+_CHANGED = "{0}  # changed in place"
+
+
+def stored(name: str, index: tuple[Value, ...], value: Value, scope: Mapping[str, Value]) -> Node:
+    """Return a tensor after `name[index] = value`: PyTorch puts the values into a copy, in place.
+
+    Args:
+        name: Name of the tensor.
+        index: Whole numbers first, then tensors of whole numbers.
+        value: What is put there.
+        scope: What names stand for.
+
+    Raises:
+        UnsuitableError: The tensor is no copy that this name alone stands for, or the index is another.
+    """
+    whole = scope[name]
+    if not isinstance(whole, Node) or not isinstance(value, Node) or value.dtype != whole.dtype:
+        raise UnsuitableError(f"{name}[...] is assigned something else than a tensor of its dtype")
+    if whole.text not in ("clone", _CHANGED) or _is_used(whole, name, scope):
+        raise UnsuitableError(f"{name}[...] is assigned, and {name} is no clone that has this name alone")
+    if whole.text == "clone":
+        whole = opaque("{0}.clone()", whole.dims, *whole.operands, dtype=whole.dtype)
+    firsts = [one for one in index if isinstance(one, int)]
+    places = [one for one in index if isinstance(one, Node) and one.dtype == "int64"]
+    if not places or list(index) != [*firsts, *places]:
+        raise UnsuitableError(f"{name}[...] is assigned at something else than numbers and tensors of whole numbers")
+    inner = whole.dims[len(firsts) :]
+    if broadcast(value.dims, shapes.indexed(inner, tuple(places))) != shapes.indexed(inner, tuple(places)):
+        raise UnsuitableError(f"{name}[...] is assigned a tensor of another shape, {value.dims}")
+    operands = [whole]
+    part = f"{{0}}[{', '.join(map(str, map(int, firsts)))}]" if firsts else "{0}"
+    where = written(tuple(places), operands)
+    text = f"{part}.index_put_({where}, {written(value, operands)})"
+    put = opaque(text, inner, *operands, dtype=whole.dtype)
+    return opaque(_CHANGED, whole.dims, whole, put, dtype=whole.dtype)
+
+
+def _is_used(whole: Node, name: str, scope: Mapping[str, Value]) -> bool:
+    """Whether another name stands for the tensor, or for something that is computed from it."""
+    others = [one for key, value in scope.items() if key != name for one in _tensors(value)]
+    return any(one is whole for one in walk(*others))
+
+
+def _tensors(value: Value) -> list[Node]:
+    if isinstance(value, tuple):
+        return [one for part in value for one in _tensors(part)]
+    return [value] if isinstance(value, Node) else []

@@ -1,0 +1,82 @@
+"""Truth values in a reference: comparisons, and what joins or inverts them, in kernels where that is possible."""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+from cudal1_data.kernelgen.errors import UnsuitableError
+from cudal1_data.kernelgen.frontend import counts, shapes
+from cudal1_data.kernelgen.frontend.layout import reshaped, rewritten
+from cudal1_data.kernelgen.frontend.values import Value, opaque, pointwise, shape
+from cudal1_data.kernelgen.ir import FLOATS, Dims, Node
+
+_EXPRESSIONS = {"<": "less(a, b)", ">": "less(b, a)", "<=": "less_equal(a, b)", ">=": "less_equal(b, a)"}
+
+
+def compared(sign: str, left: Value, right: Value) -> Node | None:
+    """Return a comparison that a kernel makes; None where PyTorch makes it.
+
+    Whole numbers are compared with places only: kernels compare in float32, which holds every place, and rounding
+    keeps the order of other numbers among places.
+    """
+    tensors = [one for one in (left, right) if isinstance(one, Node)]
+    if sign not in _EXPRESSIONS:
+        return None
+    if all(one.dtype in FLOATS for one in tensors):
+        return pointwise(_EXPRESSIONS[sign], counts.as_places(left), counts.as_places(right), dtype="bool")
+    if len(tensors) == 2 and all(one.dtype == "int64" for one in tensors):
+        known = [counts.as_places(one, whole=True) for one in tensors]
+        if sum(one is not tensor for one, tensor in zip(known, tensors, strict=True)) == 1:
+            return pointwise(_EXPRESSIONS[sign], *known, dtype="bool")
+    return None
+
+
+def joined(left: Value, right: Value, *, every: bool) -> Node:
+    """Return `left & right`, or `left | right`.
+
+    Args:
+        left: Truth values.
+        right: Truth values.
+        every: Whether both have to be true.
+
+    Raises:
+        UnsuitableError: One of them is something else.
+    """
+    if not _is_truth(left) or not _is_truth(right):
+        raise UnsuitableError("& or | joins something else than truth values; templates read those only")
+    known = [counts.as_places(one) for one in (left, right)]
+    if any(isinstance(one, Node) and one.kind == "pointwise" for one in known):
+        return pointwise("a * b" if every else "max(a, b)", *known, dtype="bool")
+    return opaque(f"({{0}} {'&' if every else '|'} {{1}})", shape(left, right), left, right, dtype="bool")
+
+
+def inverted(value: Value) -> Node:
+    """Return `~value`.
+
+    Raises:
+        UnsuitableError: The value holds something else than truth values.
+    """
+    if not _is_truth(value):
+        raise UnsuitableError("~ stands before something else than truth values; templates read those only")
+    known = counts.as_places(value)
+    if isinstance(known, Node) and known.kind == "pointwise":
+        return pointwise("1.0 - a", known, dtype="bool")
+    return opaque("(~{0})", value.dims, value, dtype="bool")
+
+
+def viewed(node: Node, index: tuple[Value, ...]) -> Node | None:
+    """Return what a kernel makes of `node[:, None]`: the view of what its operands hold; None for other indices."""
+    if any(one is not None and one != slice(None) for one in index):
+        return None
+
+    def changed(dims: Dims) -> Dims:
+        return shapes.indexed((1,) * (len(node.dims) - len(dims)) + dims, index)
+
+    def leaf(one: Node) -> Node:
+        return counts.recounted(one, changed(one.dims)) if one.kind == "count" else reshaped(one, changed(one.dims))
+
+    return rewritten(node, leaf, changed)
+
+
+def _is_truth(value: Value) -> TypeGuard[Node]:
+    return isinstance(value, Node) and value.dtype == "bool"

@@ -1,0 +1,61 @@
+"""Parts of a tensor in the graph: where along a dimension they lie, whichever call takes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cudal1_data.tracing.canonical.build import Builder, Shape, Tensor, along
+
+
+def part(builder: Builder, value: Tensor, dim: int, taken: range, full: Shape) -> Tensor:
+    """Return a range along a dimension: from the start, to the end, or between.
+
+    Args:
+        builder: Of the graph.
+        value: The tensor.
+        dim: The dimension.
+        taken: Its places.
+        full: Sizes of the result.
+    """
+    size, start, end, step = value.full[dim], taken.start, taken.stop, taken.step
+    if start == 0 and end >= size and step == 1:
+        return builder.reshape(value, full)
+    place = "start" if start == 0 else "end" if end >= size else "middle"
+    how = along(value.full, [dim])
+    return builder.operator(
+        "part", [value], full, how, place, "" if step == 1 else "steps", identity=(dim, start, end, step)
+    )
+
+
+def strided(builder: Builder, value: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor | None:
+    """Return what these strides make of a tensor that lies row after row: all of it reshaped, or a part.
+
+    Args:
+        builder: Of the graph.
+        value: The tensor.
+        size: Sizes of the result.
+        stride: Its strides, in elements.
+        offset: Its first element.
+
+    Returns:
+        The result; None where it is no range along each dimension.
+    """
+    full, sizes, strides = tuple(size), list(size), list(stride)
+    if math.prod(full) == math.prod(value.full) and strides == list(_contiguous(full)):
+        return builder.reshape(value, full)
+    ranges: list[range] = []
+    for whole in _contiguous(value.full):
+        start, offset = divmod(offset, max(1, whole))
+        same = bool(strides) and strides[0] == whole
+        ranges.append(range(start, start + (sizes[0] if same else 1)))
+        del sizes[:same], strides[:same]
+    if sizes or any(one.stop > size for one, size in zip(ranges, value.full, strict=True)):
+        return None
+    for dim, taken in enumerate(ranges):
+        value = part(builder, value, dim, taken, (*value.full[:dim], len(taken), *value.full[dim + 1 :]))
+    return builder.reshape(value, full)
+
+
+def _contiguous(shape: Shape) -> Shape:
+    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))

@@ -1,0 +1,13 @@
+"""Cases of a test of which only some run by default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from _pytest.mark.structures import ParameterSet
+
+
+def mostly_slow(names: Iterable[str], *quick: str) -> list[ParameterSet]:
+    """Cases of a test by name; all but the quick ones are slow."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
