@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from cudal1_env.judge import JudgeSettings
 from cudal1_env.judge.oracle.numerics import limits_of
-from cudal1_worker.oracle.reference_error import error_of
-from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, enough
+from cudal1_worker.oracle.reference_error import error_of, moved_by
+from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, Seen, enough
 
 Floats = torch.Tensor
 
@@ -105,13 +105,13 @@ def under(compute: Callable[[], Floats], *, tf32: bool = False, benchmark: bool 
     return changed
 
 
-def products(k: int, positive: bool) -> dict[str, Callable[[], Floats]]:
+def products(k: int, positive: bool) -> dict[str, Callable[..., Floats]]:
     """Ways to compute a matrix product with k terms."""
     a, b = torch.randn(96, k), torch.randn(k, 96)
     if positive:
         a, b = a.abs(), b.abs()
     return {
-        "exact": lambda: a.double() @ b.double(),
+        "exact": lambda to=Floats.double: to(a) @ to(b),
         "reference": lambda: a @ b,
         "sequential": lambda: sequential_product(a, b),
         "split_k": lambda: split_k_product(a, b),
@@ -122,11 +122,11 @@ def products(k: int, positive: bool) -> dict[str, Callable[[], Floats]]:
     }
 
 
-def sums(n: int, positive: bool) -> dict[str, Callable[[], Floats]]:
+def sums(n: int, positive: bool) -> dict[str, Callable[..., Floats]]:
     """Ways to sum n numbers (eight sums, so that luck evens out)."""
     x = torch.rand(8, n) if positive else torch.randn(8, n)
     return {
-        "exact": lambda: x.double().sum(1),
+        "exact": lambda to=Floats.double: to(x).sum(1),
         "reference": lambda: x.sum(1),
         "sequential": lambda: torch.from_numpy(np.cumsum(x.cpu().numpy(), axis=1, dtype=np.float32)[:, -1].copy()).to(
             x.device
@@ -137,7 +137,7 @@ def sums(n: int, positive: bool) -> dict[str, Callable[[], Floats]]:
     }
 
 
-def convolutions(channels: int, size: int = 34, filters: int = 16) -> dict[str, Callable[[], Floats]]:
+def convolutions(channels: int, size: int = 34, filters: int = 16) -> dict[str, Callable[..., Floats]]:
     """Ways to convolve."""
     x, w = torch.randn(channels, size, size), torch.randn(filters, channels, 3, 3)
 
@@ -145,7 +145,7 @@ def convolutions(channels: int, size: int = 34, filters: int = 16) -> dict[str, 
         return torch.nn.functional.conv2d(x[None], w)[0]
 
     return {
-        "exact": lambda: conv(x.double(), w.double()),
+        "exact": lambda to=Floats.double: conv(to(x), to(w)),
         "reference": lambda: conv(x, w),
         "winograd": lambda: winograd(x, w),
         "tf32": lambda: conv(rounded(x, 10), rounded(w, 10)),
@@ -155,13 +155,21 @@ def convolutions(channels: int, size: int = 34, filters: int = 16) -> dict[str, 
     }
 
 
+def changes(compute: Callable[..., Floats], exact: Floats, seed: int) -> Floats:
+    """What right values change by, flat, when inputs are moved within their last place: the most of three times."""
+    generator = torch.Generator(exact.device).manual_seed(10**6 + seed)  # not of the inputs' stream
+    moved = [compute(lambda value: moved_by(value, 0.5, generator)) for _ in range(3)]
+    return torch.stack([error_of(one, exact) for one in moved]).amax(0)
+
+
 def ratios(
-    make: Callable[[], dict[str, Callable[[], Floats]]], limits: Limits, seeds: int = 4
+    make: Callable[[], dict[str, Callable[..., Floats]]], limits: Limits, seeds: int = 4
 ) -> dict[str, list[float]]:
     """Largest error of an element over what it may err, for each way and set.
 
     Args:
-        make: Makes the ways to compute one set, `exact` and `reference` among them.
+        make: Makes the ways to compute one set, `reference` and `exact` among them. `exact` takes what makes inputs
+            float64.
         limits: How typical errors become tolerances.
         seeds: How many sets.
     """
@@ -178,9 +186,11 @@ def ratios(
     for seed in range(seeds):
         torch.manual_seed(seed)
         ways = make()
-        exact = ways.pop("exact")()
+        compute_exact = ways.pop("exact")
+        exact = compute_exact()
         allowed = torch.empty(exact.numel(), dtype=torch.float64)
-        profile.of_all(allowed, exact.reshape(-1), error_of(ways["reference"](), exact), limits)
+        error, change = error_of(ways["reference"](), exact), changes(compute_exact, exact, seed)
+        profile.of_all(allowed, Seen.of(exact.reshape(-1), error, change), limits)
         for way, compute in ways.items():
             found.setdefault(way, []).append(float((error_of(compute(), exact) / allowed).max()))
     return found
@@ -195,7 +205,7 @@ def main() -> None:
     torch.set_default_device(options.device)
     with hardware():
         pass  # no TF32 but where it is asked for
-    cases: dict[str, Callable[[], dict[str, Callable[[], Floats]]]] = {}
+    cases: dict[str, Callable[[], dict[str, Callable[..., Floats]]]] = {}
     for positive in (False, True):
         sign = "positive" if positive else "signed"
         for k in (64, 512, 4096):

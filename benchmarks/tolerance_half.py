@@ -20,7 +20,7 @@ from cudal1_worker.oracle.tolerance import Limits
 from tolerance import ratios, rounded_to_two
 
 Half = torch.Tensor
-Ways = dict[str, Callable[[], torch.Tensor]]
+Ways = dict[str, Callable[..., torch.Tensor]]
 DTYPES = (torch.bfloat16, torch.float16)
 
 
@@ -42,7 +42,7 @@ def products(dtype: torch.dtype, k: int) -> Ways:
         return out.to(dtype)
 
     return {
-        "exact": lambda: a.double() @ b.double(),
+        "exact": lambda to=Half.double: to(a) @ to(b),
         "reference": lambda: a @ b,
         "float32 inside": lambda: (a.float() @ b.float()).to(dtype),
         "parts": lambda: parts(False),
@@ -69,32 +69,32 @@ def rows(dtype: torch.dtype, n: int) -> dict[str, Ways]:
 
     return {
         "softmax": {
-            "exact": lambda: x.double().softmax(1),
+            "exact": lambda to=Half.double: to(x).softmax(1),
             "reference": lambda: x.softmax(1),
             "float32 inside": lambda: x.float().softmax(1).to(dtype),
             "float8": lambda: float8(x).softmax(1),
         },
         "softmax by steps": {
-            "exact": lambda: x.double().softmax(1),
+            "exact": lambda to=Half.double: to(x).softmax(1),
             "reference": softmax_by_steps,
             "float32 inside": lambda: x.float().softmax(1).to(dtype),
             "float8": lambda: float8(x).softmax(1),
         },
         "layer norm": {
-            "exact": lambda: F.layer_norm(x.double(), (n,), w.double(), b.double()),
+            "exact": lambda to=Half.double: F.layer_norm(to(x), (n,), to(w), to(b)),
             "reference": lambda: F.layer_norm(x, (n,), w, b),
             "float32 inside": lambda: F.layer_norm(x.float(), (n,), w.float(), b.float()).to(dtype),
             "by steps": variance_by_steps,
             "float8": lambda: F.layer_norm(float8(x), (n,), w, b),
         },
         "chain": {
-            "exact": lambda: chain(x.double(), w.double(), b.double()),
+            "exact": lambda to=Half.double: chain(to(x), to(w), to(b)),
             "reference": lambda: chain(x, w, b),
             "float32 inside": lambda: chain(x.float(), w.float(), b.float()).to(dtype),
             "float8": lambda: chain(float8(x), w, b),
         },
         "sum": {
-            "exact": lambda: x.double().sum(1),
+            "exact": lambda to=Half.double: to(x).sum(1),
             "reference": lambda: x.sum(1),
             "float32 inside": lambda: x.float().sum(1).to(dtype),
             "parts rounded": lambda: x.reshape(256, 8, -1).sum(2).sum(1),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from cudal1_env.judge.oracle.numerics import limits_of
 from cudal1_worker.oracle.reference_error import error_of, second_values
-from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, enough
+from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, Seen, enough
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,11 +29,17 @@ def sets(shape: tuple[int, ...], seed: int) -> list[tuple[torch.Tensor, torch.Te
     return [a_set(shape, seed + k) for k in range(1 + enough([Blocks(shape).width]))]
 
 
+def seen(answer: torch.Tensor, error: torch.Tensor, change: torch.Tensor | None = None) -> Seen:
+    """A whole output; without a change nothing but errors tells."""
+    change = torch.zeros_like(error) if change is None else change
+    return Seen.of(answer.reshape(-1), error.reshape(-1), change.reshape(-1))
+
+
 def allowed(found: list[tuple[torch.Tensor, torch.Tensor]], limits: Limits = EXACT) -> torch.Tensor:
     (answer, error), *others = found
     profile = Profile(tuple(answer.shape), [Draw.of(a.reshape(-1), e.reshape(-1)) for a, e in others])
     out = torch.empty(answer.numel(), dtype=torch.float64)
-    profile.of_all(out, answer.reshape(-1), error.reshape(-1), limits)
+    profile.of_all(out, seen(answer, error), limits)
     return out.view(answer.shape)
 
 
@@ -163,9 +169,9 @@ def test_a_sample_has_the_tolerance_of_the_whole_output(shape: tuple[int, ...], 
     kind = getattr(torch, dtype)
     flat, errors = answer.reshape(-1).to(kind), error.reshape(-1).to(kind)
     out = torch.empty(flat.numel(), dtype=kind)
-    profile.of_all(out, flat, errors, FLOAT32)
+    profile.of_all(out, seen(flat, errors), FLOAT32)
     positions = torch.randperm(flat.numel(), generator=torch.Generator().manual_seed(seed))[:50]
-    torch.testing.assert_close(profile.of_positions(positions, flat, errors, FLOAT32), out[positions])
+    torch.testing.assert_close(profile.of_positions(positions, seen(flat, errors), FLOAT32), out[positions])
 
 
 @pytest.mark.slow

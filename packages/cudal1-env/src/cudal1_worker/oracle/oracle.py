@@ -43,7 +43,7 @@ from cudal1_worker.oracle.reference_error import (
 from cudal1_worker.oracle.seeding import Seeds
 from cudal1_worker.oracle.sensitivity import Variation
 from cudal1_worker.oracle.steps import RUNNING, Call
-from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, enough
+from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, Seen, enough
 from cudal1_worker.oracle.unseen import Unseen
 from cudal1_worker.program import state
 from cudal1_worker.program.arm import Failure, describe_error, execute
@@ -51,6 +51,9 @@ from cudal1_worker.program.arm import Failure, describe_error, execute
 REFERENCE = "Model"
 _AGAIN = 3
 """Answers to moved inputs: three changes that are all a thirtieth of the usual are one in fifty thousand."""
+_MOVES = 0x5EED
+"""Makes the seed of moves another than that of inputs: from one stream they would go along with the inputs, and what
+they do to a sum would grow with its terms, not with their root."""
 
 
 class Oracle:
@@ -201,9 +204,6 @@ class Oracle:
             answers = self.exact(models.wide, values)
             self.check_answers(answers, message["answer_bytes"])
             errors = self.errors(models, values, answers)[1]
-            if self.scans and not self.double:
-                others = map(error_of, self.scanned_by_doubling(values), answers)
-                errors = [torch.maximum(one, other) for one, other in zip(errors, others, strict=True)]
             for k, (answer, error) in enumerate(zip(answers, errors, strict=True)):
                 if answer.is_floating_point():
                     draws.setdefault(k, []).append(Draw.of(answer.reshape(-1), error))
@@ -213,28 +213,22 @@ class Oracle:
         return {"ok": True}
 
     def errors(
-        self, models: Models, values: list[Any], answers: list[torch.Tensor], again: int | None = None
+        self, models: Models, values: list[Any], answers: list[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return the outputs of the reference and its error by element, flat.
-
-        With a seed for it, the error is also at least what the right answer changes by when inputs are moved within
-        their last place, `_AGAIN` times. On other inputs than the task's own, one rounding may decide a whole row (a
-        softmax with two large terms). It is of a few sizes only, zero among them, so the reference's own says little.
 
         An output in float64 has no better answer to be held against. There the error in float32 tells: to first order
         the same roundings, each larger by a factor of 2 ** 29 (Higham 2002, chapter 2).
         """
         integers = not all(answer.is_floating_point() for answer in answers)
-        seeds = [] if again is None or self.double else [again + number for number in range(_AGAIN)]
-        # Before the run on the inputs themselves: a reference may write to them.
-        changes = [self.changes(models.wide, values, answers, seed) for seed in seeds]
-        found = self.run(models.plain, copied(values) if self.double or integers else values)
+        again = self.double or self.scans
+        found = self.run(models.plain, copied(values) if again or integers else values)
         if not self.double:
             errors = [error_of(one, answer) for one, answer in zip(found, answers, strict=True)]
-            for place, answer in enumerate(answers):
-                if answer.is_floating_point():
-                    errors[place] = torch.stack([errors[place], *(one[place] for one in changes)]).amax(0)
-            return found, errors
+            if not self.scans:
+                return found, errors
+            others = map(error_of, self.scanned_by_doubling(values), answers)
+            return found, [torch.maximum(one, other) for one, other in zip(errors, others, strict=True)]
         narrow = [as_dtype(value, torch.float32) for value in copied(values)]
         exact = self.exact(models.wide, narrow)
         rough = self.run(models.narrow, narrow)
@@ -265,10 +259,24 @@ class Oracle:
         with Injection(None, change):
             return self.run(self.models.plain, copied(values))
 
-    def changes(self, wide: Any, values: list[Any], answers: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
-        """What answers change by, flat, when inputs are moved within their last place."""
-        moved = self.exact(wide, self.moved(values, seed, 0.5))
-        return [error_of(one, answer) for one, answer in zip(moved, answers, strict=True)]
+    def changes(self, values: list[Any], answers: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
+        """Return what each element of the answers changes by, flat, when inputs are moved within their last place.
+
+        The most of `_AGAIN` times; zero of integers, and where an output is in float64. To ask before the reference
+        runs, which may write to its inputs.
+
+        Rounding alone moves an answer so far (Higham 2002, section 1.6: error is condition times backward error). The
+        reference's one error may be small by chance: by luck of an element whose sum cancels, or of a row that one
+        rounding decides (a softmax with two large terms), or because it adds in float64 (running sums on a CPU).
+        """
+        result = [torch.zeros_like(answer, dtype=torch.float64).reshape(-1) for answer in answers]
+        floating = any(answer.is_floating_point() for answer in answers) and not self.double
+        for number in range(_AGAIN if floating else 0):
+            moved = self.exact(self.models.wide, self.moved(values, seed + number, 0.5))
+            for most, one, answer in zip(result, moved, answers, strict=True):
+                if answer.is_floating_point():
+                    torch.maximum(most, error_of(one, answer).nan_to_num_(0.0, 0.0, 0.0), out=most)
+        return result
 
     def check_inputs(self, values: list[Any]) -> None:
         """Refuse a task whose inputs have another form than they had before."""
@@ -312,10 +320,9 @@ class Oracle:
             begin, at = message["stride"] * number, message["answers_at"]
             place = self.block[begin : begin + message["stride"]]
             self.store(place, self.entries, values, answers, at)
-            own, errors = self.errors(
-                models, values, answers, again=one["seed"] if one["distribution"] != "own" else None
-            )
-            self.allow(place[at + message["answer_bytes"] :], one, values, own, answers, errors)
+            changes = self.changes(values, answers, one["seed"])
+            own, errors = self.errors(models, values, answers)
+            self.allow(place[at + message["answer_bytes"] :], one, values, own, answers, errors, changes)
             for mine, answer, error in zip(own, answers, errors, strict=True):
                 flat = answer.reshape(-1)
                 if self.all_finite and answer.is_floating_point():
@@ -338,6 +345,7 @@ class Oracle:
         own: list[torch.Tensor],
         answers: list[torch.Tensor],
         errors: list[torch.Tensor],
+        changes: list[torch.Tensor],
     ) -> None:
         """Write the tolerance of each element, or for integers the second value that is accepted."""
         whole = one["whole"]
@@ -354,32 +362,32 @@ class Oracle:
         )
         second = dict(zip(integers, seconds, strict=True))
         at = 0
-        for k, (answer, error, positions) in enumerate(zip(answers, errors, one["positions"], strict=True)):
-            flat, profile = answer.reshape(-1), self.profiles[k]
+        for k, (answer, positions) in enumerate(zip(answers, one["positions"], strict=True)):
+            profile, parts = self.profiles[k], [answer.reshape(-1), errors[k], changes[k]]
             if profile is not None and own[k].dtype != torch.float64:
-                flat, error = flat.float(), error.float()
+                parts = [part.float() for part in parts]
             dtype = torch.int64 if profile is None else own[k].dtype
             kind = dtype if dtype in (torch.int64, torch.float64) else torch.float32
-            count = flat.numel() if whole else len(positions)
+            count = answer.numel() if whole else len(positions)
             size = count * kind.itemsize
             out = place[at : at + size].view(kind)
             at += size + (-size) % 8
             if not count:
                 continue
-            chosen = torch.tensor(positions, device=flat.device) if not whole else None
+            chosen = torch.tensor(positions, device=answer.device) if not whole else None
             if profile is None:
                 out.copy_(second[k].reshape(-1) if chosen is None else second[k].reshape(-1)[chosen])
             elif chosen is None:
-                profile.of_all(out, flat, error, self.limits[k])
+                profile.of_all(out, Seen.of(*parts), self.limits[k])
             else:
-                out.copy_(profile.of_positions(chosen, flat, error, self.limits[k]))
+                out.copy_(profile.of_positions(chosen, Seen.of(*parts), self.limits[k]))
 
     def moved(self, values: list[Any], seed: int, places: float) -> list[Any]:
         """Inputs of which each element is changed by up to so many units in its last place, where they may change.
 
         Those are float64.
         """
-        generator = torch.Generator(self.device).manual_seed(seed)
+        generator = torch.Generator(self.device).manual_seed(seed ^ _MOVES)
         pairs = zip(values, self.natures or [], strict=True)
         return [moved_by(v, places, generator) if nature.movable else copied([v])[0] for v, nature in pairs]
 

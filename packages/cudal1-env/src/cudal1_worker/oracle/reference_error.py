@@ -117,6 +117,10 @@ def second_values(
 
 
 def moved_by(value: torch.Tensor, places: float, generator: torch.Generator) -> torch.Tensor:
-    """Return a floating-point tensor as float64 with each element changed by up to `places` units in its last place."""
+    """Return a floating-point tensor as float64 with each element changed by up to `places` units in its last place.
+
+    Of half precision, in float32's: programs take such numbers as they are, and compute in float32.
+    """
     noise = torch.rand(value.shape, generator=generator, device=value.device).mul_(2.0).sub_(1.0)
-    return noise.double().mul_(places * torch.finfo(value.dtype).eps).add_(1.0).mul_(value)
+    unit = min(torch.finfo(value.dtype).eps, torch.finfo(torch.float32).eps)
+    return noise.double().mul_(places * unit).add_(1.0).mul_(value)

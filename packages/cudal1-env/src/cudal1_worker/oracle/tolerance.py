@@ -166,6 +166,37 @@ class Draw:
         return cls(magnitudes, torch.where((error > 0) & magnitudes.isfinite() & errors.isfinite(), errors, torch.nan))
 
 
+@dataclass(frozen=True)
+class Seen:
+    """One set's whole output, flat; or some of its blocks, shape (n, width)."""
+
+    answer: torch.Tensor
+    """Right values."""
+    error: torch.Tensor
+    """The reference's errors."""
+    expected: torch.Tensor
+    """Errors to expect of an element by itself, zero where nothing tells of any."""
+
+    @classmethod
+    def of(cls, answer: torch.Tensor, error: torch.Tensor, change: torch.Tensor) -> Seen:
+        """Take a whole output, flat, and what its right values change by when inputs are moved within their last place.
+
+        An error is such a change times how well a program rounds (Higham 2002, section 1.6). How well the reference
+        does, the geometric means of both over the output tell: r = min(1, mean error / mean change). Where one element
+        changes a million times as much as all others, it may err so much more, however small the reference's one error
+        there happens to be; where all change much, as sin(1000 x) does, none may err more than the reference does.
+        """
+        some = slice(None, None, error.numel() // _OVERALL | 1)  # odd, so that all columns are among them
+        ratio = logarithm(error[some]) - logarithm(change[some])
+        there = (error[some] > 0) & (change[some] > 0) & error[some].isfinite()
+        mean = torch.where(there, ratio, 0.0).sum() / there.sum().clamp(min=1)
+        return cls(answer, error, change * mean.clamp(max=0.0).exp2())
+
+    def within(self, blocks: Blocks, part: Part) -> Seen:
+        """Some blocks of a whole output."""
+        return Seen(*(blocks.of_flat(one, part) for one in (self.answer, self.error, self.expected)))
+
+
 class Profile:
     """Typical errors of the reference by place and magnitude, from several sets of inputs."""
 
@@ -199,19 +230,15 @@ class Profile:
         first, second, _ = nodes(magnitudes[there][None].float(), errors[there][None].float())
         return first, second
 
-    def typical(self, part: Part, answer: torch.Tensor, error: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Typical errors in some blocks, for one set.
-
-        Args:
-            part: The blocks.
-            answer: Their elements' right values, shape (n, width).
-            error: The reference's errors on this set, shape (n, width).
+    def typical(self, part: Part, seen: Seen) -> tuple[torch.Tensor, ...]:
+        """Typical errors in some blocks, for one set, of which `seen` has what lies in the blocks.
 
         Returns:
             Binary logarithms of the typical errors, shape (n, width), -inf where nothing tells of any; and whether a
             block tells of itself, shape (n, 1): it has enough errors of its own, or none on any set.
         """
-        magnitudes, own = logarithm(answer), logarithm(error)
+        error = seen.error
+        magnitudes, own, expected = logarithm(seen.answer), logarithm(error), logarithm(seen.expected)
         exact = self.errors[part][:, :1].isneginf() & ~(error > 0).any(1, keepdim=True)
         known = self.known[part][:, None] | exact
         found = interpolated(
@@ -223,36 +250,36 @@ class Profile:
         there = worse.isfinite() & (error > 0)
         worse = torch.where(there, worse, 0.0).sum(1, keepdim=True)
         worse = (worse / (there.sum(1, keepdim=True) + _SHRINK)).clamp_(min=0.0)
-        return torch.fmax(found.add_(worse), own), known
+        # Of an element unlike its block neighbours say nothing, and the reference's one error may be small by chance.
+        expected.masked_fill_(exact, -torch.inf)
+        return torch.fmax(torch.fmax(found.add_(worse), own), expected), known
 
-    def allowed(self, part: Part, answer: torch.Tensor, error: torch.Tensor, limits: Limits) -> torch.Tensor:
+    def allowed(self, part: Part, seen: Seen, limits: Limits) -> torch.Tensor:
         """What each element of some blocks may err, shape (n, width); for the arguments see `typical`.
 
         max(factor * s, floor * |a|, tiny), with s the typical error there and a the right value.
         """
-        typical, known = self.typical(part, answer, error)
-        by_error = typical.to(answer.dtype).exp2_().mul_(limits.factor)
-        magnitude = answer.abs()
+        typical, known = self.typical(part, seen)
+        by_error = typical.to(seen.answer.dtype).exp2_().mul_(limits.factor)
+        magnitude = seen.answer.abs()
         if not bool(known.all()):
             # Where its own block tells nothing, an element that is left out must still be found.
-            unknown = torch.where(error > 0, by_error, torch.minimum(by_error, magnitude * 2.0**_CAP))
+            unknown = torch.where(seen.error > 0, by_error, torch.minimum(by_error, magnitude * 2.0**_CAP))
             by_error = torch.where(known, by_error, unknown)
         found = torch.maximum(by_error, magnitude.mul_(limits.floor)).clamp_(min=limits.tiny)
         return found.nan_to_num_(limits.tiny, posinf=limits.tiny)
 
-    def of_positions(
-        self, positions: torch.Tensor, answer: torch.Tensor, error: torch.Tensor, limits: Limits
-    ) -> torch.Tensor:
-        """What elements at flat positions may err, shape (n,); `answer` and `error` are whole and flat."""
+    def of_positions(self, positions: torch.Tensor, seen: Seen, limits: Limits) -> torch.Tensor:
+        """What elements at flat positions may err, shape (n,)."""
         part = self.blocks.of(positions)
-        found = self.allowed(part, self.blocks.of_flat(answer, part), self.blocks.of_flat(error, part), limits)
-        mine = self.blocks.places(part, answer.device) == positions[:, None]
+        found = self.allowed(part, seen.within(self.blocks, part), limits)
+        mine = self.blocks.places(part, positions.device) == positions[:, None]
         return found.gather(1, mine.int().argmax(1, keepdim=True))[:, 0]
 
-    def of_all(self, out: torch.Tensor, answer: torch.Tensor, error: torch.Tensor, limits: Limits) -> None:
-        """Write what each element may err; all flat."""
+    def of_all(self, out: torch.Tensor, seen: Seen, limits: Limits) -> None:
+        """Write what each element may err, flat."""
         for part in self.blocks.parts():
-            found = self.allowed(part, self.blocks.of_flat(answer, part), self.blocks.of_flat(error, part), limits)
+            found = self.allowed(part, seen.within(self.blocks, part), limits)
             if self.blocks.dense:
                 out.view(self.blocks.count, self.blocks.width)[part] = found.to(out.dtype)
                 continue

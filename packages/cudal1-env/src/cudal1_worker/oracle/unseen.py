@@ -26,6 +26,7 @@ from cudal1_worker.oracle.faults import MIN_SHARE, Counting, Watched
 from cudal1_worker.oracle.models import copied
 from cudal1_worker.oracle.reference_error import error_of
 from cudal1_worker.oracle.steps import LOWER, Call
+from cudal1_worker.oracle.tolerance import Seen
 
 if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
@@ -124,11 +125,13 @@ class Unseen:
     def _set(self, seed: int) -> _Set:
         values, others = (self._oracle.fresh_inputs(one, "own") for one in (seed, seed ^ 1))
         answers = self._oracle.exact(self._oracle.models.wide, copied(values))
+        changes = self._oracle.changes(values, answers, seed)
         own, errors = self._oracle.errors(self._oracle.models, copied(values), answers)
         allowed = [torch.empty_like(answer).reshape(-1) for answer in answers]
         for place, (profile, answer) in enumerate(zip(self._oracle.profiles, answers, strict=True)):
             if profile is not None:
-                profile.of_all(allowed[place], answer.reshape(-1), errors[place], self._oracle.limits[place])
+                seen = Seen.of(answer.reshape(-1), errors[place], changes[place])
+                profile.of_all(allowed[place], seen, self._oracle.limits[place])
         return _Set(values, answers, own, allowed, others)
 
     def _passes(self, one: _Set, fault: _Fault) -> bool:
