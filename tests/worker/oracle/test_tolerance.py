@@ -65,6 +65,42 @@ def test_an_outlier_widens_nothing_but_itself(shape: tuple[int, ...], seed: int,
     assert (after[others] <= MAX_MOVED * before[others]).all()
 
 
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from([(96, 64), (40, 200)]), SEEDS, st.sampled_from([1e3, 1e6, 1e9]))
+def test_a_cancelling_element_of_an_outlying_channel_may_err_like_its_channel(
+    shape: tuple[int, int], seed: int, factor: float
+) -> None:
+    """Neighbours as large as it know nothing of its error, and a reference that was lucky there says too little."""
+    found = sets(shape, seed)
+    channel, row = shape[1] // 3, seed % shape[0]
+    outlying = torch.zeros(shape, dtype=torch.bool)
+    outlying[:, channel] = True
+    found = changed(found, outlying, factor)
+    (answer, error), *others = found
+    answer[row, channel], error[row, channel] = 0.5, 1e-12
+    change = torch.where(outlying, factor * 1e-7, 1e-7)
+    profile = Profile(shape, [Draw.of(a.reshape(-1), e.reshape(-1)) for a, e in others])
+    with_change, without = (torch.empty(answer.numel(), dtype=torch.float64) for _ in range(2))
+    profile.of_all(with_change, seen(answer, error, change), EXACT)
+    profile.of_all(without, seen(answer, error), EXACT)
+    place = row * shape[1] + channel
+    assert with_change[place] >= 0.1 * EXACT.factor * factor * 1e-7
+    assert without[place] < with_change[place] / 10, "nothing else tells"
+    others_widen = (with_change / without)[~outlying.reshape(-1)]
+    assert (others_widen <= MAX_MOVED).all()
+
+
+@settings(max_examples=12, deadline=None)
+@given(SHAPES, SEEDS, st.sampled_from([1.0, 1e3, 1e9]))
+def test_where_all_elements_move_much_none_may_err_more(shape: tuple[int, ...], seed: int, factor: float) -> None:
+    """As of sin(1000 x): what moved inputs change says how elements differ, not how well the reference rounds."""
+    (answer, error), *others = sets(shape, seed)
+    profile = Profile(shape, [Draw.of(a.reshape(-1), e.reshape(-1)) for a, e in others])
+    out = torch.empty(answer.numel(), dtype=torch.float64)
+    profile.of_all(out, seen(answer, error, torch.full_like(error, factor * 1e-7)), EXACT)
+    assert (out <= MAX_MOVED * allowed([(answer, error), *others]).reshape(-1)).all()
+
+
 @pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(SHAPES.filter(lambda shape: len(shape) > 1 and shape[-1] != 2), SEEDS, st.sampled_from([1e-40, 1e-9, 1e9]))
