@@ -154,7 +154,7 @@ def test_arguments_of_the_chat_template_reach_the_prompt(model: Path) -> None:
 
 def test_continuous_batching_is_refused_on_a_cpu(model: Path) -> None:
     with pytest.raises(PolicyError, match="'continuous' needs a GPU"):
-        TransformersPolicy(model, use_cpu=True, continuous=True)
+        TransformersPolicy(model, use_cpu=True, batching="continuous")
 
 
 def test_parameters_are_counted_without_the_weights(model: Path) -> None:
@@ -285,3 +285,12 @@ def test_a_missing_or_malformed_endpoint_is_a_policy_error() -> None:
     with pytest.raises(PolicyError, match="ConnectError"):
         policy.sample(["a"], 1, temperature=0, max_new_tokens=5, seed=0)
     policy.close()
+
+
+def test_a_cache_of_one_size_writes_the_same_answers(model: Path) -> None:
+    prompts = ["class Model", "import torch\nimport torch.nn as nn", "x", "def forward(self, x): return x", "y = 1"]
+    asked: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 12, "seed": 0}
+    one_size = TransformersPolicy(model, use_cpu=True, batch=2, batching="compiled")
+    assert one_size.sample(prompts, 1, **asked) == TransformersPolicy(model, use_cpu=True, batch=2).sample(
+        prompts, 1, **asked
+    )
