@@ -30,6 +30,7 @@ from cudal1_agent.policies.transformers import (
 from cudal1_agent.policies.vllm import VllmPolicy
 from cudal1_agent.settings import SHAPES, EmbeddedModel, PolicySettings
 from doubles.training import suite
+from httpx import ConnectError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -112,6 +113,16 @@ def test_a_chat_template_is_used_where_there_is_one(model: Path) -> None:
 def test_a_missing_model_is_a_policy_error(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="cannot load a tokenizer"):
         TransformersPolicy(tmp_path / "none", use_cpu=True)
+
+
+def test_a_name_that_no_hub_knows_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "huggingface_hub.HfApi.model_info", lambda *_, **__: (_ for _ in ()).throw(ConnectError("down"))
+    )
+    with pytest.raises(
+        PolicyError, match="an-owner/nothere is no folder, and the hub gives no model of that name: down"
+    ):
+        TransformersPolicy("an-owner/nothere", use_cpu=True)
 
 
 CHAT = (

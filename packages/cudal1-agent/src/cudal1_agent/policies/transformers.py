@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -235,6 +236,7 @@ def load_tokenizer(model: str | Path) -> PreTrainedTokenizerBase:
     """
     if Path(model).is_dir() and not (Path(model) / "config.json").is_file():
         raise PolicyError(f"{model} holds neither a run nor a model (it has no config.json); name another folder")
+    _look_for(str(model))
     from transformers import AutoTokenizer
 
     try:
@@ -247,6 +249,32 @@ def load_tokenizer(model: str | Path) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_TIMEOUT_S = 10.0
+
+
+def _look_for(model: str) -> None:
+    """Ask the hub for a model that is neither a folder nor kept here: transformers asks for two minutes.
+
+    Raises:
+        PolicyError: The hub has none, or cannot be reached.
+    """
+    if Path(model).exists() or not _HUB_NAME.fullmatch(model):
+        return
+    from httpx import HTTPError
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    if isinstance(try_to_load_from_cache(model, "config.json"), str):
+        return
+    try:
+        HfApi().model_info(model, timeout=_HUB_TIMEOUT_S)
+    except (HTTPError, HfHubHTTPError, OfflineModeIsEnabled, ValueError) as error:
+        raise PolicyError(
+            f"{model} is no folder, and the hub gives no model of that name: {one_line(error)}"
+        ) from error
 
 
 def as_chat(tokenizer: PreTrainedTokenizerBase, prompt: str, chat_kwargs: Mapping[str, Any] = NO_CHAT) -> str:
