@@ -23,15 +23,8 @@ settings.load_profile("cudal1")
 
 ROOT = Path(__file__).resolve().parent
 TESTS = ROOT / "tests"
-JUDGES = (
-    "tests/env/baselines/",
-    "tests/env/campaigns/",
-    "tests/env/judge/",
-    "tests/env/sandbox/",
-    "tests/env/testing/",
-    "tests/worker/",
-)
-"""Folders whose tests judge programs or look at processes; between them they start each kind of zygote once."""
+JUDGES = ("tests/env/judge/", "tests/env/testing/")
+"""Folders most of whose tests judge programs. The judges of other files are few, and one process for all takes longer."""
 ATTACKS = "tests/env/judge/test_exploits.py"
 """Among the slow tests these take as long as all other judges together."""
 STARTER = ROOT / "packages" / "cudal1-data" / "src" / "cudal1_data" / "starter"

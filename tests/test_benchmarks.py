@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import exclusive
 import judge_cuda
 import kernels
 import lanes
@@ -22,7 +21,6 @@ import pytest
 import redteam
 from cudal1_env.errors import MachineError
 from cudal1_env.judge import Judge
-from cudal1_env.judge.device.cuda.compiled import compiled
 from cudal1_env.testing.programs import programs
 
 RECORDED = "judge_cuda_training_part.jsonl"
@@ -310,7 +308,3 @@ def test_the_recorded_padding_of_stage_1_is_under_a_tenth_and_counted_by_batch(r
     line = json.loads((repository / "docs" / "results" / "padding_cpu.json").read_text())
     assert line["examples"] == 1024
     assert line["padding_share"] < 0.1 < line["padding_share_unsorted"]
-
-
-def test_the_watching_kernel_is_built_for_sm_90() -> None:
-    assert compiled(exclusive.SOURCE, "sm_90").startswith(b"\x7fELF")

@@ -47,9 +47,18 @@ def seconds_of_six(lines: list[Line]) -> list[str]:
 
 
 def unseen_tasks(lines: list[Line]) -> list[str]:
-    answers = [line["status"] for line in lines if line["event"] == "answer"]
-    assert max(line["step"] for line in lines if line["event"] == "step") == 660
-    return [str(answers.count("CORRECT")), str(len(answers))]
+    answers = [line for line in lines if line["event"] == "answer" and line["group"] == "held_out_tasks"]
+    (table,) = (line for line in lines if line["event"] == "table" and line["group"] == "held_out_tasks")
+    assert (table["successes"], table["tasks"]) == (sum(line["correct"] for line in answers), len(answers))
+    return [str(table["successes"]), str(len(answers)), str(sum(line["copy"] for line in answers))]
+
+
+def own_programs(lines: list[Line]) -> list[str]:
+    answers = [line for line in lines if line["event"] == "answer" and line["group"] == "held_out_tasks"]
+    own = [line for line in answers if not line["copy"]]
+    triton = [line["speedup"]["point"] for line in own if line["correct"] and line["backend"] == "triton"]
+    mean = f"{statistics.geometric_mean(triton):.2f}"
+    return [str(sum(line["correct"] for line in own)), str(len(own)), str(len(triton)), mean]
 
 
 def verdicts_on_attacks(lines: list[Line]) -> list[str]:
@@ -90,7 +99,7 @@ def solved(group: str) -> Callable[..., list[str]]:
 FIGURES: dict[str, Callable[..., list[str]]] = {
     "a program against itself, H200, `report`": against_the_usual_ways,
     "a program against itself, H200, `training`": present_judge,
-    "the same, H100, `report` precision": present_judge,
+    "the same, `report` precision": present_judge,
     "attacks paid, H100": attacks_and_look_alikes,
     "verdicts that paid an attack, CPU": verdicts_on_attacks,
     "published CUDA-L1 programs judged again": published,
@@ -98,6 +107,7 @@ FIGURES: dict[str, Callable[..., list[str]]] = {
     "seconds for a task's first timed verdict": seconds_of_a_verdict,
     "six published programs one after the other": seconds_of_six,
     "unseen generated tasks": unseen_tasks,
+    "its other answers": own_programs,
     "held-out sizes that the quickstart's model solves": solved("held_out_sizes"),
     "held-out tasks that it solves": solved("held_out_tasks"),
 }

@@ -190,6 +190,19 @@ def advantages(tmp_path: Path, arm: str, rewards: Sequence[float | None]) -> lis
     return trainer._generate_and_score_completions(rows)["advantages"].tolist()
 
 
+@pytest.mark.parametrize(
+    ("batching", "cache", "padded_to", "continuous"),
+    [("static", None, None, False), ("compiled", "static", 512, False), ("continuous", None, None, True)],
+)
+def test_stage_3_writes_answers_as_the_policys_settings_say(
+    batching: str, cache: str | None, padded_to: int | None, continuous: bool, tmp_path: Path
+) -> None:
+    settings = with_flags(SETTINGS, {"policy": {"batching": batching}})
+    config = contrast_config(settings, tmp_path / "trainer", use_cpu=True)
+    assert (config.cache_implementation, config.pad_to_multiple_of) == (cache, padded_to)
+    assert config.use_transformers_continuous_batching == continuous
+
+
 def test_grpo_keeps_the_scale_of_smoothed_rewards_and_vanilla_divides_it_out(tmp_path: Path) -> None:
     rewards = [0.2, 0.6, -1.5, 1.5]
     assert advantages(tmp_path, "bucket", rewards) == pytest.approx([-0.2, 0.2, -1.5, 1.5])

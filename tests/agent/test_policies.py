@@ -30,6 +30,7 @@ from cudal1_agent.policies.transformers import (
 from cudal1_agent.policies.vllm import VllmPolicy
 from cudal1_agent.settings import SHAPES, EmbeddedModel, PolicySettings
 from doubles.training import suite
+from httpx import ConnectError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,6 +115,16 @@ def test_a_missing_model_is_a_policy_error(tmp_path: Path) -> None:
         TransformersPolicy(tmp_path / "none", use_cpu=True)
 
 
+def test_a_name_that_no_hub_knows_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "huggingface_hub.HfApi.model_info", lambda *_, **__: (_ for _ in ()).throw(ConnectError("down"))
+    )
+    with pytest.raises(
+        PolicyError, match="an-owner/nothere is no folder, and the hub gives no model of that name: down"
+    ):
+        TransformersPolicy("an-owner/nothere", use_cpu=True)
+
+
 CHAT = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|turn|>\n{% endfor %}"
     "{% if quiet %}<|quiet|>{% endif %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -154,7 +165,7 @@ def test_arguments_of_the_chat_template_reach_the_prompt(model: Path) -> None:
 
 def test_continuous_batching_is_refused_on_a_cpu(model: Path) -> None:
     with pytest.raises(PolicyError, match="'continuous' needs a GPU"):
-        TransformersPolicy(model, use_cpu=True, continuous=True)
+        TransformersPolicy(model, use_cpu=True, batching="continuous")
 
 
 def test_parameters_are_counted_without_the_weights(model: Path) -> None:
@@ -285,3 +296,12 @@ def test_a_missing_or_malformed_endpoint_is_a_policy_error() -> None:
     with pytest.raises(PolicyError, match="ConnectError"):
         policy.sample(["a"], 1, temperature=0, max_new_tokens=5, seed=0)
     policy.close()
+
+
+def test_a_cache_of_one_size_writes_the_same_answers(model: Path) -> None:
+    prompts = ["class Model", "import torch\nimport torch.nn as nn", "x", "def forward(self, x): return x", "y = 1"]
+    asked: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 12, "seed": 0}
+    one_size = TransformersPolicy(model, use_cpu=True, batch=2, batching="compiled")
+    assert one_size.sample(prompts, 1, **asked) == TransformersPolicy(model, use_cpu=True, batch=2).sample(
+        prompts, 1, **asked
+    )

@@ -179,4 +179,14 @@ def test_each_program_of_a_task_is_learnt_once_and_no_task_more_often_than_the_c
     other = [pair("t", f"x = {number}\n") for number in range(2, 6)]
     bare = Pair("t", "prompt", "x = 9\n")
     elsewhere = pair("u", "x = 1\n")
-    assert chosen([bare, *same, *other, elsewhere], 3) == [same[0], *other[:2], elsewhere]
+    references = {"t": "y = 1\n", "u": "y = 1\n"}
+    assert chosen([bare, *same, *other, elsewhere], 3, references) == [same[0], *other[:2], elsewhere]
+
+
+def test_copies_of_the_reference_are_not_learnt() -> None:
+    reference = "class Model(nn.Module):\n    def forward(self, x):\n        return x + 1\n"
+    copy = Pair("t", "prompt", build_answer("a", "b", f"{reference}\n\nclass ModelNew(Model):\n    pass\n"))
+    other = Pair(
+        "t", "prompt", build_answer("a", "b", reference.replace("Model", "ModelNew").replace("x + 1", "1 + x"))
+    )
+    assert chosen([copy, other], 4, {"t": reference}) == [other]

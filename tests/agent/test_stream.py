@@ -11,7 +11,7 @@ import pytest
 from cudal1_agent.config import with_flags
 from cudal1_agent.data import stream as streams
 from cudal1_agent.data.prompts import parse_answer
-from cudal1_agent.data.stream import Place, Stream, make_stream, streamed
+from cudal1_agent.data.stream import Place, Stream, answers, make_stream, streamed
 from cudal1_agent.errors import ConfigError, CorpusError
 from cudal1_agent.policies.embedded import make_tokenizer
 from cudal1_agent.run.checkpoints import newest
@@ -21,6 +21,7 @@ from cudal1_agent.stages import streaming
 from cudal1_agent.stages.sft import run_sft
 from cudal1_agent.stages.streaming import BATCHES, Batches, Encoder, StreamState
 from cudal1_data import Task, UnknownSuiteError
+from cudal1_data.copies import is_copy
 from cudal1_data.corpus.build import render
 from cudal1_data.generator.make import make_task
 from cudal1_data.generator.request import parse_request
@@ -206,3 +207,16 @@ def test_training_on_a_stream_resumed_from_a_checkpoint_gives_the_same_model(tmp
         assert weights.read_bytes() == whole
         again = [record for record in read_metrics(run.folder.path / "metrics.jsonl") if record["event"] == "step"]
         assert again[-2:] == lines[-2:]
+
+
+def test_answers_are_kernels_where_there_are_any_and_never_copies_of_the_reference() -> None:
+    on_gpu = made("generated:softmax+elementwise?seed=3", device="cuda", per_task=8, have=frozenset({"triton"}))
+    programs = next(found for number in range(50) if (found := on_gpu.programs(number)))
+    learnt = answers(programs)
+    assert {one.backend for one in programs} >= {"pytorch", "triton", "cuda-nvrtc"}
+    assert {one.backend for one in learnt} == {"triton", "cuda-nvrtc"}
+    on_cpu = made(per_task=8)
+    programs = next(found for number in range(50) if (found := on_cpu.programs(number)))
+    copies = [one for one in programs if is_copy(one.source, one.task.source)]
+    assert copies, "they may be shown as exemplars"
+    assert [one for one in programs if one not in copies] == answers(programs)

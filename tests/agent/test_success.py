@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from cudal1_agent.progress import Progress
 from cudal1_agent.run.learnt import LEARNT, Learnt
 from cudal1_agent.run.verdicts import Verdicts
 from cudal1_agent.settings import EvaluationSettings
-from cudal1_data.hashes import skeleton_hash
+from cudal1_data.hashes import digest, skeleton_hash
 from cudal1_env import Archive
 from doubles.training import PROGRAM, HashEvaluator, ScriptedPolicy, evaluation, suite
 from hypothesis import given
@@ -83,6 +84,25 @@ def test_a_table_has_each_family_and_the_same_without_learnt_skeletons() -> None
     assert "correct@2 (95 %)" in text
     assert "training tasks, without learnt skeletons" in text
     assert [line.split()[:2] for line in text.splitlines()[3:]] == [["sft", "norm"], ["sft", "scan"]]
+
+
+def test_copies_of_the_reference_count_as_correct_and_not_as_programs_of_ones_own() -> None:
+    copy, other = TASKS[0].source + "\n\nclass ModelNew(Model):\n    pass\n", PROGRAM.format(expression="x + x")
+    with Archive() as archive:
+        (found,) = assess(
+            ScriptedPolicy([[copy, other]]),
+            {TRAIN: TASKS[:1]},
+            lambda task: task.source,
+            Verdicts(HashEvaluator(), archive, reuse=False),
+            EvaluationSettings(samples=2, temperature=1.0),
+            seed=0,
+            progress=Progress(),
+        )[TRAIN]
+    assert found.copies == {digest(copy)}
+    both = replace(found, evaluations=tuple(evaluation(TASKS[0], source, 1.0) for source in (copy, other)))
+    record = {"stage": "sft", "group": TRAIN, **table_record([both], frozenset())}
+    assert [record["success"][name]["point"] for name in ("at_1", "own")] == [1.0, 0.5]
+    assert "50 % (" in stage_table(rows_of(record))
 
 
 def test_without_learnt_skeletons_there_is_no_second_row_and_copies_alone_leave_none() -> None:

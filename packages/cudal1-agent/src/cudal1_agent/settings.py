@@ -73,9 +73,11 @@ class PolicySettings(Frozen):
     """Name of the model at `url`; None is the model's own."""
     batch: int = Field(default=32, ge=1)
     """Answers that `transformers` writes at a time; requests under way at an endpoint."""
-    batching: Literal["static", "continuous"] = "static"
-    """`static`: batches sorted by length, each as long as its longest answer. `continuous`: transformers' own
-    continuous batching, in which an answer that ends makes room for another; on GPUs only."""
+    batching: Literal["static", "continuous", "compiled"] = "static"
+    """`static`: batches sorted by length, each as long as its longest answer. `compiled`: the same with a cache of one
+    size, for which transformers compiles the step from token to token on a GPU: the first batch takes longer.
+    `continuous`: transformers' own continuous batching, in which an answer that ends makes room for another; on GPUs
+    only."""
     chat: Table = Field(default_factory=dict)
     """Further arguments of the model's chat template, such as `enable_thinking`."""
     engine: Table = Field(default_factory=dict)

@@ -31,7 +31,7 @@ def program_hash(source: str) -> str:
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, int):
             node.value = ast.Constant(0)
-    _drop_texts(tree)
+    drop_texts(tree)
     return digest(ast.unparse(tree))[:32]
 
 
@@ -60,7 +60,7 @@ def skeleton_hash(source: str) -> str:
     """
     try:
         tree = parse(source, where="program")
-        _drop_texts(tree)
+        drop_texts(tree)
         names: set[str] = set()
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -99,7 +99,8 @@ _C_NAMES = re.compile(
 """Names that a kernel in C++ defines: behind a type, or behind a comma with a value."""
 
 
-def _drop_texts(tree: ast.Module) -> None:
+def drop_texts(tree: ast.Module) -> None:
+    """Remove docstrings and other texts that stand alone."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             kept = [line for line in node.body if not _is_text(line)]

@@ -35,6 +35,8 @@ class Program:
     """What makes it fast."""
     speedup: float | None = None
     """As it was measured, best estimate; None where it was not."""
+    backend: str = ""
+    """What it is written in; empty where that is not known."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from zlib import crc32
 
 import numpy as np
 from cudal1_data import Task
+from cudal1_data.copies import is_copy
 from cudal1_data.hashes import skeleton_hash
 from cudal1_env import Archive, Evaluation
 from cudal1_env.exemplars import Exemplar, ExemplarRule, Exemplars, exemplars_by_name, scored
@@ -38,6 +39,8 @@ class Assessed:
     """Whether the first answer had all three sections."""
     family: str = ""
     """Category of the task, or its level where it has none."""
+    copies: frozenset[str] = frozenset()
+    """Hashes of the answers that are their reference and nothing else."""
 
     @property
     def best(self) -> Evaluation:
@@ -53,6 +56,11 @@ class Assessed:
     def counts(self) -> tuple[int, int]:
         """How many answers there are, and how many are correct."""
         return len(self.evaluations), sum(one.correct for one in self.evaluations)
+
+    @property
+    def own(self) -> int:
+        """How many answers are correct and no copy of their reference."""
+        return sum(one.correct and one.source_sha256 not in self.copies for one in self.evaluations)
 
     def without(self, learnt: Set[str]) -> Assessed | None:
         """Return the task without the answers that have a skeleton of those given; None if no answer is left."""
@@ -112,6 +120,11 @@ def assess(
             tuple(found[task.id, source_key(answer)] for answer in given),
             parse_answer(given[0]).complete,
             task.category or f"level {task.level}",
+            frozenset(
+                one.source_sha256
+                for one in (found[task.id, source_key(answer)] for answer in given)
+                if is_copy(one.source, task.source)
+            ),
         )
         for task, given in zip(tasks, answers, strict=True)
     ]
@@ -157,7 +170,7 @@ def table_record(assessed: Sequence[Assessed], learnt: Set[str]) -> Record:
 
 
 def _figures(assessed: Sequence[Assessed]) -> Record:
-    found = success([one.counts for one in assessed]).model_dump()
+    found = success([one.counts for one in assessed], own=[one.own for one in assessed]).model_dump()
     # Verdicts at `correct` precision are of no speed: then there are no columns of speedups.
     timed = all(one.speedup is not None for one in assessed if one.best.correct)
     return {**(summarize(assessed).model_dump() if timed else {}), "success": found}

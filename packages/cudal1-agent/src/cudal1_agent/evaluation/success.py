@@ -50,13 +50,16 @@ class Success(BaseModel):
     """Answers that `at_k` draws; None where tasks have one answer."""
     at_k: Share | None = None
     """Probability that one of `k` answers at least is correct, in the mean over tasks."""
+    own: Share | None = None
+    """Probability that one answer is correct and no copy of its reference; None in records of earlier versions."""
 
 
-def success(counts: Sequence[tuple[int, int]]) -> Success:
+def success(counts: Sequence[tuple[int, int]], *, own: Sequence[int] | None = None) -> Success:
     """Return the figures for a set of tasks.
 
     Args:
         counts: Of each task, how many answers it has and how many of them are correct.
+        own: Of each task, how many answers are correct and no copies of their reference; None where that is not known.
 
     Raises:
         ValueError: There is no task, or a task without an answer.
@@ -69,8 +72,8 @@ def success(counts: Sequence[tuple[int, int]]) -> Success:
         raise ValueError("there are no tasks to count; pass at least one")
     k = min(K, *(answers for answers, _ in counts))
 
-    def mean(drawn: int) -> Share:
-        values = [correct_at(drawn, answers, correct) for answers, correct in counts]
+    def mean(drawn: int, pairs: Sequence[tuple[int, int]] = counts) -> Share:
+        values = [correct_at(drawn, answers, correct) for answers, correct in pairs]
         return wilson(math.fsum(values) / len(values), len(values))
 
     return Success(
@@ -79,6 +82,7 @@ def success(counts: Sequence[tuple[int, int]]) -> Success:
         at_1=mean(1),
         k=k if k > 1 else None,
         at_k=mean(k) if k > 1 else None,
+        own=None if own is None else mean(1, [(answers, new) for (answers, _), new in zip(counts, own, strict=True)]),
     )
 
 

@@ -31,8 +31,12 @@ def stage_table(rows: Sequence[Row]) -> str:
 
 
 def headings(rows: Sequence[Row]) -> list[str]:
-    """Return the headings of a table; correct@k stands there where tasks have several answers."""
-    return ["stage", "tasks", "correct@1 (95 %)", *(f"correct@{k} (95 %)" for k in _drawn(rows)), *COLUMNS]
+    """Return the headings of a table; correct@k stands there where tasks have several answers.
+
+    own@1 counts correct answers that are no copies of their reference.
+    """
+    drawn = [f"correct@{k} (95 %)" for k in _drawn(rows)]
+    return ["stage", "tasks", "correct@1 (95 %)", "own@1 (95 %)", *drawn, *COLUMNS]
 
 
 def row_cells(rows: Sequence[Row]) -> list[list[str]]:
@@ -42,6 +46,7 @@ def row_cells(rows: Sequence[Row]) -> list[list[str]]:
             row.stage,
             row.tasks,
             _share(row.success, 1),
+            "-" if row.success is None or row.success.own is None else row.success.own.text(),
             *(_share(row.success, k) for k in _drawn(rows)),
             *(cells(row.summary) if row.summary is not None else ["-"] * len(COLUMNS)),
         ]

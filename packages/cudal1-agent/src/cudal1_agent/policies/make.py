@@ -39,7 +39,7 @@ def make_policy(
                 model,
                 use_cpu=use_cpu,
                 batch=settings.batch,
-                continuous=settings.batching == "continuous",
+                batching=settings.batching,
                 chat=settings.chat,
                 progress=progress,
                 written=written,

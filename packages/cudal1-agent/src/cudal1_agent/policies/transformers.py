@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cudal1_agent.errors import PolicyError
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 LARGE = 1_000_000_000
 """Parameters from which on weights are held in bfloat16: in float32, with Adam, 7 billion do not fit into any GPU."""
+
+Batching = Literal["static", "continuous", "compiled"]
+"""How answers are written side by side."""
 
 NO_CHAT: Mapping[str, Any] = {}
 """No further arguments of a chat template."""
@@ -28,7 +32,7 @@ class TransformersPolicy:
         *,
         use_cpu: bool,
         batch: int = 32,
-        continuous: bool = False,
+        batching: Batching = "static",
         chat: Mapping[str, Any] = NO_CHAT,
         progress: Callable[[int, int], None] | None = None,
         written: Callable[[int], None] = lambda _: None,
@@ -39,7 +43,7 @@ class TransformersPolicy:
             model: Folder or hub name.
             use_cpu: Stay on the CPU where there is a GPU.
             batch: Answers that are written at a time. Part of what the seed decides: another batch draws others.
-            continuous: Use transformers' continuous batching, on a GPU.
+            batching: How batches are made, see `PolicySettings.batching`.
             chat: Further arguments of the chat template.
             progress: Told how many of how many answers are written.
             written: Receives numbers of tokens that were written.
@@ -51,7 +55,7 @@ class TransformersPolicy:
 
         self.tokenizer = load_tokenizer(model)
         self._device = torch.device("cuda" if torch.cuda.is_available() and not use_cpu else "cpu")
-        if continuous and self._device.type == "cpu":
+        if batching == "continuous" and self._device.type == "cpu":
             raise PolicyError(
                 "policy.batching = 'continuous' needs a GPU: on a CPU transformers waits for one; use 'static'"
             )
@@ -59,7 +63,7 @@ class TransformersPolicy:
         self._model: Any = load_model(model, self.tokenizer, use_cpu=use_cpu, dtype=dtype)
         self._model.to(self._device).eval()
         self._batch = batch
-        self._continuous = continuous
+        self._batching: Batching = batching
         self._chat = chat
         self._progress = progress
         self._written = written
@@ -81,10 +85,15 @@ class TransformersPolicy:
         order = sorted(range(len(inputs)), key=lambda index: len(inputs[index]))
         answers = [""] * len(inputs)
         torch.manual_seed(seed)
-        size = len(order) if self._continuous else self._batch
+        size = len(order) if self._batching == "continuous" else self._batch
+        # What is compiled is for one shape: as many rows as in any batch, as long as the longest.
+        longest = max(map(len, inputs), default=0) if self._batching == "compiled" else None
         for start in range(0, len(order), max(size, 1)):
             part = order[start : start + size]
-            written = self._answer([inputs[index] for index in part], temperature, max_new_tokens)
+            rows = [inputs[index] for index in part]
+            if longest is not None:
+                rows += [rows[-1]] * (min(size, len(order)) - len(rows))
+            written = self._answer(rows, temperature, max_new_tokens, longest)[: len(part)]
             texts = self.tokenizer.batch_decode(written, skip_special_tokens=True)
             self._written(sum(map(len, written)))
             for index, answer in zip(part, texts, strict=True):
@@ -97,25 +106,42 @@ class TransformersPolicy:
         """Release the model."""
         self._model = None
 
-    def _answer(self, inputs: list[list[int]], temperature: float, max_new_tokens: int) -> list[list[int]]:
-        """Return the tokens of one answer to each input, up to the token that ends it."""
+    def _answer(
+        self, inputs: list[list[int]], temperature: float, max_new_tokens: int, longest: int | None = None
+    ) -> list[list[int]]:
+        """Return the tokens of one answer to each input, up to the token that ends it.
+
+        Args:
+            inputs: Tokens of the prompts.
+            temperature: 0 is greedy.
+            max_new_tokens: Most tokens of an answer.
+            longest: To how many tokens prompts are padded, for a compiled step; None pads to the longest of these.
+        """
         import torch
         from transformers import GenerationConfig
 
         sampling: dict[str, Any] = {"do_sample": False}
         if temperature > 0:
             sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        if longest is not None:
+            sampling["cache_implementation"] = "static"  # on a GPU `generate` then compiles the step
         ends: list[int] = self._model.generation_config.eos_token_id
         config = GenerationConfig(
             max_new_tokens=max_new_tokens, pad_token_id=self.tokenizer.pad_token_id, eos_token_id=ends, **sampling
         )
         with torch.inference_mode():
-            if self._continuous:
+            if self._batching == "continuous":
                 found = list(self._model.generate_batch(inputs, generation_config=config).values())
                 if faults := [one.error for one in found if one.error is not None]:
                     raise PolicyError(f"continuous batching failed: {faults[0]}; set policy.batching = 'static'")
                 return [list(one.generated_tokens) for one in found]
-            encoded = self.tokenizer.pad({"input_ids": inputs}, padding_side="left", return_tensors="pt")
+            encoded = self.tokenizer.pad(
+                {"input_ids": inputs},
+                padding=True if longest is None else "max_length",
+                max_length=longest,
+                padding_side="left",
+                return_tensors="pt",
+            )
             output = self._model.generate(**encoded.to(self._device), generation_config=config)
         return [_until(ids, ends) for ids in output[:, encoded["input_ids"].shape[1] :].tolist()]
 
@@ -210,6 +236,7 @@ def load_tokenizer(model: str | Path) -> PreTrainedTokenizerBase:
     """
     if Path(model).is_dir() and not (Path(model) / "config.json").is_file():
         raise PolicyError(f"{model} holds neither a run nor a model (it has no config.json); name another folder")
+    _look_for(str(model))
     from transformers import AutoTokenizer
 
     try:
@@ -222,6 +249,32 @@ def load_tokenizer(model: str | Path) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_TIMEOUT_S = 10.0
+
+
+def _look_for(model: str) -> None:
+    """Ask the hub for a model that is neither a folder nor kept here: transformers asks for two minutes.
+
+    Raises:
+        PolicyError: The hub has none, or cannot be reached.
+    """
+    if Path(model).exists() or not _HUB_NAME.fullmatch(model):
+        return
+    from httpx import HTTPError
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    if isinstance(try_to_load_from_cache(model, "config.json"), str):
+        return
+    try:
+        HfApi().model_info(model, timeout=_HUB_TIMEOUT_S)
+    except (HTTPError, HfHubHTTPError, OfflineModeIsEnabled, ValueError) as error:
+        raise PolicyError(
+            f"{model} is no folder, and the hub gives no model of that name: {one_line(error)}"
+        ) from error
 
 
 def as_chat(tokenizer: PreTrainedTokenizerBase, prompt: str, chat_kwargs: Mapping[str, Any] = NO_CHAT) -> str:

@@ -36,6 +36,10 @@ from cudal1_agent.stages.trl import Keeper, arguments, finish, lora_of
 Prompt = str | list[dict[str, str]]
 
 
+PADDED_TO = 512
+"""Prompts are padded to a multiple of so many tokens where steps are compiled."""
+
+
 class ContrastTrainer(GRPOTrainer):
     """TRL's GRPOTrainer, with prompts that are written when they are needed."""
 
@@ -109,6 +113,8 @@ def run_contrast(session: Session, checkpoint: Checkpoint | None, *, model: str 
             peft_config=lora_of(settings.peft),
             callbacks=[Keeper(session, "contrast", tick, extra, every=steps_between(config))],
         )
+        if settings.policy.batching == "compiled":
+            trainer.generation_config.disable_compile = False  # which TRL forbids
         if config.mask_truncated_completions:
             scorer.ends = frozenset(trainer.eos_token_ids)
         finish(session, trainer, checkpoint, folder / "model", "contrast")
@@ -135,10 +141,13 @@ def contrast_config(settings: Settings, folder: Path, *, use_cpu: bool) -> GRPOC
             "remove scale_rewards from [contrast.trl]: the arm decides it ('group' for vanilla, 'none' for the others)"
         )
     policy = settings.policy
+    # A cache has the length of prompt and completion: of few lengths, what is compiled serves for all.
+    one_size = {"cache_implementation": "static", "pad_to_multiple_of": PADDED_TO}
     table = {
         "scale_rewards": "group" if contrast.arm == "vanilla" else "none",
         "chat_template_kwargs": policy.chat or None,
         "use_transformers_continuous_batching": policy.backend == "transformers" and policy.batching == "continuous",
+        **(one_size if policy.backend == "transformers" and policy.batching == "compiled" else {}),
         **contrast.trl,
     }
     if policy.backend == "vllm":

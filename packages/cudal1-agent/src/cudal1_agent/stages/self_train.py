@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cudal1_data.copies import is_copy
 from cudal1_env import extract_source
 from pydantic import TypeAdapter
 
@@ -60,7 +61,7 @@ def collect(session: Session, _: Checkpoint | None, *, model: str | Path, folder
     with session.progress.bar(f"self_train {iteration}: judging") as tick:
         evaluations = session.verdicts.judge(jobs, precision=settings.precision, progress=tick)
     correct = [pair for pair, evaluation in zip(pairs, evaluations, strict=True) if evaluation.correct]
-    kept = chosen(correct, settings.max_per_task)
+    kept = chosen(correct, settings.max_per_task, {task.id: task.source for task in tasks})
     write_aside(folder / KEPT, _pairs.dump_json(kept).decode())
     counts: dict[str, Any] = {
         "answers": len(pairs),
@@ -75,16 +76,25 @@ def collect(session: Session, _: Checkpoint | None, *, model: str | Path, folder
     )
 
 
-def chosen(correct: Sequence[Pair], most: int) -> list[Pair]:
-    """Return which correct answers are learnt: whole ones, each program of a task once, no task more than `most`.
+def chosen(correct: Sequence[Pair], most: int, references: Mapping[str, str]) -> list[Pair]:
+    """Return which correct answers are learnt: whole ones, no copy of a reference, each program of a task once.
 
-    Without that a task that is solved again and again would fill the lesson with one program.
+    A copy is always correct, so a model that learns its own copies ends up with nothing else. No task has more than
+    `most`: one that is solved again and again would fill the lesson.
+
+    Args:
+        correct: Pairs of all tasks.
+        most: Maximum number of answers of a task.
+        references: Reference of each task.
     """
     seen: set[tuple[str, str]] = set()
     counts: Counter[str] = Counter()
     kept: list[Pair] = []
     for pair in correct:
-        key = (pair.task, normalized(extract_source(pair.answer) or ""))
+        source = extract_source(pair.answer) or ""
+        key = (pair.task, normalized(source))
+        if is_copy(source, references[pair.task]):
+            continue
         if parse_answer(pair.answer).complete and key not in seen and counts[pair.task] < most:
             seen.add(key)
             counts[pair.task] += 1

@@ -1,0 +1,77 @@
+"""Tokens a second of a policy that answers, by how batches are made. Needs a GPU.
+
+    python benchmarks/generation.py MODEL OUT.jsonl [--answers 64] [--tokens 1000]
+
+Prompts are of generated tasks. Each way writes the same number of answers, greedily, first once to warm up (what is
+compiled is compiled then), then twice. `same` is the share of answers that are those of `static` to the letter: sums
+in another order may differ in the last digit, and with them a word. One JSON line for the machine, then one a way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from cudal1_agent.data.prompts import build_prompt
+from cudal1_agent.policies.transformers import Batching, TransformersPolicy
+from cudal1_data import load_suite
+from parts import machine_line
+
+WAYS: tuple[Batching, ...] = ("static", "compiled", "continuous")
+ROUNDS = 3
+
+
+def main() -> None:
+    """Time each way, write a line as soon as it is known."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--answers", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=1000)
+    parser.add_argument("--ways", nargs="+", default=WAYS)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    options = parser.parse_args()
+    tasks = list(load_suite("generated?n=512&seed=5", device=options.device))[: options.answers]
+    prompts = [build_prompt(task.source, [], style="compact", device=options.device) for task in tasks]
+    lines: list[dict[str, Any]] = [machine_line()]
+    first: list[str] | None = None
+    for way in options.ways:
+        try:
+            found, answers = timed(options, way, prompts)
+        except Exception as error:  # noqa: BLE001  # a way that this machine lacks is a line too
+            found, answers = {"error": f"{type(error).__name__}: {error}"[:300]}, []
+        first = first or answers
+        same = sum(map(str.__eq__, answers, first)) / max(len(answers), 1)
+        lines.append({"kind": "generation", "way": way, **found, "same": same})
+        print(json.dumps(lines[-1]), flush=True)
+        options.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def timed(options: argparse.Namespace, way: Batching, prompts: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return tokens and seconds of each round, and the answers."""
+    written = 0
+
+    def count(tokens: int) -> None:
+        nonlocal written
+        written += tokens
+
+    policy = TransformersPolicy(
+        options.model, use_cpu=options.device == "cpu", batch=options.answers, batching=way, written=count
+    )
+    rounds: list[dict[str, float]] = []
+    answers: list[str] = []
+    for number in range(ROUNDS):
+        written, began = 0, time.perf_counter()
+        given = policy.sample(prompts, 1, temperature=0.0, max_new_tokens=options.tokens, seed=number)
+        answers = [one for (one,) in given]
+        took = time.perf_counter() - began
+        rounds.append({"tokens": written, "seconds": took, "tokens_a_second": written / took})
+    policy.close()
+    return {"answers": len(prompts), "rounds": rounds}, answers
+
+
+if __name__ == "__main__":
+    main()
