@@ -468,4 +468,5 @@ class Oracle:
                 outputs = self.run(wide, upcast)
         finally:
             torch.set_default_dtype(before)
-        return [out.double() if out.is_floating_point() else out.to(torch.int64) for out in outputs]
+        # A parameter that is an output asks for gradients.
+        return [out.detach().to(torch.float64 if out.is_floating_point() else torch.int64) for out in outputs]
