@@ -162,7 +162,8 @@ extern "C" __global__ void forever(volatile float* x) { while (x[0] != 1e30f) { 
         (
             forward(
                 "return x.clone()",
-                top="HOG = torch.empty(torch.cuda.mem_get_info()[0] - (1 << 28), dtype=torch.uint8, device='cuda')",
+                top="HOG = torch.empty(max(1, torch.cuda.mem_get_info()[0] - (1 << 28)), dtype=torch.uint8, "
+                "device='cuda')",
             ),
             {Status.OUT_OF_MEMORY},
         ),
