@@ -24,7 +24,10 @@ settings.load_profile("cudal1")
 ROOT = Path(__file__).resolve().parent
 TESTS = ROOT / "tests"
 JUDGES = ("tests/env/judge/", "tests/env/testing/")
-"""Folders most of whose tests judge programs. The judges of other files are few, and one process for all takes longer."""
+"""Folders most of whose tests judge programs.
+
+Other files have few judges. One process for the judges of all files takes longer.
+"""
 ATTACKS = "tests/env/judge/test_exploits.py"
 """Among the slow tests these take as long as all other judges together."""
 STARTER = ROOT / "packages" / "cudal1-data" / "src" / "cudal1_data" / "starter"

@@ -320,7 +320,7 @@ def test_factors_that_tf32_holds_exactly_are_no_survivors(judge: AuditJudge) -> 
 
 @pytest.mark.slow
 def test_an_input_that_hardly_counts_is_a_survivor_and_one_that_does_not_is_none(judge: AuditJudge) -> None:
-    hidden = audit_task(judge, reference("torch.sin(x * 3e3) + 2e-5 * y.sum(1, keepdim=True)"))
+    hidden = audit_task(judge, reference("torch.sin(x * 3e3) + 5e-6 * y.sum(1, keepdim=True)"))
     assert "zeros for input 1" in hidden.survivors
     without = audit_task(judge, reference("torch.sin(x) + 0 * y"))
     assert "zeros for input 1" in without.equivalents

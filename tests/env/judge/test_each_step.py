@@ -11,8 +11,9 @@ from cudal1_env.judge import Judge, JudgeSettings
 from cudal1_env.records import Status
 
 SETTINGS = JudgeSettings(
-    build_timeout_s=2, warmup_timeout_s=2, call_timeout_s=3, memory_bytes=1 << 30, max_processes=64
+    build_timeout_s=2, warmup_timeout_s=2, call_timeout_s=3, memory_bytes=1 << 28, max_processes=64
 )
+"""Little memory, since a timed call has 1.2 s: to fill 1 GiB took longer on a busy machine."""
 LIMIT_S = 2 + 2 + 3 + 10
 """All budgets together, and what a loaded machine takes to start and kill processes."""
 TASK = Task(
