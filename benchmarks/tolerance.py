@@ -20,7 +20,7 @@ import torch
 from cudal1_env.judge import JudgeSettings
 from cudal1_env.judge.oracle.numerics import limits_of
 from cudal1_worker.oracle.reference_error import error_of, moved_by
-from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, Seen, enough
+from cudal1_worker.oracle.tolerance import PLACES, Blocks, Draw, Limits, Profile, Seen, enough, expected
 
 Floats = torch.Tensor
 
@@ -112,7 +112,7 @@ def products(k: int, positive: bool) -> dict[str, Callable[..., Floats]]:
         a, b = a.abs(), b.abs()
     return {
         "exact": lambda to=Floats.double: to(a) @ to(b),
-        "reference": lambda: a @ b,
+        "reference": lambda to=unmoved: to(a) @ to(b),
         "sequential": lambda: sequential_product(a, b),
         "split_k": lambda: split_k_product(a, b),
         "tf32": lambda: rounded(a, 10) @ rounded(b, 10),
@@ -127,7 +127,7 @@ def sums(n: int, positive: bool) -> dict[str, Callable[..., Floats]]:
     x = torch.rand(8, n) if positive else torch.randn(8, n)
     return {
         "exact": lambda to=Floats.double: to(x).sum(1),
-        "reference": lambda: x.sum(1),
+        "reference": lambda to=unmoved: to(x).sum(1),
         "sequential": lambda: torch.from_numpy(np.cumsum(x.cpu().numpy(), axis=1, dtype=np.float32)[:, -1].copy()).to(
             x.device
         ),
@@ -146,7 +146,7 @@ def convolutions(channels: int, size: int = 34, filters: int = 16) -> dict[str, 
 
     return {
         "exact": lambda to=Floats.double: conv(to(x), to(w)),
-        "reference": lambda: conv(x, w),
+        "reference": lambda to=unmoved: conv(to(x), to(w)),
         "winograd": lambda: winograd(x, w),
         "tf32": lambda: conv(rounded(x, 10), rounded(w, 10)),
         "bfloat16": lambda: conv(x.bfloat16().float(), w.bfloat16().float()),
@@ -155,11 +155,27 @@ def convolutions(channels: int, size: int = 34, filters: int = 16) -> dict[str, 
     }
 
 
-def changes(compute: Callable[..., Floats], exact: Floats, seed: int) -> Floats:
-    """What right values change by, flat, when inputs are moved within their last place: the most of three times."""
-    generator = torch.Generator(exact.device).manual_seed(10**6 + seed)  # not of the inputs' stream
-    moved = [compute(lambda value: moved_by(value, 0.5, generator)) for _ in range(3)]
-    return torch.stack([error_of(one, exact) for one in moved]).amax(0)
+def unmoved(value: Floats) -> Floats:
+    """The numbers that a set has."""
+    return value
+
+
+def nearby(ways: dict[str, Callable[..., Floats]], exact: Floats, seed: int, limits: Limits) -> Floats:
+    """What elements may be expected to err, flat, from inputs some units in the last place off: the most of three sets.
+
+    As in `cudal1_worker.oracle.oracle.Oracle.nearby`. Half precision has no such inputs.
+    """
+    result = torch.zeros(exact.numel(), dtype=torch.float64)
+    for number in range(3 if ways["reference"]().dtype == torch.float32 else 0):
+
+        def moved(value: Floats, number: int = number) -> Floats:
+            generator = torch.Generator(value.device).manual_seed(10**6 * (number + 1) + seed + value.shape[0])
+            return moved_by(value, PLACES, generator).to(value.dtype)
+
+        right = ways["exact"](lambda value: moved(value).double())
+        error, change = error_of(ways["reference"](moved), right), error_of(right, exact)
+        result = torch.maximum(result, expected(error, change, exact.reshape(-1), limits))
+    return result
 
 
 def ratios(
@@ -186,11 +202,11 @@ def ratios(
     for seed in range(seeds):
         torch.manual_seed(seed)
         ways = make()
-        compute_exact = ways.pop("exact")
-        exact = compute_exact()
+        exact = ways["exact"]()
         allowed = torch.empty(exact.numel(), dtype=torch.float64)
-        error, change = error_of(ways["reference"](), exact), changes(compute_exact, exact, seed)
-        profile.of_all(allowed, Seen.of(exact.reshape(-1), error, change), limits)
+        error = error_of(ways["reference"](), exact)
+        profile.of_all(allowed, Seen(exact.reshape(-1), error, nearby(ways, exact, seed, limits)), limits)
+        del ways["exact"]
         for way, compute in ways.items():
             found.setdefault(way, []).append(float((error_of(compute(), exact) / allowed).max()))
     return found

@@ -39,10 +39,10 @@ def test_each_element_may_err_as_much_as_the_reference_may_in_its_channel() -> N
     for seed in range(SETS):
         values = one.fresh_inputs(seed, "own")
         answers = one.exact(one.models.wide, values)
-        (change,) = one.changes(values, answers, seed)
+        (nearby,) = one.nearby(values, answers, seed)
         _, (error,) = one.errors(one.models, values, answers)
         out = torch.empty_like(error)
-        profile.of_all(out, Seen.of(answers[0].reshape(-1), error, change), one.limits[0])
+        profile.of_all(out, Seen(answers[0].reshape(-1), error, nearby), one.limits[0])
         allowed, errors = (part.view_as(answers[0])[:, CHANNEL] for part in (out, error))
         assert (allowed >= LARGEST * errors.square().mean().sqrt()).all()
 

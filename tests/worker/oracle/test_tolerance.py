@@ -7,7 +7,7 @@ import pytest
 import torch
 from cudal1_env.judge.oracle.numerics import limits_of
 from cudal1_worker.oracle.reference_error import error_of, second_values
-from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, Seen, enough
+from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, Seen, enough, expected
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,10 +29,10 @@ def sets(shape: tuple[int, ...], seed: int) -> list[tuple[torch.Tensor, torch.Te
     return [a_set(shape, seed + k) for k in range(1 + enough([Blocks(shape).width]))]
 
 
-def seen(answer: torch.Tensor, error: torch.Tensor, change: torch.Tensor | None = None) -> Seen:
-    """A whole output; without a change nothing but errors tells."""
-    change = torch.zeros_like(error) if change is None else change
-    return Seen.of(answer.reshape(-1), error.reshape(-1), change.reshape(-1))
+def seen(answer: torch.Tensor, error: torch.Tensor, nearby: torch.Tensor | None = None) -> Seen:
+    """A whole output; without inputs nearby only errors tell."""
+    nearby = torch.zeros_like(error) if nearby is None else nearby
+    return Seen(answer.reshape(-1), error.reshape(-1), nearby.reshape(-1))
 
 
 def allowed(found: list[tuple[torch.Tensor, torch.Tensor]], limits: Limits = EXACT) -> torch.Tensor:
@@ -78,27 +78,29 @@ def test_a_cancelling_element_of_an_outlying_channel_may_err_like_its_channel(
     found = changed(found, outlying, factor)
     (answer, error), *others = found
     answer[row, channel], error[row, channel] = 0.5, 1e-12
-    change = torch.where(outlying, factor * 1e-7, 1e-7)
+    nearby = torch.where(outlying, factor * 1e-7, 1e-7)
     profile = Profile(shape, [Draw.of(a.reshape(-1), e.reshape(-1)) for a, e in others])
-    with_change, without = (torch.empty(answer.numel(), dtype=torch.float64) for _ in range(2))
-    profile.of_all(with_change, seen(answer, error, change), EXACT)
+    with_nearby, without = (torch.empty(answer.numel(), dtype=torch.float64) for _ in range(2))
+    profile.of_all(with_nearby, seen(answer, error, nearby), EXACT)
     profile.of_all(without, seen(answer, error), EXACT)
     place = row * shape[1] + channel
-    assert with_change[place] >= 0.1 * EXACT.factor * factor * 1e-7
-    assert without[place] < with_change[place] / 10, "nothing else tells"
-    others_widen = (with_change / without)[~outlying.reshape(-1)]
+    assert with_nearby[place] >= 0.1 * EXACT.factor * factor * 1e-7
+    assert without[place] < with_nearby[place] / 10, "nothing else tells"
+    others_widen = (with_nearby / without)[~outlying.reshape(-1)]
     assert (others_widen <= MAX_MOVED).all()
 
 
 @settings(max_examples=12, deadline=None)
-@given(SHAPES, SEEDS, st.sampled_from([1.0, 1e3, 1e9]))
-def test_where_all_elements_move_much_none_may_err_more(shape: tuple[int, ...], seed: int, factor: float) -> None:
-    """As of sin(1000 x): what moved inputs change says how elements differ, not how well the reference rounds."""
+@given(SHAPES, SEEDS, st.sampled_from([1e3, 1e9]))
+def test_what_moves_much_is_still_checked(shape: tuple[int, ...], seed: int, factor: float) -> None:
+    """As of sin(2 ** 28 x), which the reference rounds well: alone, or beside others, which tell nothing of it."""
     (answer, error), *others = sets(shape, seed)
     profile = Profile(shape, [Draw.of(a.reshape(-1), e.reshape(-1)) for a, e in others])
     out = torch.empty(answer.numel(), dtype=torch.float64)
-    profile.of_all(out, seen(answer, error, torch.full_like(error, factor * 1e-7)), EXACT)
-    assert (out <= MAX_MOVED * allowed([(answer, error), *others]).reshape(-1)).all()
+    change = torch.full_like(error, factor * 1e-7)
+    profile.of_all(out, seen(answer, error, expected(error, change, answer, EXACT)), EXACT)
+    most = MAX_MOVED * allowed([(answer, error), *others]) + 2.0**-12 * answer.abs()
+    assert (out <= most.reshape(-1)).all()
 
 
 @pytest.mark.slow

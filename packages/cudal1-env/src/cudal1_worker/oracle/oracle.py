@@ -43,14 +43,14 @@ from cudal1_worker.oracle.reference_error import (
 from cudal1_worker.oracle.seeding import Seeds
 from cudal1_worker.oracle.sensitivity import Variation
 from cudal1_worker.oracle.steps import RUNNING, Call
-from cudal1_worker.oracle.tolerance import Blocks, Draw, Limits, Profile, Seen, enough
+from cudal1_worker.oracle.tolerance import PLACES, Blocks, Draw, Limits, Profile, Seen, enough, expected
 from cudal1_worker.oracle.unseen import Unseen
 from cudal1_worker.program import state
 from cudal1_worker.program.arm import Failure, describe_error, execute
 
 REFERENCE = "Model"
 _AGAIN = 3
-"""Answers to moved inputs: three changes that are all a thirtieth of the usual are one in fifty thousand."""
+"""Runs on moved inputs: three errors that are all a thirtieth of the usual are one in fifty thousand."""
 _MOVES = 0x5EED
 """Makes the seed of moves another than that of inputs: from one stream they would go along with the inputs, and what
 they do to a sum would grow with its terms, not with their root."""
@@ -259,23 +259,28 @@ class Oracle:
         with Injection(None, change):
             return self.run(self.models.plain, copied(values))
 
-    def changes(self, values: list[Any], answers: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
-        """Return what each element of the answers changes by, flat, when inputs are moved within their last place.
+    def nearby(self, values: list[Any], answers: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
+        """Return what each element may be expected to err, flat, from inputs that lie some units in the last place off.
 
-        The most of `_AGAIN` times; zero of integers, and where an output is in float64. To ask before the reference
-        runs, which may write to its inputs.
-
-        Rounding alone moves an answer so far (Higham 2002, section 1.6: error is condition times backward error). The
-        reference's one error may be small by chance: by luck of an element whose sum cancels, or of a row that one
-        rounding decides (a softmax with two large terms), or because it adds in float64 (running sums on a CPU).
+        The most on `_AGAIN` such sets of `tolerance.expected`; zero of integers, and where an output is in float64. To
+        ask before the reference runs, which may write to its inputs.
         """
         result = [torch.zeros_like(answer, dtype=torch.float64).reshape(-1) for answer in answers]
-        floating = any(answer.is_floating_point() for answer in answers) and not self.double
-        for number in range(_AGAIN if floating else 0):
-            moved = self.exact(self.models.wide, self.moved(values, seed + number, 0.5))
-            for most, one, answer in zip(result, moved, answers, strict=True):
-                if answer.is_floating_point():
-                    torch.maximum(most, error_of(one, answer).nan_to_num_(0.0, 0.0, 0.0), out=most)
+        if self.double or not any(answer.is_floating_point() for answer in answers):
+            return result
+        # Half precision has no neighbours so near: there only the change is known.
+        narrow = any(isinstance(one, torch.Tensor) and one.dtype == torch.float32 for one in values)
+        for number in range(_AGAIN):
+            moved = self.moved(values, seed + number, PLACES)
+            if narrow:
+                pairs = zip(moved, values, strict=True)
+                moved = [one.to(v.dtype) if isinstance(v, torch.Tensor) else v for one, v in pairs]
+            right = self.exact(self.models.wide, copied(moved))
+            errors = self.errors(self.models, moved, right)[1] if narrow else map(torch.zeros_like, result)
+            for k, error in enumerate(errors):
+                if answers[k].is_floating_point():
+                    change, answer = error_of(right[k], answers[k]), answers[k].reshape(-1)
+                    torch.maximum(result[k], expected(error, change, answer, self.limits[k]), out=result[k])
         return result
 
     def check_inputs(self, values: list[Any]) -> None:
@@ -320,9 +325,9 @@ class Oracle:
             begin, at = message["stride"] * number, message["answers_at"]
             place = self.block[begin : begin + message["stride"]]
             self.store(place, self.entries, values, answers, at)
-            changes = self.changes(values, answers, one["seed"])
+            nearby = self.nearby(values, answers, one["seed"])
             own, errors = self.errors(models, values, answers)
-            self.allow(place[at + message["answer_bytes"] :], one, values, own, answers, errors, changes)
+            self.allow(place[at + message["answer_bytes"] :], one, values, own, answers, errors, nearby)
             for mine, answer, error in zip(own, answers, errors, strict=True):
                 flat = answer.reshape(-1)
                 if self.all_finite and answer.is_floating_point():
@@ -345,7 +350,7 @@ class Oracle:
         own: list[torch.Tensor],
         answers: list[torch.Tensor],
         errors: list[torch.Tensor],
-        changes: list[torch.Tensor],
+        nearby: list[torch.Tensor],
     ) -> None:
         """Write the tolerance of each element, or for integers the second value that is accepted."""
         whole = one["whole"]
@@ -363,7 +368,7 @@ class Oracle:
         second = dict(zip(integers, seconds, strict=True))
         at = 0
         for k, (answer, positions) in enumerate(zip(answers, one["positions"], strict=True)):
-            profile, parts = self.profiles[k], [answer.reshape(-1), errors[k], changes[k]]
+            profile, parts = self.profiles[k], [answer.reshape(-1), errors[k], nearby[k]]
             if profile is not None and own[k].dtype != torch.float64:
                 parts = [part.float() for part in parts]
             dtype = torch.int64 if profile is None else own[k].dtype
@@ -378,9 +383,9 @@ class Oracle:
             if profile is None:
                 out.copy_(second[k].reshape(-1) if chosen is None else second[k].reshape(-1)[chosen])
             elif chosen is None:
-                profile.of_all(out, Seen.of(*parts), self.limits[k])
+                profile.of_all(out, Seen(*parts), self.limits[k])
             else:
-                out.copy_(profile.of_positions(chosen, Seen.of(*parts), self.limits[k]))
+                out.copy_(profile.of_positions(chosen, Seen(*parts), self.limits[k]))
 
     def moved(self, values: list[Any], seed: int, places: float) -> list[Any]:
         """Inputs of which each element is changed by up to so many units in its last place, where they may change.

@@ -119,8 +119,10 @@ def second_values(
 def moved_by(value: torch.Tensor, places: float, generator: torch.Generator) -> torch.Tensor:
     """Return a floating-point tensor as float64 with each element changed by up to `places` units in its last place.
 
+    All stay between the smallest and the largest: losses refuse a probability above 1.
     Of half precision, in float32's: programs take such numbers as they are, and compute in float32.
     """
     noise = torch.rand(value.shape, generator=generator, device=value.device).mul_(2.0).sub_(1.0)
     unit = min(torch.finfo(value.dtype).eps, torch.finfo(torch.float32).eps)
-    return noise.double().mul_(places * unit).add_(1.0).mul_(value)
+    least, most = value.double().aminmax()
+    return noise.double().mul_(places * unit).add_(1.0).mul_(value).clamp_(least, most)

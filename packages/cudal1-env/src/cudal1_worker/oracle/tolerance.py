@@ -44,6 +44,12 @@ _WORSE = 12.0
 """The same, for errors of one set compared with those of the others."""
 _SHRINK = 8.0
 """So many errors as expected are added to those of a block before it is said to err more in this set."""
+PLACES = 2.0
+"""Units in the last place, at most, by which inputs are moved: most are then another number in float32."""
+_USUAL = 4.0
+"""The most of three normal errors is twice the typical one (a geometric mean): over this it seldom widens anything."""
+_KNOWN = 2.0**-12
+"""Largest tolerance, over the element, that follows from a change of the answer: no more than half precision errs."""
 _CAP = -1.0
 """Binary logarithm of the largest tolerance, over the element, where its own block tells nothing."""
 
@@ -174,27 +180,12 @@ class Seen:
     """Right values."""
     error: torch.Tensor
     """The reference's errors."""
-    expected: torch.Tensor
-    """Errors to expect of an element by itself, zero where nothing tells of any."""
-
-    @classmethod
-    def of(cls, answer: torch.Tensor, error: torch.Tensor, change: torch.Tensor) -> Seen:
-        """Take a whole output, flat, and what its right values change by when inputs are moved within their last place.
-
-        An error is such a change times how well a program rounds (Higham 2002, section 1.6). How well the reference
-        does, the geometric means of both over the output tell: r = min(1, mean error / mean change). Where one element
-        changes a million times as much as all others, it may err so much more, however small the reference's one error
-        there happens to be; where all change much, as sin(1000 x) does, none may err more than the reference does.
-        """
-        some = slice(None, None, error.numel() // _OVERALL | 1)  # odd, so that all columns are among them
-        ratio = logarithm(error[some]) - logarithm(change[some])
-        there = (error[some] > 0) & (change[some] > 0) & error[some].isfinite()
-        mean = torch.where(there, ratio, 0.0).sum() / there.sum().clamp(min=1)
-        return cls(answer, error, change * mean.clamp(max=0.0).exp2())
+    nearby: torch.Tensor
+    """Errors to expect, from inputs that are nearly the same (`expected`); zero where nothing tells of any."""
 
     def within(self, blocks: Blocks, part: Part) -> Seen:
         """Some blocks of a whole output."""
-        return Seen(*(blocks.of_flat(one, part) for one in (self.answer, self.error, self.expected)))
+        return Seen(*(blocks.of_flat(one, part) for one in (self.answer, self.error, self.nearby)))
 
 
 class Profile:
@@ -238,7 +229,7 @@ class Profile:
             block tells of itself, shape (n, 1): it has enough errors of its own, or none on any set.
         """
         error = seen.error
-        magnitudes, own, expected = logarithm(seen.answer), logarithm(error), logarithm(seen.expected)
+        magnitudes, own, nearby = logarithm(seen.answer), logarithm(error), logarithm(seen.nearby)
         exact = self.errors[part][:, :1].isneginf() & ~(error > 0).any(1, keepdim=True)
         known = self.known[part][:, None] | exact
         found = interpolated(
@@ -251,8 +242,8 @@ class Profile:
         worse = torch.where(there, worse, 0.0).sum(1, keepdim=True)
         worse = (worse / (there.sum(1, keepdim=True) + _SHRINK)).clamp_(min=0.0)
         # Of an element unlike its block neighbours say nothing, and the reference's one error may be small by chance.
-        expected.masked_fill_(exact, -torch.inf)
-        return torch.fmax(torch.fmax(found.add_(worse), own), expected), known
+        nearby.masked_fill_(exact, -torch.inf)
+        return torch.fmax(torch.fmax(found.add_(worse), own), nearby), known
 
     def allowed(self, part: Part, seen: Seen, limits: Limits) -> torch.Tensor:
         """What each element of some blocks may err, shape (n, width); for the arguments see `typical`.
@@ -286,6 +277,22 @@ class Profile:
             places = self.blocks.places(part, out.device)
             there = places >= 0
             out[places[there]] = found[there].to(out.dtype)
+
+
+def expected(error: torch.Tensor, change: torch.Tensor, answer: torch.Tensor, limits: Limits) -> torch.Tensor:
+    """Errors to expect of elements by themselves, from one set of inputs moved by up to `PLACES`; all are flat.
+
+    The larger of two:
+
+    - What the reference errs there. Its one error on the set itself may be small by chance: by luck of an element whose
+      sum cancels, or of a row that one rounding decides (a softmax with two large terms).
+    - What the right answer changes by for half a unit. A program may round where the reference does not (Higham 2002,
+      section 1.6). As a tolerance that counts up to `_KNOWN` of the element: else what moves much, as sin(2 ** 28 x)
+      does, would not be checked at all.
+    """
+    most = answer.abs() * (_USUAL * _KNOWN / limits.factor)
+    found = torch.fmax(error, torch.minimum(change / (2.0 * PLACES), most)) / _USUAL
+    return found.nan_to_num_(0.0, 0.0, 0.0)
 
 
 def interpolated(magnitudes: torch.Tensor, at: torch.Tensor, level: torch.Tensor) -> torch.Tensor:

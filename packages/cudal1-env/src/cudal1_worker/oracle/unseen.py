@@ -125,12 +125,12 @@ class Unseen:
     def _set(self, seed: int) -> _Set:
         values, others = (self._oracle.fresh_inputs(one, "own") for one in (seed, seed ^ 1))
         answers = self._oracle.exact(self._oracle.models.wide, copied(values))
-        changes = self._oracle.changes(values, answers, seed)
+        nearby = self._oracle.nearby(values, answers, seed)
         own, errors = self._oracle.errors(self._oracle.models, copied(values), answers)
         allowed = [torch.empty_like(answer).reshape(-1) for answer in answers]
         for place, (profile, answer) in enumerate(zip(self._oracle.profiles, answers, strict=True)):
             if profile is not None:
-                seen = Seen.of(answer.reshape(-1), errors[place], changes[place])
+                seen = Seen(answer.reshape(-1), errors[place], nearby[place])
                 profile.of_all(allowed[place], seen, self._oracle.limits[place])
         return _Set(values, answers, own, allowed, others)
 
