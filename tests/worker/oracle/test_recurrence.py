@@ -24,6 +24,12 @@ INPUTS = {
     "x = torch.sin(torch.arange(64.0) * torch.randint(1, 30, (64, 1)))": True,  # rows of a table, at any places
     "x = torch.sin(torch.arange(4096.0)).roll(int(torch.randint(4096, ()))).view(64, 64)": True,
     "x = (torch.arange(4096) * torch.randint(1, 30, (1,)) % 97 < 30).float().view(64, 64)": True,  # one of 29 masks
+    "x = torch.stack([torch.randn(2048), torch.arange(2048.0).sin()], -1)": True,  # never two neighbours
+    "x = torch.stack([torch.randn(2048), torch.sin(torch.arange(2048.0) * torch.randint(1, 30, (1,)))], -1)": True,
+    "x = torch.stack([torch.randn(2048), torch.zeros(2048)], -1)": False,
+    "x = torch.randint(0, 600, (64, 64))": False,
+    "x = torch.randint(0, 100, (64, 64)) / 100": False,
+    "x = torch.randn(64, 64).tril()": False,
     "x = (torch.arange(64) < torch.randint(65, (64, 1))).float()": False,  # lengths
     "x = (torch.rand(64, 64) < 0.02).float()": False,
 }
@@ -71,7 +77,7 @@ def test_bytes_to_move_are_those_of_the_draws_that_have_most_in_common() -> None
 
 
 def test_fills_tell_nothing() -> None:
-    windows, shifts = Windows(), Shifts()
+    windows, shifts = Windows(7), Shifts(7)
     for _ in range(3):
         windows.add(torch.zeros(4096))
         shifts.add(torch.zeros(4096))
@@ -92,5 +98,5 @@ def test_outputs_that_never_change_are_named(judge: Judge) -> None:
 
 def test_groups_tell_values_apart_beyond_most_tolerances() -> None:
     x = torch.rand(4096) + 1.0
-    assert torch.equal(some_groups(x * (1.0 + 1e-4)) == some_groups(x), torch.zeros(512, 8, dtype=torch.bool))
-    assert (some_groups(x * (1.0 + 2.0**-23)) == some_groups(x)).double().mean() > 0.96
+    assert torch.equal(some_groups(x * (1.0 + 1e-4), 7) == some_groups(x, 7), torch.zeros(512, 8, dtype=torch.bool))
+    assert (some_groups(x * (1.0 + 2.0**-23), 7) == some_groups(x, 7)).double().mean() > 0.96

@@ -1,9 +1,10 @@
 """What comes again from draw to draw: outputs that a program may hold in stock, inputs whose consequences it may keep.
 
 The reference runs on many sets (THREATS.md, H63, H65). Of inputs, windows of neighbours are looked for in all later
-draws, wherever they lie: a row of a table, a tensor that is turned. Of outputs, the two draws count that have most in
-common, at the same places or shifted, because a program prepares for few cases as well as for one, and may return a
-view of what it prepared.
+draws, wherever they lie: a row of a table, a tensor that is turned. What comes again between other values, as every
+other column, is looked for at its own place. Of outputs, the two draws count that have most in common, at the same
+places or shifted, because a program prepares for few cases as well as for one, and may return a view of what it
+prepared. Which places are looked at is a secret: a task could put what is new there, and nowhere else.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ _CHANGES = 3
 """A window with fewer changes tells nothing: fills and edges come again by chance."""
 _SHARE = 0.01
 """An input of which this share comes again is reported."""
+_RARE = 1.0 / 512
+"""A single element tells something if its value is no more frequent than this: other values come again by chance."""
 _FACTOR = 0x5851F42D4C957F2D
 """Of a polynomial hash, modulo 2 ** 64 (Knuth's multiplier)."""
 _INVERSE = pow(_FACTOR, -1, 1 << 64) - (1 << 64 if pow(_FACTOR, -1, 1 << 64) >> 63 else 0)
@@ -64,7 +67,7 @@ class Recurrence:
 
         `fixed` are the places of outputs that are the same in all draws.
         """
-        began, drawn = time.monotonic(), list[list[torch.Tensor]]()
+        began, drawn, secret = time.monotonic(), list[list[torch.Tensor]](), message["seeds"][0]
         inputs, outputs = dict[int, Windows](), list[Shifts]()
         for number, seed in enumerate(message["seeds"]):
             if number >= _FEWEST and time.monotonic() - began > _SECONDS:
@@ -72,12 +75,12 @@ class Recurrence:
             values = self._oracle.fresh_inputs(seed, "own")
             tensors = {k: one for k, one in enumerate(values) if isinstance(one, torch.Tensor)}
             for k, one in tensors.items():
-                inputs.setdefault(k, Windows()).add(one)
+                inputs.setdefault(k, Windows(secret)).add(one)
             found = self._oracle.run(self._oracle.models.plain, values)
-            outputs = outputs or [Shifts() for _ in found]
+            outputs = outputs or [Shifts(secret) for _ in found]
             for one, shifts in zip(found, outputs, strict=True):
                 shifts.add(one)
-            drawn.append([some_groups(one) for one in found])
+            drawn.append([some_groups(one, secret) for one in found])
         stacked = [torch.stack(one) for one in zip(*drawn, strict=True)]
         pairs = zip(stacked, outputs, strict=True)
         return {
@@ -94,13 +97,17 @@ def _integers(groups: torch.Tensor) -> torch.Tensor:
     return (groups.float().contiguous().view(torch.int32).long() + (1 << lost - 1)) >> lost
 
 
-def some_groups(value: torch.Tensor) -> torch.Tensor:
+def _places(size: int, secret: int, like: torch.Tensor) -> torch.Tensor:
+    """Return `_SOME` places below a size, the same each time."""
+    return torch.randint(size, (_SOME,), generator=torch.Generator().manual_seed(secret)).to(like.device)
+
+
+def some_groups(value: torch.Tensor, secret: int) -> torch.Tensor:
     """Return groups of neighbours of a tensor, at the same places each time, as integers, shape (groups, elements)."""
     flat = value.reshape(-1)
     groups = flat[: flat.numel() // _GROUP * _GROUP].view(-1, _GROUP) if flat.numel() > _GROUP else flat[None]
     if len(groups) > _SOME:
-        generator = torch.Generator().manual_seed(0)
-        groups = groups[torch.randint(len(groups), (_SOME,), generator=generator).to(flat.device)]
+        groups = groups[_places(len(groups), secret, flat)]
     return _integers(groups)
 
 
@@ -119,12 +126,13 @@ def again(drawn: torch.Tensor) -> float:
     return float(torch.stack(pairs).max())
 
 
-def _most_of(value: torch.Tensor) -> torch.Tensor:
+def _most_of(value: torch.Tensor, secret: int) -> torch.Tensor:
     """Return at most `_MOST` elements of a tensor as integers, flat, at the same places each time."""
     flat = reals(value).reshape(-1)
     if flat.numel() > _MOST:
-        starts = torch.linspace(0, len(flat) - _MOST // _CHUNKS, _CHUNKS).long().tolist()
-        flat = torch.cat([flat[start : start + _MOST // _CHUNKS] for start in starts])
+        cell, chunk = len(flat) // _CHUNKS, _MOST // _CHUNKS
+        apart = torch.randint(cell - chunk + 1, (_CHUNKS,), generator=torch.Generator().manual_seed(secret)).tolist()
+        flat = torch.cat([flat[k * cell + one : k * cell + one + chunk] for k, one in enumerate(apart)])
     return _integers(flat)
 
 
@@ -168,17 +176,34 @@ def _came(known: torch.Tensor, hashes: torch.Tensor) -> torch.Tensor:
     return torch.isin(known, hashes[table[hashes & (1 << _TABLE) - 1]])
 
 
-class Windows:
-    """Some windows of an input in each draw, and which of them came again in a later one."""
+def _same_places(drawn: torch.Tensor) -> float:
+    """Return the share of single elements that the two draws of most in common share; shape (draws, elements)."""
+    _, place, counts = drawn.unique(return_inverse=True, return_counts=True)
+    telling = (counts <= _RARE * drawn.numel())[place]
+    pairs = [((drawn[k + 1 :] == drawn[k]) & telling[k]).double().mean(1).max() for k in range(len(drawn) - 1)]
+    return float(torch.stack(pairs).max()) if pairs else 0.0
 
-    def __init__(self) -> None:
+
+class Windows:
+    """Some windows of an input in each draw, and which of them came again in a later one.
+
+    Args:
+        secret: Chooses where they are.
+    """
+
+    def __init__(self, secret: int) -> None:
+        self._secret = secret
         self._length = 0
         self._hashes: list[torch.Tensor] = []
         self._again: list[torch.Tensor] = []
+        self._single: list[torch.Tensor] = []
 
     def add(self, value: torch.Tensor) -> None:
         """Take the next draw."""
-        flat = _most_of(value)
+        flat = _most_of(value, self._secret)
+        if not len(flat):
+            return
+        self._single.append(flat[_places(len(flat), self._secret, flat)])
         self._length = self._length or window_length(flat)
         if self._length > len(flat):
             return
@@ -187,26 +212,34 @@ class Windows:
         if self._hashes:
             came = _came(torch.cat(self._hashes), hashes[telling]).split(_SOME)
             self._again = [one | new for one, new in zip(self._again, came, strict=True)]
-        places = torch.randint(len(hashes), (_SOME,), generator=torch.Generator().manual_seed(0)).to(flat.device)
+        places = _places(len(hashes), self._secret, flat)
         self._hashes.append(torch.where(telling[places], hashes[places], -1))
         self._again.append(torch.zeros(_SOME, dtype=torch.bool, device=flat.device))
 
     @property
     def share(self) -> float:
-        """The largest share of a draw's windows that came again."""
-        return max((float(one.double().mean()) for one in self._again), default=0.0)
+        """The largest share of a draw's windows, or of its elements at their places, that came again."""
+        single = _same_places(torch.stack(self._single)) if self._single else 0.0
+        return max([single, *(float(one.double().mean()) for one in self._again)])
 
 
 class Shifts:
-    """The share of an output that is the first draw's, shifted by any number of elements."""
+    """The share of an output that is the first draw's, shifted by any number of elements.
 
-    def __init__(self) -> None:
+    Args:
+        secret: Chooses what is looked at.
+    """
+
+    def __init__(self, secret: int) -> None:
+        self._secret = secret
         self._first: tuple[torch.Tensor, torch.Tensor] | None = None
         self.share = 0.0
 
     def add(self, value: torch.Tensor) -> None:
         """Take the next draw."""
-        flat = _integers(value.reshape(-1)[:_MOST])
+        first = torch.Generator().manual_seed(self._secret)
+        start = int(torch.randint(max(0, value.numel() - _MOST) + 1, (1,), generator=first))
+        flat = _integers(value.reshape(-1)[start : start + _MOST])
         if len(flat) < _GROUP:
             return
         if self._first is None:
@@ -214,7 +247,7 @@ class Shifts:
             self._first = ordered, order
             return
         ordered, order = self._first
-        places = torch.randint(len(ordered), (_SOME,), generator=torch.Generator().manual_seed(0)).to(flat.device)
+        places = _places(len(ordered), self._secret, flat)
         some = flat[(places[:, None] + torch.arange(_GROUP, device=flat.device)).clamp(max=len(flat) - 1)].reshape(-1)
         hashes, changes = (one[::_GROUP].contiguous() for one in windows_of(some, _GROUP))
         at = torch.searchsorted(ordered, hashes).clamp_(max=len(ordered) - 1)
