@@ -165,7 +165,10 @@ def _came(known: torch.Tensor, hashes: torch.Tensor) -> torch.Tensor:
     """Return which of some hashes are among many others; a table of their last bits leaves few to look for."""
     table = torch.zeros(1 << _TABLE, dtype=torch.bool, device=known.device)
     table[known & (1 << _TABLE) - 1] = True
-    return torch.isin(known, hashes[table[hashes & (1 << _TABLE) - 1]])
+    few = hashes[table[hashes & (1 << _TABLE) - 1]].sort().values
+    if not len(few):
+        return torch.zeros_like(known, dtype=torch.bool)
+    return few[torch.searchsorted(few, known).clamp_(max=len(few) - 1)] == known
 
 
 class Windows:

@@ -70,6 +70,8 @@ class _Set:
     own: list[torch.Tensor]
     allowed: list[torch.Tensor]
     """Tolerances of each output's elements, flat; of integers without meaning."""
+    finite: list[bool]
+    """Whether each answer is."""
     others: list[Any]
 
 
@@ -132,7 +134,7 @@ class Unseen:
             if profile is not None:
                 seen = Seen.of(answer.reshape(-1), errors[place], changes[place])
                 profile.of_all(allowed[place], seen, self._oracle.limits[place])
-        return _Set(values, answers, own, allowed, others)
+        return _Set(values, answers, own, allowed, [bool(answer.isfinite().all()) for answer in answers], others)
 
     def _passes(self, one: _Set, fault: _Fault) -> bool:
         """Whether a fault is unseen in the outputs, and not excused."""
@@ -160,8 +162,9 @@ class Unseen:
                 if not bool(((found == 0) | (output.reshape(-1) == one.own[place].reshape(-1))).all()):
                     return False
                 continue
-            same = (output.reshape(-1) == right) | (output.reshape(-1).isnan() & right.isnan())
-            found = torch.where(right.isfinite(), found, torch.where(same, 0.0, torch.inf))
+            if not one.finite[place]:
+                same = (output.reshape(-1) == right) | (output.reshape(-1).isnan() & right.isnan())
+                found = torch.where(right.isfinite(), found, torch.where(same, 0.0, torch.inf))
             if not bool((found <= one.allowed[place]).all()):
                 return False
             excused = excused and _is_one_rounding(found, right, output.dtype)
