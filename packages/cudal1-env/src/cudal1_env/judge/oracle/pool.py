@@ -35,8 +35,7 @@ WARM_SETS = 2
 """Number of sets, at the start of the pool, that serve the untimed calls of every trial."""
 SEED_BYTES = 16
 _DRAWS = 64
-"""Draws that are searched for recurring values: with 1,000 equally likely cases, two draws agree with probability 87 %.
-"""
+"""Draws that are searched for recurring values: with 1,000 equally likely cases, two draws agree with 87 % chance."""
 _CYCLE = ("own", "own", "shifted", "own", "own", "heavy", "own", "needle")
 """Distributions of consecutive sets; most are the task's own, because speed may depend on values."""
 _SHARED_SETS = tuple(_CYCLE.index(name) for name in dict.fromkeys(_CYCLE))
@@ -410,8 +409,7 @@ class Pool:
         return [one for one, _ in made]
 
     def _tried(self, drafts: Sequence[_Draft]) -> list[tuple[InputSet, str]]:
-        """Make sets; use the task's own distribution where the reference raises (not every matrix has a factorisation).
-        """
+        """Make sets; where the reference raises (not every matrix has a factorisation), draw from the task's own."""
         try:
             return self._finished(drafts)
         except RaisedError:

@@ -20,8 +20,7 @@ class Overhead:
     """Harness overhead of one call, estimated on the reference's worker by empty calls."""
 
     call_ms: float
-    """L: release, flag and read; the median of a trial. Each pair's own overhead is subtracted from both of its arms.
-    """
+    """L: release, flag and read; the median of a trial. Each pair's own overhead is subtracted from both arms."""
     stealable_ms: float
     """h: maximum part of L that a candidate could use for its own work. On a GPU this is all of L: kernels can run
     while masks are removed and samples copied. On a CPU it excludes the judge's reading, because the worker is frozen
