@@ -46,10 +46,7 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
         return pool
 
     def allot(self, pool: Pool) -> None:
-        """Give a pool the memory that the others leave.
-
-        The others keep at most half of the total; the least recently used ones are emptied first.
-        """
+        """Give a pool the memory that the others leave: they keep at most half, the least recently used yield first."""
         most = self._device.pool_bytes(self._settings.pool_bytes)
         others = [one for one in self.values() if one is not pool]
         taken = sum(one.size_bytes for one in others)

@@ -158,8 +158,8 @@ class Arm:
     def answers(self, inputs: Array) -> list[Array]:
         """Make one untimed call and return the whole outputs, flattened; raise `Fault` if the program wrote to inputs.
 
-        The inputs are mapped private and writable, so that the judge can distinguish a write to them from a crash. All
-        other calls map them read-only.
+        On a CPU, this call maps the inputs private and writable, so that the judge can distinguish a write to them from
+        a crash. All other calls map them read-only.
         """
         self._intact(0, inputs, self._untimed_call(inputs, 0, writable=True))
         with self.contract():

@@ -72,11 +72,7 @@ class Tally:
     """The worst error by output and distribution."""
 
     def check(self, one: InputSet, comparisons: Sequence[Comparison]) -> None:
-        """Count a call's comparisons.
-
-        Raises:
-            Fault: An output is incorrect.
-        """
+        """Count a call's comparisons; raise `Fault` if an output is incorrect."""
         self.calls += 1
         for position, (comparison, answer) in enumerate(zip(comparisons, one.answers, strict=True)):
             seen = OutputError(
