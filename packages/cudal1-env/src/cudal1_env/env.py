@@ -183,7 +183,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
             exemplar_rule: Rule that chooses these programs; see `cudal1_env.exemplars`.
             reward: Rule that turns a verdict into a number; see `cudal1_env.reward`.
             precision: How narrow intervals must be; `correct` times nothing, and pays `cudal1_env.reward.UNTIMED`.
-            archive: File or folder that keeps evaluations and supplies exemplars; None keeps evaluations in memory
+            archive: File that keeps evaluations and supplies exemplars; None keeps evaluations in memory
                 until `close`.
             evaluator: An `Evaluator`, or the URL of a service (`cudal1-env serve`). None starts a judge on this machine
                 at the first step. The environment does not close an `Evaluator` that it was given.
