@@ -173,7 +173,7 @@ class Evaluation(BaseModel):
     earlier sets.
     """
     salt: str | None = None
-    """Salt that the client of a service sent with this request: another salt gives a new verdict. None without a service."""
+    """Salt that a service's client sent with the request: another salt gives a new verdict. None without a service."""
     ordinal: int | None = Field(default=None, ge=1)
     """Number of this verdict among those that the service gave to the same client for the same task, program and
     precision. Above 1, the client asked again. None without a service.
