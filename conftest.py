@@ -62,9 +62,13 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Run everything in as many processes as there are cores, and what somebody names in this one."""
+    """Run everything in as many processes as there are cores, and named files in this one.
+
+    With slow tests there is one process more: two of them are judges' then, which wait for each other.
+    """
     cores = len(os.sched_getaffinity(0))
-    return cores if cores > 1 and config.args_source is pytest.Config.ArgsSource.TESTPATHS else 0
+    more = config.option.markexpr != "not slow"
+    return cores + more if cores > 1 and config.args_source is pytest.Config.ArgsSource.TESTPATHS else 0
 
 
 class OneProcessForJudges(LoadScopeScheduling):

@@ -61,11 +61,6 @@ def own_programs(lines: list[Line]) -> list[str]:
     return [str(sum(line["correct"] for line in own)), str(len(own)), str(len(triton)), mean]
 
 
-def verdicts_on_attacks(lines: list[Line]) -> list[str]:
-    attacks = [line for line in lines if line["kind"] == "outcome" and not line["honest"]]
-    return [str(sum((line["reward"] or 0.0) > 1.0 for line in attacks)), str(len(attacks))]
-
-
 def published(lines: list[Line]) -> list[str]:
     judged = [line for line in lines if line["refused"] is None]
     records = [line["evaluation"] for line in judged]
@@ -101,7 +96,7 @@ FIGURES: dict[str, Callable[..., list[str]]] = {
     "a program against itself, H200, `training`": present_judge,
     "the same, `report` precision": present_judge,
     "attacks paid, H100": attacks_and_look_alikes,
-    "verdicts that paid an attack, CPU": verdicts_on_attacks,
+    "attacks paid, CPU": attacks_and_look_alikes,
     "published CUDA-L1 programs judged again": published,
     "verdicts a minute on one H200": verdicts_a_minute,
     "seconds for a task's first timed verdict": seconds_of_a_verdict,

@@ -67,7 +67,7 @@ __getattr__ = lazily(
 def _register(gymnasium: Any) -> None:
     """Register the environment: now if gymnasium was imported before, else as soon as it is.
 
-    Commands import this package and mostly no gymnasium, which takes longer than all that `--help` needs.
+    Most commands need this package without gymnasium, whose import takes longer than the rest of `--help`.
     """
     gymnasium.register(
         id="CudaL1-v0",

@@ -1,4 +1,4 @@
-"""The environment: an observation shows a task, an action is an answer with a program, the reward is its speed."""
+"""The environment: an observation shows a task, an action is an answer with a program, the reward is its speedup."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ MAX_ID_CHARS = 256
 """Longest task id in an observation."""
 
 MAX_MESSAGE_CHARS = 2_000
-"""A message is cut to this length in an observation; the record has it whole."""
+"""Longest message in an observation, in characters; a longer one is cut. The record holds the full message."""
 
 MAX_STATUS_CHARS = 32
 """Longest status name."""
 
 MAX_BYTES_BESIDE_TEXT = 1_000
-"""Of a pickled observation, for each program that it shows."""
+"""Bytes of a pickled observation that are not program text, for each program it shows."""
 
 MAX_SPEEDUP = 1e6
-"""A speedup beyond this is shown as this: gymnasium warns of boxes without bounds."""
+"""Largest speedup in an observation; a larger one is clipped to it. gymnasium warns about unbounded boxes."""
 
 Observation = dict[str, Any]
-"""An element of `observation_space`."""
+"""One element of `observation_space`."""
 
 
 class EnvOptions(TypedDict, total=False):
-    """Arguments of `CudaOptEnv` that vector environments pass on as they are."""
+    """Arguments of `CudaOptEnv` that vector environments pass on unchanged."""
 
     device: Literal["auto", "cpu", "cuda"]
     split: Split | None
@@ -97,7 +97,7 @@ def check_arguments(options: Mapping[str, Any]) -> None:
     """Check the arguments of an environment that need no suite.
 
     Raises:
-        SettingsError: One is none of its values, or two contradict each other.
+        SettingsError: An argument has a value that is not allowed, or two arguments contradict each other.
     """
     for name, known in (("split", Split), ("reward", Rule), ("precision", Precision)):
         if (value := options.get(name)) is not None:
@@ -126,29 +126,29 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
     | `task` | task id |
     | `reference` | the reference program |
     | `level` | KernelBench's difficulty level |
-    | `attempt` | how many attempts were made in this episode |
+    | `attempt` | number of attempts made in this episode |
     | `exemplars` | up to `exemplars` earlier programs: `code` and measured `speedup` |
-    | `last` | `status`, `message` and `speedup` of the last attempt; empty texts and 0 where there is none |
+    | `last` | `status`, `message` and `speedup` of the last attempt; empty texts and 0 before the first |
 
     ## Reward
-    0 for a program that is not correct. For a correct one: the lower end of the speedup's interval where that is
-    above 1; exactly 1 where the interval contains 1 and its lower end is at least 0.8; else the point estimate,
-    capped at 1.
+    0 for an incorrect program. For a correct one: the lower end of the speedup's interval if that is above 1; exactly 1
+    if the interval contains 1 and its lower end is at least 0.8; otherwise the point estimate, capped at 1.
 
-    At `correct` precision nothing is timed, and a correct program gets what the slowest one would: 0, or 1 by the rule
-    `milestone`.
+    At `correct` precision the judge times nothing. A correct program then gets the reward of the slowest correct
+    program: 0 under the rule `speedup`, log(0.1) under `log`, 1 under `milestone`.
 
-    A task whose checker accepts incorrect answers (`cudal1-env audit`) gives no program a reward; messages say so.
+    A task whose checker accepts incorrect answers (`cudal1-env audit`) pays at most 1; messages say so.
 
     ## Info
-    `task` and `level`; after a step also `status`, seconds by phase, the record (`evaluation`) and, for a
-    correct program, speedup and latencies with units; `audit` says why a task pays nothing above 1. What is unknown is
-    left out.
+    `task` and `level`; after a step also `status`, seconds by phase, the record (`evaluation`) and, for a correct
+    program, speedup and latencies with units; `audit` says why a task pays nothing above 1. Unknown values are left
+    out.
 
     ## Episode end
     Terminated after `attempts` attempts; never truncated.
 
-    Everything that a program does is data. A broken machine is an exception (`MachineError`) and costs no attempt.
+    A failing program never raises: its failure is part of the record. A broken machine raises `MachineError`, and the
+    attempt does not count.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  # as gymnasium declares it
@@ -174,30 +174,32 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         """Make an environment.
 
         Args:
-            suite: Suite of tasks, or what `load_suite` takes for one.
-            device: Where programs run, and whose task sizes are used; `auto` is a service's, or else this machine's.
-            split: Which tasks are played; None plays all of them.
-            attempts: Attempts in an episode. One is the paper's setting: one answer to each prompt.
-            exemplars: How many earlier programs an observation shows at most.
-            exemplar_rule: How they are chosen; see `cudal1_env.exemplars`.
-            reward: What a verdict is worth; see `cudal1_env.reward`.
+            suite: Suite of tasks, or its name or path as `load_suite` accepts it.
+            device: Kind of device on which programs run, and for which task sizes are chosen. `auto` is the device of
+                the service if there is one, otherwise this machine's.
+            split: Split whose tasks are played; None plays all tasks.
+            attempts: Attempts in an episode. 1 is the paper's setting: one answer to each prompt.
+            exemplars: Maximum number of earlier programs in an observation.
+            exemplar_rule: Rule that chooses these programs; see `cudal1_env.exemplars`.
+            reward: Rule that turns a verdict into a number; see `cudal1_env.reward`.
             precision: How narrow intervals must be; `correct` times nothing, and pays `cudal1_env.reward.UNTIMED`.
-            archive: Where evaluations are kept and exemplars come from; None keeps them in memory until `close`.
-            evaluator: Who judges; None is this machine, from the first step on, and a text the URL of a service
-                (`cudal1-env serve`). An `Evaluator` that is given is not closed.
-            audit: What `cudal1-env audit --out` wrote: the tasks that it marked pay nothing above 1. `auto` is the
-                suite's own file, where there is one; None pays for every task.
-            seed_variants: When a task first comes up, measure programs that are known for it (its own variants, and
-                what templates write) until the archive has six in three score buckets, where there are so many. Then
-                the first observation has exemplars. On held-out tasks a policy sees known answers with it.
+            archive: File that keeps evaluations and supplies exemplars; None keeps evaluations in memory
+                until `close`.
+            evaluator: An `Evaluator`, or the URL of a service (`cudal1-env serve`). None starts a judge on this machine
+                at the first step. The environment does not close an `Evaluator` that it was given.
+            audit: File that `cudal1-env audit --out` wrote; tasks marked in it pay at most 1. `auto` uses the suite's
+                own file if it has one. With None every task pays in full.
+            seed_variants: When a task is first drawn, measure its known programs (its variants, then programs from
+                templates) until the archive has six of them in three score buckets or no more are known. So the first
+                observation already has exemplars. On held-out tasks this shows known answers to the policy.
             max_source_chars: Longest text of an answer, a reference or an exemplar, in characters.
             render_mode: None or `ansi`.
 
         Raises:
-            SettingsError: Arguments that leave nothing to play.
-            UnknownSuiteError: Nothing goes by the name of the suite.
+            SettingsError: No task is left to play.
+            UnknownSuiteError: No suite has this name.
             MachineError: The archive cannot be opened.
-            RecordError: The file of the audit holds none.
+            RecordError: The audit file holds no audit.
         """
         check_arguments(locals())
         self._rule = exemplars_by_name(exemplar_rule)
@@ -250,7 +252,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode with a task drawn uniformly, or the one that `options={"task": id}` names.
 
-        Tasks tagged `random` are never drawn: their references have no correct answer to compare with.
+        Tasks tagged `random` are never drawn, because their references have no single correct answer.
 
         Raises:
             UnknownTaskError: No task of this environment has that id; the message offers the nearest.
@@ -297,7 +299,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         return self.settle(evaluation)
 
     def job(self, action: str) -> tuple[Task, str]:
-        """Return what is to be judged for an action: the first half of `step`.
+        """Return the task and program to judge for an action: the first half of `step`.
 
         Raises:
             ResetNeeded: The episode is over, or none has begun.
@@ -309,9 +311,10 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         return self.task, action
 
     def settle(self, evaluation: Evaluation) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Take a verdict on the current action: the second half of `step`.
+        """Apply the verdict on the current action: the second half of `step`.
 
-        Between `job` and `settle` lies the judging, which a vector environment does for all its parts at once.
+        A vector environment calls `job` on all its environments, judges all programs in one call, then calls `settle`
+        on each.
         """
         self._attempt += 1
         self._last = evaluation
@@ -322,7 +325,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         return self._observation(), reward, self._attempt >= self.attempts, False, info
 
     def render(self) -> str | None:  # type: ignore[override]  # gymnasium's type wants a frame in every mode
-        """Describe the state in text, where `render_mode="ansi"`."""
+        """Describe the state as text if `render_mode="ansi"`."""
         if self.render_mode is None:
             gymnasium.logger.warn("render() without a render mode shows nothing; make it with render_mode='ansi'")
             return None
@@ -337,7 +340,7 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
         return "\n".join(lines) + "\n"
 
     def close(self) -> None:
-        """Close the judge and the archive that this environment made; the judge's seeds go into the archive first."""
+        """Write the judge's seeds into the archive, then close the judge and the archive that this environment made."""
         if not self._closed:
             self._closed = True
             close_owned(self._own, self.archive if self._owns_archive else None, disclose_to=self.archive)
@@ -402,13 +405,13 @@ class CudaOptEnv(gymnasium.Env[Observation, str]):
 
 
 Own = LocalEvaluator | RemoteEvaluator
-"""An evaluator that an environment made, and closes."""
+"""An evaluator that an environment made and will close."""
 
 
 def choose_evaluator(
     given: Evaluator | str | None, device: Literal["auto", "cpu", "cuda"]
 ) -> tuple[Evaluator, Own | None, Device]:
-    """Return who judges; the same where it was made here, to be closed; and the kind of device on which it judges.
+    """Return the evaluator, the same evaluator again if it was made here (else None), and its kind of device.
 
     Args:
         given: An evaluator, the URL of a service, or None for this machine's judge.
@@ -431,7 +434,7 @@ def choose_evaluator(
 
 
 def close_owned(own: Own | None, archive: Archive | None, *, disclose_to: Archive) -> None:
-    """Close what an environment made; seeds that will never be used again go into its archive first."""
+    """Close what an environment made, after writing seeds that will never be used again into its archive."""
     try:
         if own is not None:
             for commitment, seed in own.retire().items():
@@ -444,7 +447,7 @@ def close_owned(own: Own | None, archive: Archive | None, *, disclose_to: Archiv
 
 
 def info_of(evaluation: Evaluation) -> dict[str, Any]:
-    """Return a record's scalars by name, with units, and the record itself; what is unknown is left out."""
+    """Return a record's scalars by name, with units, and the record itself; unknown values are left out."""
     info: dict[str, Any] = {
         "task": evaluation.task,
         "status": evaluation.status.value,

@@ -1,4 +1,4 @@
-"""The protocols between whoever wants verdicts and whoever makes them."""
+"""The protocols between the users of verdicts (environments, campaigns, the service) and the judges that give them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cudal1_env.records import Evaluation, Precision
 
 
 class Evaluator(Protocol):
-    """Judges candidates. The local judge is one; `cudal1_env.remote.RemoteEvaluator` asks a service."""
+    """A judge of candidates: the local judge, or `cudal1_env.remote.RemoteEvaluator`, the client of a service."""
 
     def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
         """Judge one candidate.
@@ -25,19 +25,19 @@ class Evaluator(Protocol):
         ...
 
     def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
-        """Judge many candidates; same order as `jobs`.
+        """Judge many candidates; return the verdicts in the order of `jobs`.
 
-        Builds run side by side, measurements one at a time, verdicts at `correct` precision side by side.
+        Builds run in parallel and measurements one at a time; verdicts at `correct` precision run in parallel.
         """
         ...
 
     def close(self) -> None:
-        """Stop every process and remove every file that this evaluator made."""
+        """Stop every process that this evaluator started and remove every file that it made."""
         ...
 
 
 class EachEvaluator(Protocol):
-    """Judges many candidates and tells each verdict as soon as it is known, as campaigns and the service need it."""
+    """A judge of many candidates that reports each verdict as soon as it is known, for campaigns and the service."""
 
     def evaluate_each(
         self,
@@ -46,21 +46,21 @@ class EachEvaluator(Protocol):
         *,
         precision: Precision = "training",
     ) -> None:
-        """Judge candidates; a task that cannot be judged concerns its own candidates only.
+        """Judge candidates; a task that cannot be judged affects only its own candidates.
 
         Args:
-            jobs: Task and program.
-            done: Told each job's position and its outcome.
+            jobs: Pairs of task and program.
+            done: Called with each job's position and its outcome.
             precision: How narrow intervals must be.
 
         Raises:
-            MachineError: The machine broke; what `done` was told stands.
+            MachineError: The machine broke; outcomes already passed to `done` remain valid.
         """
         ...
 
 
 class ByEach(ABC):
-    """An `Evaluator` that is made of its `evaluate_each`."""
+    """Base class of an `Evaluator` that implements only `evaluate_each`."""
 
     def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
         """Judge one candidate; see `Evaluator`."""
@@ -86,4 +86,4 @@ class ByEach(ABC):
         *,
         precision: Precision = "training",
     ) -> None:
-        """Judge candidates and tell each outcome; see `EachEvaluator`."""
+        """Judge candidates and report each outcome; see `EachEvaluator`."""

@@ -1,4 +1,4 @@
-"""From a verdict to a reward, and the paper's smoothing of rewards."""
+"""The reward of a verdict, and the paper's smoothing of rewards."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ Rule = Literal["speedup", "log", "milestone"]
 """How a verdict becomes a number; see `reward`."""
 
 NEARLY = 0.8
-"""Minimum lower confidence bound of an interval that contains 1 and counts as 1."""
+"""Minimum lower confidence bound at which an interval that contains 1 counts as exactly 1."""
 
 LOG_FLOOR = math.log(0.1)
-"""What `log` gives for a failure, and the least that it gives: 10 times slower is worth no more than incorrect."""
+"""Reward of a failure under `log`, and its minimum: a program 10 times slower is worth as much as an incorrect one."""
 
 MILESTONES = (0.0, 1.01, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
-"""Thresholds that `milestone` counts. Any correct program passes the first; the second is the paper's for a speedup."""
+"""Thresholds that `milestone` counts. Every correct program passes the first; the second is the paper's threshold for
+a speedup.
+"""
 
 UNTIMED: Mapping[Rule, float] = MappingProxyType({"speedup": 0.0, "log": LOG_FLOOR, "milestone": 1.0})
-"""Reward of a correct program that was not timed (`correct` precision), by rule: what the slowest correct program would
-get. So no program gains by not being timed."""
+"""Reward of a correct program that was not timed (`correct` precision), by rule. It equals the reward of the slowest
+correct program, so no program gains by not being timed.
+"""
 
 
 def reward(
@@ -40,19 +43,20 @@ def reward(
 ) -> float:
     """Return the reward of a verdict.
 
-    `speedup` is 0 for all that is not correct. For a correct program it is the rewarded end of the interval if that is
+    `speedup` is 0 for any status but `CORRECT`. For a correct program it is the rewarded end of the interval if that is
     above 1; 1.0 if the interval contains 1 and its lower end is at least `NEARLY`; otherwise the point estimate, capped
-    at 1: a slow program could vary its own time until nothing is certain. It never falls when all three rise.
+    at 1. The point estimate prevents a slow program from gaining by varying its own time until its interval is wide.
+    The reward never falls when low end, point estimate and high end all rise.
 
-    `log` is the logarithm of that, at least LOG_FLOOR, which is also what a failure gets. `milestone` is the number of
-    MILESTONES that it exceeds, 0 for a failure.
+    `log` is the logarithm of the `speedup` reward, at least LOG_FLOOR; a failure gets LOG_FLOOR. `milestone` is the
+    number of MILESTONES that the `speedup` reward exceeds, 0 for a failure.
 
     Args:
         status: The verdict.
         speedup: Reference over candidate; needed with `CORRECT`, ignored with any other status.
-        rule: Which of the three.
-        rewarded_low: The record's; by default `speedup.low`.
-        most: The largest speedup that is paid: 1 for a task whose checker accepts incorrect programs.
+        rule: One of the three rules.
+        rewarded_low: `rewarded_low` of the record; by default `speedup.low`.
+        most: Largest speedup that is paid: 1 for a task whose checker accepts incorrect programs.
 
     Raises:
         SettingsError: There is no such rule.
@@ -83,7 +87,7 @@ def reward(
 
 
 def reward_of(evaluation: Evaluation, rule: Rule = "speedup", *, most: float = math.inf) -> float:
-    """Return the reward of a record; see `reward`. A correct program that was not timed gets that of `UNTIMED`."""
+    """Return the reward of a record; see `reward`. A correct program that was not timed gets its value in `UNTIMED`."""
     if evaluation.correct and evaluation.precision == "correct":
         return UNTIMED[rule]
     return reward(evaluation.status, evaluation.speedup, rule, rewarded_low=evaluation.rewarded_low, most=most)
@@ -101,7 +105,7 @@ def round_towards_one(speedup: float) -> float:
     Rounds the decimal number that `speedup` prints as, so that 1.15 stays 1.15.
 
     Raises:
-        ValueError: Not positive and finite.
+        ValueError: The speedup is not positive and finite.
 
     >>> round_towards_one(1.019), round_towards_one(0.981), round_towards_one(1.15)
     (1.01, 0.99, 1.15)
@@ -115,9 +119,9 @@ def round_towards_one(speedup: float) -> float:
 class RewardSmoother(BaseModel):
     """The paper's reward smoothing (stage 3): clip((r - mu) / sigma, -k, k) with rolling mean and deviation.
 
-    mu and sigma are those of the last `window` rewards that `updated` was given (over their number, not one less), so
-    they follow a policy that improves. A smoother is frozen: keep what `updated` returns. Its JSON holds the state to
-    the last bit, so a resumed run goes on exactly.
+    mu and sigma are the mean and the population standard deviation of the last `window` rewards passed to `updated`, so
+    they follow an improving policy. A smoother is frozen: keep the one that `updated` returns. Its JSON holds the exact
+    state, so a resumed run continues exactly.
 
     >>> smoother = RewardSmoother().updated([0.0, 1.0, 2.0])
     >>> smoother.smooth(1.0), smoother.smooth(100.0), RewardSmoother().smooth(1.0)
@@ -127,9 +131,9 @@ class RewardSmoother(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     k: float = Field(default=1.5, gt=0.0, allow_inf_nan=False)
-    """Largest smoothed reward; the paper's 1.5."""
+    """Largest smoothed reward (the paper's 1.5)."""
     window: int = Field(default=256, ge=2)
-    """How many rewards count, the latest. The paper does not say how many."""
+    """Number of latest rewards that count. The paper does not publish it."""
     recent: tuple[FiniteFloat, ...] = ()
     """These rewards, oldest first."""
 
@@ -147,7 +151,7 @@ class RewardSmoother(BaseModel):
         return math.sqrt(math.fsum((value - mean) ** 2 for value in self.recent) / len(self.recent))
 
     def updated(self, rewards: Sequence[float]) -> RewardSmoother:
-        """Return the smoother that has also seen `rewards`; update with a batch first, then smooth it.
+        """Return a smoother that includes `rewards`; update with a batch first, then smooth it.
 
         Raises:
             ValueError: A reward is not finite.
@@ -158,7 +162,7 @@ class RewardSmoother(BaseModel):
         return RewardSmoother(k=self.k, window=self.window, recent=(*self.recent, *rewards)[-self.window :])
 
     def smooth(self, reward: float) -> float:
-        """Return the smoothed reward, 0 while all rewards that count are equal: there is no scale to measure by.
+        """Return the smoothed reward; 0 while all rewards that count are equal, because their deviation is 0.
 
         Raises:
             ValueError: The reward is not finite.

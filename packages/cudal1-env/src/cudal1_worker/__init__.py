@@ -1,5 +1,5 @@
-"""What runs inside the sandbox: standard library and torch only.
+"""Code that runs inside the sandbox; it imports only the standard library, torch and numpy.
 
-A top-level package of its own, so that starting a worker imports neither gymnasium nor numpy nor cudal1_env.
-Nothing here is trusted once a candidate has been imported.
+It is a separate top-level package, so that starting a worker imports neither gymnasium nor cudal1_env. The judge trusts
+nothing here once a candidate has been imported.
 """

@@ -1,4 +1,4 @@
-"""Which rounding torch may use, in one place for every process that runs a program."""
+"""Sets the rounding that torch may use, for every process that runs a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are there NVIDIA GPUs, and has this process opened one? Neither question starts a library."""
+"""Tests for NVIDIA GPUs and for processes that have opened one, without starting a library."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import contextlib
 import os
 
 NODES = "/dev/nvidia"
-"""How the names of GPUs and of their driver's controls begin."""
+"""Prefix of the device nodes of GPUs and of their driver's controls."""
 
 
 def has_gpu() -> bool:
-    """Whether this machine shows an NVIDIA GPU, and its user has not hidden it (`CUDA_VISIBLE_DEVICES=`, or -1)."""
+    """Return whether an NVIDIA GPU is visible and not hidden by the user (`CUDA_VISIBLE_DEVICES=`, or -1)."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
     return os.path.exists(f"{NODES}ctl") and visible != "" and not visible.startswith("-")
 
 
 def touched_gpu(pid: int | None = None) -> bool:
-    """Whether a process has opened a GPU: no process that is forked from it could use it then.
+    """Return whether a process has opened a GPU; processes forked from it could not use the GPU.
 
     Args:
-        pid: Of the process; by default this one. One that is dead has opened nothing.
+        pid: The process; by default this one. False for a dead process.
     """
     folder = f"/proc/{pid or 'self'}/fd"
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for name in os.listdir(folder):
-            with contextlib.suppress(OSError):  # the folder's own, which is closed by now
+            with contextlib.suppress(OSError):  # listdir's own descriptor, already closed
                 if os.readlink(f"{folder}/{name}").startswith(NODES):
                     return True
     return False

@@ -1,4 +1,4 @@
-"""How tensors lie in shared memory: a manifest (JSON) beside a block of bytes."""
+"""Layout of tensors in shared memory: a manifest (JSON) that describes a block of bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from cudal1_worker.protocol import DTYPES
 
 ALIGNMENT = 4096
-"""Each tensor begins on a page of its own."""
+"""Each tensor starts on a new page."""
 
 Entry = dict[str, Any]
 """`{"tensor": {dtype, shape, strides, offset, bytes}}` or `{"value": encoded}`."""
@@ -24,7 +24,7 @@ def dtype_code(dtype: torch.dtype) -> int:
     """Return the position of `dtype` in `protocol.DTYPES`.
 
     Raises:
-        KeyError: The dtype may not cross.
+        KeyError: The dtype is not supported.
     """
     return _CODES[dtype]
 
@@ -71,7 +71,7 @@ def manifest(values: list[Any]) -> tuple[list[Entry], int]:
 
 
 def view(block: torch.Tensor, entry: Entry) -> torch.Tensor:
-    """Return the tensor that `entry` describes, lying in `block` (bytes, on any device)."""
+    """Return the tensor that `entry` describes, as a view of `block` (bytes, on any device)."""
     spec = entry["tensor"]
     dtype = _DTYPES[spec["dtype"]]
     count = spec["bytes"] // dtype.itemsize
@@ -82,17 +82,17 @@ def view(block: torch.Tensor, entry: Entry) -> torch.Tensor:
 
 
 def store(block: torch.Tensor, entries: list[Entry], values: list[Any]) -> None:
-    """Copy tensors into a writable block at the places that the manifest names."""
+    """Copy tensors into a writable block at the places given by the manifest."""
     for entry, value in zip(entries, values, strict=True):
         if "tensor" in entry and entry["tensor"]["bytes"]:
             view(block, entry).copy_(value)
 
 
 def encode(value: Any) -> Any:
-    """Turn a constructor argument into JSON, keeping the difference between list, tuple and dict.
+    """Encode a constructor argument as JSON; list, tuple and dict stay distinct.
 
     Raises:
-        TypeError: The value is of a kind that may not cross.
+        TypeError: The value's type is not supported.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -132,7 +132,7 @@ def decode(value: Any) -> Any:
 
 
 def flatten(value: Any) -> list[Any]:
-    """Return the leaves of nested lists, tuples and dicts, in order; those of a dict in that of its keys' texts."""
+    """Return the leaves of nested lists, tuples and dicts, in order; dict entries are sorted by the keys' text."""
     if isinstance(value, list | tuple):
         return [leaf for item in value for leaf in flatten(item)]
     if isinstance(value, dict):
@@ -141,5 +141,5 @@ def flatten(value: Any) -> list[Any]:
 
 
 def as_stored(value: Any) -> Any:
-    """Return a tensor whose memory holds its values: torch negates some only when they are read."""
+    """Return a tensor whose memory holds its values, because torch may defer a negation until a read."""
     return value.resolve_neg() if type(value) is torch.Tensor and _is_neg(value) else value

@@ -1,11 +1,11 @@
-"""Masks over the inputs of timed calls on a GPU: a stream of random bytes that a key stands for.
+"""Masks over the inputs of timed calls on a GPU: pseudorandom byte streams, each defined by a key.
 
-The judge lays the inputs of all calls of a chain down before the clock runs, each under a mask with a key of its own. A
-call is released by its key. So a release takes as long for gigabytes as for one number, and nothing of a call's inputs
-can be used before it. Mask and inputs are combined by exclusive or: the same kernel puts a mask on and takes it off.
+The judge writes the inputs of all calls of a chain before the clock runs, each set under a mask with its own key. The
+key releases a call. So the judge's release takes the same time for any input size, and a program cannot use a call's
+inputs before it. Mask and inputs are combined by exclusive or: the same kernel applies and removes a mask.
 
-The stream is ChaCha's with 8 rounds, keys of 256 bits and nonce 0 (D. J. Bernstein, "ChaCha, a variant of Salsa20",
-2008). No attack on 8 rounds is known. It costs some six integer operations a byte, about what a GPU's memory costs.
+The stream is ChaCha's with 8 rounds, 256-bit keys and nonce 0 (D. J. Bernstein, "ChaCha, a variant of Salsa20", 2008).
+No attack on 8 rounds is known. It takes some six integer operations per byte, about as long as the memory accesses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from cudal1_worker import vmm
 
 KEY_WORDS = 4
-"""A key has so many words of 64 bits."""
+"""Number of 64-bit words of a key."""
 KERNEL = "mask"
 _THREADS = 128
 SOURCE = r"""
@@ -77,7 +77,7 @@ extern "C" __global__ void mask(const quad* source, quad* target, word blocks,
 }
 """.replace("THREADS", str(_THREADS))
 BLOCK_BYTES = 64
-"""What is masked is a multiple of this many bytes, at addresses that are multiples of 16."""
+"""Masked sizes are multiples of this many bytes; addresses are multiples of 16."""
 _MAX_GRID = 4096
 
 
@@ -88,13 +88,13 @@ class Masks:
         self._module: Any = vmm.check(vmm.driver.cuModuleLoadData(binary))  # unloaded with this object
         function = vmm.check(vmm.driver.cuModuleGetFunction(self._module, KERNEL.encode()))
         self._function = ctypes.c_void_p(int(function))
-        self._launch: Any = ctypes.CDLL("libcuda.so.1").cuLaunchKernel  # without what cuda-bindings do for each call
+        self._launch: Any = ctypes.CDLL("libcuda.so.1").cuLaunchKernel  # avoids the per-call cost of cuda-bindings
         self._launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
 
     def prepared(self, source: int, target: int, size_bytes: int) -> Callable[[Sequence[int]], None]:
-        """Return what starts combining bytes with a key's stream, on the default stream.
+        """Return a function that starts combining bytes with a key's stream, on the default CUDA stream.
 
-        All but the key is laid out here, because a worker takes a mask off while the clock runs.
+        Everything except the key is prepared here, because a worker removes a mask while the clock runs.
 
         Args:
             source: Address.
@@ -102,7 +102,7 @@ class Masks:
             size_bytes: A multiple of `BLOCK_BYTES`.
 
         Returns:
-            A function of a key, `KEY_WORDS` numbers of 64 bits. It raises `CudaError` where the driver refuses.
+            A function of a key (`KEY_WORDS` 64-bit numbers). It raises `CudaError` if the driver refuses the launch.
         """
         blocks = size_bytes // BLOCK_BYTES
         values = (ctypes.c_uint64 * (3 + KEY_WORDS))(source, target, blocks)

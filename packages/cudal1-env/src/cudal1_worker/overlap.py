@@ -1,4 +1,4 @@
-"""Whether two tensors share an element, by their addresses, shapes and strides alone."""
+"""Tests whether two tensors share an element, from addresses, shapes and strides alone."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 _MAX_WORK = 10_000
-"""Steps of numpy's search; one that needs more counts as shared."""
+"""Maximum steps of numpy's search; pairs that need more count as shared."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor's elements lie."""
+    """Memory layout of a tensor's elements."""
 
     address: int
     shape: Sequence[int]
@@ -23,7 +23,7 @@ class Place:
 
     @property
     def span_bytes(self) -> int:
-        """From the first element to the end of the last; strides reach forwards."""
+        """Bytes from the start of the first element to the end of the last; strides must not be negative."""
         if 0 in self.shape:
             return 0
         return (1 + sum((n - 1) * step for n, step in zip(self.shape, self.strides, strict=True))) * self.item_bytes
@@ -41,7 +41,7 @@ class Place:
 
 
 def shared(one: Place, other: Place) -> bool:
-    """Whether some element of one lies in an element of the other.
+    """Return whether any elements of two tensors overlap.
 
     >>> whole, columns = Place(4096, (4, 6), (6, 1), 4), Place(4096 + 12, (4, 3), (6, 1), 4)
     >>> shared(whole, columns), shared(columns, Place(4096, (4, 3), (6, 1), 4))

@@ -1,4 +1,4 @@
-"""What the zygote imports beside torch, without opening a GPU; and a GPU that is only pretended."""
+"""Preloads modules into the zygote without opening a GPU, and pretends a GPU in workers without one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cudal1_worker import gpus
 
 
 def preload(names: Iterable[str]) -> None:
-    """Import modules that are installed; those that look for a GPU when imported get their answer from /dev."""
-    ask = torch.cuda.is_available  # it starts CUDA, and torch 2.11's inductor asks it when it is imported
+    """Import modules that are installed; to those that look for a GPU at import, answer from /dev."""
+    ask = torch.cuda.is_available  # it starts CUDA, and torch 2.11's inductor calls it at import
     torch.cuda.is_available = lambda: torch.version.cuda is not None and gpus.has_gpu()
-    logging.disable(logging.WARNING)  # torch's about a machine without a GPU
+    logging.disable(logging.WARNING)  # torch's warnings about a missing GPU
     try:
         for name in names:
             with contextlib.suppress(ImportError):
@@ -29,9 +29,9 @@ def preload(names: Iterable[str]) -> None:
 
 
 def pretend_gpu() -> None:
-    """Let torch say that a GPU is available, though this worker finds none.
+    """Let torch report a GPU as available, although this worker has none.
 
-    Programs ask before they compile an extension, which needs no GPU. What really needs one raises, as before.
+    Programs ask before they compile an extension, which needs no GPU. Operations that need a GPU still raise.
     """
     major, minor = architecture(os.environ.get("TORCH_CUDA_ARCH_LIST", ""))
     torch.cuda.is_available = lambda: True
@@ -41,7 +41,7 @@ def pretend_gpu() -> None:
 
 
 def architecture(named: str) -> tuple[int, int]:
-    """Return the compute capability that torch's variable names; without one, the oldest that CUDA 13 compiles for.
+    """Return the compute capability in torch's variable; if empty, the oldest that CUDA 13 compiles for.
 
     >>> architecture("9.0+PTX"), architecture("")
     ((9, 0), (7, 5))

@@ -1,10 +1,10 @@
 """Protocol between judge and worker: framed JSON over a socket, and two shared pages.
 
-The socket carries the slow phases (build, construct, weights). The pages carry timed calls, in which a system call
-would cost more than what is measured:
+The socket serves the slow phases (build, construct, weights). The pages serve timed calls, in which a system call could
+take longer than the call itself:
 
-* the *control page* is written by the judge and mapped read-only by the worker (its memfd is sealed);
-* the *reply page* is written by the worker; the judge copies it once for each call, when the flag is up.
+* the judge writes the *control page*; the worker maps it read-only (its memfd is sealed);
+* the worker writes the *reply page*; the judge copies it once for each call, when the flag is set.
 
 Both are arrays of 64-bit words in native byte order.
 """
@@ -30,7 +30,7 @@ GO = 0
 OPERATION = 1
 """Kind of the call: `CALL` or `EMPTY`."""
 KEY = 2
-"""First word of the key of its inputs."""
+"""First word of the key of the call's inputs."""
 # Operations.
 CALL = 1
 EMPTY = 2
@@ -68,7 +68,7 @@ DTYPES = (
     "complex64",
     "complex128",
 )
-"""Names of the dtypes that may cross, in the order of their codes."""
+"""Names of the supported dtypes, in the order of their codes."""
 
 MAX_KERNELS = 48
 """Maximum number of kernels, by name, that a worker reports of a profiled call."""
@@ -76,14 +76,14 @@ MAX_KERNEL_NAME = 200
 """Maximum number of characters of each kernel name."""
 MAX_MESSAGE_BYTES = 8 << 20
 SLOTS = 2
-"""Blocks of memory for inputs; calls use them in turn, so that no address comes twice in a row. Each was used by an
-untimed call before the first timed one, so a program may capture a CUDA graph for each address."""
+"""Number of memory slots for inputs. Calls use them in turn, so consecutive calls have different addresses. An untimed
+call uses each slot before the first timed call, so a program may capture a CUDA graph for each address."""
 _LENGTH = struct.Struct("=I")
 _PIECE_BYTES = 1 << 15
 
 
 class ChannelClosed(Exception):
-    """The other side is gone."""
+    """The other side has closed the channel."""
 
 
 class ChannelTimeout(Exception):
@@ -91,21 +91,21 @@ class ChannelTimeout(Exception):
 
 
 class BadMessage(Exception):
-    """The other side sent something that is no message; only an untrusted side does that."""
+    """The other side sent an invalid message; only an untrusted side does that."""
 
 
 def send(channel: socket.socket, message: Message, fds: Sequence[int] = (), *, timeout_s: float | None = None) -> None:
-    """Send one message, with file descriptors beside it.
+    """Send one message with file descriptors.
 
     Args:
         channel: A stream socket.
-        message: What to say.
-        fds: Descriptors that come along.
-        timeout_s: Seconds for the whole message; None waits for ever. Whoever sends to an untrusted side gives one:
-            that side may never read.
+        message: The message.
+        fds: Descriptors to send with it.
+        timeout_s: Seconds for the whole message; None waits forever. Set it for an untrusted receiver, which may never
+            read.
 
     Raises:
-        ChannelClosed: The other side is gone.
+        ChannelClosed: The other side has closed the channel.
         ChannelTimeout: The other side does not read.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -113,7 +113,7 @@ def send(channel: socket.socket, message: Message, fds: Sequence[int] = (), *, t
     frame = memoryview(_LENGTH.pack(len(data)) + data)
     while frame:
         _wait(channel, deadline, select.POLLOUT)
-        # A piece for which there is room once poll says so: sending it does not block.
+        # A piece this small does not block once poll reports the socket writable.
         piece = frame[:_PIECE_BYTES]
         try:
             sent = socket.send_fds(channel, [piece], list(fds)) if fds else channel.send(piece)
@@ -127,13 +127,13 @@ def receive(channel: socket.socket, *, timeout_s: float | None = None, max_fds: 
 
     Args:
         channel: A stream socket.
-        timeout_s: Seconds for the whole message; None waits for ever.
-        max_fds: How many descriptors may come along.
+        timeout_s: Seconds for the whole message; None waits forever.
+        max_fds: Maximum number of descriptors.
 
     Raises:
-        ChannelClosed: The other side is gone.
-        ChannelTimeout: No whole message came in time.
-        BadMessage: The bytes are no JSON object of a sane size.
+        ChannelClosed: The other side has closed the channel.
+        ChannelTimeout: No complete message arrived in time.
+        BadMessage: The message is too large or not a JSON object.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     fds: list[int] = []
@@ -167,12 +167,12 @@ def serve(
     handlers: Mapping[str, Callable[[Message, list[int]], Message]],
     describe_error: Callable[[Exception], Message],
 ) -> None:
-    """Answer messages until the judge closes the channel; descriptors that came along are closed behind the answer.
+    """Answer messages until the judge closes the channel; close received descriptors before each answer is sent.
 
     Args:
-        channel: To the judge.
-        handlers: What answers each `op`.
-        describe_error: Makes an answer of what a handler raised: a failure of a program is data for the judge.
+        channel: The channel to the judge.
+        handlers: Handler of each `op`.
+        describe_error: Turns a handler's exception into an answer, because a program's failure is data for the judge.
     """
     while True:
         try:
@@ -198,5 +198,5 @@ def _wait(channel: socket.socket, deadline: float | None, event: int) -> None:
 
 
 def says_no_memory(text: str) -> bool:
-    """Whether an error's text reports too little memory, as torch, cuBLAS and the driver word it."""
+    """Return whether an error's text reports too little memory, in the wording of torch, cuBLAS or the driver."""
     return any(words in text for words in _NO_MEMORY)

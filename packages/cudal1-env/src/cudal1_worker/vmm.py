@@ -1,7 +1,7 @@
-"""CUDA virtual memory that crosses process borders as a file descriptor. Both sides use it; neither trusts the other.
+"""CUDA virtual memory shared between processes as a file descriptor. Judge and worker both use this module.
 
-The judge makes the memory, maps it and exports it; a worker imports and maps it at an address of its own. Everything
-goes through the driver interface of cuda-bindings, on the current context.
+The judge allocates, maps and exports the memory; a worker imports and maps it at its own address. All calls go through
+the driver interface of cuda-bindings, on the current context.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ driver: Any = importlib.import_module("cuda.bindings.driver")  # it carries no t
 """The driver's interface; importing it starts nothing."""
 
 GRANULARITY = 2 << 20
-"""Sizes are multiples of this many bytes (the largest minimum of the devices that exist)."""
+"""Sizes are multiples of this many bytes (the largest minimum granularity of existing devices)."""
 
 
 class CudaError(RuntimeError):
@@ -22,10 +22,10 @@ class CudaError(RuntimeError):
 
 
 def check(result: tuple[Any, ...]) -> Any:
-    """Return what a driver call gave beside its status.
+    """Return the result of a driver call without its status.
 
     Raises:
-        CudaError: The status is no success.
+        CudaError: The call failed.
     """
     status, *values = result
     if status != driver.CUresult.CUDA_SUCCESS:
@@ -68,7 +68,7 @@ class Mapping:
         check(driver.cuMemSetAccess(self.address, self.size_bytes, [access], 1))
 
     def _undo(self) -> None:
-        """Give back what of a mapping there is, whatever the driver says."""
+        """Free the existing parts of a mapping and ignore driver errors."""
         if self.address:
             driver.cuMemUnmap(self.address, self.size_bytes)
             driver.cuMemAddressFree(self.address, self.size_bytes)
@@ -105,7 +105,7 @@ class Mapping:
         return torch.as_tensor(_Bytes(self.address, self.size_bytes), device=f"cuda:{self.device}")
 
     def close(self) -> None:
-        """Unmap the memory, with which this process must do nothing any more; it is freed when no process holds it."""
+        """Unmap the memory, which this process must no longer use; it is freed when no process holds it."""
         if self.address:
             check(driver.cuMemUnmap(self.address, self.size_bytes))
             check(driver.cuMemAddressFree(self.address, self.size_bytes))
@@ -114,7 +114,7 @@ class Mapping:
 
 
 class _Bytes:
-    """What torch needs to make a tensor over an address (the CUDA array interface, version 3)."""
+    """CUDA array interface (version 3) over an address, from which torch makes a tensor."""
 
     def __init__(self, address: int, size_bytes: int) -> None:
         self.__cuda_array_interface__ = {

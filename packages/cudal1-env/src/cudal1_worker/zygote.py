@@ -1,11 +1,12 @@
 """The zygote: a process with torch imported, from which every worker is forked in milliseconds.
 
-`python -m cudal1_worker.zygote FD` is started by exec, with a clean environment, before any secret exists. It never
-runs a program of anybody's: it forks a supervisor, the supervisor makes namespaces and forks the worker (process 1
-of its own namespace), and waits to tell how it ended. Source texts go past the zygote, over the worker's own channel.
+The judge starts `python -m cudal1_worker.zygote FD` by exec, with a clean environment, before any secret exists. The
+zygote never runs an untrusted program. For each worker it forks a supervisor, which makes namespaces, forks the worker
+(process 1 of its pid namespace) and reports how the worker ended. Programs reach the worker over its own channel and
+never pass through the zygote.
 
-Descriptors that come with a fork request, in this order: the worker's channel, its log, the supervisor's report, the
-supervisor's orders (the gate), and for an arm the control and the reply page.
+Descriptors of a fork request, in this order: the worker's channel, its log, the supervisor's report, the supervisor's
+orders (the gate), and for an arm the control page and the reply page.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def main() -> None:
 
 
 def supervise(message: wire.Message, fds: list[int], pid_pipe: int) -> NoReturn:
-    """Make namespaces, fork the worker, keep its gate, report its end, exit."""
+    """Make namespaces, fork the worker, serve its gate, report its end, exit."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     report_fd, orders_fd = fds[2], fds[3]
     try:
@@ -108,7 +109,7 @@ def live(role: str, spec: sandbox.Spec, report: sandbox.Report, gate: sandbox.Ga
         _point_compilers(entered)
         if spec.blind:
             pretend_gpu()
-        # An arm is timed on one core; the oracle is not timed and may use what there is.
+        # An arm is timed on one core; the oracle is not timed and may use all cores.
         torch.set_num_threads(1 if role == "arm" else len(os.sched_getaffinity(0)))
         wire.send(channel, {"ready": True, "layers": list(entered.active), "missing": entered.missing})
         if role == "arm":
@@ -116,7 +117,7 @@ def live(role: str, spec: sandbox.Spec, report: sandbox.Report, gate: sandbox.Ga
         else:
             Oracle(channel).serve()
     except wire.ChannelClosed:
-        pass  # the judge is gone or done
+        pass  # the judge has ended or no longer needs the worker
     except BaseException as error:
         os.write(2, f"worker: {type(error).__name__}: {error}\n".encode())
         code = 70
@@ -124,7 +125,7 @@ def live(role: str, spec: sandbox.Spec, report: sandbox.Report, gate: sandbox.Ga
 
 
 def _point_compilers(entered: sandbox.Report) -> None:
-    """Let compilers keep their products in the build folder, of which the judge may keep a copy."""
+    """Let compilers write to the build folder, which the judge may copy."""
     if entered.build is not None:
         os.environ["TORCH_EXTENSIONS_DIR"] = os.path.join(entered.build, "torch_extensions")
         os.environ["TRITON_CACHE_DIR"] = os.path.join(entered.build, "triton")

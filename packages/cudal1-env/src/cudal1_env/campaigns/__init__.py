@@ -1,8 +1,8 @@
-"""Campaigns: work of hours on many programs or tasks, which resumes where it was cut off, and the repetition of one.
+"""Campaigns: jobs of several hours on many programs or tasks, which resume after an interruption; and `replay`.
 
-- `sweep`: every program of a file is judged.
-- `audit`: incorrect answers and faulty programs go through the checker of every task.
-- `verify`: pairs of a corpus are judged.
-- `redteam`: attacks and their honest look-alikes are judged.
-- `replay`: one evaluation is repeated from its record.
+- `sweep`: judge every program of a file.
+- `audit`: put incorrect answers and faulty programs through the checker of every task.
+- `verify`: judge pairs of a corpus.
+- `redteam`: judge attacks and their honest look-alikes.
+- `replay`: repeat one evaluation from its record.
 """

@@ -1,4 +1,4 @@
-"""Work in parts: one process for each GPU, or each machine."""
+"""Split a campaign into parts: one process for each GPU or each machine."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _Item = TypeVar("_Item")
 
 
 def part_of(items: Iterable[_Item], part: str, task: Callable[[_Item], str] | None = None) -> list[_Item]:
-    """Return the items of every N-th task, from the K-th on, for the part `K/N`; all of them for an empty text.
+    """Return the items of every N-th task, from the K-th on, for the part `K/N`; all items for an empty text.
 
     Items of one task stay together, since they share its oracle.
 
     Args:
-        items: What there is to do.
-        part: `K/N` with 0 <= K < N, or nothing.
-        task: Names an item's task; None where each item stands for itself.
+        items: All items.
+        part: `K/N` with 0 <= K < N, or empty.
+        task: Return an item's task; None if each item is its own task.
 
     Raises:
-        SettingsError: The text is something else.
+        SettingsError: The text has another form.
     """
     if not part:
         return list(items)

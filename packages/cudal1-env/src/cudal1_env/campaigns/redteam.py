@@ -22,11 +22,12 @@ from cudal1_env.reward import reward_of
 from cudal1_env.testing.programs import REFUSED, Program
 
 BROKEN = "MachineError"
-"""In a status' place: the machine broke while the program was judged."""
+"""Used in place of a status: the machine broke while the program was judged."""
 FEEDBACK_ROUNDS = 6
 REPEATS = 2
-"""How often an attack that gained something must gain it again: an interval of 95 % lies above the truth in one
-evaluation of 40, and many attacks do the reference's work at its speed."""
+"""Number of further evaluations in which an attack must gain again. A 95 % interval lies above the true value in one
+evaluation of 40, and many attacks do the reference's work at its speed.
+"""
 
 
 class Outcome(BaseModel):
@@ -35,44 +36,44 @@ class Outcome(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     program: str
-    """Its name."""
+    """Name of the program."""
     honest: bool
-    """Whether it is a look-alike."""
+    """Whether the program is an honest look-alike."""
     expected: tuple[str, ...]
-    """Statuses that its header allows."""
+    """Statuses that the program's header allows."""
     statuses: tuple[str, ...]
-    """Its statuses: one, and one more for each round of feedback."""
+    """Statuses of the program: one, and one more for each round of feedback."""
     reward: float
-    """The largest reward over these rounds; if an attack's is above 1, the smallest of it and `REPEATS` more."""
+    """Largest reward over these rounds. If an attack's is above 1, the smallest of it and `REPEATS` further rewards."""
     reward_at_first: float | None = None
-    """The largest reward over these rounds; None in files from before it was written."""
+    """Largest reward over these rounds, before repeats; None in older files that lack it."""
     message: str
-    """The last record's."""
+    """Message of the last record."""
     seconds: float
-    """How long all rounds took."""
+    """Duration of all rounds, in seconds."""
 
     @computed_field
     @property
     def as_expected(self) -> bool:
-        """Whether it got its status (in the first round; feedback may change it)."""
+        """Return whether the first status is allowed by the header (feedback may change later ones)."""
         return self.statuses[0] in self.expected
 
     @computed_field
     @property
     def rewarded(self) -> bool:
-        """Whether an attack gained something; false for look-alikes."""
+        """Return whether an attack got a reward above 1; false for look-alikes."""
         return not self.honest and self.reward > 1.0
 
     @computed_field
     @property
     def rejected(self) -> bool:
-        """Whether a look-alike was rejected; false for attacks."""
+        """Return whether a look-alike was rejected; false for attacks."""
         return self.honest and not self.as_expected and not self.broken
 
     @computed_field
     @property
     def broken(self) -> bool:
-        """Whether the machine broke while it was judged, as with an attack whose memory is not given back."""
+        """Return whether the machine broke during the evaluation, for example by memory that was not freed."""
         return BROKEN in self.statuses
 
 
@@ -80,11 +81,11 @@ class OutcomeLine(Outcome):
     """One line of a red team's results file."""
 
     kind: Literal["outcome"] = "outcome"
-    """Tells it from other lines of a benchmark's file: its machine, and its summary."""
+    """Distinguishes an outcome from other lines of a benchmark's file (machine, summary)."""
     protocol: str = ""
-    """Version of the protocol that made it; empty in files from before it was written."""
+    """Version of the protocol; empty in older files that lack it."""
     device: Device | None = None
-    """Where the program ran; None in such files."""
+    """Device on which the program ran; None in such older files."""
     repeat: int = Field(ge=0)
     """Number of the repeat, from 0."""
 
@@ -111,7 +112,7 @@ OUTCOMES = replace(
     ),
     read=_read_line,
 )
-"""Form of a red team's results file."""
+"""Format of a red team's results file."""
 
 
 def outcomes_file(
@@ -126,7 +127,7 @@ def outcomes_file(
 
 
 class Summary(BaseModel):
-    """Summary of many outcomes. The counts are times by program."""
+    """Counts over many outcomes. Each count is a number of times, by program."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -137,11 +138,11 @@ class Summary(BaseModel):
     skipped: int
     """Programs for another device."""
     evaluations: int
-    """Outcomes; each program has one for each repeat."""
+    """Number of outcomes; each program has one for each repeat."""
     attacks_rewarded: dict[str, int]
     """Attacks that got a reward above 1."""
     attacks_with_another_status: dict[str, int]
-    """Attacks that gained nothing (or are in `attacks_rewarded` too), but not with the status of their header."""
+    """Attacks with a status that their header does not allow. They gained nothing, or are in `attacks_rewarded` too."""
     look_alikes_rejected: dict[str, int]
     """Honest programs that were rejected."""
     machine_broken: dict[str, int] = Field(default_factory=dict[str, int])
@@ -151,11 +152,11 @@ class Summary(BaseModel):
 
     @property
     def passed(self) -> bool:
-        """Whether no attack was rewarded, no honest program rejected, and the machine not broken."""
+        """Return whether no attack was rewarded, no honest program was rejected, and the machine did not break."""
         return not self.attacks_rewarded and not self.look_alikes_rejected and not self.machine_broken
 
     def text(self) -> str:
-        """Return one line for people."""
+        """Return a one-line summary for people."""
         line = (
             f"{self.attacks} attacks: {len(self.attacks_rewarded)} rewarded, "
             f"{len(self.attacks_with_another_status)} with another status; "
@@ -179,22 +180,22 @@ class Campaign(BaseModel):
     outcomes: tuple[Outcome, ...] = Field(min_length=1)
     """One for each program and repeat."""
     summary: Summary
-    """Summary of the outcomes."""
+    """Counts over the outcomes."""
 
 
 def judge_all(
     begin: Callable[[], AbstractContextManager[Evaluator]], programs: Sequence[Program], device: Device
 ) -> Iterator[Outcome]:
-    """Judge programs one by one; an outcome is there as soon as it is known.
+    """Judge programs one by one; yield each outcome as soon as it is known.
 
     Args:
-        begin: Makes a judge. They share one, and where the machine breaks the rest gets another.
+        begin: Return a new judge. The programs share one; if the machine breaks, the remaining programs get another.
         programs: The programs.
-        device: Where they run.
+        device: Device on which they run.
 
     Raises:
-        MachineError: It broke with two programs in a row, so that it is not the second one's doing; that one has no
-            outcome, and a new process may go on with it.
+        MachineError: The machine broke with two programs in a row, so the second one is not the cause. The second
+            program has no outcome; a new process may continue with it.
     """
     left, broken = list(programs), False
     while left:
@@ -211,11 +212,13 @@ def judge_all(
 
 
 TOGETHER = 24
-"""Programs that share a judge: enough that its start does not matter, few enough for parts of equal length."""
+"""Number of programs that share a judge: enough to make the judge's start negligible, few enough for parts of equal
+length.
+"""
 
 
 def jobs(programs: Sequence[Program], repeats: int) -> list[tuple[int, list[Program]]]:
-    """Return groups of programs that share a judge, those of a task behind each other, once for each repeat."""
+    """Return groups of programs that share a judge, once for each repeat; programs of one task are adjacent."""
     order = sorted(programs, key=lambda program: program.header["task"])
     groups = [order[start : start + TOGETHER] for start in range(0, len(order), TOGETHER)]
     return [(repeat, group) for repeat in range(repeats) for group in groups]
@@ -227,13 +230,13 @@ def judge_missing(
     device: Device,
     known: Collection[tuple[int, str]],
 ) -> Iterator[tuple[int, Outcome]]:
-    """Judge the programs of some groups that have no outcome; yield each outcome with its repeat.
+    """Judge those programs of some groups that have no outcome yet; yield each outcome with its repeat.
 
     Args:
-        begin: Makes a judge, for each group another one.
-        groups: What `jobs` returned, or a part of it.
-        device: Where programs run.
-        known: Repeats and names of programs that have an outcome.
+        begin: Return a new judge; called for each group.
+        groups: Result of `jobs`, or a part of it.
+        device: Device on which programs run.
+        known: Pairs of repeat and program name that have an outcome.
 
     Raises:
         MachineError: See `judge_all`.
@@ -245,9 +248,9 @@ def judge_missing(
 
 
 def judge_program(judge: Evaluator, program: Program, device: Device = "cpu") -> Outcome:
-    """Judge a program, with rounds of feedback where its header asks for them.
+    """Judge a program, with rounds of feedback if its header requests them.
 
-    That the machine breaks is an outcome too; the judge should then serve for nothing else.
+    A broken machine is also an outcome; do not use the judge for anything else afterwards.
     """
     task, source, name = program.task(device), program.source, program.header.get("feedback")
     known: dict[float, float] = {}
@@ -291,13 +294,13 @@ def judge_program(judge: Evaluator, program: Program, device: Device = "cpu") ->
 
 
 def told_back(record: Evaluation, name: str) -> dict[float, float]:
-    """Return the table that a program put between two `name`s in its record; empty without one."""
+    """Return the table that a program printed between two `name`s in its record; empty if there is none."""
     match = re.search(rf"{name} (\{{.*?\}}) {name}", record.message + record.stderr, re.DOTALL)
     return ast.literal_eval(match[1]) if match else {}
 
 
 def summarise(outcomes: Sequence[Outcome], *, skipped: int = 0) -> Summary:
-    """Count rewarded attacks, statuses that differ, and rejected look-alikes."""
+    """Count rewarded attacks, unexpected statuses, rejected look-alikes and machine failures."""
 
     def named(condition: Callable[[Outcome], bool]) -> dict[str, int]:
         return dict(Counter(outcome.program for outcome in outcomes if condition(outcome)))
@@ -316,7 +319,7 @@ def summarise(outcomes: Sequence[Outcome], *, skipped: int = 0) -> Summary:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """Lay out one row for each program: expected status, statuses with their counts, largest reward."""
+    """Return a table with one row for each program: expected status, statuses with their counts, largest reward."""
     by_name: dict[str, list[Outcome]] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.program):
         by_name.setdefault(outcome.program, []).append(outcome)

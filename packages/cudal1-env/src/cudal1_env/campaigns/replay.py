@@ -1,4 +1,4 @@
-"""Repeat an evaluation from its record: the same seed, hence the same inputs, answers and checks; a new clock."""
+"""Repeat an evaluation from its record: same seed, hence same inputs, answers and checks; only the timing is new."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ class Replay(BaseModel):
     same_status: bool
     """Whether the statuses agree."""
     same_tolerances: bool
-    """Whether the seed gave the same inputs and answers again: the reference errors on the sets that determine
-    them, to the last bit, on every distribution that both evaluations came to (how many calls they made, the clock
-    decides)."""
+    """Whether the seed reproduced the inputs and answers. Compares the reference errors bit for bit on the input sets
+    that determine them, over every distribution that both evaluations reached (timing decides how many calls they
+    make).
+    """
     overlap: bool | None
-    """Whether the speedup intervals overlap; None where there is none."""
+    """Whether the speedup intervals overlap; None if either evaluation has none."""
 
 
 def replay(judge: Judge, record: Evaluation) -> Replay:

@@ -1,8 +1,11 @@
-"""A scan of tasks: is there something to compute, and does all that goes in matter?
+"""Scan of tasks: does a task compute anything, and do all its inputs influence the outputs?
 
-Each reference runs at its size in a process of its own (`scan_child.py`), which is no sandbox. A task passes where
-its outputs are finite, differ from element to element and from one set of inputs to the next, depend on each input and
-weight, no operator does nothing, and its own arithmetic is near enough to float64 that a judge can tell answers apart.
+Each reference runs at its own size in a separate process (`scan_child.py`), which is not a sandbox. A task passes if:
+
+- its outputs are finite, and vary between elements and between sets of inputs;
+- its outputs depend on each input and each weight;
+- every operator has an effect;
+- its arithmetic is near enough to float64 for a judge to distinguish correct from incorrect answers.
 """
 
 from __future__ import annotations
@@ -20,23 +23,23 @@ from pydantic import BaseModel, ConfigDict
 from cudal1_env.records.results import ResultsFile, form_of
 
 MIN_SPREAD = 0.05
-"""Standard deviation of an output over its root mean square, across elements and across draws of the inputs."""
+"""Minimum standard deviation of an output over its root mean square, across elements and across draws of the inputs."""
 MIN_CHANGED = 0.05
-"""Share of some output's elements that must change when an input is drawn anew."""
+"""Minimum share of some output's elements that must change when an input is redrawn."""
 MIN_EFFECT = 0.05
-"""Change of some output when an input is drawn anew, over its standard deviation."""
+"""Minimum change of some output, over its standard deviation, when an input is redrawn."""
 MIN_WEIGHT_EFFECT = 0.003
-"""The same of a parameter: PyTorch's own layers begin with small biases."""
+"""The same for a parameter; smaller, because PyTorch's own layers begin with small biases."""
 MAX_ERROR = 0.02
-"""Median error of an element over itself: the judge refuses a task from 0.023 (float16) and 0.045 (bfloat16) on."""
+"""Maximum median relative error of an element. The judge refuses a task from 0.023 (float16) or 0.045 (bfloat16) on."""
 TIMEOUT_S = 120.0
-"""Longest time for one task."""
+"""Time limit for one task."""
 
 
 class Scan(BaseModel):
-    """What was measured of one task; the fields are those of `cudal1_env.campaigns.scan_child.measured`."""
+    """Measurements of one task; the fields are those of `cudal1_env.campaigns.scan_child.measured`."""
 
-    # What is measured of outputs that are not finite may be no number.
+    # Measurements may be NaN or infinite if outputs are not finite.
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
     task: str
@@ -48,27 +51,29 @@ class Scan(BaseModel):
     dtype: str = ""
     """Dtype of a generated task."""
     finite: bool = True
-    """Whether all outputs are."""
+    """Whether all outputs are finite."""
     spread: float | None = None
-    """Standard deviation over root mean square, of the output where that is least; None where nothing was measured."""
+    """Standard deviation over root mean square, of the output with the smallest ratio; None if nothing was measured."""
     draws: float | None = None
-    """The same of each element from one set of inputs to the next."""
+    """The same ratio for each element across sets of inputs."""
     inputs: dict[str, tuple[float, float]] = {}
-    """By place, the share of an output that changes with an input, and the change over the standard deviation."""
+    """For each input by position: the share of an output that changes with the input, and the change over the standard
+    deviation.
+    """
     weights: dict[str, tuple[float, float]] = {}
-    """The same of parameters, by name."""
+    """The same for parameters, by name."""
     error: float | None = None
-    """Median error of an element over itself, against float64."""
+    """Median relative error of an element, against float64."""
     idle: tuple[str, ...] = ()
-    """Operators that change next to nothing."""
+    """Operators that change almost nothing."""
     ms: float | None = None
-    """One call on one core."""
+    """Milliseconds of one call on one core."""
     fault: str = ""
-    """Why nothing was measured."""
+    """Reason why nothing was measured."""
 
     @property
     def faults(self) -> list[str]:
-        """What is wrong with the task; none where it passes."""
+        """Return the faults of the task; empty if it passes."""
         if self.fault:
             return [self.fault]
         assert self.spread is not None
@@ -84,7 +89,7 @@ class Scan(BaseModel):
             ("weight", MIN_WEIGHT_EFFECT, self.weights),
         ):
             for name, (share, effect) in parts.items():
-                if not effect >= least or (kind == "input" and share < MIN_CHANGED):  # not a number is no effect
+                if not effect >= least or (kind == "input" and share < MIN_CHANGED):  # NaN counts as no effect
                     found.append(f"{kind} {name} hardly matters (share {share:.2g}, change {effect:.2g})")
         if self.error > MAX_ERROR:
             found.append(f"ill-conditioned (median error {self.error:.2g})")
@@ -101,12 +106,12 @@ def scan_file(out: Path | None, *, known: Sequence[Path] = (), join: Sequence[Pa
 
 
 def scan_tasks(tasks: Sequence[Task], file: ResultsFile[Scan], notify: Callable[[str], None]) -> list[Scan]:
-    """Measure tasks that the file does not know.
+    """Measure tasks that the file does not hold yet.
 
     Args:
-        tasks: At the size that is measured.
-        file: Where results go; a task whose text it holds is not measured again.
-        notify: Called with how far the work has come.
+        tasks: Tasks at the size to measure.
+        file: Results file; a task whose text it holds is not measured again.
+        notify: Called with the progress.
 
     Raises:
         DataError: torch is not installed.
@@ -139,7 +144,7 @@ def _measured(child: Child, task: Task, sha256: str) -> Scan:
 
 
 def summary(scans: Sequence[Scan]) -> str:
-    """Return a table for people: families, dtypes, reasons."""
+    """Return a table for people: families, dtypes, reasons for failure."""
     from cudal1_env.stats import aligned
 
     def row(name: str, some: Sequence[Scan]) -> list[str]:

@@ -1,7 +1,7 @@
-"""The process that measures references: one JSON line in for each task, one out with what was found.
+"""The process that measures references: it reads one JSON line for each task and writes one with the measurements.
 
-Started by `cudal1_env.campaigns.scan` with `python -m`. References are code that you trust as far as you run it: this
-is no sandbox, and no candidate goes through it. What programs print goes to standard error.
+`cudal1_env.campaigns.scan` starts it with `python -m`. It is not a sandbox: it runs only references that the user
+trusts, never candidates. Output that programs print goes to standard error.
 """
 
 # pyright: basic
@@ -20,20 +20,20 @@ from collections.abc import Sequence
 from typing import Any
 
 _DRAWS = 3
-"""Sets of inputs, to see how far outputs differ from one to the next."""
+"""Number of input sets, to measure how much outputs vary between them."""
 _CHANGED = 1e-3
-"""An element counts as changed from this share of the output's standard deviation on."""
+"""Minimum change of an element that counts, as a share of the output's standard deviation."""
 _IDLE = 0.005
-"""An operator that changes fewer of its operand's elements does nothing."""
+"""An operator that changes a smaller share of its operand's elements is idle."""
 _WATCHED = (
     *("abs", "relu", "clamp", "leaky_relu", "elu", "selu", "hardswish", "softshrink", "hardtanh"),
     *("maximum", "minimum", "clamp_min", "clamp_max"),
 )
-"""Operators that may do nothing, by their names in PyTorch."""
+"""PyTorch's names of operators that may have no effect."""
 
 
 def main() -> None:
-    """Answer lines until there are no more."""
+    """Answer requests line by line until the input ends."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     warnings.simplefilter("ignore")
@@ -57,22 +57,22 @@ def main() -> None:
 
 
 def measured(source: str, name: str) -> dict[str, Any]:
-    """Execute a reference and measure what it makes of its inputs.
+    """Execute a reference and measure how its outputs depend on its inputs.
 
     Args:
-        source: Program text. It is executed: give only programs that you would run.
-        name: What to call it in tracebacks.
+        source: Program text. It is executed, so pass only trusted programs.
+        name: Name of the program in tracebacks.
 
     Returns:
-        finite: Whether all outputs are.
-        spread: Standard deviation over the root mean square of the output where that is least.
-        draws: The same of each element, from one set of inputs to the next.
-        inputs: By name or place, `[share of the outputs that change, their change over the standard deviation]` when
-            that input is drawn anew.
-        weights: The same of parameters.
-        error: Median error of an element over itself, against float64.
-        idle: Operators that change next to nothing.
-        ms: One call.
+        finite: Whether all outputs are finite.
+        spread: Standard deviation over root mean square, of the output with the smallest ratio.
+        draws: The same ratio for each element across sets of inputs.
+        inputs: For each input by name or position, `[share of the outputs that change, their change over the standard
+            deviation]` when that input is redrawn.
+        weights: The same for parameters.
+        error: Median relative error of an element, against float64.
+        idle: Operators that change almost nothing.
+        ms: Milliseconds of one call.
     """
     import torch
     from cudal1_worker.oracle.distributions import non_default_state
@@ -140,12 +140,12 @@ def _over(one: Any, other: float) -> float:
 
 
 def _apart(same: Any) -> float:
-    """Standard deviation from set to set over the root mean square, of the answers to several sets."""
+    """Return the standard deviation across sets over the root mean square, for the answers to several sets."""
     return _over(_rms(same.std(0)), _rms(same[0]))
 
 
 def _change(before: Sequence[Any], after: Sequence[Any]) -> list[float]:
-    """Share of elements that change and the change over the standard deviation, of the output with most of it."""
+    """Return the share of changed elements and their change over the standard deviation, by the most changed output."""
     found: list[list[float]] = []
     for one, other in zip(before, after, strict=True):
         spread = float(one.std(correction=0)) or 1e-30
@@ -155,7 +155,7 @@ def _change(before: Sequence[Any], after: Sequence[Any]) -> list[float]:
 
 
 def _error(module: types.ModuleType, state: dict[str, Any], values: Sequence[Any], got: Sequence[Any]) -> float:
-    """Median error of an element over itself, of the output with the largest, against the same in float64."""
+    """Return the median relative error of an element against float64, for the output with the largest error."""
     import torch
     from cudal1_worker.oracle.models import as_dtype
 
@@ -175,7 +175,7 @@ def _error(module: types.ModuleType, state: dict[str, Any], values: Sequence[Any
 
 
 def _watch() -> Any:
-    """A mode in which watched operators are compared with what they are applied to."""
+    """Return a mode that compares the results of watched operators with their operands."""
     import torch
     from torch.overrides import TorchFunctionMode
 

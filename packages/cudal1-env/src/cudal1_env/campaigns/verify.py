@@ -1,4 +1,4 @@
-"""Verification of a corpus: which of its pairs are judged, and in what order."""
+"""Verification of a corpus: which pairs are judged, and in which order."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ _FIRST_EVERY = {
     "torch-compile": (4, 4),
     "cuda-load-inline": (0, 8),
 }
-"""By backend: the round in which its first program is chosen, and the number of rounds until the next one. A build by
-torch's extension loader takes most of a minute, by NVRTC a fifth of a second; `torch.compile` takes seconds, and is a
-baseline too. Other backends are treated like the quick ones."""
+"""By backend: the round in which its first program is chosen, and the number of rounds until the next. A build takes
+most of a minute with torch's extension loader and a fifth of a second with NVRTC. `torch.compile` takes seconds, and is
+also a baseline. Other backends are treated like the quick ones.
+"""
 _FAILURES = (6, 4)
-"""The same for failures: a call that never ends holds the device until its time is over, and training uses
-correct programs."""
+"""The same for failures. They come late because a call that never ends holds the device until its time limit, and
+training uses correct programs.
+"""
 
 
 def choose(pairs: Iterable[Pair], limit: int | None, *, device: Device, again: bool = False) -> list[Pair]:
-    """Return pairs to judge, a task's programs together.
+    """Return pairs to judge; the programs of a task are adjacent.
 
     Pairs are chosen in rounds. Each round takes one more program of each backend for every task; backends that are slow
-    to build come less often, failures late. Pairs that were judged before count. Within a backend handwritten programs
-    come first, then templates alternate. The order follows from the programs' hashes, so the same call chooses the same
-    pairs. On a CPU programs that need a GPU are left out.
+    to build come less often, and failures come late. Pairs that were judged before count towards a round. Within a
+    backend handwritten programs come first, then templates alternate. The programs' hashes determine the order, so the
+    same call chooses the same pairs. On a CPU, programs that need a GPU are left out.
 
     Args:
         pairs: The corpus.
-        limit: How many, at most.
-        device: Where they will be judged.
-        again: Whether pairs that have an evaluation from such a device are judged again.
+        limit: Maximum number of pairs.
+        device: Kind of device that will judge them.
+        again: Whether to judge pairs again that have an evaluation from such a device.
     """
     lines: dict[tuple[str, str, bool], list[Pair]] = {}
     judged: dict[tuple[str, str, bool], list[str]] = {}
@@ -67,11 +69,11 @@ def _kind(pair: Pair) -> str:
 
 
 def by_hand(pair: Pair) -> bool:
-    """Whether the program is handwritten: no template made it."""
+    """Return whether the program is handwritten, that is, not made by a template."""
     return not pair.template or pair.template.startswith("starter:")
 
 
 def program_of(pair: Pair) -> Program:
-    """Return a pair as a sweep takes it."""
+    """Return a pair as a program of a sweep."""
     task = Task(id=pair.task, source=pair.reference, name=pair.task, level=pair.level, origin="corpus")
     return Program(task, pair.source, pair.level, {})

@@ -1,13 +1,13 @@
-"""Rules that choose which variants a prompt shows: one file for each, and all of them pure.
+"""Rules that choose the exemplars of a prompt: one file for each rule, each a pure function.
 
 | name | rule |
 | --- | --- |
-| `bucket` | CUDA-L1's: distinct score buckets by softmax (default) |
+| `bucket` | CUDA-L1's rule: distinct score buckets by softmax (default) |
 | `island` | one of several separate populations, then buckets |
 | `random` | uniformly |
 | `none` | no exemplars |
 
-They live here and not in the agent, because the environment's observation holds exemplars.
+They belong to the environment and not to the agent, because observations hold exemplars.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RULES: dict[str, type[BucketExemplars | IslandExemplars | RandomExemplars | NoE
 
 
 def exemplars_by_name(name: ExemplarRule, *, tau: float = 1.0, width: float = BUCKET_WIDTH) -> Exemplars:
-    """Return the rule of that name.
+    """Return the rule with this name.
 
     Args:
         name: The rule.

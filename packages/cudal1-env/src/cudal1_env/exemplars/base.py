@@ -1,4 +1,4 @@
-"""What the rules for choosing exemplars share: the exemplar, the protocol, and what may be shown at all."""
+"""Parts shared by the exemplar rules: the exemplar, the protocol, and the filter for programs that may be shown."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ class Exemplar:
     source: str
     """Program text that defines `ModelNew`."""
     speedup: float
-    """Reference latency over program latency, best estimate; 2.0 is twice as fast. At most 1 where no more is paid."""
+    """Reference latency over program latency, best estimate; 2.0 is twice as fast. At most 1 if the task pays no more.
+    """
 
 
 class Exemplars(Protocol):
-    """A rule that chooses what a prompt shows. Its settings are its fields; a choice changes nothing."""
+    """A rule that chooses the exemplars of a prompt. Its settings are its fields; `choose` changes no state."""
 
     def choose(self, variants: Sequence[Exemplar], n: int, rng: np.random.Generator) -> list[Exemplar]:
         """Draw at most `n` exemplars with different sources, in the order drawn.
 
         Args:
-            variants: What there is, in order of arrival; the same source may come several times.
-            n: How many are wanted; fewer come where the rule finds fewer.
-            rng: The only source of chance.
+            variants: All candidates for exemplars, in order of arrival; the same source may occur several times.
+            n: Number requested; the rule may find fewer.
+            rng: The only source of randomness.
         """
         ...
 
 
 def distinct(variants: Iterable[Exemplar]) -> list[Exemplar]:
-    """Keep one of each source, in order of first arrival: the one with the (lower) median score.
+    """Keep one exemplar of each source, in order of first arrival: the one with the (lower) median score.
 
-    A policy repeats itself. The median and not the maximum: the more often a program is measured, the
-    more the maximum flatters it.
+    A policy may write the same program several times. The maximum would overestimate a program more the more often it
+    is measured; the median does not.
 
     >>> distinct([Exemplar("a", 1.0), Exemplar("b", 2.0), Exemplar("a", 3.0), Exemplar("a", 1.2)])
     [Exemplar(source='a', speedup=1.2), Exemplar(source='b', speedup=2.0)]
@@ -54,13 +55,13 @@ def distinct(variants: Iterable[Exemplar]) -> list[Exemplar]:
 def scored(
     evaluations: Iterable[Evaluation], *, task_source: str | None = None, most: float = math.inf
 ) -> list[Exemplar]:
-    """Return what may be shown of an archive's evaluations: the correct ones that can be compared.
+    """Return the exemplars among an archive's evaluations: the correct ones that can be compared.
 
     Args:
-        evaluations: In order of arrival.
-        task_source: Keep only those of this reference program; a task's id is the same on every device,
-            its size is not.
-        most: The largest speedup that the task pays, and so the largest that is shown; see `reward`.
+        evaluations: Evaluations in order of arrival.
+        task_source: Keep only evaluations of this reference program. A task has the same id on every device, but not
+            the same size.
+        most: Largest speedup that the task pays, and therefore the largest shown; see `reward`.
     """
     return [
         Exemplar(evaluation.source, min(_score(evaluation, evaluation.speedup.point), most))
@@ -73,6 +74,6 @@ def scored(
 
 
 def _score(evaluation: Evaluation, point: float) -> float:
-    """The best estimate, at most 1 where nothing above 1 is paid: a prompt must not recommend what earns nothing."""
+    """Return the best estimate, capped at 1 if the task pays no more: prompts must not recommend unpaid speedups."""
     unpaid = evaluation.rewarded_low is not None and evaluation.rewarded_low <= 1.0
     return min(point, 1.0) if unpaid else point

@@ -15,18 +15,18 @@ from cudal1_env.exemplars.bucket import BUCKET_WIDTH, choose_by_bucket
 class IslandExemplars(BaseModel):
     """Draw an island uniformly, then exemplars from that island alone by the bucket rule.
 
-    Separate populations keep one early success from deciding every prompt. A program's island follows
-    from the hash of its text, so that a choice stays a pure function of the variants. There are as many
-    islands as programs can fill, up to `islands`; FunSearch's resets of weak islands are left out, because
-    they need a clock (Romera-Paredes et al., Nature 625, 2024, methods).
+    Separate populations keep one early success from dominating every prompt. The hash of a program's text determines
+    its island, so `choose` stays a pure function of the variants. The number of islands grows with the number of
+    programs, up to `islands`. FunSearch's resets of weak islands are left out, because they need a clock
+    (Romera-Paredes et al., Nature 625, 2024, methods).
     """
 
     model_config = ConfigDict(frozen=True)
 
     islands: int = Field(default=4, ge=1)
-    """How many islands there are at most."""
+    """Maximum number of islands."""
     programs_each: int = Field(default=4, ge=1)
-    """How many programs there must be for each island: fewer could rarely show a contrast."""
+    """Minimum number of programs for each island; fewer would rarely show a contrast."""
     tau: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Temperature of the draw within an island, as a speedup; see `BucketExemplars`."""
     width: float = Field(default=BUCKET_WIDTH, ge=0.001, allow_inf_nan=False)

@@ -1,4 +1,4 @@
-"""No rule at all: the paper's ablation, in which exemplars hurt."""
+"""Uniform choice: the paper's ablation, in which exemplars lower the result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cudal1_env.exemplars.base import Exemplar, distinct
 
 
 class RandomExemplars(BaseModel):
-    """Draw distinct programs uniformly, with any scores."""
+    """Draw distinct programs uniformly, regardless of score."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -1,4 +1,4 @@
-"""The trusted side of an evaluation: secrets, inputs, answers, clock, verdict. It never runs a program of anybody's."""
+"""The trusted side of an evaluation: secrets, inputs, answers, clock, verdict. It never runs untrusted programs."""
 
 from cudal1_env.judge.judge import Judge
 from cudal1_env.judge.settings import JudgeSettings

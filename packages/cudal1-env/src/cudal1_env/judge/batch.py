@@ -1,4 +1,4 @@
-"""Many programs of many tasks; each verdict is reported as soon as it is known; with a pool each, or shared pools."""
+"""Judges for many programs: each verdict is reported at once; a pool for each program, or one shared by a task's."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from cudal1_env.judge.workers.lease import away_from, core_name, lease
 from cudal1_env.records import Evaluation, Precision
 
 _TOGETHER = 8
-"""Programs of a task that are built side by side and told together."""
+"""Programs of a task that are built in parallel and reported together."""
 
 
 class BatchJudge(Judge):
     """A judge for sweeps.
 
-    Unlike with `evaluate_many`, a task that cannot be judged concerns its own programs only, and each verdict is
-    reported as soon as it is known. Each program has a pool of its own, which retires at once: memory is freed, and the
-    record holds its seed.
+    Unlike `evaluate_many`, it goes on when a task cannot be judged, and reports each verdict at once. Each program has
+    its own pool, which is retired after the verdict: memory is freed, and the record may hold the seed.
     """
 
     def evaluate_each(
@@ -37,17 +36,17 @@ class BatchJudge(Judge):
         *,
         precision: Precision = "training",
     ) -> None:
-        """Judge programs: builds of a batch side by side, measurements one at a time.
+        """Judge programs: the builds of a batch in parallel, measurements one at a time.
 
-        Programs that compile come first, so that those of a batch take about as long; else the order is kept.
+        Programs that compile come first, so that the builds of a batch take similar time; otherwise the order is kept.
 
         Args:
             jobs: Task and program.
             done: Called with the position of each job and its outcome.
-            precision: How narrow intervals must be; at `correct` the programs of a batch are judged side by side.
+            precision: How narrow intervals must be; at `correct` the programs of a batch are judged in parallel.
 
         Raises:
-            MachineError: The machine broke; what `done` was told stands.
+            MachineError: The machine failed; outcomes already passed to `done` are valid.
         """
         batch = min(len(os.sched_getaffinity(0)), self.settings.max_pools)
         order = sorted(range(len(jobs)), key=lambda index: not compiles(jobs[index][1]))
@@ -68,23 +67,23 @@ class BatchJudge(Judge):
                         self._pools.retire(pool_key(case, seed))
 
     def compare(self, task: Task, evaluation: Evaluation) -> Evaluation:
-        """Return a record with speedups against those of this judge's baselines that it lacks.
+        """Return a record with its missing speedups against this judge's baselines added.
 
         Args:
-            task: The record's.
-            evaluation: Made on this machine; one that is not `CORRECT` is returned as it is.
+            task: The record's task.
+            evaluation: A record made on this machine; returned unchanged if it is not `CORRECT`.
 
         Raises:
             RecordError: The record was made on another machine.
-            TaskError: The reference cannot be judged against.
-            MachineError: The machine broke.
+            TaskError: The task's reference is unusable.
+            MachineError: The machine failed.
         """
         with self._lock, ExitStack() as held:
             seed = secrets.token_bytes(SEED_BYTES)
             case = self._case(task, evaluation.source, evaluation.precision)
 
             def pool() -> Pool:
-                """Take the lease when the first baseline must be measured."""
+                """Open the pool and take the lease when the first baseline must be measured."""
                 key = pool_key(case, seed)
                 if key not in self._pools:
                     self._pools.take(case, seed)
@@ -97,9 +96,9 @@ class BatchJudge(Judge):
 
 
 class PooledJudge(BatchJudge):
-    """A judge for many programs of few tasks: they share their task's oracle and seed.
+    """A judge for many programs of few tasks, which share their task's oracle and seed.
 
-    The records hold a commitment to the seed and no seed, because the pool goes on after each of them.
+    Records hold a commitment to the seed instead of the seed, because the pool stays in use.
     """
 
     def evaluate_each(
@@ -109,24 +108,24 @@ class PooledJudge(BatchJudge):
         *,
         precision: Precision = "training",
     ) -> None:
-        """Judge programs in parts of one task each, what several parts compile side by side before them.
+        """Judge programs in parts of one task each; the programs of several parts are precompiled in parallel first.
 
         See `BatchJudge.evaluate_each`.
         """
         divided = list(parts([task.source for task, _ in jobs], max_jobs=_TOGETHER, max_tasks=1))
-        most = self.settings.max_pools  # which are kept
+        most = self.settings.max_pools
         for window in (divided[start : start + most] for start in range(0, len(divided), most)):
             self.precompile([jobs[index] for part in window for index in part], precision=precision)
             for part in window:
                 try:
                     found: Sequence[Outcome] = self.evaluate_many([jobs[index] for index in part], precision=precision)
-                except TaskError:  # perhaps beside one of them only
+                except TaskError:  # perhaps only one program's fault
                     found = [self._alone(*jobs[index], precision) for index in part]
                 for index, outcome in zip(part, found, strict=True):
                     done(index, outcome)
 
     def take_disclosed(self) -> dict[str, str]:
-        """Return the seeds (hex) of pools that retired since the last call, by their commitments, and forget them."""
+        """Return and forget the seeds (hex) of pools retired since the last call, by commitment."""
         with self._lock:
             seeds, self._pools.disclosed = self._pools.disclosed, {}
             return seeds

@@ -1,4 +1,4 @@
-"""Candidates that are begun together: how jobs are divided, which pool each has, and how each is ended."""
+"""Helpers for candidates that are built together: dividing jobs, keys of pools, closing arms, naming device faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cudal1_env.records import Evaluation
 def pool_key(case: Case, seed: bytes | None) -> tuple[str, str]:
     """Return the key of a pool: its task, and its seed if the caller chose one.
 
-    Verdicts without a clock have a pool of their own: no timed verdict has the secrets that they have.
+    `correct` precision has its own pool, so that timed verdicts never share its secrets.
     """
     if seed is not None:
         return case.task.id, seed.hex()
@@ -24,7 +24,7 @@ def pool_key(case: Case, seed: bytes | None) -> tuple[str, str]:
 
 
 def parts(tasks: Sequence[str], *, max_jobs: int, max_tasks: int) -> Iterator[list[int]]:
-    """Divide jobs into parts; those of a task stand together, because they share its pool.
+    """Divide jobs into parts; a task's jobs stay together, because they share its pool.
 
     >>> list(parts(["b", "a", "b", "c"], max_jobs=2, max_tasks=2)), list(parts("aab", max_jobs=9, max_tasks=1))
     ([[0, 2], [1, 3]], [[0, 1], [2]])
@@ -41,7 +41,7 @@ def parts(tasks: Sequence[str], *, max_jobs: int, max_tasks: int) -> Iterator[li
 
 
 def close_arms(begun: Sequence[Future[Built | Evaluation]]) -> None:
-    """Wait until every candidate is built, and kill the living ones."""
+    """Wait until every candidate is built, then kill those that are alive."""
     wait(begun)
     for one in begun:
         if one.exception() is None and isinstance(built := one.result(), Built) and built.arm is not None:
@@ -49,7 +49,7 @@ def close_arms(begun: Sequence[Future[Built | Evaluation]]) -> None:
 
 
 def too_large(case: Case, error: NoRoomError | TooLargeError) -> TooLargeError:
-    """Return the error for a task that is too large for this GPU even when nothing else is kept."""
+    """Return the error for a task that is too large for this GPU even with no other pool open."""
     if isinstance(error, TooLargeError):
         return error
     return TooLargeError(
@@ -60,11 +60,11 @@ def too_large(case: Case, error: NoRoomError | TooLargeError) -> TooLargeError:
 
 @contextlib.contextmanager
 def faults_named(device: Device) -> Generator[None]:
-    """Turn failures of the device inside the block into errors of the machine.
+    """Turn device failures inside the block into machine errors.
 
     Raises:
-        NoRoomError: There is too little memory.
-        MachineError: Anything else.
+        NoRoomError: The device has too little memory.
+        MachineError: The device failed in another way.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The judge: takes a candidate from its text to its record, through the rooms of this package."""
+"""The judge: takes a candidate from source text to record."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.sandbox import default_spec
 
 Begun = dict[tuple[str, str], Future[None]]
-"""What is being precompiled, by the sources of task and program."""
+"""Running precompilations, by the sources of task and program."""
 Outcome = Evaluation | TaskError
 """The verdict on a program, or why its task cannot be judged."""
 
@@ -43,15 +43,15 @@ Outcome = Evaluation | TaskError
 class Judge:
     """Judges candidates on this machine; the local `Evaluator`.
 
-    Safe to call from several threads; one candidate is timed at a time. Candidates of one `evaluate_many` at `correct`
-    precision are judged side by side.
+    Several threads may call it; one candidate is timed at a time. At `correct` precision, `evaluate_many` judges
+    candidates in parallel.
 
     Args:
-        settings: How; the defaults suit a machine of any size.
+        settings: The defaults suit a machine of any size.
 
     Raises:
-        SettingsError: The settings ask for what this version or machine cannot do.
-        SandboxError: A demanded sandbox layer is missing.
+        SettingsError: This version or machine does not support a setting.
+        SandboxError: A required sandbox layer is missing.
     """
 
     def __init__(self, settings: JudgeSettings | None = None) -> None:
@@ -70,15 +70,15 @@ class Judge:
         self._pools = Pools(self._builder)
         self._shares: dict[str, tuple[float, ...]] = {}
         self._sound: set[str] = set()
-        """Tasks whose checker an audit calls sound, by the hash of the reference."""
+        """Hashes of the references of tasks whose checker an audit calls sound."""
         if (audit := find_audit("auto", "starter", self.device.name)) is not None:
             self.learn(audit)
         self._lock = threading.RLock()
 
     def learn(self, audit: AuditReport) -> None:
-        """Take from an audit the input sensitivity of each task, the error factor of tightened ones, which are sound.
+        """Load an audit: input sensitivity by task, error factors of tightened tasks, and which tasks are sound.
 
-        The starter suite's is known.
+        The constructor loads the starter suite's audit.
         """
         self._shares.update(audit.shares())
         self._pools.factors.update(audit.error_factors())
@@ -98,15 +98,15 @@ class Judge:
         """Judge one candidate.
 
         Args:
-            task: What to compute.
+            task: The task.
             source: The candidate's program (untrusted).
             precision: How narrow the interval must be; `correct` times nothing.
-            seed: 16 bytes to repeat an earlier evaluation's numerics; by default a new secret.
-            first_set: The record's, with its seed.
+            seed: 16 bytes that repeat an earlier evaluation's numerics; by default a new secret.
+            first_set: `first_set` of the record that `seed` is from.
 
         Raises:
-            TaskError: The reference cannot be judged against.
-            MachineError: The machine broke.
+            TaskError: The task's reference is unusable.
+            MachineError: The machine failed.
         """
         with self._lock:
             case = self._case(task, source, precision)
@@ -120,13 +120,13 @@ class Judge:
                     self._pools.retire((task.id, seed.hex()))
 
     def evaluate_many(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> list[Evaluation]:
-        """Judge many candidates; same order as `jobs`.
+        """Judge many candidates; return records in the order of `jobs`.
 
-        Builds run side by side, measurements one at a time, verdicts at `correct` precision side by side.
+        Builds run in parallel, measurements one at a time, verdicts at `correct` precision in parallel.
         """
         results: dict[int, Evaluation] = {}
         at_once = self._side_by_side(precision)
-        # All of a part is built before anything of it is timed: so such a part is small.
+        # A part is built completely before any of it is timed, so timed parts are small.
         most = self.settings.pool_candidates if precision == "correct" else at_once
         divided = parts([task.id for task, _ in jobs], max_jobs=most, max_tasks=self.settings.max_pools)
         with self._lock, ThreadPoolExecutor(at_once) as executor:
@@ -147,9 +147,9 @@ class Judge:
         wanted: Sequence[tuple[Case, bytes | None]],
         precompilations: ThreadPoolExecutor | None = None,
     ) -> Generator[tuple[int, Outcome]]:
-        """Begin candidates side by side, then end one at a time; yield the position of each with its outcome.
+        """Build candidates in parallel, then judge one at a time; yield the position of each with its outcome.
 
-        Close the generator: what it began and did not end is killed then.
+        Closing the generator kills candidates that were built and not judged.
         """
         refused = self._pools.open(executor, wanted)
         ready: list[tuple[int, Case, bytes | None, Pool]] = []
@@ -157,7 +157,7 @@ class Judge:
             error = refused.get(pool_key(case, seed))
             try:
                 if error is None:
-                    # Once more, if it had to make room since.
+                    # `take` opens the pool again if it was retired to make room.
                     ready.append((place, case, seed, self._pools.take(case, seed)))
             except TaskError as again:
                 error = again
@@ -172,7 +172,7 @@ class Judge:
             for one in precompiled.values():
                 one.result()
             begun += [executor.submit(self._begun, case, pool) for _, case, _, pool in ready]
-            wait(begun)  # nothing is built while something is measured
+            wait(begun)  # builds would disturb measurements
             self._thin_out([one.result() for one in begun if one.exception() is None])
             for (place, _, seed, pool), one in zip(ready, begun, strict=True):
                 try:
@@ -185,19 +185,19 @@ class Judge:
             close_arms(begun)
 
     def _side_by_side(self, precision: Precision) -> int:
-        """How many candidates are begun at a time."""
+        """Return how many candidates are built at a time."""
         most = self.settings.lanes if precision == "correct" else self.settings.max_pools
         return min(len(os.sched_getaffinity(0)), most)
 
     def precompile(self, jobs: Sequence[tuple[Task, str]], *, precision: Precision = "training") -> None:
-        """Let programs that compile, and their tasks' baselines, do so now, side by side.
+        """Compile programs that need a compiler, and their tasks' baselines, in parallel.
 
-        `evaluate` and `evaluate_many` then begin with what is there. A program of a task that cannot be judged is left
-        out: they say why.
+        `evaluate` and `evaluate_many` then use the results. Programs of tasks that cannot be judged are skipped;
+        `evaluate` raises the reason.
 
         Args:
-            jobs: Task and program; no more tasks than `JudgeSettings.max_pools`.
-            precision: As they will be judged.
+            jobs: Task and program; at most `JudgeSettings.max_pools` tasks.
+            precision: The precision at which they will be judged.
         """
         with self._lock, self._precompilations() as executor:
             begun: Begun = {}
@@ -210,21 +210,21 @@ class Judge:
                 one.result()
 
     def _precompilations(self) -> ThreadPoolExecutor:
-        """As many builds at a time as there is room for: each is two compilers."""
+        """Return an executor with one thread for every two cores, because a build runs two compilers."""
         return ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2))
 
     def _precompile(self, executor: ThreadPoolExecutor, begun: Begun, case: Case, pool: Pool) -> None:
-        """Begin the precompilations of a program and of its task's baselines, but for those that are in `begun`."""
+        """Start precompiling a program and its task's baselines, except those in `begun`."""
         for one in [case, *self._extras.unknown(case)]:
             key = (one.task.source, one.source)
             if compiles(one.source) and key not in begun:
                 begun[key] = executor.submit(self._builder.precompilations.keep, one, pool)
 
     def retire(self) -> dict[str, str]:
-        """Stop using every seed in use and disclose all seeds so far.
+        """Retire every pool and disclose all seeds so far.
 
         Returns:
-            Seed (hex) by its commitment, for records that hold only the commitment.
+            Seed (hex) by commitment, for records that hold only the commitment.
         """
         with self._lock:
             for key in list(self._pools):
@@ -260,14 +260,14 @@ class Judge:
         )
 
     def _begun(self, case: Case, pool: Pool) -> Built | Evaluation:
-        """Build a candidate; without a clock, judge it beside others. Several threads may ask at once.
+        """Build a candidate; at `correct` precision, also judge it while others run. Several threads may call this.
 
         Returns:
-            What `_ended` takes: a verdict, or a candidate that must have the device alone.
+            A verdict, or a candidate that needs the device alone; `_ended` takes either.
         """
         if case.precision != "correct":
             return self._builder.build(case, pool)
-        if pool.closed:  # it made room for another task's
+        if pool.closed:  # retired to make room for another task
             return Built(case)
         self._builder.precompilations.keep(case, pool)
         with sharing(core_name(self.core), *self.device.locks) as (hold, waited), case.watch.phase("lease"):
@@ -277,7 +277,7 @@ class Judge:
             try:
                 evaluation = judge_correct(self._builder, built, pool)
             except (TooLargeError, *self.device.faults):
-                pass  # others may have the memory
+                pass  # other candidates may hold the memory: judge again, alone
             except BaseException:
                 self._builder.drop(built)
                 raise
@@ -288,9 +288,9 @@ class Judge:
         return built
 
     def _thin_out(self, begun: Sequence[Built | Evaluation]) -> None:
-        """Kill candidates that wait for a GPU whose memory is short; each is imported again for its trials.
+        """Kill waiting candidates if GPU memory is short; each is imported again for its trials.
 
-        One that takes some would be the others' undoing.
+        A waiting candidate that holds GPU memory would make the others fail.
         """
         free = self.device.free_bytes()
         if free is None or free >= self.device.pool_bytes(self.settings.pool_bytes):
@@ -303,16 +303,16 @@ class Judge:
     # --- measuring ---------------------------------------------------------------------------------------------
 
     def _ended(self, built: Built | Evaluation, pool: Pool, seed: bytes | None) -> Evaluation:
-        """Return the verdict on a candidate that was begun.
+        """Return the verdict on a candidate from `_begun`.
 
-        Where a GPU has too little room for program or judge, it is measured once more without other tasks' inputs.
+        If GPU memory is too small for the program or the judge, retire the other pools and measure once more.
         """
         if isinstance(built, Evaluation):
             return built
         case = built.case
         if pool.closed:
             pool = self._pools.take(case, seed)
-        self._pools.allot(pool)  # the others have grown since
+        self._pools.allot(pool)  # the others may have grown
         others = [key for key, one in self._pools.items() if one is not pool]
         try:
             evaluation = self._measure(built, pool)
@@ -360,7 +360,7 @@ class Judge:
         return held and replace(held, own_bytes=held.own_bytes + pool.oracle.held_bytes())
 
     def _check_health(self, before: Held | None, pool: Pool) -> None:
-        """Check that the device is as it was before the candidate, which is dead. Takes milliseconds."""
+        """Check that the dead candidate left the device as it was. Takes milliseconds."""
         if before is None:
             return
         if not self.device.computes():
@@ -369,6 +369,6 @@ class Judge:
         check_returned(beyond, self.device.foreign_processes(self._own_pids(None)) if beyond else 0)
 
     def _own_pids(self, built: Built | None) -> set[int]:
-        """Processes of this judge that may hold memory of the device."""
+        """Return the processes of this judge that may hold device memory."""
         own = {pool.oracle.worker.pid for pool in self._pools.values()}
         return own if built is None or built.arm is None else own | {built.arm.worker.pid}

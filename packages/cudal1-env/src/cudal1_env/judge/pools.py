@@ -1,4 +1,4 @@
-"""The life of pools: opened when a task's first program comes, retired when they are spent or others need room."""
+"""Pools of all tasks: opened for a task's first program, retired when spent or when others need memory."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from cudal1_env.judge.settings import JudgeSettings
 
 
 class Pools(OrderedDict[tuple[str, str], Pool]):
-    """The pools in use by `pool_key`, the one used last at the end."""
+    """The open pools by `pool_key`, the most recently used at the end."""
 
     def __init__(self, builder: Builder) -> None:
         super().__init__()
         self._builder, self._settings, self._device = builder, builder.settings, builder.device
         self.factors: dict[str, float] = {}
-        """Error factors of tasks that an audit tightened, by the hash of the reference."""
+        """Error factors of tasks that an audit tightened, by hash of the reference."""
         self._unseen: dict[tuple[str, bool, float], str] = {}
         self.disclosed: dict[str, str] = {}
-        """Seeds (hex) of retired pools, by their commitments."""
+        """Seeds (hex) of retired pools, by commitment."""
 
     def take(self, case: Case, seed: bytes | None) -> Pool:
-        """Return the pool for one more candidate, opening it where there is none.
+        """Return the pool for one more candidate; open one if the task has none.
 
         Raises:
-            TaskError: The reference cannot be judged against.
+            TaskError: The task's reference is unusable.
         """
         key = pool_key(case, seed)
         pool = self.kept(case, seed)
@@ -46,7 +46,7 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
         return pool
 
     def allot(self, pool: Pool) -> None:
-        """Give a pool the memory that the others leave; the others keep at most half of all, those used last first."""
+        """Give a pool the memory that the others leave: they keep at most half, the least recently used yield first."""
         most = self._device.pool_bytes(self._settings.pool_bytes)
         others = [one for one in self.values() if one is not pool]
         taken = sum(one.size_bytes for one in others)
@@ -58,7 +58,7 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
         pool.max_bytes = most - taken
 
     def kept(self, case: Case, seed: bytes | None) -> Pool | None:
-        """The pool of a case's task, if there is one; it retires if it is spent, or of another task with this id."""
+        """Return the open pool of a case's task; retire one that is spent or belongs to another task with this id."""
         key = pool_key(case, seed)
         pool = self.get(key)
         if pool is None:
@@ -69,14 +69,14 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
         return pool
 
     def renew(self, cases: Sequence[Case]) -> None:
-        """Retire pools that have not enough candidates left for all of these: no pool changes while they are judged."""
+        """Retire pools that would be spent before all these cases are judged, so that no pool changes meanwhile."""
         for key, count in Counter(pool_key(case, None) for case in cases).items():
             pool = self.get(key)
             if pool is not None and pool.candidates + count > self._settings.pool_candidates:
                 self.retire(key)
 
     def new(self, case: Case, seed: bytes | None) -> Pool:
-        """Start an oracle; without a seed under a new secret."""
+        """Return a new pool with its own oracle; draw a secret seed if none is given."""
         with case.watch.phase("oracle"):
             return Pool(
                 case.task,
@@ -89,9 +89,9 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
             )
 
     def _settings_for(self, case: Case) -> JudgeSettings:
-        """Return the settings, with the task's own error factor if an audit found a smaller one necessary.
+        """Return the settings, with the task's error factor if an audit tightened it.
 
-        Without a clock all outputs are compared whole.
+        At `correct` precision all outputs are compared whole.
         """
         most = self._settings.error_factor
         factor = min(self.factors.get(reference_sha256(case.task), most), most)
@@ -101,9 +101,9 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
     def open(
         self, executor: ThreadPoolExecutor, wanted: Sequence[tuple[Case, bytes | None]]
     ) -> dict[tuple[str, str], TaskError]:
-        """Start the oracles of several tasks side by side; return why those that are missing cannot be judged.
+        """Open the missing pools in parallel; return the errors of tasks that cannot be judged.
 
-        One for which there was too little memory beside the others is started once more, alone.
+        An oracle that ran out of memory while others started is started once more, alone.
         """
         missing = {pool_key(*one): one for one in wanted if self.kept(*one) is None}
         begun = {key: executor.submit(self.new, *one) for key, one in missing.items()}
@@ -129,7 +129,7 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
         return refused
 
     def make_room(self) -> None:
-        """Retire the oldest pools until a new one has room, for what it keeps and for what its programs need."""
+        """Retire the least recently used pools until a new pool and its programs have enough memory."""
         most = self._device.pool_bytes(self._settings.pool_bytes)
         while self:
             free = self._device.free_bytes()
@@ -139,7 +139,7 @@ class Pools(OrderedDict[tuple[str, str], Pool]):
             self.retire(next(iter(self)))
 
     def retire(self, key: tuple[str, str]) -> None:
-        """End a pool, if there is one, and disclose its seed."""
+        """Close a pool, if it is open, and disclose its seed."""
         pool = self.pop(key, None)
         if pool is not None:
             pool.close()

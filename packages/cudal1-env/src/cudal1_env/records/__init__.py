@@ -1,6 +1,6 @@
-"""The frozen record of a verdict: what it is made of, and how records are read.
+"""The frozen record of a verdict: its fields, and how records are read.
 
-`Evaluation` is what the judge returns, the archive keeps and the commands print.
+The judge returns an `Evaluation`, the archive keeps it and the commands print it.
 """
 
 from cudal1_env.records.evaluation import Evaluation, KernelBench, OutputError

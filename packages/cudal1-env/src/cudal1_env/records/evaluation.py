@@ -1,4 +1,4 @@
-"""The verdict on one candidate: what the judge returns, the archive keeps and the commands print.
+"""The verdict on one candidate, as the judge returns it, the archive keeps it and the commands print it.
 
 The JSON schema is `Evaluation.model_json_schema()`; each field is documented under its declaration.
 """
@@ -22,10 +22,11 @@ class OutputError(BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     output: int = Field(ge=0)
-    """Position among the outputs."""
+    """Position of the output in the program's outputs."""
     error: float
-    """Its difference from the float64 answer, over the answer's largest element, in two digits; NaN where finite masks
-    differ. The share of incorrect elements for integers."""
+    """Difference from the float64 answer, relative to the answer's largest element, to two digits. NaN if the finite
+    elements differ. For integers, the share of incorrect elements.
+    """
     tolerance: NonNegative
     """Tolerance of this element, on the same scale."""
     reference_error: NonNegative
@@ -35,18 +36,20 @@ class OutputError(BaseModel):
 
 
 class KernelBench(BaseModel):
-    """The verdict by KernelBench's rules (`cudal1_env.judge.add_ons.kernelbench`); it is never the reward."""
+    """The verdict by KernelBench's rules (`cudal1_env.judge.add_ons.kernelbench`); it is never used as the reward."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     status: Status
-    """`CORRECT` if the outputs are close on every set of inputs; `WRONG_OUTPUT`, or how the program failed."""
+    """`CORRECT` if the outputs are close on every set of inputs; otherwise `WRONG_OUTPUT`, or the way in which the
+    program failed.
+    """
     message: str
-    """One human sentence."""
+    """One sentence for people."""
     passed: int = Field(ge=0)
-    """Sets of inputs on which all outputs are close."""
+    """Number of input sets on which all outputs are close."""
     max_error: float | None = None
-    """Largest absolute difference between outputs of reference and program; None where the program failed."""
+    """Largest absolute difference between the outputs of reference and program; None if the program failed."""
 
 
 class Evaluation(BaseModel):
@@ -59,7 +62,7 @@ class Evaluation(BaseModel):
     id: str
     """Unique id of this evaluation."""
     created_at: str
-    """UTC time at which it ended, ISO 8601."""
+    """UTC time at which the evaluation ended, ISO 8601."""
     task: str
     """Task id."""
     task_sha256: str
@@ -73,73 +76,88 @@ class Evaluation(BaseModel):
     status: Status
     """Outcome of the evaluation."""
     message: str
-    """One sentence for people: what is wrong, with its value, and what to do."""
+    """One sentence for people: the fault with its value, and what to do about it."""
     speedup: Speedup | None = None
-    """Against `eager`; None unless CORRECT (or UNSTABLE, IMPOSSIBLE, where it is evidence), and None at `correct`
-    precision."""
+    """Speedup over `eager`. None unless CORRECT (or UNSTABLE or IMPOSSIBLE, where it is evidence), and None at
+    `correct` precision.
+    """
     rewarded_low: Positive | None = None
-    """Lower end that rewards use: `speedup.low` with `stealable_ms` and `constant_ms` added to the candidate's latency.
-    With CORRECT;
-    None in records of protocol 1, where `speedup.low` is this end."""
+    """Lower end that rewards use: `speedup.low` with `stealable_ms` and `constant_ms` added to the candidate's
+    latency. Set only with CORRECT.
+    None in records of protocol 1, where `speedup.low` is this end.
+    """
     too_short: bool = False
-    """Whether the reference takes less than three times `stealable_ms`; `rewarded_low` is at most 1 then."""
+    """Whether the reference takes less than three times `stealable_ms`; if so, `rewarded_low` is at most 1."""
     speedups: dict[str, Speedup] = Field(default_factory=dict[str, Speedup])
-    """Against each other baseline that was measured."""
+    """Speedup over each other baseline that was measured."""
     strongest: Strongest | None = None
-    """The strongest baseline, `eager` among them; None where no other was asked for."""
+    """The strongest baseline, `eager` included; None if no other baseline was requested."""
     baselines_failed: dict[str, BaselineFault] = Field(default_factory=dict[str, BaselineFault])
-    """Baselines that were asked for and whose program did not work on this task."""
+    """Requested baselines whose program failed on this task."""
     reference: Latency | None = None
     """Latency of the reference."""
     candidate: Latency | None = None
     """Latency of the candidate."""
     roofline_ms: Positive | None = Field(default=None, validation_alias=also_old("roofline_ms"))
-    """Latency that the task's bytes need at this GPU's memory bandwidth; None where it is not known (CPU)."""
+    """Time to move the task's bytes at this GPU's memory bandwidth; None if unknown (CPU)."""
     roofline_fraction: NonNegative | None = Field(default=None, validation_alias=also_old("roofline_fraction"))
-    """Roofline over the candidate's latency: 1.0 is bound by memory bandwidth."""
+    """Roofline divided by the candidate's latency; at 1.0 the candidate is memory-bandwidth bound."""
     errors: tuple[OutputError, ...] = ()
     """The worst element of each output tensor."""
     weights: Literal["loaded", "seeded"] | None = None
-    """`loaded`: values of the judge's choice went into both arms; None where the reference has no state, or the program
-    failed before. `seeded` is in old records only: names differed, both arms kept the constructor's values."""
+    """`loaded`: the judge's own values were loaded into both arms. None if the reference has no state, or the program
+    failed earlier. `seeded` occurs in old records only: names differed, so both arms kept the constructor's values.
+    """
     precision: Precision
-    """Precision of the interval; at `correct` nothing is timed, and there is no interval."""
+    """Requested precision of the interval; at `correct` the judge times nothing and there is no interval."""
     trials: int = Field(default=0, ge=0, validation_alias=also_old("trials"))
-    """Trials (fresh worker pairs) that were measured."""
+    """Number of trials (fresh worker pairs) that were measured."""
     pairs: int = Field(default=0, ge=0, validation_alias=also_old("pairs"))
-    """Paired samples that were measured."""
+    """Number of paired samples that were measured."""
     samples_ms: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = Field(
         default=(), validation_alias=also_old("samples_ms")
     )
-    """For each trial the mean latency of a call in each sample: reference's, then candidate's, paired by position."""
+    """For each trial, the mean latency of a call in each sample: the reference's samples, then the candidate's, paired
+    by position.
+    """
     reference_alone_ms: tuple[tuple[float, float], ...] = ()
-    """For each trial the reference's median latency alone: before the pairs, and after the candidate's death."""
+    """For each trial, the reference's median latency when it runs alone: before the pairs, and after the candidate has
+    exited.
+    """
     reference_shares: tuple[float, ...] = ()
-    """For each trial the share of the reference's latency in the pairs that counts; below 1 if it was faster alone."""
+    """For each trial, the share of the reference's paired latency that counts; below 1 if the reference was faster
+    alone.
+    """
     overhead_ms: NonNegative | None = None
-    """L: subtracted from every call of both arms: release, flag and read, estimated on the reference (median trial)."""
+    """Harness overhead L (release, flag and read), subtracted from every call of both arms; estimated on the
+    reference, median over trials.
+    """
     stealable_ms: NonNegative | None = None
-    """h: maximum part of L that a candidate could use for its own work; added to its latency in `rewarded_low`."""
+    """Stealable overhead h: maximum part of L that a candidate could use for its own work; added to its latency in
+    `rewarded_low`.
+    """
     constant_ms: NonNegative | None = None
-    """Milliseconds for moving what of the outputs comes again with other inputs; added as well, since a program may
-    keep a stock of outputs that hold it already."""
+    """Milliseconds for moving the part of the outputs that is the same for other inputs. Also added in `rewarded_low`,
+    because a program may keep prepared outputs that already hold this part.
+    """
     calls: int = Field(default=0, ge=0)
-    """Timed calls of the candidate, each checked on a secret sample; at `correct` precision its compared calls,
-    none of them timed."""
+    """Timed calls of the candidate, each checked on a secret sample. At `correct` precision, its compared calls, none
+    of them timed.
+    """
     full_checks: int = Field(default=0, ge=0)
-    """Of these, the calls whose whole outputs were compared."""
+    """Number of these calls whose whole outputs were compared."""
     profile: Profile | None = None
     """Kernels of one untimed call of the candidate; None if it was not profiled or the profile failed."""
     profile_note: str = ""
     """Why a requested profile is missing."""
     kernelbench: KernelBench | None = None
-    """The verdict by KernelBench's rules; None where it was not asked for, or the program could not be imported."""
+    """The verdict by KernelBench's rules; None if it was not requested or the program could not be imported."""
     seconds: Seconds = Field(default_factory=Seconds)
-    """Where the time went."""
+    """Seconds spent in each phase."""
     machine: Machine | None = None
     """The machine; None if the candidate was rejected before it ran."""
     gpu_states: tuple[tuple[GpuState, ...], ...] = ()
-    """For each trial the state of the GPU after each pair; empty on a CPU."""
+    """For each trial, the state of the GPU after each pair; empty on a CPU."""
     foreign_gpu_processes: int = Field(default=0, ge=0, validation_alias=also_old("foreign_gpu_processes"))
     """Number of foreign processes on the GPU at the start; if non-zero, treat timings as unreliable."""
     sandbox: tuple[str, ...] = ()
@@ -147,18 +165,21 @@ class Evaluation(BaseModel):
     sandbox_missing: tuple[str, ...] = ()
     """Sandbox layers that this machine does not offer."""
     seed_commitment: str | None = None
-    """SHA-256 of the seed."""
+    """SHA-256 of the seed, published before the seed is."""
     seed: str | None = None
-    """The seed (hex), once it will never be used again; see `Judge.retire`."""
+    """The seed (hex), disclosed once it will never be used again; see `Judge.retire`."""
     first_set: int = Field(default=2, ge=2)
-    """Number of the first input set under the seed that its trials were timed on: other trials had the earlier ones."""
+    """Number of the first input set under the seed on which this verdict's trials were timed; other trials used the
+    earlier sets.
+    """
     salt: str | None = None
-    """What the client of a service drew this verdict with; None where no service was asked."""
+    """Salt that a service's client sent with the request: another salt gives a new verdict. None without a service."""
     ordinal: int | None = Field(default=None, ge=1)
-    """Number of this verdict among those that the service made for the same client, task, program and precision:
-    above 1 it was drawn again. None where no service was asked."""
+    """Number of this verdict among those that the service gave to the same client for the same task, program and
+    precision. Above 1, the client asked again. None without a service.
+    """
     marks: tuple[str, ...] = ()
-    """Provenance of the program; `trained_on_test`: its policy was trained on test data."""
+    """Marks of the program's origin. `trained_on_test`: its policy was trained on test data."""
     stderr: str = ""
     """The end of what the candidate wrote to its error stream (untrusted text)."""
 
@@ -188,7 +209,7 @@ class Evaluation(BaseModel):
 
     @property
     def counted_low(self) -> float | None:
-        """Lower end of the speedup, or its rewarded end where that is less: what programs are chosen by."""
+        """The speedup's lower end or its rewarded end, whichever is less. Programs are chosen by this value."""
         if self.speedup is None:
             return None
         return self.speedup.low if self.rewarded_low is None else min(self.speedup.low, self.rewarded_low)

@@ -1,4 +1,4 @@
-"""The machine of an evaluation, and its seconds by phase."""
+"""The machine of an evaluation, and the seconds of each phase."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Machine(BaseModel):
 
 
 class GpuState(BaseModel):
-    """A GPU as its driver saw it between two samples."""
+    """State of a GPU, as its driver reported it between two samples."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -50,7 +50,7 @@ class GpuState(BaseModel):
 
 
 class Seconds(BaseModel):
-    """Seconds of one evaluation by phase."""
+    """Seconds of each phase of one evaluation."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -63,17 +63,18 @@ class Seconds(BaseModel):
     wait_s: NonNegative = 0.0
     """Waiting for the device's lease."""
     lease_s: NonNegative = 0.0
-    """Holding it: everything below, oracle included as far as this evaluation waited for it then, and the health
-    check of the device."""
+    """Time that the lease was held. It covers all the phases below, the time that this evaluation waited for the
+    oracle while it held the lease, and the health check of the device.
+    """
     oracle_s: NonNegative = 0.0
-    """Making inputs and float64 answers that this evaluation had to wait for."""
+    """Time that this evaluation waited for the oracle to make inputs and float64 answers."""
     warmup_s: NonNegative = 0.0
     """Constructors, weights and first calls."""
     measure_s: NonNegative = 0.0
-    """Timed samples and their full comparison."""
+    """Timed samples and the full comparison of their outputs."""
     baselines_s: NonNegative = 0.0
-    """Measuring baselines of this task that were not kept yet."""
+    """Measuring those baselines of the task that were not stored yet."""
     profile_s: NonNegative = 0.0
     """Profiling the candidate."""
     kernelbench_s: NonNegative = 0.0
-    """Judging by KernelBench's rules, too."""
+    """The additional verdict by KernelBench's rules."""

@@ -1,4 +1,4 @@
-"""Old names of renamed fields: records and audits that are published with them stay readable."""
+"""Old names of renamed fields, so that published records and audits stay readable."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ OLD_NAMES = {
     "influential": "mattered",
     "max_sets": "most_sets",
 }
-"""The old name of each field that was renamed."""
+"""Old name of each renamed field."""
 
 
 def also_old(name: str) -> AliasChoices:
-    """Return what makes a field readable under its name and its old one."""
+    """Return the alias choices under which a field is read: its name and its old name."""
     return AliasChoices(name, OLD_NAMES[name])

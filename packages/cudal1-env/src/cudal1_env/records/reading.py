@@ -1,4 +1,4 @@
-"""Records from files."""
+"""Reading records from files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_record(path: Path) -> Evaluation:
         RecordError: The file holds no record.
     """
     try:
-        # Not splitlines: a program's text may hold characters that it takes for the end of a line.
+        # No splitlines: a program's text may hold characters that splitlines takes for the end of a line.
         lines = path.read_text(encoding="utf-8").strip().split("\n")
     except OSError as error:
         raise RecordError(f"cannot read the record {path}: {error}") from error

@@ -1,4 +1,4 @@
-"""A file of results: one JSON line for each, on the disk as soon as it is known, so that a campaign resumes."""
+"""A results file: one JSON line for each result, on disk as soon as it is known, so that a campaign can resume."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Form(Generic[Line]):
-    """What the lines of a file look like."""
+    """Format of the lines of a results file."""
 
     name: str
-    """What the file belongs to, for messages: `a sweep`."""
+    """Owner of the file, as messages name it: `a sweep`."""
     head: bytes
-    """Text with which every line begins; it distinguishes a last line that was cut off from other text."""
+    """Text with which every line begins; it distinguishes a truncated last line from other text."""
     read: Callable[[bytes], Line | None]
-    """Reads a line; None for one that holds no result, such as a summary. Raises ValueError for other text."""
+    """Read a line; return None for a line that holds no result, such as a summary. Raise ValueError for other text."""
     write: Callable[[Line], bytes]
-    """Writes a line, without its end."""
+    """Write a line, without its line end."""
     conditions: Callable[[Line], tuple[str, ...]] = lambda line: ()
-    """Under which conditions a line was made: device, protocol, precision."""
+    """Conditions under which a line was made: device, protocol, precision."""
     document: Callable[[bytes], list[Line] | None] = lambda data: None
-    """Reads a whole file of an older form that is still published; None for one that holds lines."""
+    """Read a whole file of an older published format; return None for a file of lines."""
 
 
 def form_of(
     model: type[_Model], name: str, *, head: str, conditions: Callable[[_Model], tuple[str, ...]]
 ) -> Form[_Model]:
-    """Return the form of lines that are models."""
-    # ASCII, because texts of a program's own may hold what some readers take for the end of a line.
+    """Return the format of lines that are models."""
+    # ASCII, because a program's text may hold characters that some readers take for the end of a line.
     return Form(
         name,
         head.encode(),
@@ -51,17 +51,17 @@ def form_of(
 
 
 class ResultsFile(Generic[Line]):
-    """Results on the disk; known ones are not computed again.
+    """Results on disk; known results are not computed again.
 
     Args:
-        path: The file; made with its folder when the first line comes. None keeps the lines in memory.
-        form: What its lines look like.
-        asked: The conditions under which this campaign works; None takes the lines under any.
-        known: Files whose results are known, too. They are not copied to the file.
-        join: Files whose lines are copied to the file, where it lacks them.
+        path: The file; it and its folder are made with the first line. None keeps the lines in memory.
+        form: Format of its lines.
+        asked: Conditions of this campaign; None accepts lines made under any conditions.
+        known: Files whose results count as known. They are not copied to the file.
+        join: Files whose lines are copied to the file if it lacks them.
 
     Raises:
-        RecordError: A file holds something else, or results under other conditions.
+        RecordError: A file holds something else, or results made under other conditions.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ResultsFile(Generic[Line]):
         self._others = [one for other in known for one in read_results(other, form, asked)]
         joined = [one for part in join for one in read_results(part, form, asked)]
         self.lines: list[Line] = _resumed(path, form, asked) if path is not None and path.exists() else []
-        """What the file holds, in its order."""
+        """Lines of the file, in its order."""
         held = {form.write(one) for one in self.lines}
         for one in joined:
             if (text := form.write(one)) not in held:
@@ -91,7 +91,7 @@ class ResultsFile(Generic[Line]):
         return [*self._others, *self.lines]
 
     def add(self, line: Line) -> Line:
-        """Append a line; it is on the disk when this returns."""
+        """Append a line and return it after it has reached the disk."""
         self.lines.append(line)
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ class ResultsFile(Generic[Line]):
 
 
 def read_results(path: Path, form: Form[Line], asked: tuple[str, ...] | None = None) -> list[Line]:
-    """Read the results of a file, which stays as it is.
+    """Read the results of a file without changing it.
 
     Raises:
         RecordError: The file cannot be read, or holds something else.
@@ -119,9 +119,10 @@ def read_results(path: Path, form: Form[Line], asked: tuple[str, ...] | None = N
 def _resumed(path: Path, form: Form[Line], asked: tuple[str, ...] | None) -> list[Line]:
     """Read the file of a campaign that resumes after its last line.
 
-    Taken off its end is what is no result: a line that a kill cut off, and a summary. A document becomes lines.
+    Remove anything at its end that is not a result: a line that a kill truncated, and a summary. Convert an older
+    document to lines.
     """
-    # Nothing is changed before every line is known to be ours.
+    # Change nothing before every line is known to be a result.
     data = _data(path)
     document = form.document(data)
     if document is not None:
@@ -138,7 +139,7 @@ def _resumed(path: Path, form: Form[Line], asked: tuple[str, ...] | None) -> lis
     size = parsed[-1][1] if parsed else 0
     if size < len(data):
         os.truncate(path, size)
-    if size and data[size - 1 : size] != b"\n":  # the last line lacks nothing but its end
+    if size and data[size - 1 : size] != b"\n":  # the last line lacks only its line end
         with path.open("ab") as file:
             file.write(b"\n")
     return lines
@@ -155,7 +156,7 @@ def _data(path: Path) -> bytes:
 
 
 def _parsed(path: Path, data: bytes, form: Form[Line], fix: str) -> Iterator[tuple[Line | None, int]]:
-    """Yield each line of a file and where it ends; not a last one that a kill cut off."""
+    """Yield each line of a file and the position of its end; skip a last line that a kill truncated."""
     end = 0
     for number, text in enumerate(io.BytesIO(data), start=1):
         if not text.endswith(b"\n") and _is_cut_off(text, form.head):
@@ -171,7 +172,7 @@ def _parsed(path: Path, data: bytes, form: Form[Line], fix: str) -> Iterator[tup
 
 
 def _check(path: Path, lines: Sequence[Line], form: Form[Line], asked: tuple[str, ...] | None, fix: str) -> None:
-    """Check that results were made under the conditions that are asked for."""
+    """Check that results were made under the requested conditions."""
     for line in lines if asked is not None else ():
         found = form.conditions(line)
         if found != asked:
@@ -179,7 +180,7 @@ def _check(path: Path, lines: Sequence[Line], form: Form[Line], asked: tuple[str
 
 
 def _is_cut_off(text: bytes, head: bytes) -> bool:
-    """Whether a text begins like a line and lacks its end."""
+    """Return whether a text begins like a line and lacks its end."""
     if not text.startswith(head[: len(text)]):
         return False
     try:

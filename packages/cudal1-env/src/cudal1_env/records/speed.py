@@ -30,7 +30,7 @@ class Speedup(BaseModel):
 
 
 class Latency(BaseModel):
-    """Milliseconds of one call, over the samples that were measured."""
+    """Milliseconds of one call, over the measured samples."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -41,26 +41,26 @@ class Latency(BaseModel):
     high_ms: Positive
     """75 % quantile over samples."""
     samples: int = Field(ge=1, validation_alias=also_old("samples"))
-    """How many samples."""
+    """Number of samples."""
 
 
 class Strongest(BaseModel):
-    """The baseline that leaves a candidate the smallest speedup."""
+    """The baseline over which the candidate's speedup is smallest."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
-    """Its name; `eager` where nothing beats the reference as it is."""
+    """Name of the baseline; `eager` if no other baseline beats the unchanged reference."""
     speedup: Speedup
-    """The candidate's speedup against it."""
+    """Speedup of the candidate over it."""
 
 
 class BaselineFault(BaseModel):
-    """Why there is no speedup against a baseline."""
+    """Reason why there is no speedup over a baseline."""
 
     model_config = ConfigDict(frozen=True)
 
     status: Status
-    """What became of the baseline's program."""
+    """Outcome of the baseline's program."""
     message: str
-    """What was expected and what came."""
+    """The expectation and the actual outcome."""

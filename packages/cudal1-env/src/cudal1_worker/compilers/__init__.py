@@ -7,17 +7,17 @@ import sys
 from collections.abc import Mapping
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
-"""Where the scripts are; visible in the sandbox, because Python's packages are."""
+"""Folder of the scripts; visible in the sandbox like all of Python's packages."""
 
 
 COMPILED = "compiled"
-"""Folder, in the build folder, of what a compiler made of a text."""
+"""Subfolder of the build folder for compiled objects and messages."""
 UNSETTLED = "unsettled"
-"""File in there: a compiler failed for a reason that is not the text's."""
+"""File in that subfolder: a compiler failed for a reason other than its source."""
 
 
 def settings(environment: Mapping[str, str], build: str) -> dict[str, str]:
-    """Return the variables that let torch call the scripts of this folder instead of the compilers."""
+    """Return the environment variables that make torch call this folder's scripts instead of the compilers."""
     scripts = {name: os.path.join(FOLDER, name) for name in ("g++", "nvcc")}
     if not all(os.access(path, os.X_OK) for path in scripts.values()):  # an installer that drops permissions
         return {}

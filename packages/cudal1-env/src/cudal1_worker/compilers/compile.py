@@ -1,15 +1,15 @@
-"""Compiles one source of an extension: from a text compiled before, with light headers, or as torch would.
+"""Compiles one source of an extension: from an earlier result, with light headers, or as torch would.
 
-`python -m cudal1_worker.compilers.compile g++|nvcc ARGUMENTS...`, called by the scripts beside it, in the worker of the
-program whose text it is. A call that is not a compilation of torch's `load_inline` or `load` is passed on as it is.
+The scripts in this folder call `python -m cudal1_worker.compilers.compile g++|nvcc ARGUMENTS...` in the worker of the
+program. Calls other than compilations by torch's `load_inline` or `load` are passed on unchanged.
 
-Light headers (`light/`) declare the operators that a text names instead of all 2,000. Where a text does not compile
-with them it is compiled with torch's, whose messages are told. A text that names something that has another meaning
-there is compiled with torch's at once (`light_flags`).
+Light headers (`light/`) declare only the operators that a source names instead of all 2,000. A source that does not
+compile with them is compiled with torch's headers, whose messages are shown. A source with a name whose meaning differs
+there is compiled with torch's headers at once (`light_flags`).
 
-What a text became is kept in the worker's build folder, failures too: torch compiles a text that failed again in
-each process, and one in a folder of its own choice. The judge takes a copy of that folder before it leases a device,
-and each later worker of this program, and no other, begins with it.
+Results are kept in the worker's build folder, including failures, because torch compiles a failed source again in each
+process, and in any folder that the program chooses. The judge copies the build folder before it leases a device; later
+workers of this program, and no others, start with the copy.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from cudal1_worker import compilers
 from cudal1_worker.compilers import side_by_side
 
 _DEPENDS = re.compile(rb"#\s*include\s*(?![<\s])|__has_include|__DATE__|__TIME__|__TIMESTAMP__|\.incbin|#\s*embed")
-"""A text that depends on files of the program's own, or on when it is compiled: it is compiled each time."""
+"""Marks a source that depends on the program's own files or on the time; its result is not reused."""
 _OTHER_MEANING = re.compile(
     rb"\b(?:at|torch)\s*::\s*(?:std|var|std_mean|var_mean|numel|size|stride|is_\w+|_is_zerotensor|conj)\s*\("
     rb"|using\s+namespace\s+(?:at|torch)\b|namespace\s+\w+\s*=|TORCH_LIBRARY|AT_PER_OPERATOR_HEADERS"
     rb"|\btorch\s*::\s*(?:nn|optim|data|jit|autograd|serialize|python|linalg|fft|special|sparse|nested|Library)\s*::"
 )
-"""Functions that torch overloads in the header of all operators; names from what is left out."""
+"""Functions that torch overloads in the header of all operators, and names from headers that are left out."""
 _OPERATOR = re.compile(rb"\b(?:at|torch)\s*::\s*(\w+)\b(?!\s*::)")
 _BINDINGS = re.compile(rb"PYBIND11|\bpy\s*::|pybind|THP|PyObject")
 _NOT_THE_TEXT = re.compile(
@@ -43,7 +43,7 @@ _NOT_THE_TEXT = re.compile(
     rb"|cannot fork|quota exceeded|too many open files|segmentation fault|signal terminated",
     re.IGNORECASE,
 )
-"""What compilers say when they fail for want of something; a text that names one of these fails each time anew."""
+"""Messages of compilers that lack a resource; such a failure is not kept. Nor is one whose source contains these."""
 _OWN_INCLUDE = re.compile(r"-I|-include|-iquote|-imacros|@")
 
 
@@ -60,9 +60,10 @@ class Call:
 
     @property
     def key(self) -> str | None:
-        """Hash of everything that the object depends on, but for the toolchain; None if that is not known.
+        """Hash of everything that the object depends on, except the toolchain; None if unknown.
 
-        The names of source, object and extension are left out as far as the text does not use them.
+        The names of source, object and dependency file are left out, and the extension's name if the source does not
+        use it.
         """
         if _DEPENDS.search(self.text) or any(_OWN_INCLUDE.match(one) for one in self.arguments):
             return None
@@ -78,7 +79,7 @@ class Call:
 
 
 def parse(compiler: list[str], arguments: Sequence[str]) -> Call | None:
-    """Return the compilation that torch asks for; None for any other call."""
+    """Return the compilation that torch requests; None for any other call."""
     if "-c" not in arguments or not any(one.startswith("-DTORCH_EXTENSION_NAME") for one in arguments):
         return None
     after = dict(pairwise(arguments))
@@ -93,7 +94,7 @@ def parse(compiler: list[str], arguments: Sequence[str]) -> Call | None:
 
 
 def light_flags(call: Call) -> list[str] | None:
-    """Return the flags that let a text be compiled with light headers; None for a text that wants torch's."""
+    """Return the flags for compiling a source with light headers; None for a source that needs torch's."""
     if _OTHER_MEANING.search(call.text):
         return None
     includes = [one for flag, one in pairwise(call.arguments) if flag == "-isystem"]
@@ -105,7 +106,7 @@ def light_flags(call: Call) -> list[str] | None:
 
 
 def compiled(call: Call) -> subprocess.CompletedProcess[bytes]:
-    """Compile, with light headers first."""
+    """Compile with light headers, if possible, or else with torch's."""
     light = light_flags(call)
     if light is not None:
         done = _once(call, light)
@@ -115,7 +116,7 @@ def compiled(call: Call) -> subprocess.CompletedProcess[bytes]:
 
 
 def _once(call: Call, flags: list[str]) -> subprocess.CompletedProcess[bytes]:
-    """Compile with more flags; nvcc's parts for host and device at the same time where that is possible."""
+    """Compile with additional flags; run nvcc's host and device parts in parallel if possible."""
     if call.key is not None and "-MD" in call.arguments:  # torch's way to call nvcc
         skipped = {"-MD", "-MF", call.depfile}
         plain = [*call.compiler, *flags, *(one for one in call.arguments if one not in skipped)]
@@ -127,7 +128,7 @@ def _once(call: Call, flags: list[str]) -> subprocess.CompletedProcess[bytes]:
 
 
 def _write_depfile(call: Call) -> None:
-    """Say that an object depends on its source; on the toolchain's headers all objects of a worker do."""
+    """Write that an object depends on its source; the toolchain's headers do not change during a worker's life."""
     if call.depfile is not None:
         with open(call.depfile, "w") as file:
             file.write(f"{call.output}: {call.source}\n")
@@ -152,13 +153,13 @@ def main(name: str, arguments: Sequence[str]) -> int:
     done = compiled(call)
     _tell(done.stdout)
     if kept is not None:
-        with contextlib.suppress(OSError):  # no room: it is compiled again
+        with contextlib.suppress(OSError):  # no space: compile again next time
             _keep(kept, call, done)
     return done.returncode if done.returncode >= 0 else 128 - done.returncode
 
 
 def _from(kept: str, call: Call) -> int | None:
-    """Take what was compiled before; None where there is nothing."""
+    """Use an earlier result; return its exit code, or None if there is none."""
     try:
         with open(f"{kept}/said", "rb") as file:
             said = file.read()
@@ -174,7 +175,7 @@ def _from(kept: str, call: Call) -> int | None:
 
 
 def _keep(kept: str, call: Call, done: subprocess.CompletedProcess[bytes]) -> None:
-    """Keep an object, or the messages of a failure that is the text's."""
+    """Keep an object, or the messages of a failure that the source caused."""
     if done.returncode != 0 and (_NOT_THE_TEXT.search(done.stdout) or b"error" not in done.stdout):
         folder = os.path.dirname(kept)
         os.makedirs(folder, exist_ok=True)
@@ -195,7 +196,7 @@ def _tell(said: bytes) -> None:
 
 
 def _nvcc() -> str:
-    """The nvcc that torch would call."""
+    """Return the path of the nvcc that torch would call."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     found = None if home else shutil.which("nvcc")
     return f"{home}/bin/nvcc" if home else found or "/usr/local/cuda/bin/nvcc"

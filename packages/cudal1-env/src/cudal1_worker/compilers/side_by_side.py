@@ -1,7 +1,7 @@
-"""Runs nvcc's steps for host and device at the same time: nvcc itself runs them one after another.
+"""Runs nvcc's steps for host and device in parallel; nvcc itself runs them one after another.
 
-`nvcc --dryrun` says what the steps are. The device's need nothing of the host's but the module's name, which is written
-beforehand here. Where nvcc names other steps than these (one architecture, one source), it is called as it is.
+`nvcc --dryrun` lists the steps. The device steps need only the module's name from the host steps; this module writes
+the name beforehand. If nvcc lists other steps than those of one architecture and one source, nvcc is called directly.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _MODULE = re.compile(r'--gen_module_id_file (--module_id_file_name "([^"]+)")')
 
 @dataclass(frozen=True)
 class Steps:
-    """What nvcc would run, as lines for a shell."""
+    """The commands that nvcc would run, as shell lines."""
 
     variables: dict[str, str]
     module: str
-    """File that takes the module's name."""
+    """File for the module's name."""
     host: list[str]
     device: list[str]
     last: str
-    """Compiles what both have made."""
+    """Compiles the results of both."""
 
 
 def steps(said: str) -> Steps | None:
-    """Read what `nvcc --dryrun` says; None where that is something else than one host and one device part."""
+    """Parse the output of `nvcc --dryrun`; None unless it has one host part and one device part."""
     variables: dict[str, str] = {}
     lines: list[str] = []
     for line in (one.removeprefix("#$ ").strip() for one in said.splitlines() if one.startswith("#$ ")):
@@ -57,11 +57,11 @@ def steps(said: str) -> Steps | None:
 
 
 def compiled(command: Sequence[str], module: str) -> subprocess.CompletedProcess[bytes] | None:
-    """Compile as `command`, a call of nvcc, would; None where its steps are not known.
+    """Compile as `command`, a call of nvcc, would; None if its steps are not the known ones.
 
     Args:
-        command: The call, without options that ask for dependencies.
-        module: A name that no other source of the program has.
+        command: The call, without options that request a dependency file.
+        module: A module name that is unique among the program's sources.
     """
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "TMPDIR": folder}
@@ -99,7 +99,7 @@ def _begun(lines: Sequence[str], environment: dict[str, str], said: str) -> subp
 
 
 def _ended(part: subprocess.Popen[bytes], parts: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Wait for one part; if it fails the others are stopped. A part that was stopped has a negative code."""
+    """Wait for one part; if it fails, kill the others. A killed part has a negative code."""
     code = part.wait()
     if code > 0:
         for other in parts:

@@ -1,4 +1,4 @@
-"""What comes again from draw to draw: outputs that a program may hold in stock, inputs whose consequences it may keep.
+"""Values that recur from draw to draw: a program could prepare such outputs, or cache results of such inputs.
 
 The reference runs on many sets (THREATS.md, H63, H65). Of inputs, windows of neighbours are looked for in all later
 draws, wherever they lie: a row of a table, a tensor that is turned. What comes again between other values, as every
@@ -22,50 +22,50 @@ if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
 
 _FEWEST, _SECONDS = 8, 2.0
-"""After so many seconds as many draws suffice."""
+"""After this many seconds (`_SECONDS`), this many draws (`_FEWEST`) suffice."""
 _SOME = 1 << 11
 """Number of groups or windows that represent a tensor."""
 _MOST = 1 << 19
-"""Elements of a tensor that are looked at, in `_CHUNKS` parts where it has more."""
+"""Maximum elements of a tensor to examine; from a larger one, `_CHUNKS` parts are taken."""
 _CHUNKS = 64
 _GROUP = 8
 """Neighbours that are written together: 32 bytes of float32, the smallest write of a GPU's memory."""
 _KEPT_BITS = 17
-"""Bits of a significand that are compared: what differs further down is within most tolerances."""
+"""Bits of a significand that are compared; smaller differences are within most tolerances."""
 _BITS = 64.0
-"""Entropy of a window on average: of random ones with half of it less than 1 % come again in 64 draws of a million."""
+"""Mean entropy of a window. Of random windows with half of it, less than 1 % recur in 64 draws of a million."""
 _PAIRS = 1 << 12
-"""Neighbours that tell the entropy of an element, at most."""
+"""Maximum pairs of neighbours for estimating an element's entropy."""
 _FEW = 64
-"""Of fewer different values, an element's entropy is that behind its neighbour: a mask has long runs."""
+"""With fewer distinct values, the entropy of an element given its neighbour counts, because masks have long runs."""
 _CHANGES = 3
-"""A window with fewer changes tells nothing: fills and edges come again by chance."""
+"""Windows with fewer changes of value do not count: fills and edges recur by chance."""
 _SHARE = 0.01
 """An input of which this share comes again is reported."""
 _RARE = 1.0 / 512
 """A single element tells something if its value is no more frequent than this: other values come again by chance."""
 _FACTOR = 0x5851F42D4C957F2D
-"""Of a polynomial hash, modulo 2 ** 64 (Knuth's multiplier)."""
+"""Multiplier of a polynomial hash modulo 2 ** 64 (Knuth's)."""
 _INVERSE = pow(_FACTOR, -1, 1 << 64) - (1 << 64 if pow(_FACTOR, -1, 1 << 64) >> 63 else 0)
-"""Its inverse, as a signed number."""
+"""Inverse of `_FACTOR`, as a signed number."""
 _TABLE = 22
-"""Bits of a hash that are looked up first."""
+"""Bits of a hash that index the lookup table."""
 
 
 class Recurrence:
-    """Finds what comes again.
+    """Finds recurring values.
 
     Args:
-        oracle: Has the models.
+        oracle: Holds the models.
     """
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
 
     def recurrence(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Return what of each output comes again, as bytes to move over its own, and the places of such inputs.
+        """Return the recurring share of each output (bytes to move over its own) and positions of recurring inputs.
 
-        `fixed` are the places of outputs that are the same in all draws.
+        `fixed` holds the positions of outputs that are the same in all draws.
         """
         began, drawn, secret = time.monotonic(), list[list[torch.Tensor]](), message["seeds"][0]
         inputs, outputs = dict[int, Windows](), list[Shifts]()
@@ -112,12 +112,12 @@ def some_groups(value: torch.Tensor, secret: int) -> torch.Tensor:
 
 
 def again(drawn: torch.Tensor) -> float:
-    """Return the share of the groups that two draws have in common, of the two that have most, as bytes to move.
+    """Return the share of common groups of the two draws with most in common, weighted by bytes to move.
 
-    Groups are written; and read before, if of more than one value.
+    A group is written; a group of more than one value is also read first, and counts twice.
 
     Args:
-        drawn: Of some draws, shape (draws, groups, elements).
+        drawn: Groups of all draws, shape (draws, groups, elements).
     """
     if not drawn.numel() or len(drawn) < 2:
         return 0.0
@@ -137,7 +137,7 @@ def _most_of(value: torch.Tensor, secret: int) -> torch.Tensor:
 
 
 def window_length(flat: torch.Tensor) -> int:
-    """Return how many neighbours hold `_BITS` of entropy, by the pairs among the first ones; flat integers."""
+    """Return how many neighbours of flat integers hold `_BITS` of entropy, estimated from the first pairs."""
     part = flat[: _PAIRS + 1]
     if len(part) < 2:
         return 1 << 62
@@ -154,7 +154,7 @@ def _entropy(counts: torch.Tensor) -> float:
 
 
 def windows_of(flat: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a hash of each window of neighbours, and how often values change in it; both (windows,)."""
+    """Return for each window of neighbours its hash and its number of value changes, both of shape (windows,)."""
     powers = _powers(_FACTOR, len(flat), flat)
     sums = torch.nn.functional.pad((flat * powers).cumsum(0), (1, 0))
     hashes = (sums[length:] - sums[:-length]) * _powers(_INVERSE, len(flat) - length + 1, flat)
@@ -163,17 +163,20 @@ def windows_of(flat: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Ten
 
 
 def _powers(base: int, count: int, like: torch.Tensor) -> torch.Tensor:
-    """Return the powers of a number modulo 2 ** 64, from the zeroth on."""
+    """Return `count` powers of a number modulo 2 ** 64, from the zeroth."""
     factors = torch.full((count,), base, dtype=torch.int64, device=like.device)
     factors[0] = 1
     return factors.cumprod(0)
 
 
 def _came(known: torch.Tensor, hashes: torch.Tensor) -> torch.Tensor:
-    """Return which of some hashes are among many others; a table of their last bits leaves few to look for."""
+    """Return which of the known hashes occur in `hashes`; a table of low bits leaves few to search."""
     table = torch.zeros(1 << _TABLE, dtype=torch.bool, device=known.device)
     table[known & (1 << _TABLE) - 1] = True
-    return torch.isin(known, hashes[table[hashes & (1 << _TABLE) - 1]])
+    few = hashes[table[hashes & (1 << _TABLE) - 1]].sort().values
+    if not len(few):
+        return torch.zeros_like(known, dtype=torch.bool)
+    return few[torch.searchsorted(few, known).clamp_(max=len(few) - 1)] == known
 
 
 def _same_places(drawn: torch.Tensor) -> float:

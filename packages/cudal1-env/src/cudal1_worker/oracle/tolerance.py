@@ -1,8 +1,8 @@
-"""What each element of an output may err, from the reference's errors in its neighbourhood.
+"""Tolerance of each output element, from the reference's errors in its neighbourhood.
 
-Neighbours of an element are the elements of its block (64 in a row) in several sets of inputs. Of these, those of like
-magnitude tell the typical error: a fill value, an outlier or a faded step has a magnitude of its own, and widens or
-narrows nothing but itself. docs/decisions/002-tolerance-by-element.md has the reasons and the evidence.
+An element's neighbours are the elements of its block (64 in a row) in several sets of inputs. The neighbours of similar
+magnitude determine its typical error. So a fill value, an outlier or a faded step, whose magnitude differs, affects
+only its own tolerance. docs/decisions/002-tolerance-by-element.md has the reasons and the evidence.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ BLOCK = 64
 _SHORT = 16
 """Rows of fewer elements are short: their columns may differ in kind, as a mean and a variance do."""
 _NODES = 4
-"""Groups of like magnitude in a block, each a quarter of its elements."""
+"""Groups of similar magnitude in a block, each a quarter of its elements."""
 _FEWEST = 32
-"""A block with fewer errors than this tells too little; then the whole output's errors by magnitude count. One without
-any, on any set, is exact: only the floor counts."""
+"""Minimum errors of a block; with fewer, the whole output's errors by magnitude are used. A block without errors on all
+sets is exact: only the floor counts."""
 _FEWEST_DRAWS, _MAX_DRAWS, _WANTED = 3, 16, 128
-"""Sets that tell typical errors: so many that the smallest block has 128 errors, but 3 at least and 16 at most."""
+"""Number of sets: enough for 128 errors in the smallest block, but at least 3 and at most 16."""
 _PART = 1 << 22
-"""Elements that are worked on at a time."""
+"""Elements processed at a time."""
 _OVERALL = 1 << 16
-"""Errors that tell of the whole output, at most."""
+"""Errors that represent the whole output (about)."""
 _LEAST = -1100.0
-"""Binary logarithm of what is taken for zero."""
+"""Binary logarithm that stands for zero."""
 _OUTLYING = 4.0
-"""An error further than a factor of 2 ** this from its group's typical one counts as if it were that far."""
+"""Errors are clipped to a factor of 2 ** this from their group's typical error."""
 _ROUNDS = 2
-"""So often typical errors are found anew without what is outlying."""
+"""Number of times that typical errors are recomputed after clipping."""
 _VARIANCE = 2.57
 """Variance of the binary logarithm of a normal number's magnitude: (pi ** 2 / 8) / log(2) ** 2."""
 _WORSE = 12.0
-"""The same, for errors of one set compared with those of the others."""
+"""Clipping (like `_OUTLYING`) of errors of one set relative to those of the others."""
 _SHRINK = 8.0
 """So many errors as expected are added to those of a block before it is said to err more in this set."""
 PLACES = 2.0
@@ -51,19 +51,19 @@ _USUAL = 4.0
 _KNOWN = 2.0**-12
 """Largest tolerance, over the element, that follows from a change of the answer: no more than half precision errs."""
 _CAP = -1.0
-"""Binary logarithm of the largest tolerance, over the element, where its own block tells nothing."""
+"""Binary logarithm of the largest tolerance over the element, if its block has no information."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How errors become tolerances, for one output."""
+    """Parameters that turn errors into tolerances, for one output."""
 
     factor: float
-    """Times the typical error (a geometric mean) that an element may err."""
+    """Tolerance as a multiple of the typical error (a geometric mean)."""
     floor: float
-    """Least tolerance, over the element's magnitude."""
+    """Minimum tolerance, over the element's magnitude."""
     tiny: float
-    """Least tolerance."""
+    """Minimum absolute tolerance."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Blocks:
 
 
 def enough(widths: Sequence[int]) -> int:
-    """How many sets of inputs tell the typical errors of outputs, given the widths of their blocks.
+    """Return the number of input sets for estimating typical errors, given the widths of the outputs' blocks.
 
     >>> enough([64, 64]), enough([32, 64]), enough([1]), enough([])
     (3, 4, 16, 1)
@@ -177,7 +177,7 @@ class Seen:
     """One set's whole output, flat; or some of its blocks, shape (n, width)."""
 
     answer: torch.Tensor
-    """Right values."""
+    """Correct values."""
     error: torch.Tensor
     """The reference's errors."""
     nearby: torch.Tensor
@@ -189,7 +189,7 @@ class Seen:
 
 
 class Profile:
-    """Typical errors of the reference by place and magnitude, from several sets of inputs."""
+    """Typical errors of the reference by block and magnitude, from several sets of inputs."""
 
     def __init__(self, shape: tuple[int, ...], draws: Sequence[Draw]) -> None:
         self.blocks = Blocks(shape)
@@ -222,11 +222,11 @@ class Profile:
         return first, second
 
     def typical(self, part: Part, seen: Seen) -> tuple[torch.Tensor, ...]:
-        """Typical errors in some blocks, for one set, of which `seen` has what lies in the blocks.
+        """Return the typical errors in some blocks, for the set of `seen`, which holds the blocks' elements.
 
         Returns:
-            Binary logarithms of the typical errors, shape (n, width), -inf where nothing tells of any; and whether a
-            block tells of itself, shape (n, 1): it has enough errors of its own, or none on any set.
+            Binary logarithms of the typical errors, shape (n, width), -inf if unknown; and whether a block has
+            information of its own, shape (n, 1): enough errors, or none on any set.
         """
         error = seen.error
         magnitudes, own, nearby = logarithm(seen.answer), logarithm(error), logarithm(seen.nearby)
@@ -246,29 +246,29 @@ class Profile:
         return torch.fmax(torch.fmax(found.add_(worse), own), nearby), known
 
     def allowed(self, part: Part, seen: Seen, limits: Limits) -> torch.Tensor:
-        """What each element of some blocks may err, shape (n, width); for the arguments see `typical`.
+        """Return the tolerance of each element of some blocks, shape (n, width); for the arguments see `typical`.
 
-        max(factor * s, floor * |a|, tiny), with s the typical error there and a the right value.
+        max(factor * s, floor * |a|, tiny), with s the typical error there and a the correct value.
         """
         typical, known = self.typical(part, seen)
         by_error = typical.to(seen.answer.dtype).exp2_().mul_(limits.factor)
         magnitude = seen.answer.abs()
         if not bool(known.all()):
-            # Where its own block tells nothing, an element that is left out must still be found.
+            # Without information of its own block, an element that is left out must still be detected.
             unknown = torch.where(seen.error > 0, by_error, torch.minimum(by_error, magnitude * 2.0**_CAP))
             by_error = torch.where(known, by_error, unknown)
         found = torch.maximum(by_error, magnitude.mul_(limits.floor)).clamp_(min=limits.tiny)
         return found.nan_to_num_(limits.tiny, posinf=limits.tiny)
 
     def of_positions(self, positions: torch.Tensor, seen: Seen, limits: Limits) -> torch.Tensor:
-        """What elements at flat positions may err, shape (n,)."""
+        """Return the tolerance of elements at flat positions, shape (n,)."""
         part = self.blocks.of(positions)
         found = self.allowed(part, seen.within(self.blocks, part), limits)
         mine = self.blocks.places(part, positions.device) == positions[:, None]
         return found.gather(1, mine.int().argmax(1, keepdim=True))[:, 0]
 
     def of_all(self, out: torch.Tensor, seen: Seen, limits: Limits) -> None:
-        """Write what each element may err, flat."""
+        """Write the tolerance of each element to `out`, flat."""
         for part in self.blocks.parts():
             found = self.allowed(part, seen.within(self.blocks, part), limits)
             if self.blocks.dense:

@@ -1,16 +1,15 @@
-"""Work that no output shows, found on a task that no audit covers.
+"""Finds work that a program could omit without a visible effect on outputs, for tasks that no audit covers.
 
 The reference runs once for each of some faults: a product with its factors rounded to the next lower precision; a step
-that leaves out terms, or gives zeros where a part of its terms cannot be taken; an input, or a quarter of it along a
-dimension, that is another draw's. An output shows a fault if an element is beyond its tolerance. Where no output does,
-a program could be as careless and be correct, so the judge pays nothing above 1
+that omits terms, or returns zeros if a part of its terms cannot be omitted; an input, or a quarter of it along a
+dimension, replaced by another draw's. An output shows a fault if an element exceeds its tolerance. If no output shows
+it, a program could omit this work and be correct, so the judge pays nothing above 1
 (docs/decisions/003-gate-runs-programs.md).
 
-Excused are faults that change nothing: of their step's result (of what leaves out terms, a thousandth of it counts as
-nothing), or of the float64 answer. A part of an input that fades must not be excused because nothing of it is left in
-float64, so it is made wider until outputs nearly show it. Excused is lower precision, too, where every output stays
-within one unit in the last place of its neighbours. Maxima and minima are not left out, because the usual softmax only
-subtracts one.
+Faults are excused if they do not change their step's result (for omitted terms: change it by at most a thousandth) or
+the float64 answer. A fading part of an input must not be excused because float64 has lost it, so the part is widened
+until outputs nearly show it. Lower precision is also excused if every output stays within one unit in the last place of
+its neighbours. Maxima and minima are not omitted, because the usual softmax only subtracts one.
 """
 
 from __future__ import annotations
@@ -43,38 +42,40 @@ _MAX_PARTS = 64
 """Parts of inputs that are tried; of the largest inputs first."""
 _EXTREMES = ("amax", "amin", "max", "min")
 _MATERIAL = 1e-3
-"""What leaving out terms must change of a step's result, over its largest magnitude."""
+"""Minimum change of a step's result by omitted terms, over its largest magnitude, for a fault to count."""
 
 
 @dataclass(frozen=True)
 class _Fault:
-    """One way to do less."""
+    """One way to omit work."""
 
     text: str
     step: int | None = None
     """Number of the step; None for that of an input."""
     precision: str | None = None
-    """To which a product's factors are rounded; None to leave out terms."""
+    """Precision to which a product's factors are rounded; None to omit terms."""
     place: int = 0
-    """Of the input that is another draw's."""
+    """Position of the input to replace by another draw's."""
     part: tuple[slice, ...] = ()
-    """What of it is, or what of a product's last factor is left out; all by default."""
+    """Part of the input to replace, or of a product's last factor to omit; all by default."""
 
 
 @dataclass(frozen=True)
 class _Set:
-    """A set of inputs, what the reference makes of it, and another draw."""
+    """A set of inputs, the reference's results for it, and another draw."""
 
     values: list[Any]
     answers: list[torch.Tensor]
     own: list[torch.Tensor]
     allowed: list[torch.Tensor]
-    """Tolerances of each output's elements, flat; of integers without meaning."""
+    """Tolerances of each output's elements, flat; meaningless for integers."""
+    finite: list[bool]
+    """Whether each answer is finite."""
     others: list[Any]
 
 
 class Unseen:
-    """Finds such work."""
+    """Finds work that could be omitted unseen."""
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
@@ -82,7 +83,7 @@ class Unseen:
     def unseen(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Return the first fault that no output shows on any of the sets of `seeds`; an empty text for none.
 
-        Without `precision` only work that is left out is asked for: an audit finds lower precision by itself.
+        Without `precision` only omitted work is tried, because an audit tests lower precision itself.
         """
         try:
             found = self._found(message["seeds"], precision=message["precision"])
@@ -132,10 +133,10 @@ class Unseen:
             if profile is not None:
                 seen = Seen(answer.reshape(-1), errors[place], nearby[place])
                 profile.of_all(allowed[place], seen, self._oracle.limits[place])
-        return _Set(values, answers, own, allowed, others)
+        return _Set(values, answers, own, allowed, [bool(answer.isfinite().all()) for answer in answers], others)
 
     def _passes(self, one: _Set, fault: _Fault) -> bool:
-        """Whether a fault is unseen in the outputs, and not excused."""
+        """Return whether a fault is unseen in the outputs and not excused."""
         if fault.step is None:
             return self._is_unseen(one, fault) and any(
                 self._changes_answer(one, wide) for wide in self._wider(one, fault)
@@ -143,12 +144,12 @@ class Unseen:
         return self._is_unseen(one, fault)
 
     def _is_unseen(self, one: _Set, fault: _Fault) -> bool:
-        """Whether no output shows a fault; of one in a step, also whether it is not excused."""
+        """Return whether no output shows a fault and, for a fault in a step, whether it is not excused."""
         try:
             outputs = self._with_fault(one, fault)
         except torch.OutOfMemoryError:
             raise
-        except Exception:  # a program that fails is seen to
+        except Exception:  # a failure is visible
             return False
         if outputs is None:
             return False
@@ -156,19 +157,20 @@ class Unseen:
         for place, (output, answer) in enumerate(zip(outputs, one.answers, strict=True)):
             found, right = error_of(output, answer), answer.reshape(-1)
             if not answer.is_floating_point():
-                excused = False  # an integer that stays the same says nothing of how near it was to another
+                excused = False  # an unchanged integer does not show how near it was to changing
                 if not bool(((found == 0) | (output.reshape(-1) == one.own[place].reshape(-1))).all()):
                     return False
                 continue
-            same = (output.reshape(-1) == right) | (output.reshape(-1).isnan() & right.isnan())
-            found = torch.where(right.isfinite(), found, torch.where(same, 0.0, torch.inf))
+            if not one.finite[place]:
+                same = (output.reshape(-1) == right) | (output.reshape(-1).isnan() & right.isnan())
+                found = torch.where(right.isfinite(), found, torch.where(same, 0.0, torch.inf))
             if not bool((found <= one.allowed[place]).all()):
                 return False
             excused = excused and _is_one_rounding(found, right, output.dtype)
         return not excused
 
     def _with_fault(self, one: _Set, fault: _Fault) -> list[torch.Tensor] | None:
-        """Outputs of the reference with a fault; None where it changes nothing of its step's result."""
+        """Return the reference's outputs with a fault; None if the fault does not change its step's result."""
         plain = self._oracle.models.plain
         if fault.step is None:
             return self._oracle.run(plain, self._replaced(one, fault))
@@ -199,12 +201,12 @@ class Unseen:
                 yield replace(fault, part=(*others, wider))
 
     def _changes_answer(self, one: _Set, fault: _Fault) -> bool:
-        """Whether the float64 answer is another with what another draw has of an input."""
+        """Return whether the float64 answer changes if (a part of) an input is replaced by another draw's."""
         answers = self._oracle.exact(self._oracle.models.wide, self._replaced(one, fault))
         return not all(torch.equal(new, old) for new, old in zip(answers, one.answers, strict=True))
 
     def _replaced(self, one: _Set, fault: _Fault) -> list[Any]:
-        """Inputs with what another draw has of one."""
+        """Return the inputs with (a part of) one replaced by another draw's."""
         values = copied(one.values)
         values[fault.place][fault.part].copy_(one.others[fault.place][fault.part])
         return values
@@ -246,10 +248,10 @@ def _is_view(func: Any) -> bool:
 
 
 class _LeftOut:
-    """Carries out calls without some of their terms, or with zeros for a result; notes whether that changed (much).
+    """Executes calls without some of their terms, or with zeros as result; notes whether the result changed (much).
 
     Args:
-        part: Of a product's last factor, that is left out.
+        part: Part of a product's last factor to omit.
     """
 
     def __init__(self, part: tuple[slice, ...]) -> None:

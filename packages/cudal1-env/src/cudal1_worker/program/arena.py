@@ -1,4 +1,4 @@
-"""Which part of an arm's memory on a GPU is whose: pieces for torch's allocator, and copies of outputs."""
+"""Divides an arm's GPU memory: pieces for torch's allocator, and copies of outputs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def _aligned(size: int) -> int:
 
 
 class Arena:
-    """Hands out pieces of a range of addresses, first fit; torch's caching allocator asks rarely.
+    """First-fit allocator over an address range, called rarely by torch's caching allocator.
 
-    What does not fit comes from the driver, so a program runs in any case.
+    Requests that do not fit are served by the driver, so that the program runs anyway.
     """
 
     def __init__(self, start: int, size_bytes: int) -> None:
@@ -24,7 +24,7 @@ class Arena:
         self._free = [(start, size_bytes)]
 
     def holds(self, address: int) -> bool:
-        """Whether an address lies in the arena."""
+        """Return whether an address is in the arena."""
         return self.start <= address < self.end
 
     def allocate(self, size: int, device: int, stream: int | None) -> int:
@@ -38,7 +38,7 @@ class Arena:
         return int(address) if status == driver.CUresult.CUDA_SUCCESS else 0
 
     def free(self, address: int, size: int, device: int, stream: int | None) -> None:
-        """Take a piece back."""
+        """Free a piece."""
         if not self.holds(address):
             driver.cuMemFree(address)
             return
@@ -54,10 +54,10 @@ class Arena:
 
 
 class Copies:
-    """Room for copies of outputs, given out in line and forgotten together.
+    """Memory for copies of outputs, allocated in sequence and freed together.
 
     Args:
-        room: Bytes, shape (n,).
+        room: The memory as bytes, shape (n,).
     """
 
     def __init__(self, room: torch.Tensor) -> None:
@@ -65,7 +65,7 @@ class Copies:
         self._end = 0
 
     def take(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a copy; what does not fit stays where it is."""
+        """Return a copy, or the tensor itself if it does not fit."""
         size = tensor.numel() * tensor.element_size()
         begin, end = self._end, self._end + _aligned(size)
         if end > self._room.numel():
@@ -74,5 +74,5 @@ class Copies:
         return self._room[begin : begin + size].view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
     def forget(self) -> None:
-        """Give the room of all copies to the next ones."""
+        """Free all copies."""
         self._end = 0

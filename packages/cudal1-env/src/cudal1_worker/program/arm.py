@@ -1,7 +1,7 @@
-"""One arm: the process in which one program lives, is called, and dies.
+"""One arm: the process that imports and calls one program.
 
-The judge leads through the slow phases by messages (`build`, `begin`, `construct`, `load`, `call`) and through
-timed calls by the control page. All that this module says is a courtesy: the judge reads bytes only.
+The judge drives the slow phases by messages (`build`, `begin`, `construct`, `load`, `call`) and timed calls by the
+control page. The judge trusts nothing that this module reports; it reads output bytes itself.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from cudal1_worker.program.cpu_side import CpuSide
 MODULE_NAME = "candidate"
 _ERROR_CHARS = 4000
 
-# Taken before any candidate could replace them: not for safety (the judge reads bytes), but so that an honest
-# program that patches torch still gets an honest descriptor.
+# Saved before a candidate can replace them. This is not for safety (the judge reads bytes): an honest program that
+# patches torch still gets correct descriptors.
 _shape = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
 _dtype = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
 _device = torch.Tensor.device.__get__  # type: ignore[attr-defined]
@@ -39,13 +39,13 @@ _data_ptr = torch.Tensor.data_ptr
 _storage = torch.Tensor.untyped_storage
 _is_neg = torch.Tensor.is_neg
 _MAX_PLACES = 256
-"""Places of outputs that are remembered: allocators give the same few addresses again and again."""
+"""Maximum number of remembered output places; allocators reuse the same few addresses."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Types of tensors that describe themselves as they are."""
+"""Tensor types without overridden attributes."""
 
 
 class Failure(Exception):
-    """A phase failed in a way that has a name (`kind`)."""
+    """A phase failed in a known way (`kind`)."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -53,10 +53,10 @@ class Failure(Exception):
 
 
 def execute(source: str, wanted: str) -> types.ModuleType:
-    """Run a program as a module of its own, from a file, so that `inspect.getsource` and Triton work.
+    """Execute a program as a module from a file, so that `inspect.getsource` and Triton work.
 
     Raises:
-        Failure: `syntax`, `no_code`; exceptions of the program itself pass through.
+        Failure: Of kind `syntax` or `no_code`; the program's own exceptions pass through.
     """
     path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"{MODULE_NAME}.py")
     with open(path, "w", encoding="utf-8") as file:
@@ -75,7 +75,7 @@ def execute(source: str, wanted: str) -> types.ModuleType:
 
 
 def describe_error(error: BaseException) -> wire.Message:
-    """Turn an exception into the message that reports it."""
+    """Return the message that reports an exception."""
     if isinstance(error, Failure):
         return {"error": error.kind, "text": str(error)[:_ERROR_CHARS]}
     memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or wire.says_no_memory(str(error))
@@ -100,21 +100,21 @@ class Arm:
         self.reply = mmap.mmap(reply_fd, wire.PAGE_BYTES, flags=mmap.MAP_SHARED)
         self.words = memoryview(self.reply).cast("Q")
         self.factory: Any = None
-        """What makes the model, once the program is imported."""
+        """The model's class or function, once the program is imported."""
         self.model: Any = None
         self.side: Any = None
-        """Memory of the calls, on either device."""
+        """Memory of the calls: `CpuSide` or `CudaSide`."""
         self.entries: list[layout.Entry] = []
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
         self.registered: set[int] = set()
         """Addresses of the storages of the model's parameters and buffers."""
         self.left_in_place: set[tuple[Any, ...]] = set()
-        """How outputs lay that needed no copies."""
+        """Places of outputs that needed no copies."""
         self.places: tuple[Any, ...] | None = None
-        """How the last outputs lie, if they are known to need no copies."""
+        """Places of the last outputs, if they are known to need no copies."""
         self.described: list[tuple[Any, ...]] | None = None
-        """The forms that the descriptors in the reply page tell, if they are known."""
+        """Forms of the outputs described in the reply page, if known."""
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
             "ahead": self.ahead,
@@ -132,16 +132,16 @@ class Arm:
         wire.serve(self.channel, self.handlers, describe_error)
 
     def build(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Import the program; compilers may run."""
+        """Import the program, which may run compilers."""
         with os.fdopen(os.dup(fds[0]), "rb") as file:
             source = file.read().decode()
         self.factory = getattr(execute(source, message["wanted"]), message["wanted"])
         return {"ok": True}
 
     def ahead(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Make the model and call it once on made-up inputs, so that it compiles what it will want.
+        """Construct the model and call it once on made-up inputs, so that it compiles its kernels.
 
-        Floating-point inputs are standard normal, all others zero, which is valid for an index.
+        Floating-point inputs are standard normal; others are zero, which is a valid index.
         """
         device = torch.device(message["device"])
         if device.type == "cuda":
@@ -168,7 +168,7 @@ class Arm:
         return self.factory(**arguments) if isinstance(arguments, dict) else self.factory(*arguments)
 
     def begin(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Map the memory of calls; answer with the addresses of the inputs' blocks, and of a GPU's arena."""
+        """Map the memory of calls; answer with the addresses of the input slots and of a GPU's arena."""
         self.entries = message["entries"]
         if message["device"] == "cuda":
             from cudal1_worker.program.cuda_side import CudaSide
@@ -179,13 +179,13 @@ class Arm:
         return {"slots": [_data_ptr(slot) for slot in self.side.slots], "arena": self.side.start}
 
     def construct(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Make the model under the seed; answer with a description of its state."""
+        """Construct the model under the seed; answer with a description of its state."""
         self.outputs, self.model = [], None
         self.model = self.side.place(self.made(message))
         return {"state": state.described(self.model)}
 
     def fingerprints(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Answer with hashes of some of the model's state."""
+        """Answer with hashes of the named tensors of the model's state."""
         return {"fingerprints": state.fingerprints(self.model, message["names"])}
 
     def load(self, message: wire.Message, fds: list[int]) -> wire.Message:
@@ -195,13 +195,13 @@ class Arm:
         return {"ok": True}
 
     def inputs_in(self, block: torch.Tensor) -> list[Any]:
-        """Return a set of inputs that lies in a block."""
+        """Return the inputs as views of a block."""
         return [
             layout.view(block, entry) if "tensor" in entry else layout.decode(entry["value"]) for entry in self.entries
         ]
 
     def call_once(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Call the model once, untimed, and describe its outputs; answer with the seconds and the inputs' address."""
+        """Make one untimed call and describe its outputs; answer with the seconds and the inputs' address."""
         self.outputs = []
         block = self.side.untimed_block(message)
         self.inputs = self.inputs_in(block)
@@ -217,7 +217,7 @@ class Arm:
         return {"seconds": seconds, "inputs": _data_ptr(block)}
 
     def profile(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Make calls under the profiler, and answer with what ran; this arm is used for nothing else."""
+        """Make calls under the profiler; answer with the kernels that ran. This arm serves no other purpose."""
         from cudal1_worker.program.profile import profiled
 
         inputs = self.inputs_in(self.side.untimed_block(message))
@@ -227,12 +227,12 @@ class Arm:
     def timed(self, message: wire.Message, fds: list[int]) -> NoReturn:
         """Follow the control page for the rest of this process's life.
 
-        Call number n finds its inputs in block n modulo `wire.SLOTS`, when the judge has written n to GO. Views of the
-        next block are made behind the flag. The rest of this loop's work is on the clock, for both arms alike; a
-        program that replaces the loop by a leaner one gains no more than the judge allows for (`Overhead`).
+        Call n starts when the judge has written n to GO, and finds its inputs in slot n modulo `wire.SLOTS`. Views of
+        the next slot are made after the flag is set. The rest of the loop is on the clock, for both arms alike. A
+        program that replaces this loop by a faster one gains at most what the judge allows for (`Overhead`).
         """
         control, words, slots, kept = self.control, self.words, self.side.slots, self.outputs
-        last = 0  # not what the page says: the judge may have written to it before this process came here
+        last = 0  # not read from the page: the judge may already have written the first GO
         with torch.no_grad():
             while True:
                 inputs = self.inputs_in(slots[(last + 1) % wire.SLOTS])
@@ -250,15 +250,15 @@ class Arm:
                     if is_call:
                         self.outputs = leaves
                     words[wire.FLAG] = go
-                except Exception as error:  # data for the judge, sent behind the flag
+                except Exception as error:  # data for the judge, sent after the flag
                     words[wire.OUTCOME] = wire.RAISED
                     words[wire.FLAG] = go
                     wire.send(self.channel, describe_error(error))
 
     def returned(self, outputs: Any) -> list[Any]:
-        """Return the leaves of a call's outputs when nothing of the call runs any more.
+        """Return the leaves of a call's outputs once all work of the call has ended.
 
-        Leaves that lie as those of an earlier call did are not looked at again: this runs while the clock does.
+        Leaves at the places of an earlier call's are not checked again, because this runs on the clock.
         """
         leaves = [outputs] if type(outputs) is torch.Tensor else layout.flatten(outputs)
         places = tuple(map(_place, leaves))
@@ -275,11 +275,11 @@ class Arm:
         return leaves
 
     def copy_some(self, leaves: list[Any]) -> None:
-        """Replace leaves by copies that the judge may read and overwrite.
+        """Replace leaves, where necessary, by copies that the judge may read and overwrite.
 
-        What the judge could not read where it lies is copied, and so is what shares memory with a parameter or a
-        buffer, because the judge overwrites outputs, and what is only expanded or shares an element with an output
-        before it. All on the program's own time.
+        A leaf is copied if the judge cannot read its memory, if it shares memory with a parameter or buffer (the judge
+        overwrites outputs), if it is expanded, or if it shares an element with an earlier output. Copies are on the
+        program's own time.
         """
         side, registered = self.side, self.registered
         known: list[Place] = []
@@ -294,9 +294,9 @@ class Arm:
                 known.append(lies)
 
     def describe(self, leaves: list[Any]) -> int:
-        """Write one descriptor for each output tensor into the reply page; return the outcome.
+        """Write a descriptor of each output tensor into the reply page; return the outcome.
 
-        Leaves of the form of the last call's need only their addresses: this runs while the clock does.
+        If the forms are those of the last call, only addresses are written, because this runs on the clock.
         """
         places, words = self.places, self.words
         forms = None if places is None else [place[1:] for place in places]
@@ -312,7 +312,7 @@ class Arm:
         return wire.RETURNED
 
     def describe_one(self, leaf: Any, place: int) -> bool:
-        """Write the descriptor at a place; False for what is no dense tensor."""
+        """Write the descriptor at a place; return False if the leaf is not a dense tensor."""
         if not isinstance(leaf, torch.Tensor) or _layout(leaf) is not torch.strided:
             return False
         shape = _shape(leaf)
@@ -337,14 +337,14 @@ class Arm:
 
 
 def _place(leaf: Any) -> tuple[Any, ...] | None:
-    """Where and how a plain dense tensor lies; None for anything else."""
+    """Return address and form of a plain dense tensor; None for anything else."""
     if type(leaf) is not torch.Tensor or _layout(leaf) is not torch.strided:
         return None
     return _data_ptr(leaf), _shape(leaf), _stride(leaf), _dtype(leaf), _device(leaf).type, _is_neg(leaf)
 
 
 def storages(model: Any) -> set[int]:
-    """Return the addresses of the storages of a module's parameters and buffers, whatever its methods are called."""
+    """Return the addresses of the storages of a module's parameters and buffers, without calling its methods."""
     found: set[int] = set()
     modules = [model] if isinstance(model, torch.nn.Module) else []
     for module in modules:  # grows meanwhile

@@ -1,7 +1,7 @@
-"""What an arm does differently on a GPU: torch allocates in an arena that the judge can read, inputs lie in its slots.
+"""An arm's memory on a GPU: torch allocates in an arena that the judge can read; inputs are in slots.
 
-Outputs that a program made elsewhere (with an allocator of its own) are copied into a part of the arena that is kept
-for copies, on the program's own time.
+Outputs outside the arena (from a program's own allocator) are copied into a reserved part of it, on the program's own
+time.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class CudaSide:
     """An arm's memory on a GPU.
 
     Args:
-        message: `arena_bytes`, of them `copies_bytes` at the end for copies of outputs, `tf32`, `masks`; `bytes` of a
-            set of inputs, whose blocks lie `stride` bytes apart, and behind them `masked` sets.
+        message: `arena_bytes`, the last `copies_bytes` of which are for copies of outputs; `tf32`; `masks`; `bytes` of
+            an input set; `stride` between the slots; number of `masked` sets after the slots.
         fds: The arena, and the memory of inputs.
     """
 
@@ -67,12 +67,12 @@ class CudaSide:
         return self.slots[message["slot"]]
 
     def receive(self, slot: int, control: Sequence[int]) -> None:
-        """Take the mask off the inputs of a timed call, and wait until they are in their block."""
+        """Unmask the inputs of a timed call into their slot, and wait for completion."""
         self._unmask[control[wire.KEY]][slot](control[wire.KEY + 1 : wire.KEY + 1 + KEY_WORDS])
-        _synchronize()  # a program's own streams await nothing
+        _synchronize()  # a program's own streams do not wait for it
 
     def begin(self) -> None:
-        """Forget the copies of the last call's outputs: its successor's inputs are there."""
+        """Free the copies of the last call's outputs; the judge has read them before it released this call."""
         self._copies.forget()
 
     def finish(self) -> None:
@@ -80,9 +80,9 @@ class CudaSide:
         _synchronize()
 
     def reachable(self, tensor: torch.Tensor) -> bool:
-        """Whether the judge can read a tensor where it lies; one that is not on the GPU is not this side's to move."""
+        """Return whether a tensor needs no copy: the judge can read it in place, or it is not on the GPU."""
         return not tensor.is_cuda or not tensor.numel() or self.arena.holds(_data_ptr(tensor))
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Copy a tensor to where the judge can read it; what does not fit stays as it is."""
+        """Copy a tensor into memory that the judge can read; return the tensor itself if it does not fit."""
         return self._copies.take(tensor)

@@ -1,9 +1,9 @@
-"""Torch's memory pools over the arena: one for everything, and one for each program that asks for a pool of its own.
+"""Torch's memory pools over the arena: a main pool, and one for each pool that the program requests.
 
 Torch serves an allocation from the first pool in use that fits the thread or stream, not from the innermost
-(`get_pool` in c10/cuda/CUDACachingAllocator.cpp). What a CUDA graph allocates while it is captured must come from its
-own pool: each replay writes to it. So the arena's pool steps aside while another one is in use. Pools for graphs lie in
-the arena too, so that outputs of a graph can be read where they are.
+(`get_pool` in c10/cuda/CUDACachingAllocator.cpp). A CUDA graph must allocate from its own pool during capture, because
+each replay writes there. So the main pool is suspended while another pool is in use. Graph pools are in the arena, too,
+so that the judge can read a graph's outputs in place.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch.cuda.memory
 
 
 class Pools:
-    """The pools of one worker; from `use` on torch's functions for pools go through this."""
+    """The pools of one worker; after `use`, torch's pool functions go through this object."""
 
     def __init__(self, allocator: Any) -> None:
         self._allocator = allocator
         self._main = torch.cuda.MemPool(allocator)
-        self._named: list[Any] = []  # for good: a graph's pool must live as long as the graph
+        self._named: list[Any] = []  # never freed: a graph's pool must live as long as the graph
         self._device = torch.cuda.current_device()
         self._thread = threading.get_ident()
         self._others = 0
@@ -54,7 +54,7 @@ class Pools:
         return self._named[-1].id
 
     def _wrapped(self, begin: Any, end: Any) -> tuple[Any, Any]:
-        """Return two functions that do the same, with the arena's pool out of the way from the first to the second."""
+        """Wrap two functions so that the main pool is suspended from the first to the second."""
 
         def stepping_aside(*arguments: Any, **named: Any) -> Any:
             self._aside()

@@ -1,8 +1,7 @@
-"""What a call runs: kernels by their time on the GPU, or on a CPU operators by their own time.
+"""Profiles calls: kernels by GPU time, or on a CPU operators by their own time.
 
-Called in a worker that serves for nothing else, because the profiler (CUPTI) stays in the process that it was used in.
-The answer is this process's word; the judge checks its form (`cudal1_env.judge.add_ons.profile`) and rewards nothing
-for it.
+It runs in a separate worker, because the profiler (CUPTI) stays active in its process. The answer is untrusted: the
+judge checks its form (`cudal1_env.judge.add_ons.profile`), and it does not affect the reward.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from cudal1_worker import protocol as wire
 
 OUTSIDE = "(no operator)"
-"""Name of the time in a call that is in no operator: the program's own Python and compiled code."""
+"""Name for the time of a call outside operators: the program's own Python and compiled code."""
 
 
 def profiled(call: Callable[[], Any], finish: Callable[[], None], *, calls: int, gpu: bool) -> wire.Message:
@@ -25,13 +24,13 @@ def profiled(call: Callable[[], Any], finish: Callable[[], None], *, calls: int,
 
     Args:
         call: Makes one call.
-        finish: Waits until all that it started has ended.
-        calls: How many.
-        gpu: Whether kernels of the GPU are told, else operators.
+        finish: Waits until all work of the call has ended.
+        calls: Number of calls.
+        gpu: Whether to report GPU kernels; otherwise operators.
 
     Returns:
         `kernels`: `[name, microseconds, launches]` over all calls, longest first, at most `wire.MAX_KERNELS`;
-        `rest_us`: microseconds of the others.
+        `rest_us`: microseconds of the remaining ones.
     """
     activity = ProfilerActivity.CUDA if gpu else ProfilerActivity.CPU
     with torch.no_grad(), profile(activities=[activity]) as found:

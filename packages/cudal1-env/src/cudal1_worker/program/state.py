@@ -1,4 +1,4 @@
-"""A module's state in the worker: describing it, fingerprinting it, giving it the judge's values."""
+"""A module's state in the worker: describing it, fingerprinting it, loading the judge's values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cudal1_worker import layout
 
 
 def tensors(model: Any) -> dict[str, torch.Tensor]:
-    """Return the tensors of a module's `state_dict()`, parameters as such; empty for anything else.
+    """Return the tensors of a module's `state_dict()`, with parameters undetached; empty for anything else.
 
-    Lazy parameters have no shape before the first call, so nothing can be loaded into them: they are left out.
+    Lazy parameters are left out: they have no shape before the first call, so they cannot be loaded.
     """
     if not isinstance(model, torch.nn.Module):
         return {}
@@ -29,7 +29,7 @@ def tensors(model: Any) -> dict[str, torch.Tensor]:
 def described(model: Any) -> list[list[Any]]:
     """Return `[name, shape, dtype, is a parameter, tied to]` for each tensor of a module's state, in order.
 
-    The last is the first name of the same memory where this is a second one, as of a tied weight, else None.
+    `tied to` is the first name of the same memory for a second name, as of a tied weight; otherwise None.
     """
     first: dict[tuple[Any, ...], str] = {}
     rows: list[list[Any]] = []
@@ -44,7 +44,7 @@ def described(model: Any) -> list[list[Any]]:
 
 
 def fingerprints(model: Any, names: Sequence[str]) -> dict[str, str]:
-    """Return a hash of the bytes of each of these tensors of a module's state, in C order of its shape."""
+    """Return a hash of the bytes of each named tensor of a module's state, in C order of its shape."""
     state = tensors(model)
     result: dict[str, str] = {}
     for name in names:
@@ -56,7 +56,7 @@ def fingerprints(model: Any, names: Sequence[str]) -> dict[str, str]:
 
 
 def load(model: Any, names: Sequence[str], entries: Sequence[layout.Entry], block: torch.Tensor) -> None:
-    """Copy values from a block into tensors of a module's state; the dtype stays the tensor's own."""
+    """Copy values from a block into tensors of a module's state, which keep their dtype."""
     state = tensors(model)
     with torch.no_grad():
         for name, entry in zip(names, entries, strict=True):

@@ -1,9 +1,9 @@
 """The sandbox from inside: the layers that a forked worker enters before it runs an untrusted program.
 
 Order of calls: the supervisor (forked from the zygote, one thread) calls `unshare_namespaces(spec)`, makes a `Gate()`
-and forks; the child is the worker and calls `enter(spec, report, gate)`; from then on it may run programs. The
-supervisor calls `gate.keep(worker, control)`, which returns how the worker ended. The worker's right to make
-processes ends when the judge closes the gate over `control`. Only the standard library is imported here.
+and forks. The child is the worker and calls `enter(spec, report, gate)`; then it may run programs. The supervisor calls
+`gate.keep(worker, control)`, which returns how the worker ended. The worker can create processes until the judge closes
+the gate over `control`. Only the standard library is imported here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _die_with_parent(parent: int) -> None:
 
 
 def keep_only(descriptors: Iterable[int]) -> None:
-    """Close every other file descriptor above 2. For the worker: what it inherits, its program can use."""
+    """Close every other file descriptor above 2, because a worker's program can use all that the worker inherits."""
     lowest = 3
     for fd in sorted(fd for fd in descriptors if fd > 2):
         os.closerange(lowest, fd)
@@ -50,9 +50,9 @@ def keep_only(descriptors: Iterable[int]) -> None:
 
 
 def unshare_namespaces(spec: Spec) -> Report:
-    """Make the namespaces of a worker. Call it in the supervisor, which has one thread; then fork once.
+    """Make the namespaces of a worker. Call it in the single-threaded supervisor, which then forks once.
 
-    Orphans of the worker become the supervisor's children when there is no pid namespace, so that none is lost.
+    Without a pid namespace, orphans of the worker become the supervisor's children, so that none is lost.
     """
     report = Report()
     namespaces.unshare(spec, report)
@@ -65,12 +65,12 @@ def enter(spec: Spec, report: Report, gate: Gate | None = None) -> Report:
     """Enter every layer of `spec.layers` that this machine grants. Call it in the worker, before anything untrusted.
 
     Args:
-        spec: What to enter.
-        report: What `unshare_namespaces` returned.
-        gate: The supervisor's gate, made before the fork; without one a program can always make processes.
+        spec: The sandbox.
+        report: The report from `unshare_namespaces`.
+        gate: The supervisor's gate, made before the fork; without one a program can always create processes.
 
     Returns:
-        The report, complete.
+        The completed report.
 
     Raises:
         SandboxFailure: A layer of `spec.demanded` is missing, or the new root could not be finished.
@@ -109,10 +109,10 @@ def _attempt(spec: Spec, report: Report, layer: str, act: Callable[[], object]) 
 
 
 def _filter(spec: Spec, report: Report, gate: Gate | None) -> None:
-    """Install the filter, with the gate where there is one."""
+    """Install the system call filter, with the gate if there is one."""
     listener = None
     if gate is not None and {"seccomp", "fork-gate"} <= set(spec.layers):
-        with report.entering("fork-gate"):  # not on an older kernel, or where an outer sandbox listens already
+        with report.entering("fork-gate"):  # fails on older kernels, or if an outer sandbox already listens
             listener = seccomp.enter(gate=True)
             report.entered.append("seccomp")
     if listener is None:
@@ -122,7 +122,7 @@ def _filter(spec: Spec, report: Report, gate: Gate | None) -> None:
 
 
 def _place(spec: Spec, report: Report) -> None:
-    """Choose the folder in which the worker may write, and point temporary files and caches there."""
+    """Choose the worker's writable folder, and direct temporary files and caches to it."""
     own = "mount-namespace" in report.entered
     if spec.build_dir is not None:
         report.build = BUILD_PATH if own else spec.build_dir

@@ -1,7 +1,7 @@
 """A very small assembler for seccomp programs.
 
 A program is a list of instructions `(code, jump if true, jump if false, constant)`. Every rule ends in a return or
-falls through to the next rule, so that no jump is longer than its own rule.
+falls through to the next rule, so no jump leaves its rule.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _X32_BIT = 0x40000000
 
 
 def errno(number: int) -> int:
-    """The action that makes a call fail with `number`."""
+    """Return the action that makes a call fail with `number`."""
     return _ERRNO | number
 
 
 def prologue(newest: int, unknown: int) -> list[Instruction]:
-    """Kill on a foreign architecture or the x32 interface, do `unknown` above `newest`, leave the number loaded."""
+    """Kill on another architecture or the x32 interface, take `unknown` above `newest`, and load the call's number."""
     return [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_IF_EQUAL, 1, 0, _X86_64),
@@ -60,10 +60,10 @@ def on_argument(number: int, position: int, tests: Sequence[tuple[str, int, int]
     """Decide on the low 32 bits of one argument.
 
     Args:
-        number: The call.
-        position: Which argument, from 0.
-        tests: `("equal" | "any-bit", constant, action)`, first hit wins.
-        otherwise: Action when no test hits.
+        number: The call's number.
+        position: Position of the argument, from 0.
+        tests: `("equal" | "any-bit", constant, action)`; the first match decides.
+        otherwise: Action if no test matches.
     """
     kinds = {"equal": _IF_EQUAL, "any-bit": _IF_ANY_BIT}
     body: list[Instruction] = [(_LOAD, 0, 0, _ARGUMENTS + 8 * position)]
@@ -74,7 +74,7 @@ def on_argument(number: int, position: int, tests: Sequence[tuple[str, int, int]
 
 
 def finish(rules: Sequence[Sequence[Instruction]]) -> list[Instruction]:
-    """Join rules into a program that allows what no rule decided."""
+    """Join rules into a program that allows all other calls."""
     return [*(instruction for rule in rules for instruction in rule), (_RETURN, 0, 0, ALLOW)]
 
 
@@ -85,6 +85,6 @@ class Program(ctypes.Structure):
 
     @classmethod
     def of(cls, instructions: Sequence[Instruction]) -> Program:
-        """Assemble."""
+        """Assemble instructions."""
         data = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
         return cls(len(instructions), data)

@@ -1,11 +1,10 @@
-"""The gate: a worker's calls that make or replace a process wait for the supervisor's leave (seccomp notification).
+"""The gate: the supervisor decides on a worker's calls that create or replace a process (seccomp notification).
 
-A filter that the worker installs on itself would be the program's to replace. The gate is not: the supervisor decides,
-and runs no untrusted program. An open gate lets compilers start; once it is closed, for good, the calls fail with
-EPERM. A closed gate and a look for processes that were there before make a single process certain, and a single process
-is what SIGSTOP stops completely.
+A decision inside the worker could be manipulated by its program; the supervisor runs no untrusted program. An open gate
+lets compilers start. Once it is closed, permanently, the calls fail with EPERM. After the judge has also killed the
+processes that existed before, the worker is a single process, which SIGSTOP stops completely.
 
-Over the control socket the judge sends `SEAL` and gets `SEALED` back; when the judge closes it the worker is killed.
+Over the control socket the judge sends `SEAL` and receives `SEALED`. When the judge closes it, the worker is killed.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _CONTINUE = 1
 
 
 class Gate:
-    """Made by the supervisor before it forks the worker; `pass_on` is the worker's part, `keep` the supervisor's."""
+    """The supervisor makes it before it forks the worker; the worker calls `pass_on`, the supervisor calls `keep`."""
 
     def __init__(self) -> None:
         self._inside, self._outside = socket.socketpair()
@@ -43,7 +42,7 @@ class Gate:
         self._sealed = False
 
     def pass_on(self, listener: int | None) -> None:
-        """Hand the filter's descriptor to the supervisor (or None) and forget it. In the worker."""
+        """Pass the filter's descriptor, if any, to the supervisor and close it. Call it in the worker."""
         self._outside.close()
         if listener is not None:
             socket.send_fds(self._inside, [b"g"], [listener])
@@ -51,7 +50,7 @@ class Gate:
         self._inside.close()
 
     def keep(self, worker: int, control: int | None = None) -> int:
-        """Serve until the worker is dead. In the supervisor.
+        """Serve until the worker is dead. Call it in the supervisor.
 
         Args:
             worker: Process id of the worker, a child.
@@ -73,7 +72,7 @@ class Gate:
                     self._answer(poll, events)
                 elif fd == self._outside.fileno():
                     self._take(poll)
-                elif not self._obey(fd):  # the judge is gone
+                elif not self._obey(fd):  # the judge closed its end
                     poll.unregister(fd)
                     os.kill(worker, signal.SIGKILL)
 
@@ -86,14 +85,14 @@ class Gate:
             poll.register(fd, select.POLLIN)
 
     def _answer(self, poll: select.poll, events: int) -> None:
-        """Let one call pass, or fail it."""
+        """Allow one call, or make it fail."""
         listener = self._listener
         assert listener is not None
-        if not events & select.POLLIN:  # no process is left that could ask
+        if not events & select.POLLIN:  # no process with this filter is left
             poll.unregister(listener)
             return
         request = bytearray(_REQUEST_BYTES)
-        # The caller may be dead by now: then there is nothing to answer.
+        # The caller may already be dead; then there is nothing to answer.
         with contextlib.suppress(FileNotFoundError):
             fcntl.ioctl(listener, _RECEIVE, request)
             number = struct.unpack_from("=Q", request)[0]
@@ -101,7 +100,7 @@ class Gate:
             fcntl.ioctl(listener, _SEND, bytearray(_ANSWER.pack(number, *verdict)))
 
     def _obey(self, control: int) -> bool:
-        """Read one order; False when the judge is gone."""
+        """Read one order; return False if the judge closed its end."""
         try:
             order = os.read(control, 1)
         except ConnectionError:
@@ -114,7 +113,7 @@ class Gate:
 
 
 def _bury(worker: int) -> int:
-    """Wait for the worker and return its status; kill and reap what it left (without a pid namespace, orphans)."""
+    """Wait for the worker and return its status; kill and reap its orphans (if it has no pid namespace)."""
     status = os.waitpid(worker, 0)[1]
     with contextlib.suppress(ChildProcessError):  # none is left
         while True:

@@ -1,8 +1,8 @@
-"""User identity of the worker: an ordinary user without groups or capabilities, in a user namespace of its own.
+"""User identity of the worker: an ordinary user without groups or capabilities, in its own user namespace.
 
-Root drops to `NOBODY` after the mounts. The user namespace that it then enters owns none of the other namespaces
-and holds no capability: it is there because the kernel counts a user's processes for each user namespace apart
-(Linux 5.14 and later), so that `RLIMIT_NPROC` binds one worker and not all workers of the machine together.
+Root drops to `NOBODY` after the mounts, then enters a user namespace that owns none of the other namespaces and has no
+capability. Its purpose is `RLIMIT_NPROC`: since Linux 5.14 the kernel counts a user's processes in each user namespace
+separately, so the limit applies to one worker instead of all workers of the machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LAST_CAPABILITY = 63
 
 
 def unreachable(spec: Spec) -> str | None:
-    """Return the first folder of Python's that `NOBODY` could not enter, or None. For root, after the mounts."""
+    """Return the first readable folder that `NOBODY` cannot enter, or None. Call it as root, after the mounts."""
     os.setegid(NOBODY)
     os.seteuid(NOBODY)
     try:
@@ -45,13 +45,13 @@ def drop(spec: Spec, report: Report) -> None:
             os.setresgid(NOBODY, NOBODY, NOBODY)
             _forbid_capabilities()
             os.setresuid(NOBODY, NOBODY, NOBODY)
-        # Changing the user made /proc/self root's; the files there must be the worker's own again.
+        # The change of user made /proc/self owned by root; make it the worker's again.
         libc.prctl(libc.PR_SET_DUMPABLE, 1)
         if "user-namespace" in spec.layers and "unprivileged-uid" in report.entered:
             with report.entering("user-namespace"):
                 libc.unshare(libc.CLONE_NEWUSER)
                 namespaces.write_maps(NOBODY, NOBODY)
-                _forbid_capabilities()  # a new user namespace begins with all of them
+                _forbid_capabilities()  # a new user namespace starts with all of them
     elif not root:
         report.entered.append("unprivileged-uid")
         _forbid_capabilities()
@@ -62,7 +62,7 @@ def drop(spec: Spec, report: Report) -> None:
 
 
 def give(folder: str | os.PathLike[str]) -> None:
-    """Let workers write to a folder and all in it: root's run as `NOBODY`, others as who made the folder."""
+    """Let workers write to a folder and its contents: root's workers run as `NOBODY`, others as the folder's owner."""
     if os.geteuid() != 0:
         return
     for path, folders, files in os.walk(folder):
@@ -71,7 +71,7 @@ def give(folder: str | os.PathLike[str]) -> None:
 
 
 def _forbid_capabilities() -> None:
-    """Empty the bounding set, so that no program run later can hold a capability."""
-    with contextlib.suppress(OSError):  # no right to do so, or past the last capability that this kernel knows
+    """Empty the bounding set, so that no later program can hold a capability."""
+    with contextlib.suppress(OSError):  # not permitted, or past this kernel's last capability
         for number in range(_LAST_CAPABILITY):
             libc.prctl(libc.PR_CAPBSET_DROP, number)

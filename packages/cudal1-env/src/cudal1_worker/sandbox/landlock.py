@@ -1,7 +1,7 @@
-"""Landlock: the worker may read and run what it sees, and write in its own folders only.
+"""Landlock: the worker may read and execute all visible files, and write only in its own folders.
 
-The rights that are not handled (reading, running) stay as the mounts leave them. From ABI 4 TCP is refused, from
-ABI 6 abstract sockets of, and signals to, processes outside.
+The mounts decide the rights that Landlock does not handle here (reading, executing). From ABI 4, TCP is refused; from
+ABI 6, so are abstract sockets of outside processes and signals to them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PATH_BENEATH = 1
 # Access rights.
 _WRITE_FILE = 1 << 1
 _CHANGE_FOLDERS = sum(1 << bit for bit in range(4, 13))
-"""Remove and make entries of every kind."""
+"""Rights to remove and create entries of every kind."""
 _REFER = 1 << 13
 _TRUNCATE = 1 << 14
 _IOCTL_DEV = 1 << 15
@@ -45,7 +45,7 @@ def enter(spec: Spec, report: Report) -> None:
     """Restrict this process and all its children.
 
     Raises:
-        OSError: The kernel has no Landlock, or refused.
+        OSError: The kernel lacks Landlock or refuses.
     """
     version = libc.syscall(_CREATE, 0, 0, _CREATE_VERSION, call="landlock_create_ruleset")
     handled = _WRITE_FILE | _CHANGE_FOLDERS

@@ -1,6 +1,6 @@
-"""The few system calls that Python 3.11 does not offer, through ctypes. Nothing here decides anything.
+"""System calls that Python 3.11 lacks, through ctypes, without any policy.
 
-Every function raises `OSError` with the call's name when the kernel refuses.
+Every function raises `OSError` with the call's name if the kernel refuses.
 """
 
 from __future__ import annotations
@@ -67,16 +67,16 @@ def syscall(number: int, *arguments: object, call: str) -> int:
     """Make a raw system call.
 
     Args:
-        number: Its number on x86-64.
+        number: The call's number on x86-64.
         *arguments: Integers (passed as 64 bits) or ctypes objects.
-        call: Its name, for the error.
+        call: The call's name, for the error.
     """
     words = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
     return check(_syscall(ctypes.c_long(number), *words), call)
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces named by `flags`."""
+    """Move this process into new namespaces of the kinds in `flags`."""
     check(_libc.unshare(ctypes.c_int(flags)), "unshare")
 
 
@@ -117,7 +117,7 @@ class _MountAttributes(ctypes.Structure):
 
 
 def mount_setattr(path: str, flags: int, *, recursive: bool = False) -> None:
-    """Set MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC of a mount, which have the same values there."""
+    """Set MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC of a mount; the system call uses the same values."""
     attributes = _MountAttributes(flags, 0, 0, 0)
     syscall(
         _SYS_MOUNT_SETATTR,

@@ -1,9 +1,9 @@
 """Resource limits (setrlimit) of a worker.
 
-Memory is limited by `RLIMIT_DATA`, which counts private writable memory, so that an allocation of 100 GB fails with an
-error that Python and torch understand. `RLIMIT_AS` is never used: it counts address space, of which CUDA reserves
-terabytes that it never touches. Shared mappings escape `RLIMIT_DATA`; the memory cgroup (judge's side) binds those,
-and without one the kernel's memory killer takes the worker first (`oom_score_adj`).
+`RLIMIT_DATA` limits private writable memory, so that an allocation of 100 GB fails with an error that Python and torch
+handle. `RLIMIT_AS` is not used: it counts address space, of which CUDA reserves terabytes without touching them.
+`RLIMIT_DATA` ignores shared mappings; the judge's memory cgroup limits those. Without a cgroup, the kernel's
+out-of-memory killer kills the worker first (`oom_score_adj`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from cudal1_worker.sandbox.spec import Report, Spec
 _OPEN_FILES = 4096
 _FILE_BYTES = 1 << 30
 _SHARED_ALLOWANCE = 4096
-"""Added to the process limit where the kernel counts a user's processes over the whole machine."""
+"""Added to the process limit if the kernel counts a user's processes over the whole machine."""
 
 
 def enter(spec: Spec, report: Report) -> None:
-    """Set every limit, for good."""
+    """Set every limit permanently."""
     # 1 and not 0: with 0 the kernel still starts the host's crash handler when core_pattern is a pipe.
     _lower(resource.RLIMIT_CORE, 1)
     _lower(resource.RLIMIT_NOFILE, _OPEN_FILES)
@@ -35,14 +35,14 @@ def enter(spec: Spec, report: Report) -> None:
 
 
 def _lower(which: int, value: int) -> None:
-    """Set soft and hard limit to `value`, or to the hard limit where that is lower already."""
+    """Set soft and hard limit to `value`, or to the present hard limit if that is lower."""
     _, hard = resource.getrlimit(which)
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(which, (value, value))
 
 
 def _data_bytes() -> int:
-    """Private writable memory that this process has now, bytes."""
+    """Return this process's private writable memory in bytes."""
     with open("/proc/self/status", encoding="ascii") as file:
         for line in file:
             if line.startswith("VmData:"):

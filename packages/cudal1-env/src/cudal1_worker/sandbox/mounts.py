@@ -1,7 +1,7 @@
-"""The worker's file system: a new root that holds only what a program needs, read-only, with a private /tmp.
+"""The worker's file system: a new read-only root with only what a program needs, and a private /tmp.
 
-Visible are the system's folders (`SYSTEM`), `spec.readable` and a /dev of a few harmless nodes. Homes, /run (with the
-sockets of other services), /var and everything else of the host do not exist inside. /proc is the worker's own.
+It contains the system's folders (`SYSTEM`), `spec.readable` and a /dev with a few harmless nodes. Home folders, /run
+(with the sockets of other services), /var and the rest of the host do not exist inside. /proc is the worker's own.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from cudal1_worker.sandbox import identity, libc
 from cudal1_worker.sandbox.spec import BUILD_PATH, Spec
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/sys")
-"""Folders of the system; those that are links (`/bin` to `usr/bin`) are made as links."""
+"""Folders of the system; links (`/bin` to `usr/bin`) are recreated as links."""
 
 DEVICES = ("null", "zero", "full", "random", "urandom")
-"""Nodes of /dev that anybody may have."""
+"""Harmless nodes of /dev."""
 
 PROC_READ_ONLY = ("sys", "irq", "bus", "sysrq-trigger", "fs", "acpi", "scsi")
-"""Parts of /proc that concern the whole machine."""
+"""Parts of /proc that affect the whole machine."""
 
 _QUIET = libc.MS_NOSUID | libc.MS_NODEV
 _MAX_FILES = 200_000
 
 
 def readable_paths() -> tuple[str, ...]:
-    """Return the folders that this interpreter and its packages live in.
+    """Return the folders of this interpreter, its packages and the search paths.
 
-    The current folder is left out although it may be on `sys.path`: it may hold anything.
+    The current folder is left out even if it is on `sys.path`, because it may contain anything.
     """
     cwd = os.getcwd()
     candidates = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *sys.path]
@@ -43,14 +43,14 @@ def readable_paths() -> tuple[str, ...]:
 
 
 def enter(spec: Spec, *, own_proc: bool) -> None:
-    """Build the new root and make it this mount namespace's only one. The working directory becomes /tmp."""
+    """Build the new root and switch this mount namespace to it. The working directory becomes /tmp."""
     folders, links = _visible(spec)
     sources = _open(folders)
     build = _open([spec.build_dir] if spec.build_dir is not None else [])
     names = [*DEVICES, *(spec.nvidia_nodes() if spec.device == "cuda" else [])]
     devices = _open([f"/dev/{name}" for name in names])
     null = os.open("/dev/null", os.O_PATH)
-    root = "/tmp"  # any folder would do: what lies below was opened above
+    root = "/tmp"  # any folder works: everything below it was opened above
     libc.mount("root", root, "tmpfs", _QUIET, "size=16m,mode=755")
     for path, fd in sources:
         _bind(fd, root + path)
@@ -59,7 +59,7 @@ def enter(spec: Spec, *, own_proc: bool) -> None:
         os.symlink(target, root + path)
     for folder in ("/proc", "/tmp", "/dev/shm", "/var", "/run"):
         os.makedirs(root + folder, exist_ok=True)
-    if not os.path.lexists(root + "/var/tmp"):  # a project may live there
+    if not os.path.lexists(root + "/var/tmp"):  # a visible project may be there
         os.symlink("/tmp", root + "/var/tmp")
     for path, fd in devices:
         _bind(fd, root + path)
@@ -70,7 +70,7 @@ def enter(spec: Spec, *, own_proc: bool) -> None:
     for folder in ("/tmp", "/dev/shm"):
         data = f"size={spec.tmp_bytes},nr_inodes={_MAX_FILES},mode=1777"
         libc.mount("private", root + folder, "tmpfs", _QUIET, data)
-        for path, fd in sources:  # a project that lives below /tmp is covered by now: show it again
+        for path, fd in sources:  # the mount covers projects below /tmp: bind them again
             if path.startswith(folder + "/"):
                 _bind(fd, root + path)
                 _set_read_only(root + path)
@@ -87,7 +87,7 @@ def enter(spec: Spec, *, own_proc: bool) -> None:
 
 
 def _visible(spec: Spec) -> tuple[list[str], dict[str, str]]:
-    """Folders to bind, by their real names, shortest first, and the links through which they are reached."""
+    """Return the folders to bind, by real name, shortest first, and the links that lead to them."""
     real: set[str] = set()
     links: dict[str, str] = {}
     for path in (*SYSTEM, *spec.readable):
@@ -101,7 +101,7 @@ def _visible(spec: Spec) -> tuple[list[str], dict[str, str]]:
 
 
 def _links(path: str) -> dict[str, str]:
-    """Every link on the way to `path`, with its target as it is written."""
+    """Return every link on the way to `path`, with its target as written."""
     found: dict[str, str] = {}
     left = [part for part in path.split("/") if part]
     here = "/"
@@ -124,12 +124,12 @@ def _below(path: str, folders: list[str]) -> bool:
 
 
 def _open(paths: list[str]) -> list[tuple[str, int]]:
-    """Open each path that exists and can be reached, to be bound when its own name is already covered."""
+    """Open each path that exists and is reachable, so that it can be bound after its name is covered."""
     opened: list[tuple[str, int]] = []
     for path in paths:
         try:
             opened.append((path, os.open(path, os.O_PATH | os.O_CLOEXEC)))
-        except OSError:  # absent (`/lib32`) or out of this user's reach: then it is not visible inside either
+        except OSError:  # absent (`/lib32`) or unreachable for this user: not visible inside either
             continue
     return opened
 
@@ -145,7 +145,7 @@ def _bind(fd: int, target: str) -> None:
 
 
 def _copy(fd: int, target: str) -> None:
-    """Copy a folder that the judge wrote, times included, and give the copy to the worker."""
+    """Copy a folder written by the judge, including times, and give the copy to the worker."""
     shutil.copytree(f"/proc/self/fd/{fd}", target)
     os.chmod(target, 0o755)
     identity.give(target)
@@ -164,7 +164,7 @@ def _mount_proc(target: str, *, own: bool) -> None:
 
 
 def _hide(path: str, null: int) -> None:
-    """Cover a folder with an empty one, a file with nothing."""
+    """Cover a folder with an empty one, or a file with /dev/null."""
     if os.path.isdir(path):
         libc.mount("hidden", path, "tmpfs", _QUIET | libc.MS_RDONLY, "size=4k,mode=555")
     elif os.path.exists(path):
@@ -181,7 +181,7 @@ def _set_read_only(path: str) -> None:
 
 
 def read_only(root: str) -> None:
-    """Make every mount from `root` down read-only and deaf to set-uid bits."""
+    """Make every mount from `root` down read-only, without set-uid programs."""
     flags = libc.MS_RDONLY | libc.MS_NOSUID
     try:
         libc.mount_setattr(root, flags, recursive=True)
@@ -198,7 +198,7 @@ def _mounts_below(root: str) -> list[str]:
 
 
 def _kept_flags(path: str) -> int:
-    """Flags of a mount that a remount must repeat: inside a user namespace they are locked."""
+    """Return the flags of a mount that a remount must repeat, because they are locked in a user namespace."""
     have = os.statvfs(path).f_flag
     pairs = {
         os.ST_RDONLY: libc.MS_RDONLY,

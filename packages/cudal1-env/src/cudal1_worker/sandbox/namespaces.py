@@ -1,7 +1,7 @@
-"""Namespaces: user, pid, network, ipc, uts, mount. The supervisor makes them, the worker is born into them.
+"""Namespaces: user, pid, network, ipc, uts, mount. The supervisor makes them; the worker is forked into them.
 
-Root makes them with its own privileges and the worker drops to an ordinary user later (`identity.py`); an ordinary
-user makes a user namespace first, in which it may make the others.
+Root makes them with its own privileges, and the worker later drops to an ordinary user (`identity.py`). An ordinary
+user first makes a user namespace, in which it may make the others.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ FLAGS = {
 
 
 def unshare(spec: Spec, report: Report) -> None:
-    """Make every namespace of `spec.layers` that this machine grants.
+    """Make every namespace of `spec.layers` that this machine allows.
 
-    Call it in a process with one thread; its next child is process 1 of the pid namespace.
+    Call it in a single-threaded process; its next child is process 1 of the pid namespace.
     """
     if os.geteuid() != 0 and "user-namespace" in spec.layers:
         with report.entering("user-namespace"):
             uid, gid = os.geteuid(), os.getegid()
             libc.unshare(libc.CLONE_NEWUSER)
             write_maps(uid, gid)
-    # proc of a new pid namespace needs a mount namespace to be mounted in; without its own proc a worker is lame.
+    # A worker needs the /proc of its pid namespace, which can only be mounted in a mount namespace.
     wanted = [name for name in FLAGS if name in spec.layers]
     if "mount-namespace" not in wanted and "pid-namespace" in wanted:
         wanted.remove("pid-namespace")
@@ -38,20 +38,20 @@ def unshare(spec: Spec, report: Report) -> None:
     for name in wanted:
         with report.entering(name):
             libc.unshare(FLAGS[name])
-            # What is mounted in here must not show outside; the new mount namespace begins as a peer of the old one.
+            # The new mount namespace starts as a peer of the old one; mounts inside must not appear outside.
             if name == "mount-namespace":
                 libc.mount(None, "/", None, libc.MS_REC | libc.MS_PRIVATE)
 
 
 def write_maps(uid: int, gid: int) -> None:
-    """Map one user and one group into this process's user namespace, under the numbers that they have outside."""
+    """Map one user and one group into this process's user namespace, under the same numbers as outside."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
             file.write(text)
 
 
 def name_host() -> None:
-    """Give the worker's own uts namespace a host name that says nothing about the machine."""
+    """Set a host name in the worker's uts namespace that reveals nothing about the machine."""
     import socket
 
     socket.sethostname("worker")

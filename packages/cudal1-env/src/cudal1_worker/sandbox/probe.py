@@ -1,7 +1,7 @@
-"""`python -m cudal1_worker.sandbox.probe`: which layers this machine grants, by entering them, as JSON on stdout.
+"""`python -m cudal1_worker.sandbox.probe`: print the sandbox layers that work on this machine, as JSON.
 
-A short-lived worker enters the sandbox and then tries what it must not be able to do. When it does not come up whole
-(a kernel may grant a layer by half), the layers that can be at fault are left out one after the other.
+A short-lived worker enters the sandbox, then attempts forbidden actions. If the worker does not start (a kernel may
+support a layer only partially), the probe retries without the layers that may be the cause.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _DOUBTFUL: tuple[tuple[str, ...], ...] = (
     tuple(name for name in LAYERS if name.endswith("-namespace")),
     (*(name for name in LAYERS if name.endswith("-namespace")), "unprivileged-uid"),
 )
-"""Layers to leave out, in order, until a worker works."""
+"""Sets of layers to leave out, tried in order until a worker starts."""
 
 Answer = dict[str, dict[str, str | None]]
-"""`layers` and `attempts`: name to reason, None where all is well."""
+"""`layers` and `attempts`: reason by name; None if all is well."""
 
 
 def main() -> None:
-    """Print which layers the machine grants for the device named by the first argument (default `cpu`)."""
+    """Print which layers work for the device named by the first argument (default `cpu`)."""
     device: Literal["cpu", "cuda"] = "cuda" if sys.argv[1:2] == ["cuda"] else "cpu"
     sys.stdout.write(json.dumps(probe(device)) + "\n")
 
@@ -44,7 +44,7 @@ def probe(device: Literal["cpu", "cuda"] = "cpu") -> Answer:
     failed = ""
     for without in _DOUBTFUL:
         with tempfile.TemporaryDirectory(prefix="cudal1-probe-") as folder:
-            os.chmod(folder, 0o777)  # without a mount namespace it is the only folder in which a worker may write
+            os.chmod(folder, 0o777)  # without a mount namespace it is the worker's only writable folder
             spec = Spec(
                 device=device,
                 layers=tuple(name for name in LAYERS if name not in without),
@@ -98,14 +98,14 @@ def _work(spec: Spec, report: Report, gate: sandbox.Gate, out: int) -> None:
         _live(report)
         attempts = {name: _outcome(attempt) for name, attempt in ATTEMPTS.items()}
         answer: dict[str, object] = {"entered": report.entered, "missing": report.missing, "attempts": attempts}
-    except BaseException as error:  # whatever it was, the next attempt leaves more out
+    except BaseException as error:  # the next attempt leaves out more layers
         answer = {"problem": f"{type(error).__name__}: {error}"}
     os.write(out, json.dumps(answer).encode())
     os._exit(0)
 
 
 def _live(report: Report) -> None:
-    """Do what every program may do: write in its folder, start a process and a thread."""
+    """Do what every program may do: write to its folder, start a process and a thread."""
     path = os.path.join(report.tmp, f"probe-{os.getpid()}")
     with open(path, "w", encoding="ascii") as file:
         file.write("x")
@@ -127,7 +127,7 @@ def _connect() -> None:
 
 
 def _move() -> None:
-    # Also a move to where it is already needs the right to move.
+    # Even setting the present affinity needs the right to set it.
     os.sched_setaffinity(0, os.sched_getaffinity(0))
 
 

@@ -1,4 +1,4 @@
-"""Processes as /proc shows them, for the judge and for a worker's supervisor."""
+"""Lists processes from /proc, for the judge and for a worker's supervisor."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import os
 STOPPED = b"T"
 DEAD = (b"Z", b"X")
 STAT_BYTES = 512
-"""Enough of /proc/PID/stat for the number of threads."""
+"""Bytes of /proc/PID/stat that include the number of threads."""
 
 
 def state_of(line: bytes) -> tuple[bytes, int, int]:
-    """State letter, parent and number of threads from a line of /proc/PID/stat.
+    """Return state letter, parent and number of threads from a line of /proc/PID/stat.
 
-    The name in brackets is the process's to choose; the last bracket closes it.
+    The process chooses the name in brackets, which may contain brackets; the last one ends it.
     """
     fields = line[line.rindex(b")") + 2 :].split(b" ", 18)
     return fields[0], int(fields[1]), int(fields[17])
 
 
 def living() -> dict[int, int]:
-    """Return pid and parent of every process of which a thread lives: the first may be dead while others run on."""
+    """Return pid and parent of every process with a living thread; its first thread may be dead while others run."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -33,7 +33,7 @@ def living() -> dict[int, int]:
 
 
 def descendants(root: int) -> set[int]:
-    """Return the living processes whose chain of parents leads to `root`."""
+    """Return the living descendants of `root`."""
     parents = living()
     family = {root}
     while more := {pid for pid, parent in parents.items() if parent in family} - family:

@@ -1,11 +1,11 @@
 """System calls that a worker may not make.
 
-Calls without an honest use in a program that computes tensors kill the process with SIGSYS, which the judge reports
-as tampering. Calls that honest runtimes try and can do without fail with an error. The rest is allowed: what they can
-reach is the business of the other layers.
+Calls without an honest use in tensor programs kill the process with SIGSYS, which the judge reports as tampering. Calls
+that honest runtimes try but do not need fail with an error. All others are allowed; the other layers limit what they
+can reach.
 
-Some denials keep a stopped worker stopped. The kernel itself would send it SIGCONT through a POSIX timer, a message
-queue, a descriptor with F_SETSIG, or at its parent's death; so nothing inside may arm those.
+Some refusals keep a frozen worker frozen: the kernel could send it SIGCONT through a POSIX timer, a message queue, a
+descriptor with F_SETSIG, or at its parent's death.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SET_MODE_FILTER = 1
 _FLAG_NEW_LISTENER = 8
 
 _NEWEST = 470
-"""The highest call number known here; above it every call fails with ENOSYS, as on an older kernel."""
+"""Highest known call number; higher ones fail with ENOSYS, as on an older kernel."""
 
 # Call numbers on x86-64.
 FORK = 57
@@ -78,7 +78,7 @@ KILLED = {
 """Calls without an honest use."""
 
 REFUSED = {
-    # An honest OpenMP runtime tries these; the judge alone says where and how a worker runs.
+    # Honest OpenMP runtimes try these, but only the judge decides where and how a worker runs.
     "sched_setaffinity": 203,
     "sched_setparam": 142,
     "sched_setscheduler": 144,
@@ -89,9 +89,9 @@ REFUSED = {
     "timer_create": 222,
     "mq_open": 240,
     "mq_notify": 244,
-    # Would go on at its core while it is stopped: thousands of timers that fire in the other arm's sample (10 us each).
+    # Timers fire on the worker's core while it is frozen: thousands could disturb the other arm's sample (10 us each).
     "timerfd_create": 283,
-    # Memory that the judge could not read.
+    # Would create memory that the judge cannot read.
     "memfd_secret": 447,
     "process_madvise": 440,
     "process_mrelease": 448,
@@ -112,7 +112,7 @@ REFUSED = {
 """Calls that fail with EPERM."""
 
 ABSENT = {"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "io_setup": 206, "clone3": CLONE3}
-"""Calls that fail with ENOSYS: libraries probe them and have another way (glibc's threads then use clone)."""
+"""Calls that fail with ENOSYS: libraries probe them and have alternatives (glibc's threads then use clone)."""
 
 _PRCTL_REFUSED = (
     libc.PR_SET_PDEATHSIG,  # the worker dies with its supervisor
@@ -136,16 +136,16 @@ _NAMESPACES = (
 
 
 def enter(*, gate: bool = False) -> int | None:
-    """Install the filter, for good. Needs no_new_privs (or root).
+    """Install the filter permanently. Needs no_new_privs (or root).
 
     Args:
-        gate: Let calls that make or replace a process wait for somebody's leave; that somebody holds the descriptor.
+        gate: Let the holder of the listener's descriptor decide on calls that create or replace a process.
 
     Returns:
         The listener's descriptor with `gate`, else None.
 
     Raises:
-        OSError: The kernel refused, or this is not x86-64.
+        OSError: The kernel refuses, or the machine is not x86-64.
     """
     if platform.machine() != "x86_64":
         raise OSError(errno.ENOSYS, f"the filter is written for x86_64, this machine is {platform.machine()}")
@@ -155,7 +155,7 @@ def enter(*, gate: bool = False) -> int | None:
 
 
 def rules(new_process: int) -> list[bpf.Instruction]:
-    """Return the filter's program; `new_process` is what calls do that make or replace a process."""
+    """Return the filter's program; `new_process` is the action on calls that create or replace a process."""
     refuse, absent = bpf.errno(errno.EPERM), bpf.errno(errno.ENOSYS)
     namespaces = ("any-bit", _NAMESPACES, bpf.KILL_PROCESS)
     decisions = [

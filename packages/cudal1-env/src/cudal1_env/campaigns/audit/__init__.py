@@ -1,4 +1,4 @@
-"""The audit of tasks: incorrect answers go through a task's own checker, and those that it accepts are listed."""
+"""The audit of tasks: put incorrect answers through a task's own checker and list those that it accepts."""
 
 from cudal1_env.campaigns.audit.run import audit_file, audit_task, audit_tasks
 

@@ -26,35 +26,37 @@ from cudal1_env.judge.settings import JudgeSettings
 Values = npt.NDArray[Any]
 
 _ELEMENTS = 32
-"""Elements of each input tensor that are changed: if all are influential, 87 % of the tensor is (99 % confidence)."""
+"""Number of elements of each input tensor that are changed. If all 32 are influential, at least 87 % of the tensor is
+(99 % confidence).
+"""
 _MAX_TENSORS = 4
-"""Maximum number of tensors that are tried, the largest first; nothing is known of the others."""
+"""Maximum number of tensors that are tested, the largest first; nothing is known about the others."""
 _OTHERS = 3
-"""Further input sets, from which an element takes its new values."""
+"""Number of further input sets that supply the new values of an element."""
 _MAX_SECONDS = 60.0
-"""Seconds after which the search of a task ends with what was tried by then."""
+"""Time limit for a task's search, in seconds; the search then ends with the elements tested so far."""
 
 
 @dataclass(frozen=True)
 class KnownSet:
-    """One input set with its whole answers, on the host for tasks of any device."""
+    """One input set with its whole answers, in host memory for tasks of any device."""
 
     seed: int
     """Seed of the inputs."""
     distribution: str
     """Distribution of the inputs (`cudal1_worker.oracle.distributions`)."""
     inputs: tuple[Values, ...]
-    """The tensors among the inputs, in order and shape."""
+    """The tensors among the inputs, in order and in their shape."""
     expected: tuple[Expected, ...]
-    """What each output must look like."""
+    """Expected shape, dtype and layout of each output."""
     answers: tuple[Answer, ...]
     """The correct values of each output; `whole` is present."""
 
 
 class AuditJudge(Judge):
-    """A judge that shows its answers, so that a task's checker can be tried. It judges no program for a reward.
+    """A judge that shows its answers, for the audit of a task's checker. It judges no program for a reward.
 
-    The oracle of the last task that was asked about is kept, for the next question.
+    It keeps the oracle of the last task for the next request.
     """
 
     def __init__(self, settings: JudgeSettings | None = None) -> None:
@@ -62,15 +64,15 @@ class AuditJudge(Judge):
         super().__init__((settings or JudgeSettings()).model_copy(update=chosen))
 
     def _known_pool(self, task: Task) -> Pool:
-        """The task's pool, whose seed is a hash of the reference: an audit gives the same answer each time."""
+        """Return the task's pool. Its seed is a hash of the reference, so an audit gives the same result each time."""
         seed = hashlib.sha256(f"audit/{task.source}".encode("utf-8", "replace")).digest()[:SEED_BYTES]
         pool = self._pools.take(self._case(task, "", "training"), seed)
-        pool.max_bytes = 0  # each set is asked for once, and other audits may work on the same GPU
+        pool.max_bytes = 0  # each set is requested once, and other audits may use the same GPU
         return pool
 
     @contextmanager
     def _with_room(self, task: Task) -> Generator[None]:
-        """Raise `TooLargeError` if the device has too little memory inside the block: nothing else is kept."""
+        """Raise `TooLargeError` if the device lacks memory inside the block, where no other task's pool is kept."""
         try:
             with faults_named(self.device):
                 yield
@@ -78,7 +80,7 @@ class AuditJudge(Judge):
             raise TooLargeError(f"{task.id}: too little memory for its inputs and answers ({error})") from error
 
     def known_sets(self, task: Task, count: int) -> Generator[KnownSet]:
-        """Yield input sets as candidates meet them, weights loaded where the task has some; made when asked for.
+        """Yield input sets as candidates get them, with weights loaded if the task has some; each is made on request.
 
         Raises:
             TaskError: The reference cannot be judged against.
@@ -91,7 +93,7 @@ class AuditJudge(Judge):
             yield one
 
     def use_factor(self, task: Task, factor: float | None) -> None:
-        """Compare a task's outputs with another error factor from now on; None for that of the settings."""
+        """Compare a task's outputs with another error factor from now on; None restores the factor of the settings."""
         with self._lock:
             before = self._pools.factors.pop(reference_sha256(task), None)
             if factor is not None:
@@ -102,10 +104,10 @@ class AuditJudge(Judge):
                 self._pools.retire(key)
 
     def known_parts(self, task: Task) -> list[str]:
-        """Return what a program may know or leave out: what comes again, what cannot be loaded, what is not shown."""
+        """Return what a program may know or omit: constant, recurring or seeded tensors, state that no output shows."""
         with self._with_room(task):
             pool = self._known_pool(task)
-            pool.sets(0, 1)  # what elements may err is known then
+            pool.sets(0, 1)  # determines the tolerances first
             spec, (_, again, fixed), work = pool.io_spec, pool.recurrence(), pool.unseen(precision=False)
         constant = [f"constant input {place}" for place in spec.constant_inputs]
         constant += [f"constant output {place}" for place in fixed]
@@ -115,7 +117,7 @@ class AuditJudge(Judge):
         return constant + [f"seeded tensor {name} outside the state" for name in spec.seeded]
 
     def steps(self, task: Task, one: KnownSet) -> dict[str, Any]:
-        """Return the reference's steps on a set, and the faults that apply; see `cudal1_worker.oracle.faults`."""
+        """Return the reference's steps on a set and the applicable faults; see `cudal1_worker.oracle.faults`."""
         pool = self._known_pool(task)
         with self._with_room(task):
             return pool.oracle.ask("steps", seed=one.seed, distribution=one.distribution)
@@ -123,15 +125,7 @@ class AuditJudge(Judge):
     def faulty(
         self, task: Task, one: KnownSet, fault: str, step: int | None = None, *, wide: bool = False
     ) -> list[Values] | str:
-        """Return the outputs of a faulty program on a set: flat, in the output's dtype. A text says why there are none.
-
-        Args:
-            task: The task.
-            one: One of its `known_sets`, while its generator stands there.
-            fault: What is done worse; see `cudal1_worker.oracle.faults`.
-            step: At which step, or with which input; None for each step.
-            wide: Whether the fault is injected into the float64 twin; then the outputs are float64.
-        """
+        """Return the reference's steps on a set and their possible faults; see `cudal1_worker.oracle.faults`."""
         pool = self._known_pool(task)
         with self._with_room(task):
             found, reason = pool.oracle.faulty(
@@ -140,7 +134,7 @@ class AuditJudge(Judge):
             return reason or [self.device.to_host(values) for values in found]
 
     def step_changes(self, task: Task, one: KnownSet, fault: str, step: int) -> bool:
-        """Whether a fault changes its step's own result, on which integer outputs depend, on one of `known_sets`."""
+        """Return whether a fault changes its step's own result, on which integer outputs depend, on a known set."""
         with self._with_room(task):
             oracle = self._known_pool(task).oracle
             told = oracle.ask("changes", seed=one.seed, distribution=one.distribution, fault=fault, step=step)
@@ -150,8 +144,8 @@ class AuditJudge(Judge):
         """Measure the input sensitivity of each tensor, by changing single elements.
 
         Returns:
-            For each tensor: elements that were changed, influential ones among them, and the maximum share that can be
-            influential. All zero if the answer changes although no element was changed.
+            For each tensor: the number of changed elements, the number of influential ones among them, and the maximum
+                share that can be influential. All zero if the answer changes although no element was changed.
 
         Raises:
             TaskError: The reference fails.
@@ -188,7 +182,7 @@ def _search(pool: Pool) -> list[tuple[int, int, float]]:
     most = [float(share) for share in oracle.ask("vary", seeds=seeds)["most"]]
 
     def changes(tensor: int | None, position: int = 0) -> bool:
-        """Whether the float64 answer changes visibly with one element of an input; with None, with nothing at all."""
+        """Return whether the float64 answer visibly changes with one input element; None changes nothing."""
         return bool(oracle.ask("change", tensor=tensor, position=position)["changes"])
 
     random = secrets.generator("matter")
@@ -196,7 +190,7 @@ def _search(pool: Pool) -> list[tuple[int, int, float]]:
     largest = sorted(range(len(tensors)), key=lambda number: -tensors[number]["bytes"])[:_MAX_TENSORS]
     ends = time.monotonic() + _MAX_SECONDS
     unmoved = [changes(None) for _ in range(2)]
-    for number in [number for _ in range(_ELEMENTS) for number in largest]:  # each gets its share of the seconds
+    for number in [number for _ in range(_ELEMENTS) for number in largest]:  # tensors take turns
         size = math.prod(tensors[number]["shape"])
         if size and time.monotonic() < ends and not any(unmoved):
             counts[number][0] += 1

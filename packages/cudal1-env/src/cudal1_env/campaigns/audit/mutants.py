@@ -1,7 +1,7 @@
-"""Mutants of a correct answer: what an incorrect program might return.
+"""Mutants of a correct answer: outputs that an incorrect program might return.
 
-Each is made from the float64 answer and leaves out, mixes up or rounds away what a cheap program would. That the last
-3 % of a sum's terms were dropped cannot be told from the sum alone: `scaled by 0.97` stands for it.
+Each mutant is made from the float64 answer; it omits, mixes up or rounds away part of it, as a cheap program would. A
+sum does not show whether its last 3 % of terms were dropped, so `scaled by 0.97` stands for that fault.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from cudal1_env.judge.device.tensors import EPSILON, Expected
 from cudal1_env.judge.oracle.numerics import HALF, Answer, compare
 
 Make = Callable[[], Values | None]
-"""Makes a mutant: flat, in the output's order, float64 (integers as int64); None where it does not apply."""
+"""Make a mutant: flat, in the output's order, float64 (integers as int64); return None if it does not apply."""
 
 _NEIGHBOURS = 16
-"""Elements, next to each other, over whose largest magnitude errors are measured."""
+"""Number of adjacent elements over whose largest magnitude errors are measured."""
 
 _OWN_ROUNDING = 2.0**-40
-"""Differences below this share of the scale are float64's own rounding."""
+"""Differences below this share of the scale are float64's own rounding errors."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One output of one input set, with what its mutants are made of."""
+    """One output of one input set, with the data from which its mutants are made."""
 
     correct: Values
     """The float64 (or int64) answer, flat."""
     expected: Expected
-    """What the output must look like."""
+    """Expected shape, dtype and layout of the output."""
     scale: float
     """Largest finite magnitude of the answer."""
     inputs: tuple[Values, ...]
@@ -42,11 +42,11 @@ class Subject:
     other: Values
     """The same output on another input set."""
     random: np.random.Generator
-    """Chooses places and rows."""
+    """Random generator that chooses positions and rows."""
 
 
 def subjects(one: KnownSet, other: KnownSet, random: np.random.Generator) -> list[Subject]:
-    """Return the outputs of a set as subjects, with those of another set."""
+    """Return the outputs of a set as subjects, together with those of another set."""
     outputs = zip(one.answers, other.answers, one.expected, strict=True)
     return [
         Subject(answer.whole, expected, answer.scale, one.inputs, elsewhere.whole, random)
@@ -56,7 +56,7 @@ def subjects(one: KnownSet, other: KnownSet, random: np.random.Generator) -> lis
 
 
 def makers(subject: Subject) -> dict[str, Make]:
-    """Return the mutants of an output by name; nothing is computed before a maker is called."""
+    """Return the mutants of an output by name; each is computed when its maker is called."""
     correct, random = subject.correct, subject.random
     result: dict[str, Make] = {
         "zeros": lambda: np.zeros_like(correct),
@@ -73,24 +73,24 @@ def makers(subject: Subject) -> dict[str, Make]:
             result[f"input {position}"] = lambda values=values: values.reshape(-1).astype(correct.dtype)
     if subject.expected.floating:
         for dtype in ("bfloat16", "float16"):
-            if EPSILON[dtype] > EPSILON[subject.expected.dtype]:  # a finer one only says what the worker does anyway
+            if EPSILON[dtype] > EPSILON[subject.expected.dtype]:  # a finer dtype only repeats the worker's rounding
                 result[f"rounded to {dtype}"] = lambda dtype=dtype: mutants.rounded(correct, dtype)
         result["NaN at one place"] = lambda: _with_nan(correct, random)
     return result
 
 
 def left_by_worker(mutant: Values, expected: Expected) -> Values:
-    """Return a mutant as the judge would read it from a worker: rounded to the output's dtype, decoded."""
+    """Return a mutant as the judge would read it from a worker: rounded to the output's dtype, then decoded."""
     if expected.floating:
         return mutants.rounded(mutant, expected.dtype)
     return mutant != 0 if expected.dtype == "bool" else mutant.astype(expected.dtype)
 
 
 def is_equivalent(left: Values, subject: Subject) -> bool:
-    """Whether the mutant is the correct answer up to one rounding of each element.
+    """Return whether the mutant equals the correct answer up to one rounding of each element.
 
-    In half precision the largest of its neighbours measures it, as for programs: numbers next to zero, and the
-    subnormal ones of float16, are known to no program that rounds what it adds.
+    In half precision the error is measured relative to the largest neighbour, as for programs: a program that rounds
+    its partial sums cannot compute values near zero, or float16 subnormals, exactly.
     """
     if not subject.expected.floating:
         return bool((left.astype(np.int64) == subject.correct).all())
@@ -106,7 +106,7 @@ def is_equivalent(left: Values, subject: Subject) -> bool:
 
 
 def beside_neighbours(values: Values, out: Subject) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Errors, shape (n, `_NEIGHBOURS`), infinite where one value is not finite; largest magnitudes, shape (n, 1)."""
+    """Return errors, shape (n, `_NEIGHBOURS`), infinite for a non-finite pair; largest magnitudes, shape (n, 1)."""
     with np.errstate(all="ignore"):
         same = (values == out.correct) | (np.isnan(values) & np.isnan(out.correct))
         errors = np.where(same, 0.0, np.nan_to_num(np.abs(values - out.correct), nan=np.inf, posinf=np.inf))
@@ -117,7 +117,7 @@ def beside_neighbours(values: Values, out: Subject) -> tuple[npt.NDArray[np.floa
 
 
 def passes(left: Values, answer: Answer, subject: Subject) -> bool:
-    """Whether the judge would call an output correct on a set whose whole output it compares."""
+    """Return whether the judge would accept an output on a set whose whole output it compares."""
     sample = compare(left[answer.positions], answer, subject.expected, whole=False)
     return sample.correct and compare(left, answer, subject.expected, whole=True).correct
 
@@ -128,7 +128,7 @@ def _one_wrong(correct: Values, scale: float, random: np.random.Generator) -> Va
 
 
 def _swapped_rows(correct: Values, shape: tuple[int, ...], random: np.random.Generator) -> Values | None:
-    """Swap two rows (last dimension); two elements of a vector."""
+    """Swap two rows (last dimension); in a vector, two elements."""
     rows = correct.size // shape[-1] if len(shape) > 1 and shape[-1] else correct.size
     if rows < 2:
         return None

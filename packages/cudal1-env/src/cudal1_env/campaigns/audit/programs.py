@@ -1,11 +1,11 @@
-"""Faulty programs: the reference run with one fault, and the judge's verdict on its outputs.
+"""Faulty programs: the reference with one injected fault, and the judge's verdict on its outputs.
 
-A fault is done to one step (`cudal1_worker.oracle.steps`), to one input, or to what is small in the outputs. It is
-harmless on an input set if a program with it loses nothing that the reference computes (docs/decisions/003):
+A fault is injected into one step (`cudal1_worker.oracle.steps`), one input, or the small values of the outputs. It is
+harmless on an input set if a program with the fault loses nothing that the reference computes (docs/decisions/003):
 
 - its outputs are the reference's own, bit for bit, and all floating-point, or its step's own result is; or
 - the float64 twin with the fault alone is off by no more than one unit in the last place of each element's neighbours,
-  or by no more than `_OWN_ERRORS` times what the twin is off with this one step in the reference's own precision.
+  or by no more than `_OWN_ERRORS` times the twin's error with this one step in the reference's own precision.
 
 An error that is merely smaller than another step's is not harmless.
 """
@@ -25,20 +25,24 @@ from cudal1_env.campaigns.audit.mutants import Subject, beside_neighbours, left_
 from cudal1_env.judge.device.tensors import EPSILON
 
 MAX_STEPS = 8
-"""Steps to which faults are done, spread over the forward pass; the first and the last of each kind and shape count."""
+"""Maximum number of steps that get faults, spread over the forward pass; the first and the last of each kind and shape
+count.
+"""
 HONEST = ("16 partial sums", "reversed terms", "sequential sums")
-"""Orders of summation that the tolerance must allow, in each step at once (`cudal1_worker.oracle.steps.HONEST`)."""
+"""Orders of summation that the tolerance must allow, applied to all steps at once
+(`cudal1_worker.oracle.steps.HONEST`).
+"""
 
 _OWN_ERRORS = 2.0
 _TINY = float(np.finfo(np.float32).tiny)
 _FADED = 1e-6
-"""What is below this share of the output's largest magnitude has faded."""
+"""A value below this share of the output's largest magnitude counts as faded."""
 _MIN_FADED = 0.01
-"""Single elements or rows are worth leaving out if they are this share of all, at least."""
+"""Minimum share of faded elements or rows for which dropping them saves work."""
 _SMALLEST = 0.25
 """Share of the rows that `smallest rows dropped` sets to zero."""
 _KNOWN = 1e-3
-"""The reference knows an element that it gives with this relative error; what it does not know is noise."""
+"""The reference knows an element if its relative error is at most this; other elements are noise."""
 _MIN_KNOWN = 0.01
 """Dropping elements is harmful if the reference knows at least this share of them."""
 
@@ -48,24 +52,24 @@ class Program:
     """A reference with one fault."""
 
     name: str
-    """What is done worse, and where."""
+    """The fault and its place."""
     fault: str
     """The fault's name for the oracle, or one of `FADED`."""
     step: int | None = None
-    """Number of its step or input, from 0."""
+    """Number of the step or input, from 0."""
     at_step: bool = False
-    """Whether it is done to a step."""
+    """Whether the fault is in a step."""
 
 
 def _faded_elements(out: Values) -> Values:
-    """Elements that have faded, if they are many."""
+    """Return the faded elements, if they are many."""
     size = _magnitudes(out)
     small = (size > 0) & (size < _FADED * size.max(initial=0.0))
     return small if small.mean() >= _MIN_FADED else np.zeros_like(small)
 
 
 def _faded_slices(out: Values) -> Values:
-    """Whole slices, across any dimension, of which every element has faded; rows, if they are many."""
+    """Return whole slices, across any dimension, in which every element has faded; rows, if they are many."""
     size = _magnitudes(out)
     limit = _FADED * size.max(initial=0.0)
     dropped = np.zeros(out.shape, dtype=bool)
@@ -77,7 +81,7 @@ def _faded_slices(out: Values) -> Values:
 
 
 def _smallest_rows(out: Values) -> Values:
-    """The rows of the smallest values."""
+    """Return the rows with the smallest values."""
     largest = _magnitudes(out).reshape(-1, out.shape[-1]).max(1)
     count = int(_SMALLEST * len(largest)) if out.ndim > 1 else 0
     dropped = np.zeros((len(largest), 1), dtype=bool)
@@ -90,7 +94,7 @@ FADED: dict[str, Callable[[Values], Values]] = {
     "faded slices dropped": _faded_slices,
     "smallest rows dropped": _smallest_rows,
 }
-"""Which elements of an output are set to zero, by fault."""
+"""Elements of an output that are set to zero, by fault."""
 
 
 def _magnitudes(out: Values) -> npt.NDArray[np.float64]:
@@ -101,7 +105,7 @@ def programs_of(found: dict[str, Any]) -> list[Program]:
     """Return the faulty programs of a reference.
 
     Args:
-        found: What the oracle told of its steps and inputs.
+        found: The oracle's description of the steps and inputs.
     """
     result = [
         Program(f"{fault} at step {number + 1} ({found['steps'][number]['name']})", fault, number, True)
@@ -114,7 +118,7 @@ def programs_of(found: dict[str, Any]) -> list[Program]:
 
 
 def _chosen(steps: Sequence[dict[str, Any]]) -> list[int]:
-    """Numbers of the steps to try: the first and the last of each kind and shape, evenly thinned."""
+    """Return numbers of the steps to try: the first and the last of each kind and shape, evenly thinned."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for number, step in enumerate(steps):
@@ -129,12 +133,12 @@ def _chosen(steps: Sequence[dict[str, Any]]) -> list[int]:
 
 
 class Programs:
-    """The faulty programs of a task that no input set has caught so far.
+    """The faulty programs of a task that the checker has accepted on every input set so far.
 
     Args:
-        judge: Runs them.
+        judge: Judge that runs them.
         task: The task.
-        only: Names of those to try; None for all.
+        only: Names of the programs to try; None for all.
     """
 
     def __init__(self, judge: AuditJudge, task: Task, only: Collection[str] | None = None) -> None:
@@ -142,16 +146,16 @@ class Programs:
         self._task = task
         self._only = only
         self.alive: dict[Program, bool] | None = None
-        """Whether each was harmless on every set. None before the first set."""
+        """By program, whether it was harmless on every set. None before the first set."""
         self.failed: dict[str, str] = {}
-        """Why those that could not be run were not."""
+        """By name, why a program could not be run."""
 
     def meet(self, one: KnownSet, outputs: Sequence[Subject]) -> None:
-        """Drop what is caught on a set.
+        """Drop the programs that are caught on a set.
 
         Args:
-            one: The set, while its generator stands there.
-            outputs: Its outputs.
+            one: The set, while its generator is at this set.
+            outputs: The outputs of the set.
         """
         first = self.alive is None
         if self.alive is None:
@@ -166,7 +170,7 @@ class Programs:
             if program.fault in FADED:
                 dropped = _dropped(program, own, outputs)
                 faulty = [np.where(gone, 0, left) for gone, left in zip(dropped, own, strict=True)]
-                # What drops nothing on the task's own inputs gains nothing there.
+                # A program that drops nothing on the task's own inputs gains nothing there.
                 applies = not first or any(gone.any() for gone in dropped)
                 if applies and all_pass(faulty, one, outputs):
                     known = one.distribution == "own" and _knows_dropped(own, dropped, outputs)
@@ -179,7 +183,7 @@ class Programs:
                 self.alive[program] = harmless and self._is_harmless(program, one, outputs, own, faulty)
 
     def _outputs(self, one: KnownSet, outputs: Sequence[Subject], program: Program) -> list[Values] | str:
-        """What the judge would read of a program; a text where it could not be run."""
+        """Return the outputs of a program as the judge would read them; a text if it could not be run."""
         found = self._judge.faulty(self._task, one, program.fault, program.step)
         if isinstance(found, str):
             return found
@@ -191,10 +195,10 @@ class Programs:
         if all(np.array_equal(a, b, equal_nan=True) for a, b in zip(own, faulty, strict=True)):
             if program.step is None or not program.at_step or all(out.expected.floating for out in outputs):
                 return True
-            # An integer that stays the same says nothing of how near it was to another.
+            # An integer that stays the same does not show how close it was to changing.
             return not self._judge.step_changes(self._task, one, program.fault, program.step)
         alone = self._judge.faulty(self._task, one, program.fault, program.step, wide=True)
-        if isinstance(alone, str):  # what the fault does by itself is not known
+        if isinstance(alone, str):  # the fault's own effect is unknown
             return False
         if all(is_one_rounding(values, out) for values, out in zip(alone, outputs, strict=True)):
             return True
@@ -210,12 +214,12 @@ class Programs:
 
 
 def all_pass(faulty: Sequence[Values], one: KnownSet, outputs: Sequence[Subject]) -> bool:
-    """Whether the judge would accept all outputs."""
+    """Return whether the judge would accept all outputs."""
     return all(passes(left, answer, out) for left, answer, out in zip(faulty, one.answers, outputs, strict=True))
 
 
 def passes_in_any_order(judge: AuditJudge, task: Task, one: KnownSet, outputs: Sequence[Subject]) -> bool:
-    """Whether the judge accepts the reference on a set in each order of summation."""
+    """Return whether the judge accepts the reference on a set in each order of summation."""
     for order in HONEST:
         found = judge.faulty(task, one, order)
         if isinstance(found, str):
@@ -227,7 +231,7 @@ def passes_in_any_order(judge: AuditJudge, task: Task, one: KnownSet, outputs: S
 
 
 def is_one_rounding(values: Values, out: Subject) -> bool:
-    """Whether each float64 output is off by no more than one unit in the last place of its neighbours' largest."""
+    """Return whether each float64 output is off by at most one unit in the last place of its neighbours."""
     if not out.expected.floating:
         return bool((values == out.correct).all())
     errors, largest = beside_neighbours(values, out)
@@ -237,8 +241,8 @@ def is_one_rounding(values: Values, out: Subject) -> bool:
 def errors_of(values: Values, out: Subject) -> npt.NDArray[np.float64]:
     """Return the errors of float64 outputs, shape (2,).
 
-    The largest absolute error, and the root mean square of errors over the largest magnitude among their neighbours:
-    the second sees what faded elements lose.
+    They are the largest absolute error, and the root mean square of errors relative to the largest neighbouring
+    magnitude. The second one shows the loss of faded elements.
     """
     errors, largest = beside_neighbours(values, out)
     with np.errstate(all="ignore"):
@@ -247,7 +251,7 @@ def errors_of(values: Values, out: Subject) -> npt.NDArray[np.float64]:
 
 
 def _dropped(program: Program, own: Sequence[Values], outputs: Sequence[Subject]) -> list[Values]:
-    """Which elements of each output a program of `FADED` sets to zero."""
+    """Return which elements of each output a program of `FADED` sets to zero."""
     return [
         FADED[program.fault](left.reshape(out.expected.shape)).reshape(-1)
         if out.expected.floating and left.size and out.expected.shape
@@ -257,7 +261,7 @@ def _dropped(program: Program, own: Sequence[Values], outputs: Sequence[Subject]
 
 
 def _knows_dropped(own: Sequence[Values], dropped: Sequence[Values], outputs: Sequence[Subject]) -> bool:
-    """Whether the reference knows what was dropped."""
+    """Return whether the reference knows the dropped elements."""
     count = known = 0
     for left, gone, out in zip(own, dropped, outputs, strict=True):
         correct = out.correct[gone]

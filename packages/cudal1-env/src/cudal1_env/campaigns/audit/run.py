@@ -1,4 +1,4 @@
-"""Mutants and faulty programs through a task's checker, as the judge compares: the sample, then the whole output."""
+"""The audit of a task: mutants and faulty programs go through its checker, the sample first, then the whole output."""
 
 from __future__ import annotations
 
@@ -21,32 +21,34 @@ from cudal1_env.records import PROTOCOL_VERSION, Device, Status
 from cudal1_env.records.results import ResultsFile
 
 MAX_SETS = 12
-"""Input sets on which a mutant must survive: nine of the task's own distribution and one of each other."""
+"""Number of input sets on which a mutant must survive: nine of the task's own distribution and one of each other."""
 
 FACTORS = (16.0, 8.0, 4.0)
-"""Error factors to which a task is tightened, if that of the settings accepts something incorrect."""
+"""Smaller error factors that are tried if the checker accepts an incorrect answer at the settings' factor."""
 
 _DOUBT = 0.01
-"""Probability that a bound on a share lies above it."""
+"""Probability that the true share lies above a bound."""
 
 _SEED = 1
-"""Of the places that mutants change: an audit gives the same answer each time."""
+"""Seed of the positions that mutants change; fixed, so that an audit gives the same result each time."""
 
 
 class _Mutants:
-    """The mutants of answers that no input set has caught so far.
+    """The mutants of answers that the checker has accepted on every input set so far.
 
     Args:
-        only: Names of those to try; None for all.
+        only: Names of the mutants to try; None for all.
     """
 
     def __init__(self, only: Collection[str] | None = None) -> None:
         self._only = only
         self.alive: dict[str, bool] | None = None
-        """By name: whether the mutant equalled the correct answer, up to rounding, on every set. None at first."""
+        """By name: whether the mutant equalled the correct answer, up to rounding, on every set. None before the first
+        set.
+        """
 
     def meet(self, one: KnownSet, outputs: Sequence[Subject]) -> None:
-        """Drop what is caught on a set. A mutant that does not apply to it is dropped too."""
+        """Drop the mutants that are caught on a set, and those that do not apply to it."""
         makes = {
             name if len(outputs) == 1 else f"{name} (output {position})": (make, subject, answer)
             for position, (subject, answer) in enumerate(zip(outputs, one.answers, strict=True))
@@ -70,20 +72,20 @@ class _Found:
     """Mutants and programs that a task's checker accepted."""
 
     left: dict[str, bool]
-    """By name of mutant or program: whether it is equivalent."""
+    """By name of mutant or program: whether it is equivalent to the correct answer."""
     distributions: tuple[str, ...]
-    """Of the input sets, in order."""
+    """Distributions of the input sets, in order."""
     failed: dict[str, str]
-    """Programs that could not be run, with the reason."""
+    """By name of program, the reason why it could not be run."""
 
     @property
     def survivors(self) -> tuple[str, ...]:
-        """Incorrect answers and programs that the checker accepted."""
+        """Return the incorrect answers and programs that the checker accepted."""
         return tuple(name for name, equivalent in self.left.items() if not equivalent)
 
 
 def _hunt(judge: AuditJudge, task: Task, only: Collection[str] | None = None) -> _Found:
-    """Put mutants and faulty programs through the checker until a set has caught each, on `MAX_SETS` sets at most."""
+    """Try mutants and faulty programs until each has been caught, on at most `MAX_SETS` input sets."""
     mutants, programs, random = _Mutants(only), Programs(judge, task, only), np.random.default_rng(_SEED)
     distributions: list[str] = []
     with closing(judge.known_sets(task, MAX_SETS + 1)) as sets:
@@ -101,10 +103,10 @@ def _hunt(judge: AuditJudge, task: Task, only: Collection[str] | None = None) ->
 
 
 def _tightened(judge: AuditJudge, task: Task, survivors: tuple[str, ...]) -> float | None:
-    """Return the largest error factor at which nothing survives and honest programs pass; None where there is none.
+    """Return the largest error factor at which no mutant survives and honest programs pass; None if there is none.
 
-    Honest are the reference in other orders of summation and the task's variants that this machine can run. They must
-    pass at half the factor.
+    Honest programs are the reference in other orders of summation, and the task's variants that this machine can run.
+    They must pass at half the factor.
     """
     for factor in FACTORS:
         judge.use_factor(task, factor)
@@ -126,13 +128,13 @@ def _honest_pass(judge: AuditJudge, task: Task) -> bool:
 
 
 def audit_task(judge: AuditJudge, task: Task, *, sensitivity: bool = True) -> TaskAudit:
-    """Try a task's checker, and find the error factor that it needs if the default lets a fault through.
+    """Test a task's checker, and find the error factor that it needs if the default accepts a fault.
 
     Args:
         judge: Makes inputs and answers, and runs faulty programs.
         task: The task.
-        sensitivity: On a GPU, measure the input sensitivity for the roofline, too; that takes three times as long as
-            all mutants. If it takes too much memory, the reason is recorded.
+        sensitivity: On a GPU, also measure the input sensitivity for the roofline, which takes three times as long as
+            all mutants. If memory does not suffice, the reason is recorded.
 
     Raises:
         MachineError: The machine broke.
@@ -183,8 +185,8 @@ def sensitivity_of(tested: int, influential: int, max_share: float) -> InputSens
     influential in 1 % of cases, the `_DOUBT` quantile of Beta(influential, tested - influential + 1).
 
     Args:
-        tested: Elements that were changed, chosen at random.
-        influential: Those whose change altered the answer.
+        tested: Number of elements that were changed, chosen at random.
+        influential: Number of these elements whose change altered the answer.
         max_share: The maximum share that can be influential.
     """
     share = float(betaincinv(influential, tested - influential + 1, _DOUBT)) if influential else 0.0
@@ -213,20 +215,20 @@ def audit_tasks(
     *,
     sensitivity: bool = True,
 ) -> AuditReport:
-    """Audit tasks, except those that are known already.
+    """Audit the tasks that have no result yet.
 
     Args:
-        begin: Makes the judge, if one is needed.
-        device: Where it judges.
-        suite: Name of their suite.
+        begin: Return a new judge; called if one is needed.
+        device: Device of that judge.
+        suite: Name of the tasks' suite.
         tasks: The tasks.
-        file: What was found before, and gets a line for each task that is audited now. What it knows is taken over by
-            the reference's hash, except that a task was too large: other processes may have held the memory.
+        file: Results file; it gets a line for each task that is audited now. Earlier results are reused by the
+            reference's hash, except that a task was too large: other processes may have held the memory.
         log: Called with each task's verdict.
         sensitivity: As for `audit_task`.
 
     Raises:
-        MachineError: The machine broke; what was found is in the file.
+        MachineError: The machine broke; results so far are in the file.
     """
     before = {line.task.sha256: line.task for line in file.known if TOO_LARGE not in line.task.reason}
     judge: AuditJudge | None = None

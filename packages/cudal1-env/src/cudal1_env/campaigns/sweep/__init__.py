@@ -1,4 +1,4 @@
-"""A sweep: every program of a file is judged, and the verdict is compared with its published figures."""
+"""A sweep: the judge evaluates every program of a file, and the verdicts are compared with the published figures."""
 
 from cudal1_env.campaigns.sweep.lines import SweepFile, SweepLine
 from cudal1_env.campaigns.sweep.programs import Program, read_programs

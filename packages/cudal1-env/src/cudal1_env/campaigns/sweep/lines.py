@@ -25,19 +25,19 @@ class SweepLine(BaseModel):
     task: str
     """Task id."""
     level: int | None
-    """KernelBench's level; None where it is not known."""
+    """KernelBench's level; None if unknown."""
     task_sha256: str
     """Hash of the reference."""
     source_sha256: str
     """Hash of the program."""
     published: dict[str, float] = Field(default_factory=dict[str, float])
-    """What was published of the program, by column name."""
+    """Published figures of the program, by column name."""
     device: Device
-    """Where it was judged."""
+    """Kind of device that judged it."""
     precision: Precision
     """Precision of the interval."""
     evaluation: Evaluation | None = None
-    """The verdict; None where the judge refuses the task."""
+    """The verdict; None if the judge refuses the task."""
     refused: str | None = None
     """Why the judge refuses the task."""
 
@@ -54,7 +54,7 @@ class SweepLine(BaseModel):
 
     @property
     def too_large(self) -> bool:
-        """Whether the task was refused for lack of memory, which others may have held."""
+        """Return whether the task was refused for lack of memory, which other processes may have held."""
         return self.refused is not None and TOO_LARGE in self.refused
 
     def with_texts(self, task_source: str, source: str) -> Self:
@@ -62,7 +62,7 @@ class SweepLine(BaseModel):
         return self._with(task_source=task_source, source=source)
 
     def without_texts(self) -> Self:
-        """Return this line without the texts of others in its record: compilers quote them, too."""
+        """Return this line without the program texts in its record, and without stderr, where compilers quote them."""
         return self._with(task_source="", source="", stderr="")
 
     def _with(self, **texts: str) -> Self:
@@ -91,11 +91,11 @@ class SweepFile(ResultsFile[SweepLine]):
     """The lines of a sweep on the disk.
 
     Args:
-        path: The file; made with its folder when the first line comes.
-        device: Where this sweep judges.
-        precision: How narrow its intervals are.
-        texts: Whether texts of programs and tasks are written; such lines read back hold empty ones.
-        known: Files whose verdicts are known, too.
+        path: The file; it and its folder are made with the first line.
+        device: Device of this sweep.
+        precision: Precision of its intervals.
+        texts: Whether to write the texts of programs and tasks; otherwise lines are read back with empty texts.
+        known: Further files whose verdicts count as known.
         join: Files whose lines are copied to the file.
 
     Raises:
@@ -114,13 +114,13 @@ class SweepFile(ResultsFile[SweepLine]):
     ) -> None:
         form = _FORM if texts else _WITHOUT_TEXTS
         self.programs: dict[Key, SweepLine] = {}
-        """What is known of each program: its last line, but no lack of memory where there is a verdict."""
+        """The last line of each program; a refusal for lack of memory does not replace a verdict."""
         super().__init__(path, form, (f"protocol {PROTOCOL_VERSION}", device, precision), known=known, join=join)
         for line in self.known:
             self._hold(line)
 
     def add(self, line: SweepLine) -> SweepLine:
-        """Append a line; it is on the disk when this returns."""
+        """Append a line and return it after it has reached the disk."""
         self._hold(line)
         return super().add(line)
 

@@ -1,4 +1,4 @@
-"""The programs of a file: a table with a column of programs (CUDA-L1's release), or records of ours."""
+"""The programs of a file: a table with a column of programs (CUDA-L1's release), or evaluation records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cudal1_env.errors import RecordError
 from cudal1_env.records import Evaluation
 
 PUBLISHED_COLUMN = "custom_code"
-"""The column whose speed the `score_*` columns of CUDA-L1's release are about."""
+"""The column to which the `score_*` columns of CUDA-L1's release refer."""
 
 _LEVEL = re.compile(r"/level(\d+)/")
 _ROW: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
@@ -29,32 +29,32 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Program:
-    """One program that is to be judged."""
+    """One program to judge."""
 
     task: Task
     source: str
-    """Its text (untrusted)."""
+    """Program text (untrusted)."""
     level: int | None
-    """KernelBench's level; None for a record of a task whose id does not say."""
+    """KernelBench's level; None for a record whose task id does not contain it."""
     published: dict[str, float] = field(default_factory=dict[str, float])
     """Published figures by column name."""
 
     @cached_property
     def key(self) -> Key:
-        """Its identity."""
+        """Return the identity of the program."""
         return self.task.id, digest(self.task.source), digest(self.source)
 
 
 @dataclass(frozen=True)
 class Programs:
-    """What a file holds."""
+    """The contents of a file of programs."""
 
     programs: tuple[Program, ...]
     """Each program once, in the file's order."""
     without: int
-    """Tasks, or lines of records, that hold no program."""
+    """Number of tasks, or record lines, that hold no program."""
     broken: tuple[str, ...] = ()
-    """What could not be read, and why."""
+    """Parts of the file that could not be read, with the reason."""
 
 
 def read_programs(path: Path, *, column: str, only: str, device: Device, scale: int = 1) -> Programs:
@@ -63,13 +63,13 @@ def read_programs(path: Path, *, column: str, only: str, device: Device, scale: 
     Args:
         path: A .jsonl or .parquet table, or a .jsonl file of records (of `evaluate`, or of a sweep).
         column: The table's column with the programs.
-        only: Some of them, divided by commas: levels (`level1`), ids or their ends (`level1/12`). Empty for all.
-        device: Whose task sizes are used.
-        scale: Divides the batch sizes of a table's tasks; records keep the task that they are about.
+        only: Selection, separated by commas: levels (`level1`), ids or their ends (`level1/12`). Empty for all.
+        device: Device for which task sizes are chosen.
+        scale: Divisor of the batch sizes of a table's tasks; records keep their own task.
 
     Raises:
         DataError: The file holds no such table, or an item of `only` selects nothing.
-        RecordError: The file holds records of which one cannot be read.
+        RecordError: A record in the file cannot be read.
     """
     found = _records(path) if _holds_records(path) else _table(path, column, device, scale)
     items = [item.strip() for item in only.split(",") if item.strip()]
@@ -116,7 +116,7 @@ def _table(path: Path, column: str, device: Device, scale: int) -> Programs:
 
 
 def _holds_records(path: Path) -> bool:
-    """Whether the first line of a file is a record, or a line of a sweep."""
+    """Return whether the first line of a file is a record or a line of a sweep."""
     if path.suffix != ".jsonl":
         return False
     with path.open("rb") as file:
@@ -136,7 +136,7 @@ def _records(path: Path) -> Programs:
             continue
         try:
             row = _ROW.validate_json(line)
-            if row.get("evaluation", row) is None:  # of a task that was refused
+            if row.get("evaluation", row) is None:  # line of a refused task
                 without += 1
                 continue
             record = Evaluation.model_validate(row.get("evaluation", row))

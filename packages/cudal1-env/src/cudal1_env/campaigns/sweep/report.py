@@ -1,4 +1,4 @@
-"""What a sweep found: the paper's columns by level, and where the verdict disagrees with what was published."""
+"""The report of a sweep: the paper's columns by level, and the verdicts that disagree with published figures."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ PUBLISHED = {
 }
 """Column of the published speedup by baseline (docs/decisions/007-baselines.md).
 
-Their `score_cudnn` is against programs that enter `torch.backends.cudnn.flags(benchmark=True)`, which also turns cuDNN
-off; `cudnn-flags` leaves it on."""
+Their `score_cudnn` compares with programs that enter `torch.backends.cudnn.flags(benchmark=True)`, which also turns
+cuDNN off; `cudnn-flags` leaves it on.
+"""
 
 STRONGEST = "strongest"
-"""Name of the rows against each task's strongest baseline, `eager` among them."""
+"""Name of the rows against each task's strongest baseline, `eager` included."""
 
 AGREES_WITHIN = 1.1
-"""A published speedup may lie this far outside the interval: what two machines may differ by (paper, section 2.4.4)."""
+"""Factor by which a published speedup may lie outside the interval: the difference to expect between two machines
+(paper, section 2.4.4).
+"""
 
 
 class Row(BaseModel):
@@ -42,15 +45,15 @@ class Row(BaseModel):
     tasks: str
     """`level 1`, ..., `level unknown`, `all`."""
     baseline: str = "eager"
-    """What speedups are against."""
+    """Baseline of the speedups."""
     figures: Literal["measured", "published"]
-    """Whose figures, over the same tasks."""
+    """Whether the figures are measured or published; both are over the same tasks."""
     summary: SpeedupSummary
     """The paper's columns; the fastest correct program of each task counts."""
 
 
 class Verdict(BaseModel):
-    """The verdict on one program, next to its published figures."""
+    """The verdict on one program, with its published figures."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -61,16 +64,16 @@ class Verdict(BaseModel):
     status: Status
     """The verdict."""
     speedup: Speedup | None
-    """Against eager; None unless CORRECT (or where it is evidence)."""
+    """Speedup over eager; None unless CORRECT (or evidence for another status)."""
     strongest: str | None
     """Name of the task's strongest baseline."""
     against_strongest: Speedup | None
-    """Against that."""
+    """Speedup over that baseline."""
     published: float | None
-    """The published speedup against eager."""
+    """Published speedup over eager."""
 
     def cells(self) -> list[str]:
-        """One row of the table."""
+        """Return one row of the table."""
         published = "-" if self.published is None else f"{self.published:.2f}"
         return [
             self.task,
@@ -83,7 +86,7 @@ class Verdict(BaseModel):
 
 
 class Disagreement(BaseModel):
-    """A program whose verdict is not what was published."""
+    """A program whose verdict disagrees with its published figure."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -94,11 +97,11 @@ class Disagreement(BaseModel):
     status: Status
     """The verdict."""
     speedup: Speedup | None
-    """What was measured; None unless CORRECT (or where it is evidence)."""
+    """Measured speedup; None unless CORRECT (or evidence for another status)."""
     published: float
     """The published speedup."""
     message: str
-    """The verdict's sentence (may hold text of the program's)."""
+    """Message of the verdict (may hold text of the program)."""
 
 
 class SweepReport(BaseModel):
@@ -109,19 +112,21 @@ class SweepReport(BaseModel):
     programs: int = Field(ge=0)
     """Programs that were judged."""
     statuses: dict[Status, int]
-    """How many of them have which status."""
+    """Number of programs by status."""
     rows: tuple[Row, ...]
     """The tables."""
     verdicts: tuple[Verdict, ...]
-    """Of each program, in the order of the file."""
+    """Verdict on each program, in the order of the file."""
     disagreements: tuple[Disagreement, ...]
-    """Programs whose verdict is not what was published: what failed first, then by how far speedups are apart."""
+    """Programs whose verdict disagrees with the published figure: failures first, then by the distance of the
+    speedups.
+    """
     apart: dict[str, dict[str, str]] = Field(default_factory=dict[str, dict[str, str]])
-    """For each baseline the tasks that are not in its rows though a program was correct, with the reason."""
+    """For each baseline, the tasks with a correct program that are not in its rows, with the reason."""
     ran: dict[Origin, float] = Field(default_factory=dict[Origin, float])
     """Mean shares of kernel time by origin, over the correct programs that have a profile."""
     profiles: int = Field(default=0, ge=0)
-    """How many those are."""
+    """Number of these programs."""
     techniques: tuple[TechniqueRow, ...]
     """The paper's "top techniques": speedups of the programs that show each technique."""
     refused: dict[str, str]
@@ -169,8 +174,8 @@ def summarise(lines: Sequence[SweepLine], *, without: int) -> SweepReport:
     """Return the report on the lines of a sweep.
 
     Args:
-        lines: One for each program.
-        without: Tasks that have no program.
+        lines: One line for each program.
+        without: Number of tasks that have no program.
     """
     judged = [(line, line.evaluation) for line in lines if line.evaluation is not None]
     members = [line for line, _ in judged]
@@ -205,18 +210,14 @@ def _number(value: float | None) -> str:
 
 
 def _baselines(evaluations: Sequence[Evaluation]) -> list[str]:
-    """Names of the tables: `eager`, every other baseline that some record tells of, and the strongest."""
+    """Return the names of the tables: `eager`, every other baseline that occurs in a record, and the strongest."""
     told = {name for one in evaluations for name in (*one.speedups, *one.baselines_failed)}
     others = [name for name in BASELINES if name in told]
     return ["eager", *others, STRONGEST] if any(one.strongest is not None for one in evaluations) else ["eager"]
 
 
 def _rows(lines: Sequence[SweepLine], baseline: str, names: Sequence[str]) -> list[Row]:
-    """Rows against a baseline: for each level, then for all, measured and published figures of the same tasks.
-
-    The strongest is so among `names`, in the published figures too. A task with a correct program, none of which has a
-    speedup against the baseline, is left out; see `_apart`.
-    """
+    """Return the rows against a baseline: measured and published figures of the same tasks, by level, then for all."""
     apart = _apart(lines, baseline)
     lines = [line for line in lines if line.task not in apart]
     levels = sorted({line.level for line in lines}, key=lambda level: (level is None, level))
@@ -243,7 +244,7 @@ def _by_task(lines: Sequence[SweepLine]) -> dict[str, list[SweepLine]]:
 
 
 def _apart(lines: Sequence[SweepLine], baseline: str) -> dict[str, str]:
-    """Tasks with a correct program of which nothing is known against a baseline, with the reason."""
+    """Return the tasks with a correct program but no figure against a baseline, with the reason."""
     reasons: dict[str, str] = {}
     for task, of_task in _by_task(lines).items():
         correct = [line.evaluation for line in of_task if line.evaluation is not None and line.evaluation.correct]
@@ -255,7 +256,7 @@ def _apart(lines: Sequence[SweepLine], baseline: str) -> dict[str, str]:
 
 
 def _compared(lines: Sequence[SweepLine], baseline: str, names: Sequence[str]) -> list[str]:
-    """The baselines with which a task's programs were compared: for the strongest those that did not fail on it."""
+    """Return the baselines that a task's programs were compared with; for the strongest, those that did not fail."""
     if baseline != STRONGEST:
         return [baseline]
     failed = {name for line in lines if line.evaluation is not None for name in line.evaluation.baselines_failed}
@@ -263,7 +264,7 @@ def _compared(lines: Sequence[SweepLine], baseline: str, names: Sequence[str]) -
 
 
 def _published(line: SweepLine, baselines: Sequence[str] = ("eager",)) -> float | None:
-    """The published speedup against the strongest of some baselines: the smallest one."""
+    """Return the published speedup over the strongest of some baselines, that is, the smallest one."""
     values = [line.published.get(PUBLISHED[name]) for name in baselines if name in PUBLISHED]
     return min((value for value in values if value is not None and value > 0.0), default=None)
 
@@ -275,14 +276,14 @@ def _speedup(evaluation: Evaluation, baseline: str) -> Speedup | None:
 
 
 def _best(lines: Sequence[SweepLine], baseline: str) -> float | None:
-    """Return the speedup of the program with the highest lower confidence bound; None without a correct one."""
+    """Return the speedup of the program with the highest lower confidence bound; None if no program is correct."""
     correct = [line.evaluation for line in lines if line.evaluation is not None and line.evaluation.correct]
     speedups = [speedup for one in correct if (speedup := _speedup(one, baseline)) is not None]
     return max(speedups, key=lambda speedup: speedup.low).point if speedups else None
 
 
 def _ran(evaluations: Sequence[Evaluation]) -> dict[Origin, float]:
-    """Mean shares by origin, largest first; each program counts the same."""
+    """Return the mean shares of kernel time by origin, largest first; each program counts the same."""
     profiles = [one.profile for one in evaluations if one.profile is not None]
     totals: Counter[Origin] = Counter()
     for profile in profiles:

@@ -1,4 +1,4 @@
-"""The sweep itself: judge what is not yet in the file, and write a line for each program."""
+"""The sweep itself: judge the programs that the file lacks, and write a line for each."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cudal1_env.records import Device, Evaluation, Precision
 
 
 class SweepEvaluator(EachEvaluator, Protocol):
-    """What a sweep needs of a judge; `cudal1_env.judge.batch.BatchJudge` is one."""
+    """The judge that a sweep needs; `cudal1_env.judge.batch.BatchJudge` implements it."""
 
     def compare(self, task: Task, evaluation: Evaluation) -> Evaluation:
-        """Return a record with speedups against those of the judge's baselines that it lacks."""
+        """Return the record with the speedups over the judge's baselines that it lacks."""
         ...
 
 
@@ -34,23 +34,24 @@ def sweep(
 ) -> list[SweepLine]:
     """Judge the programs that the file does not hold.
 
-    Tasks that were too large when the file was written are tried again. Programs that the file holds get speedups
-    against the judge's baselines where they lack them.
+    Tasks that were too large when the file was written are tried again. Programs in the file get the speedups over the
+    judge's baselines that they lack.
 
     Args:
-        judge: Judges them.
+        judge: The judge.
         programs: All programs of the sweep.
-        file: What was judged before; gets a line for each program that is judged now.
-        device: Where they run.
+        file: Earlier results; it gets a line for each program that is judged now.
+        device: Device on which programs run.
         precision: How narrow intervals must be.
-        notify: Called with how many of how many programs are done, and the latest line.
-        noted: Told how many programs there are to judge, and why one of the file cannot be compared with baselines.
+        notify: Called with the number of finished programs, the total, and the latest line.
+        noted: Called with the number of programs to judge, and with the reason if a program of the file cannot be
+            compared with baselines.
 
     Returns:
         The lines of all programs, in their order.
 
     Raises:
-        MachineError: The machine broke; what was judged is in the file.
+        MachineError: The machine broke; verdicts so far are in the file.
     """
     missing = [program for program in programs if _wanted(file.programs.get(program.key))]
     if missing:
@@ -85,24 +86,27 @@ def sweep(
 
 
 def joined(programs: Sequence[Program], file: SweepFile) -> list[SweepLine]:
-    """Return what the file holds of programs, in their order, without judging any."""
+    """Return the file's lines of some programs, in their order, without judging any."""
     return [_line(program, file) for program in programs if program.key in file.programs]
 
 
 def _line(program: Program, file: SweepFile) -> SweepLine:
-    """What the file holds of a program, with its texts, which the file may lack."""
+    """Return the file's line of a program, with the texts that the file may lack."""
     return file.programs[program.key].with_texts(program.task.source, program.source)
 
 
 def _wanted(line: SweepLine | None) -> bool:
-    """Whether a program is to be judged: it is new, or its task found too little memory, which others may have held."""
+    """Return whether to judge a program: it is new, or its task was refused for lack of memory.
+
+    Other processes may have held the memory.
+    """
     return line is None or line.too_large
 
 
 def _compared(
     judge: SweepEvaluator, program: Program, file: SweepFile, noted: Callable[[str], None]
 ) -> SweepLine | None:
-    """Add what a line lacks of baselines; return the new line, which stands behind the old one and counts."""
+    """Add the baselines that a line lacks; return the new line, which is appended after the old one and replaces it."""
     line = _line(program, file)
     if line.evaluation is None:
         return None

@@ -1,1 +1,1 @@
-"""What a record holds beyond the verdict: speedups against baselines, a profile, the self-test of `doctor`."""
+"""Additions to a record beyond the verdict: speedups against baselines, a profile, KernelBench's verdict."""

@@ -1,6 +1,6 @@
-"""What a record holds beyond the verdict: other baselines, a profile, KernelBench's verdict. None changes the verdict.
+"""Additions to a record: speedups against baselines, a profile, KernelBench's verdict. None changes the verdict.
 
-All are done under the lease of the program that they are for, with the judge's own steps.
+All are measured under the lease of the program that they belong to, with the judge's own steps.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _MESSAGE_CHARS = 500
 
 
 class Extras:
-    """Adds to records what the settings ask for.
+    """Adds the requested additions to records.
 
     Raises:
-        SettingsError: A baseline is asked for that this machine cannot have.
+        SettingsError: The settings request a baseline that this machine does not support.
     """
 
     def __init__(self, settings: JudgeSettings, builder: Builder, trials: Trials) -> None:
@@ -46,7 +46,7 @@ class Extras:
         self._builder, self._trials = builder, trials
 
     def add(self, built: Built, pool: Pool, evaluation: Evaluation) -> Evaluation:
-        """Return the record of a program that was just judged, with all additions that the settings ask for."""
+        """Return the record of a program that was just judged, with all additions that the settings request."""
         case = built.case
         if self.settings.policy == "kernelbench":
             with case.watch.phase("kernelbench"):
@@ -64,7 +64,7 @@ class Extras:
     # --- baselines ---------------------------------------------------------------------------------------------
 
     def compare(self, case: Case, evaluation: Evaluation, pool: Callable[[], Pool]) -> Evaluation:
-        """Return a record with speedups against the baselines that it lacks."""
+        """Return a record with its missing speedups against baselines added."""
         there = {*evaluation.speedups, *evaluation.baselines_failed}
         timed = evaluation.correct and evaluation.precision != "correct"
         whole = evaluation.strongest is not None and there.issuperset(self.names)
@@ -86,7 +86,7 @@ class Extras:
         return evaluation.model_copy(update=update)
 
     def unknown(self, case: Case) -> list[Case]:
-        """The baselines of a case's task that `add` would have to measure."""
+        """Return the baselines of a case's task that `add` would have to measure."""
         if case.precision == "correct":
             return []
         return [
@@ -110,12 +110,12 @@ class Extras:
         )
 
     def _twin(self, case: Case, name: BaselineName) -> Case:
-        """A baseline's program as a case, at the precision of the program that it is for."""
+        """Return a baseline's program as a case, at the candidate's precision."""
         source = program(name, case.task.source)
         return Case(case.task, source, case.precision, "baseline", case.machine, case.sensitivity)
 
     def _entry(self, case: Case, name: BaselineName, pool: Callable[[], Pool]) -> BaselineEntry:
-        """Return the stored result of a baseline, measuring it if there is none."""
+        """Return the stored result of a baseline; measure it if there is none."""
         key, limit_s = self._key(case, name), self.settings.baseline_warmup_timeout_s
         entry = self.store.find(key, case.precision, limit_s)
         if entry is None:
@@ -146,7 +146,7 @@ class Extras:
 
     @contextlib.contextmanager
     def _another(self, built: Built, pool: Pool) -> Generator[Arm]:
-        """Import a program in a further worker; the block runs with its arm."""
+        """Import a program in another worker and yield its arm."""
         case = Case(built.case.task, built.case.source, "training")
         twin = self._builder.build(case, pool, built.snapshot, hold=Hold())
         try:
@@ -155,7 +155,7 @@ class Extras:
             assert twin.arm is not None, "what was imported without a fault has an arm"
             yield twin.arm
         finally:
-            twin.snapshot = None  # it is the candidate's
+            twin.snapshot = None  # belongs to the candidate
             self._builder.drop(twin)
 
     def _kernelbench(self, built: Built, pool: Pool) -> KernelBench:

@@ -1,13 +1,13 @@
-"""A second verdict, by KernelBench's rules, to compare with published figures. It is never the reward.
+"""A second verdict, by KernelBench's rules, for comparison with published figures. It never affects the reward.
 
-KernelBench makes both models under one seed and keeps the weights of their constructors, draws inputs from the task's
-`get_inputs`, and asks whether `torch.allclose` holds between the two outputs. The tolerance, absolute and relative
-alike, is that of `get_tolerance_for_precision` in `src/kernelbench/eval.py` of ScalingIntelligence/KernelBench (commit
-423217d): 1e-4 for float32, 1e-2 for float16 and bfloat16; its first versions allowed 1e-2 for float32. Five sets of
-inputs are the default of its script (`num_correct_trials` in `scripts/eval_from_generations.py`).
+KernelBench constructs both models under one seed, keeps the constructors' weights, draws inputs from the task's
+`get_inputs`, and compares the outputs by `torch.allclose`. The tolerance, absolute and relative alike, is that of
+`get_tolerance_for_precision` in `src/kernelbench/eval.py` of ScalingIntelligence/KernelBench (commit 423217d): 1e-4 for
+float32, 1e-2 for float16 and bfloat16; its first versions allowed 1e-2 for float32. Five sets of inputs are the default
+of its script (`num_correct_trials` in `scripts/eval_from_generations.py`).
 
-Differences: outputs must be tensors of the reference's shape, dtype and device in memory of their own, as for the
-judge; the task's own dtypes stay; seeds are secret; nothing is timed.
+Differences: outputs must be tensors of the reference's shape, dtype and device in their own memory, as for the judge;
+the task's dtypes are kept; seeds are secret; nothing is timed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def close(right: Array, got: Array, tolerance: float) -> tuple[float, bool]:
     right, got = doubles(right), doubles(got)
     with np.errstate(all="ignore"):
         difference = abs(right - got)
-        difference[right == got] = 0.0  # infinities
+        difference[right == got] = 0.0  # equal infinities
         largest = float(difference.max())
         is_close = bool(((difference <= tolerance + tolerance * abs(got)) & (difference < math.inf)).all())
     return (largest if math.isfinite(largest) else math.inf), is_close

@@ -1,4 +1,4 @@
-"""Profile of a candidate: parsed from the answer of a worker that is used for nothing else."""
+"""Profile of a candidate, parsed from the answer of a worker that serves no other purpose."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from cudal1_env.records import Device, Kernel, Profile
 
 _CALLS = 5
 _TIMEOUT_S = 30.0
-"""For calls that were all made before: only the profiler can make them this slow."""
+"""Limit for the profiled calls; the program has been called before, so only the profiler can make them this slow."""
 _MIN_US = 1e-3
-"""Microseconds below which a call counts as not measured: less than a clock cycle."""
+"""Total microseconds below which calls count as not measured; less than a clock cycle."""
 
 
 _Name = Annotated[str, Field(strict=True, min_length=1, max_length=wire.MAX_KERNEL_NAME)]
@@ -26,7 +26,7 @@ _Count = Annotated[int, Field(strict=True, ge=1, lt=1 << 32)]
 
 
 class _Told(BaseModel):
-    """The answer of a worker, if it is well-formed."""
+    """A worker's well-formed answer."""
 
     kernels: list[tuple[_Name, _Time, _Count]] = Field(max_length=wire.MAX_KERNELS)
     """Name, microseconds and launches over all calls."""
@@ -39,12 +39,12 @@ class OddProfileError(Exception):
 
 
 def run_profile(arm: Arm, pool: Pool, source: str, device: Device) -> Profile:
-    """Have an arm make untimed calls under the profiler.
+    """Make untimed calls of an arm under the profiler.
 
-    Names of kernels are a program's own words in its record, so the calls see inputs and weights of this arm alone.
+    The program chooses the kernel names in its record, so the calls use inputs and weights private to this arm.
 
     Raises:
-        OddProfileError: The worker's answer is no profile, or an error.
+        OddProfileError: The worker's answer is an error or not a profile.
         Fault, Dead, Late, BadMessage: The worker fails.
     """
     inputs = pool.private_inputs()
@@ -57,10 +57,10 @@ def run_profile(arm: Arm, pool: Pool, source: str, device: Device) -> Profile:
 
 
 def parse_profile(answer: wire.Message, *, calls: int, source: str, device: Device) -> Profile:
-    """Return the profile that a worker's answer holds.
+    """Return the profile in a worker's answer.
 
     Raises:
-        OddProfileError: Anything in it is not as it must be.
+        OddProfileError: The answer is an error or malformed.
     """
     if "error" in answer:
         text = answer.get("text")

@@ -1,1 +1,1 @@
-"""What the judge asks of a device: memory that workers can map, reading outputs, leases' names, limits."""
+"""Devices as the judge uses them: memory that workers can map, reading outputs, names of leases, limits."""

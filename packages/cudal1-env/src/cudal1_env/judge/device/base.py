@@ -1,4 +1,4 @@
-"""The protocol of a device. `cpu.py` and `cuda/` implement it; everything else is the same for both."""
+"""The protocol of a device, implemented by `cpu.py` and `cuda/`; the rest of the judge is common to both."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Contract(Exception):
 
     Args:
         expected: What was expected.
-        got: What the program returned; it chooses the numbers in it.
+        got: What the program returned; the program controls the numbers in it.
     """
 
     def __init__(self, expected: str, got: str = "") -> None:
@@ -45,12 +45,12 @@ class Contract(Exception):
 
 
 _MAX_SPAN_BYTES = 256 << 20
-"""Bytes that an output of any size may span. On a CPU all of them are copied when the whole output is compared."""
+"""Span that is allowed for outputs of any size. On a CPU the whole span is copied to compare a whole output."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """Address and strides of one output as a worker reports them, checked against the form that the task expects."""
+    """Address and strides of one output as a worker reports them, checked against the task's expected form."""
 
     address: int
     strides: tuple[int, ...]
@@ -59,7 +59,7 @@ class Output:
 
     @cached_property
     def place(self) -> Place:
-        """Where its elements lie."""
+        """Memory layout of its elements."""
         return Place(self.address, self.expected.shape, self.strides, self.expected.item_bytes)
 
     @cached_property
@@ -68,7 +68,7 @@ class Output:
         return self.place.span_bytes
 
     def offsets(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Bytes from the address to elements at flat positions (in C order of the shape), shape (n,)."""
+        """Return byte offsets of elements at flat positions (in C order of the shape), shape (n,)."""
         indices = np.unravel_index(positions, self.expected.shape) if self.expected.shape else ()
         offsets = np.zeros(positions.shape, dtype=np.int64)
         for index, stride in zip(indices, self.strides, strict=True):
@@ -77,7 +77,7 @@ class Output:
 
 
 class Block(Protocol):
-    """Memory of the judge that an oracle writes."""
+    """The judge's memory that an oracle writes."""
 
     fd: int
     size_bytes: int
@@ -88,37 +88,37 @@ class Block(Protocol):
         ...
 
     def close(self) -> None:
-        """Give it back."""
+        """Free the memory."""
 
 
 class ArmMemory(Protocol):
-    """Memory of one arm: the blocks in which it finds inputs, and what it leaves behind.
+    """Memory of one arm: slots for its inputs, and its outputs.
 
-    What is given here holds on a CPU, whose arms need no memory of their own and which has no chains.
+    Default implementations are the CPU's, which has no chains.
 
-    What reads or writes outputs raises `Contract` where the memory that the worker named is not there or not its own.
+    Methods that read or write outputs raise `Contract` if the memory that the worker names is missing or not its own.
     """
 
     def begin(self) -> tuple[wire.Message, list[int]]:
-        """Return what the worker is sent about its memory before its constructor runs; `began` takes its answer."""
+        """Return message and descriptors that tell the worker its memory before construction; see `began`."""
         ...
 
     def began(self, answer: wire.Message) -> None:
-        """Take the worker's answer to `begin`."""
+        """Take the worker's answer to the message of `begin`."""
 
     def put(self, slot: int, inputs: Array) -> None:
-        """Write the inputs of a call into a block, and wait until they are there. The arm stands still, or waits."""
+        """Write the inputs of a call into a slot and wait for completion. The arm is frozen or waits."""
 
     def stage(self, calls: Sequence[Staging]) -> Sequence[Sequence[int]]:
         """Prepare the calls of a chain before the clock runs.
 
         Returns:
-            For each call the words that the worker gets before its ready word: the key of its inputs.
+            For each call, the words that the worker gets before the ready word: the key of its inputs.
         """
         return [()] * len(calls)
 
     def intact(self, slot: int, inputs: Array, address: int) -> bool:
-        """Whether the inputs of an untimed call, mapped in the worker at `address`, are as they were."""
+        """Return whether the inputs of an untimed call, mapped in the worker at `address`, are unchanged."""
         ...
 
     def read(self, plan: Plan, outputs: Sequence[Output]) -> npt.NDArray[np.uint8]:
@@ -130,22 +130,22 @@ class ArmMemory(Protocol):
         ...
 
     def overwrite(self, outputs: Sequence[Output]) -> None:
-        """Overwrite exactly the elements of outputs that were compared, so that no answer is left in them.
+        """Overwrite exactly the elements of compared outputs, so that no answer remains in memory.
 
-        The arm stands still. Elements that lie in an input, because the reference's do, are left.
+        The arm is frozen. Outputs that alias an input, as the reference's do, are skipped.
         """
 
     def close(self) -> None:
-        """Give everything back; the worker is dead."""
+        """Free everything; the worker is dead."""
 
 
 @dataclass(frozen=True)
 class Staging:
-    """What is known of a call of a chain before the clock runs."""
+    """One call of a chain, as prepared before the clock runs."""
 
     inputs: Array
     plan: Plan
-    """What is read of its outputs before the clock stops."""
+    """Elements of its outputs to read on the clock."""
 
 
 @dataclass(frozen=True)
@@ -157,37 +157,37 @@ class Needs:
     output_bytes: int
     """Size of the outputs of one call."""
     work_bytes: int
-    """Peak memory of a call of the reference, outputs included; 0 on a CPU."""
+    """Peak memory of a call of the reference, including outputs; 0 on a CPU."""
 
 
 class Device(Protocol):
     """A kind of device, as the judge uses it.
 
-    What is given here holds on a CPU: control groups and limits see to memory, and no driver tells of the device.
+    Default implementations are the CPU's, where control groups and limits bound memory and no driver reports state.
     """
 
     name: Literal["cpu", "cuda"]
     identity: str = ""
-    """Which one of its kind: a GPU's uuid; empty for the CPU."""
+    """A GPU's uuid; empty for the CPU."""
     code: int
-    """How descriptors call it."""
+    """The device's code in output descriptors."""
     tf32: bool = False
     """Whether both arms and the oracle may round to TF32."""
     locks: tuple[str, ...] = ()
-    """What must be leased beside the arms' core."""
+    """Leases needed in addition to the arms' core."""
     chained: bool
-    """Whether a sample is a chain of calls between which the clock runs on and the worker is not stopped. A GPU's work
-    outlives a stopped process. On a CPU nothing does, so each call is a sample of its own."""
+    """Whether a sample is a chain of calls, during which the clock runs on and the worker is not frozen. GPU work
+    continues while its process is frozen. CPU work does not, so there each call is a sample."""
     neighbour_allowance: float
     """Maximum ratio of the reference's latency beside a frozen honest candidate to its latency alone."""
     gpus: tuple[str, ...] | None = None
-    """Which GPUs' nodes of /dev a worker finds, where the machine has several; None: what there is."""
+    """GPU nodes in /dev that a worker sees, on machines with several; None shows all."""
     at_once_bytes: int
-    """Bytes of input sets and answers that an oracle makes per request: each switch of the GPU costs time."""
+    """Maximum bytes of input sets and answers per request to an oracle; each switch of the GPU costs time."""
     environment: dict[str, str]
-    """Environment variables of the workers, beside those that they share with the judge."""
+    """Environment variables of the workers, in addition to the common ones."""
     faults: tuple[type[Exception], ...] = ()
-    """Exceptions that failures of the device raise in the judge."""
+    """Exceptions that the judge gets from failures of the device."""
     model: str
     """Model of the CPU or GPU."""
     driver: str | None = None
@@ -198,68 +198,68 @@ class Device(Protocol):
         return 1
 
     def out_of_room(self, error: Exception) -> bool:
-        """Whether a fault means that the device has too little free memory."""
+        """Return whether a fault means that the device has too little free memory."""
         return False
 
     def state(self) -> GpuState | None:
-        """State of the device as its driver reports it; None without a driver."""
+        """Return the device's state as its driver reports it; None without a driver."""
         return None
 
     def foreign_processes(self, own: Collection[int]) -> int:
-        """Number of foreign processes on the device."""
+        """Return the number of foreign processes on the device."""
         return 0
 
     def held(self) -> Held | None:
-        """Device memory in use; None where control groups and limits bound it."""
+        """Return the device memory in use; None if control groups and limits bound it."""
         return None
 
     def free_bytes(self) -> int | None:
-        """Free device memory; None as in `held`."""
+        """Return the free device memory; None as in `held`."""
         return None
 
     def own_bytes(self) -> int:
-        """Memory of the device that this process holds, for itself and for workers, by its own count."""
+        """Return the device memory that this process holds for itself and for workers, by its own count."""
         return 0
 
     def computes(self) -> bool:
-        """Whether the device still computes correctly for the judge."""
+        """Return whether the device still computes correctly for the judge."""
         return True
 
     def roofline(self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float]) -> Roofline | None:
-        """Return the roofline of a task (see `roofline.moved_bytes`); None where none is known.
+        """Return the roofline of a task (see `roofline.moved_bytes`); None if unknown.
 
         Args:
             input_bytes: Size of each input tensor.
             output_bytes: Size of all outputs.
-            shares: For each input tensor the minimum share of its elements that influence the output.
+            shares: Minimum share of each input tensor's elements that influence the output.
         """
         return None
 
     def write_ms(self, size_bytes: int) -> float:
-        """Upper bound of the milliseconds for writing bytes without reading any. Under the lease."""
+        """Return an upper bound of the time to write bytes without reading any. Call it under the lease."""
         ...
 
     def settle(self) -> None:
-        """Bring the caches into the state in which each timed sample begins. Both arms stand still."""
+        """Bring the caches into the initial state of a timed sample. Both arms are frozen."""
         ...
 
     def memory(self, pid: int, needs: Needs) -> ArmMemory:
-        """Make the memory of an arm, whose worker is `pid`."""
+        """Return new memory for the arm whose worker is `pid`."""
         ...
 
     def block(self, size_bytes: int) -> Block:
-        """Make memory for an oracle."""
+        """Return new memory for an oracle."""
         ...
 
     def pool_bytes(self, wanted: int) -> int:
-        """Memory that input sets and answers may take, where the settings say `wanted`."""
+        """Return the memory for input sets and answers, given the setting `wanted`."""
         return wanted
 
     def trim(self) -> None:
         """Free cached memory."""
 
     def copy(self, array: Array) -> Array:
-        """Copy an array of the device."""
+        """Copy an array on the device."""
         ...
 
     def view(self, raw: Array, dtype: Literal["float64", "float32", "int64"]) -> Array:
@@ -270,7 +270,7 @@ class Device(Protocol):
         """Copy elements of several flat arrays to the host in one transfer.
 
         Args:
-            wanted: float64, float32 or int64 arrays, and positions in each; float32 may come as float64.
+            wanted: float64, float32 or int64 arrays, and positions in each; float32 may be returned as float64.
         """
         ...
 
@@ -279,7 +279,7 @@ class Device(Protocol):
         ...
 
     def machine(self, core: int | None, torch_version: str, cuda_version: str | None) -> Machine:
-        """Describe this machine."""
+        """Return a description of this machine."""
         return Machine(
             device=self.name,
             name=self.model,
@@ -297,7 +297,7 @@ def parse_outputs(page: bytes, expected: tuple[Expected, ...], device_code: int)
     """Check a copy of the reply page against the contract.
 
     Raises:
-        Contract: Number, device, dtype or shape differ, or strides reach backwards or let elements share memory.
+        Contract: Number, device, dtype or shape differ, or strides are negative or let elements share memory.
     """
     count = int.from_bytes(page[8 * wire.OUTPUTS : 8 * wire.OUTPUTS + 8], "little")
     if count != len(expected):
@@ -327,10 +327,10 @@ def parse_outputs(page: bytes, expected: tuple[Expected, ...], device_code: int)
 
 
 def check_holes(output: Output) -> None:
-    """Refuse outputs that span too much memory to be compared; a diagonal or a column of some matrix may have holes.
+    """Check that an output does not span too much memory to compare; some gaps (a matrix column) are allowed.
 
     Raises:
-        Contract: They do.
+        Contract: The span is too large.
     """
     want = output.expected
     if output.span_bytes > max(16 * want.size * want.item_bytes, _MAX_SPAN_BYTES):

@@ -1,4 +1,4 @@
-"""The CPU device: inputs in sealed memory, outputs read from the frozen worker, caches emptied by overwriting them."""
+"""The CPU device: inputs in sealed memory, outputs read from the frozen worker, caches emptied by writing."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ Bytes = npt.NDArray[np.uint8]
 _NOISE_BYTES = 1 << 20
 
 _FILLED_BYTES = 64 << 20
-"""Bytes that are filled to time writing: more than any cache holds."""
+"""Bytes filled to time writing; larger than any cache."""
 _FILLS = 3
-"""Repetitions of that; the median counts."""
+"""Repetitions of the fill; the median counts."""
 
 
 class CpuDevice(Device):
     """The CPU: one core for both arms.
 
     Args:
-        core: The arms' core; None where no core could be fixed: then no caches are emptied.
+        core: The arms' core; None if there is no separate core, and then no caches are emptied.
     """
 
     name: Literal["cpu", "cuda"] = "cpu"
     code = 0
     chained = False
     neighbour_allowance = 1.05
-    """Arms share the L3 cache, which is not emptied: what one leaves there slows the other by some per cent."""
+    """Arms share the L3 cache, which is not emptied: each arm's data there slows the other by some per cent."""
     at_once_bytes = 16 << 20
 
     def __init__(self, core: int | None) -> None:
@@ -52,13 +52,13 @@ class CpuDevice(Device):
         self._fill_ms: list[float] = []
 
     def noise(self, dtype: str) -> Bytes:
-        """A block of random bytes that are elements of a dtype."""
+        """Return a block of random bytes that are valid elements of a dtype."""
         return self._bits if dtype == "bool" else self._noise
 
     def settle(self) -> None:
-        """Empty the private caches of the arms' core, so that neither arm finds what the other left.
+        """Empty the private caches of the arms' core, so that no arm finds the other's data.
 
-        The judge's thread moves to that core for a moment, while both arms are frozen, and writes more than its L2.
+        While both arms are frozen, the judge's thread moves to that core and writes more than its L2 holds.
         """
         if self._core is None:
             return
@@ -68,7 +68,7 @@ class CpuDevice(Device):
         os.sched_setaffinity(0, home)
 
     def write_ms(self, size_bytes: int) -> float:
-        """Time at the rate at which this process fills memory that is in no cache: the median of three."""
+        """Return the time at the rate at which this process fills uncached memory, the median of three fills."""
         if not self._fill_ms:
             block = np.zeros(_FILLED_BYTES, dtype=np.uint8)
             for value in range(_FILLS):
@@ -106,7 +106,7 @@ class CpuMemory(ArmMemory):
         self._pid = pid
         self._input_bytes = input_bytes
         self._slots = [SharedBlock(input_bytes, sealed=True) for _ in range(wire.SLOTS)]
-        """Blocks for inputs. The worker cannot write to them, only to a private copy."""
+        """Slots for inputs. The worker cannot write to them, only to a private copy."""
 
     def begin(self) -> tuple[wire.Message, list[int]]:
         return {"bytes": self._input_bytes}, [block.fd for block in self._slots]
@@ -131,7 +131,7 @@ class CpuMemory(ArmMemory):
         want = output.expected
         if not want.size:
             return decode(np.empty(0, dtype=np.uint8), want.dtype)
-        # Where the reference itself returns an input, so may a candidate; inputs lie in shared, sealed memory.
+        # If the reference returns an input, so may a candidate; inputs are in shared, sealed memory.
         ranges = [] if want.aliases else memory.private_ranges(self._pid)
         start, end = output.address, output.address + output.span_bytes
         if not want.aliases and not any(low <= start and end <= high for low, high in ranges):
@@ -169,7 +169,7 @@ class CpuMemory(ArmMemory):
     def close(self) -> None:
         for block in self._slots:
             block.close()
-        self._slots = []  # their mappings go with them
+        self._slots = []  # frees their mappings
 
 
 def _elements(span: Bytes, output: Output) -> npt.NDArray[np.void]:
@@ -180,7 +180,7 @@ def _elements(span: Bytes, output: Output) -> npt.NDArray[np.void]:
 
 
 def level2_bytes(core: int) -> int:
-    """Size of a core's L2 cache; 2 MiB where the system does not say."""
+    """Return the size of a core's L2 cache; 2 MiB if the system does not report it."""
     try:
         with open(f"/sys/devices/system/cpu/cpu{core}/cache/index2/size") as file:
             text = file.read().strip()
@@ -190,7 +190,7 @@ def level2_bytes(core: int) -> int:
 
 
 def model_name() -> str:
-    """Model of the CPU, as the system tells it."""
+    """Return the CPU's model name, as the system reports it."""
     try:
         with open("/proc/cpuinfo") as file:
             for line in file:

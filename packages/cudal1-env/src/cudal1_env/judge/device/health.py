@@ -1,4 +1,4 @@
-"""Health check: is the GPU as it was before the candidate?"""
+"""Health check: is the GPU's memory free again after a candidate's death?"""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from cudal1_env.errors import MachineError
 _BACK_WITHIN_S = 2.0
 _PAUSE_S = 0.01
 _SLACK_BYTES = 512 << 20
-"""What the driver may keep beside what the judge counts: code of kernels, stacks, handles."""
+"""Memory that the driver may keep beyond the judge's count: code of kernels, stacks, handles."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """Memory of a GPU."""
+    """Memory in use on a GPU."""
 
     used_bytes: int
     """Memory in use by all processes, as the driver reports it."""
     own_bytes: int
-    """The part of it that the judge and its oracles hold, by their own count."""
+    """The part that the judge and its oracles hold, by their own count."""
 
     def beyond(self, before: Held) -> int:
-        """Return the bytes that other processes hold now and did not hold before."""
+        """Return how many more bytes other processes hold now than before."""
         return (self.used_bytes - self.own_bytes) - (before.used_bytes - before.own_bytes)
 
 
 def await_memory(before: Held, look: Callable[[], Held], *, within_s: float = _BACK_WITHIN_S) -> int:
-    """Wait until others hold no more of a GPU's memory than before.
+    """Wait until other processes hold no more GPU memory than before.
 
     Returns:
-        Bytes that are still held: 0 when all is well.
+        Bytes still held beyond that at the deadline; 0 if none.
     """
     ends = time.monotonic() + within_s
     while (beyond := look().beyond(before)) > _SLACK_BYTES:
@@ -43,14 +43,14 @@ def await_memory(before: Held, look: Callable[[], Held], *, within_s: float = _B
 
 
 def check_returned(beyond_bytes: int, foreign_processes: int) -> None:
-    """Check that the memory of a candidate is free again.
+    """Check that a candidate's memory is free again.
 
     Args:
-        beyond_bytes: What is still held.
-        foreign_processes: Foreign processes on the GPU: if there are some, the memory may be theirs.
+        beyond_bytes: Bytes still held.
+        foreign_processes: Foreign processes on the GPU, to which the memory may belong.
 
     Raises:
-        MachineError: It is still held, and there is no foreign process.
+        MachineError: Memory is still held, and there is no foreign process.
     """
     if beyond_bytes and not foreign_processes:
         raise MachineError(

@@ -1,8 +1,7 @@
-"""Memory shared with workers; reading and overwriting memory of theirs.
+"""Memory shared with workers, and access to the workers' own memory.
 
-Data goes over in memfds sealed against every writing. The control page is a memfd that the judge maps first and then
-seals: F_SEAL_FUTURE_WRITE refuses every later writable mapping and write, while the judge's own mapping stays
-writable (Linux 5.1).
+Data is passed in memfds sealed against all writes. The control page is a memfd that the judge maps before sealing it:
+F_SEAL_FUTURE_WRITE (Linux 5.1) refuses later writes and writable mappings, while the judge's mapping stays writable.
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ for _one in (_readv, _writev):
 
 
 class Unreadable(Exception):
-    """An address that a worker named is not (wholly) mapped in it, or not writable; all that read or write raise it."""
+    """Memory at an address that a worker named is not fully mapped, or not writable. All functions here raise it."""
 
 
 class SharedBlock:
-    """A block of memory that a worker can map. Its size is sealed: reading beyond the end would kill the reader.
+    """A block of memory that a worker can map. Its size is sealed: reading past a shortened end kills the reader.
 
     Args:
         size_bytes: Size of the block, a multiple of 8.
-        sealed: Whether the worker is refused every way of writing to it.
+        sealed: Whether the worker cannot write to it.
     """
 
     def __init__(self, size_bytes: int, *, sealed: bool) -> None:
@@ -62,7 +61,7 @@ class SharedBlock:
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _FIXED | (_F_SEAL_FUTURE_WRITE if sealed else 0))
 
     def close(self) -> None:
-        """Give the descriptor back; the mapping goes when nothing refers to it."""
+        """Close the descriptor; the mapping is freed with its last reference."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -72,7 +71,7 @@ class SharedBlock:
 def sealed_file(data: bytes | memoryview) -> Generator[int]:
     """Yield a descriptor of fresh memory that holds `data` and that no process can write to any more.
 
-    Written by `write`, because mapping it first would make the kernel clear every page before.
+    It is filled by `write`, because the kernel would clear every page of a mapping first.
     """
     fd = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -80,7 +79,7 @@ def sealed_file(data: bytes | memoryview) -> Generator[int]:
         while view:
             view = view[os.write(fd, view) :]
         os.lseek(fd, 0, os.SEEK_SET)
-        # Nobody has mapped it, so refusing future writers refuses all; F_SEAL_WRITE would wait for every page in
+        # No process has mapped it, so refusing future writers refuses all. F_SEAL_WRITE would wait for every page in
         # flight, and fail with EBUSY on a busy machine.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _FIXED | _F_SEAL_FUTURE_WRITE)
         yield fd
@@ -101,7 +100,7 @@ def write(pid: int, address: int, data: npt.NDArray[np.uint8]) -> None:
 
 
 def _move(call: Callable[..., int], pid: int, address: int, data: npt.NDArray[np.uint8], how: str) -> None:
-    """Copy between `data` and a worker's memory; the kernel moves 2 GiB a call at most."""
+    """Copy between `data` and a worker's memory; the kernel moves at most 2 GiB per call."""
     done = 0
     while done < data.size:
         local = np.array([[data.ctypes.data + done, data.size - done]], dtype=np.uint64)
@@ -137,10 +136,11 @@ def gather(pid: int, addresses: npt.NDArray[np.uint64], sizes: npt.NDArray[np.ui
 
 
 def private_ranges(pid: int) -> list[tuple[int, int]]:
-    """Return the private address ranges of a worker that are no file's, sorted, with neighbours joined.
+    """Return a worker's private address ranges without a file, sorted, with neighbours joined.
 
-    A private mapping of a file, such as the judge's inputs, shows bytes that were not written in the call. A worker
-    whose first thread is dead, or that hides its memory from other users (it executed an unreadable program), has none.
+    Private mappings of files, such as the judge's inputs, are left out, because they show bytes that the call did not
+    write. The list is empty if the worker's first thread is dead, or if the worker hides its memory from other users
+    (it executed an unreadable program).
     """
     ranges: list[tuple[int, int]] = []
     try:

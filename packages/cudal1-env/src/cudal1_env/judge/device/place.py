@@ -1,4 +1,4 @@
-"""Choice of the device, and the folders that programs must not see."""
+"""Chooses the device, and lists the folders that programs must not see."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cudal1_env.judge.settings import JudgeSettings
 
 
 def choose_device(settings: JudgeSettings, core: int | None) -> Device:
-    """Return the device that the settings ask for.
+    """Return the device that the settings request.
 
     Raises:
-        MachineError: A GPU is asked for, and there is none.
+        MachineError: The settings request a GPU, and there is no usable one.
     """
     if resolve_device(settings.device) == "cpu":
         return CpuDevice(core)
@@ -27,6 +27,6 @@ def choose_device(settings: JudgeSettings, core: int | None) -> Device:
 
 
 def answers() -> tuple[str, ...]:
-    """Folders with correct programs for bundled tasks: this package's, and those of other copies on the module path."""
+    """Return the folders with correct programs for bundled tasks, of this package and its copies on the module path."""
     copies = (Path(entry) / "cudal1_data" / "starter" for entry in sys.path)
     return tuple({str(STARTER_FOLDER), *(str(copy.resolve()) for copy in copies if copy.is_dir())})

@@ -1,4 +1,4 @@
-"""Which bytes of a call's outputs are read: checked descriptors, and plans made before the clock runs."""
+"""Reading a call's outputs: checked descriptors, and plans of the bytes to read, made before the clock runs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from cudal1_env.judge.device.tensors import Expected, decode
 Addresses = npt.NDArray[np.uint64]
 
 _MAX_CHECKED = 256
-"""Maximum number of descriptors that are remembered: torch's allocator gives the same few addresses again and again."""
+"""Maximum number of cached descriptors; torch's allocator reuses the same few addresses."""
 
 
 class Plan:
-    """Elements of all outputs of one call, at flat positions."""
+    """Elements to read from all outputs of one call, at flat positions."""
 
     def __init__(self, outputs: Sequence[Output], positions: Sequence[npt.NDArray[np.int64]]) -> None:
         self._strides = [one.strides for one in outputs]
@@ -30,49 +30,49 @@ class Plan:
         """Output of each element, shape (elements,)."""
         offsets = [one.offsets(where) for one, where in zip(outputs, positions, strict=True)]
         self.offsets: Addresses = np.concatenate(offsets).astype(np.uint64) if offsets else np.empty(0, np.uint64)
-        """Where each lies in its output, in bytes, shape (elements,)."""
+        """Offset of each element in its output, in bytes, shape (elements,)."""
         self.sizes = np.array(self.item_bytes, dtype=np.uint64)[self.which]
         """Bytes of each element, shape (elements,)."""
         ends = np.cumsum(self.sizes)
         self.starts = (ends - self.sizes).astype(np.uint64)
-        """Where each element begins in the bytes that are read, shape (elements,)."""
+        """Offset of each element in the bytes read, shape (elements,)."""
         self.size_bytes = int(ends[-1]) if ends.size else 0
         borders = np.cumsum(np.array(self.counts) * np.array(self.item_bytes))
         self.borders = borders.astype(np.int64)
-        """Where the elements of each output end in the bytes that are read, shape (outputs,)."""
+        """End of each output's elements in the bytes read, shape (outputs,)."""
         self.prepared: object = None
-        """Cache of the memory that reads them."""
+        """Cache of the device's memory class."""
 
     def fits(self, outputs: Sequence[Output]) -> bool:
-        """Whether outputs have the form that the plan was made for; shapes and dtypes are the task's in any case."""
+        """Return whether outputs have the plan's strides; shapes and dtypes are fixed by the task."""
         return [one.strides for one in outputs] == self._strides
 
     def sources(self, addresses: Addresses) -> Addresses:
-        """Addresses of the elements, shape (elements,), where output k begins at `addresses[k]`."""
+        """Return the addresses of the elements, shape (elements,), if output k begins at `addresses[k]`."""
         return self.offsets + addresses[self.which]
 
     def split(self, data: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.generic]]:
-        """Return each output's elements from the bytes that were read."""
+        """Return each output's elements from the bytes read."""
         parts = np.split(data[: self.size_bytes], self.borders[:-1])
         return [decode(part, dtype) for part, dtype in zip(parts, self.dtypes, strict=True)]
 
 
 class Reader:
-    """Reads one arm's descriptors. Those that came before need no check."""
+    """Parses one arm's output descriptors; known ones are not checked again."""
 
     def __init__(self, expected: tuple[Expected, ...], device_code: int) -> None:
         self.expected = expected
         self._code = device_code
         self._checked: dict[bytes, list[Output]] = {}
         self.known: list[Output] = []
-        """The outputs that were checked last; empty before any were."""
+        """The latest outputs; empty before the first."""
         self.page_bytes = wire.DESCRIPTOR_OFFSET + len(expected) * wire.DESCRIPTOR.size
 
     def outputs(self, page: bytes, check: Callable[[list[Output]], None]) -> list[Output]:
         """Return the outputs that a copy of the reply page describes.
 
         Raises:
-            Contract: The outputs are not what the task's outputs are.
+            Contract: The outputs break the task's contract.
         """
         described = page[8 * wire.OUTPUTS :]
         outputs = self._checked.get(described)

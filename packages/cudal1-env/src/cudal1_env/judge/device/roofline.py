@@ -1,9 +1,9 @@
-"""Roofline of a task on a GPU: no program is faster than its bytes move at the full memory bandwidth.
+"""Roofline of a task on a GPU: no program is faster than moving its bytes at full memory bandwidth.
 
-Bytes that must move are input elements that influence the output (the task gate measured their minimum share) and the
-outputs, less what the L2 cache can hold: inputs may lie there when a call begins, outputs when it ends. Weights do not
-count: they are the same in each call, and may lie in registers. So the roofline is a lower bound of the latency of
-honest programs.
+The bytes that must move are the input elements that influence the output (the task gate measures their minimum share)
+and the outputs, minus the L2 cache's size, because the cache may hold inputs at the start of a call and outputs at its
+end. Weights do not count: they are the same in each call and may stay in registers. So the roofline is a lower bound
+of an honest program's latency.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 _IMPOSSIBLE_BELOW = 0.95
 """Share of the roofline below which a latency is impossible (docs/decisions/006-surprising-speedups.md). Copies reach
-0.89 of the full rate on an H200; the rest is for errors of the clock."""
+0.89 of the full rate on an H200; the rest allows for clock errors."""
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,18 @@ class Roofline:
     """The memory-bandwidth bound of a call of one task."""
 
     moved_bytes: int
-    """Bytes that must move between memory and the GPU."""
+    """Bytes that must move to or from GPU memory."""
     bound_ms: float
-    """Milliseconds that this takes at the full memory bandwidth; over 0."""
+    """Time for this at full memory bandwidth; positive."""
 
     def forbids(self, latencies_ms: Sequence[float], *, resolution_ms: float = 0.0) -> bool:
-        """Whether latencies lie below the roofline beyond doubt.
+        """Return whether latencies are certainly below the roofline.
 
-        Their median, with three standard errors and what the clock cannot resolve, must be below 0.95 of the roofline.
+        The median plus three standard errors plus the resolution must be below 0.95 of the roofline.
 
         Args:
-            latencies_ms: Mean latency of a call, of each sample.
-            resolution_ms: Differences that the clock cannot resolve.
+            latencies_ms: Mean latency of a call, for each sample.
+            resolution_ms: Smallest latency difference that the clock resolves.
         """
         middle = statistics.median(latencies_ms)
         deviation = 1.4826 * statistics.median(abs(one - middle) for one in latencies_ms)
@@ -42,25 +42,25 @@ class Roofline:
         return middle + 3.0 * error + resolution_ms < _IMPOSSIBLE_BELOW * self.bound_ms
 
     def is_broken_by(self, reference_ms: Sequence[float]) -> bool:
-        """Whether the reference itself is below the roofline, which must then be wrong.
+        """Return whether the reference itself is below the roofline, which must then be incorrect.
 
-        Its median decides, without any allowance: a doubtful roofline rejects no program.
+        Its median decides without allowance for noise, so that a doubtful roofline rejects no program.
 
         Args:
-            reference_ms: Mean latency of a call of the reference, of each sample.
+            reference_ms: Mean latency of a call of the reference, for each sample.
         """
         return statistics.median(reference_ms) < _IMPOSSIBLE_BELOW * self.bound_ms
 
 
 def moved_bytes(input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float], *, level2_bytes: int) -> int:
-    """Return the minimum of bytes that one call must move.
+    """Return the minimum bytes that one call must move.
 
     Args:
         input_bytes: Size of each input tensor.
-        output_bytes: Size of all outputs that are not inputs.
-        shares: For each input tensor the minimum share of its elements that influence the output; empty if
-            not known, and then inputs do not count.
-        level2_bytes: Size of the L2 cache, in which inputs may lie when a call begins, and outputs when it ends.
+        output_bytes: Size of all outputs that do not alias inputs.
+        shares: Minimum share of each input tensor's elements that influence the output; if empty (unknown), inputs do
+            not count.
+        level2_bytes: Size of the L2 cache.
     """
     known = len(shares) == len(input_bytes)
     needed = sum(size * share for size, share in zip(input_bytes, shares, strict=True)) if known else 0.0
@@ -68,5 +68,5 @@ def moved_bytes(input_bytes: Sequence[int], output_bytes: int, shares: Sequence[
 
 
 def roofline_of(moved: int, bandwidth_gb_s: float) -> Roofline | None:
-    """Return the roofline of bytes at a bandwidth: bytes / (1e9 bytes a second), in milliseconds; None for none."""
+    """Return the roofline for moving bytes at a bandwidth (1e9 bytes/s); None for zero bytes."""
     return Roofline(moved, moved / bandwidth_gb_s * 1e-6) if moved > 0 else None

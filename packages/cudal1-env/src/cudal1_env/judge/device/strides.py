@@ -1,4 +1,4 @@
-"""Do elements of a tensor share memory?"""
+"""Checks whether elements of a tensor share memory, from its strides."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from cudal1_env.judge.device.tensors import Expected
 
 @lru_cache(maxsize=1024)
 def own_memory(strides: tuple[int, ...], expected: Expected) -> bool:
-    """Whether elements share memory only where those of the reference's own output do.
+    """Return whether elements share memory only where those of the reference's output do.
 
-    What the reference repeats (a stride of zero, as of `expand`) may be repeated, with or without the reference's other
-    strides. Strides with which it is not plain that no two elements meet count as if they met: those of some
-    overlapping dimension must be larger than all that the smaller ones span.
+    Dimensions that the reference repeats (stride zero, as by `expand`) may be repeated. The other dimensions must be
+    provably disjoint: each stride must exceed the span of all smaller ones. Doubtful strides count as sharing.
 
     Args:
-        strides: In elements, none below zero.
+        strides: In elements, none negative.
         expected: The output's shape and the reference's strides.
 
     >>> own_memory((1, 4), Expected((4, 4), "float32", aliases=False))
@@ -34,7 +33,7 @@ def own_memory(strides: tuple[int, ...], expected: Expected) -> bool:
 
 
 def apart(dimensions: list[tuple[int, int]]) -> bool:
-    """Whether no two elements share memory for certain, given each dimension's size and stride (zero or more).
+    """Return whether certainly no two elements share memory, given each dimension's size and stride (zero or more).
 
     >>> apart([(3, 5), (4, 1)]), apart([(3, 3), (4, 1)]), apart([(1, 0), (2, 1)])
     (True, False, True)

@@ -1,4 +1,4 @@
-"""Tensors as bytes: what an output must look like, and numbers from raw bytes."""
+"""Tensors as bytes: the expected form of outputs, and decoding of raw bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = Any
-"""A numpy array, or a torch tensor where whole outputs are compared on the device on which they lie."""
+"""A numpy array on a CPU, or a torch tensor on a GPU."""
 
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Distance from 1 to the next number, by dtype."""
@@ -28,7 +28,7 @@ class Expected:
     aliases: bool
     """Whether the reference itself returns an input's memory."""
     strides: tuple[int, ...] | None = None
-    """Of the reference's own output, in elements; None: elements in order, each in memory of its own."""
+    """Strides of the reference's output, in elements; None means contiguous."""
 
     @cached_property
     def size(self) -> int:
@@ -42,7 +42,7 @@ class Expected:
 
     @property
     def limit_bytes(self) -> int:
-        """Bytes of what an element may err (or be, of integers): float32 but for float64 outputs and integers."""
+        """Bytes of an element's tolerance, or of an integer's alternative: 8 for float64 and integers, else 4."""
         return 4 if self.floating and self.dtype != "float64" else 8
 
     @property
@@ -54,7 +54,7 @@ class Expected:
 def decode(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[np.generic]:
     """View raw bytes as numbers of a torch dtype; bfloat16 becomes float32.
 
-    Booleans stay bytes: one that is neither 0 nor 1 is not a boolean, and equal to no answer.
+    Booleans stay bytes, so that a byte other than 0 and 1 equals no answer.
     """
     if dtype == "bfloat16":
         return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)

@@ -1,6 +1,6 @@
-"""One arm of a trial, driven by the judge: build, construct, load weights, untimed calls, and the parts of timed ones.
+"""One arm of a trial, driven by the judge: build, construct, load weights, untimed calls, and parts of timed calls.
 
-Both arms, reference and candidate, go through exactly this code.
+Reference and candidate go through exactly the same code.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from cudal1_env.judge.workers.worker import Dead, Late, Worker
 from cudal1_env.records import Status
 
 _SPINS = 0x3FFF
-"""Polls of the flag between two looks at the clock (about a millisecond)."""
+"""Polls of the flag between two checks of the deadline (about a millisecond)."""
 _STALL_S = 1.0
-"""Seconds for which a host may hold up a short call."""
+"""Seconds added to the limit of a short call, because a busy host may delay it."""
 
 _BUILD_ERRORS = {
     "syntax": Status.SYNTAX_ERROR,
@@ -50,7 +50,7 @@ _CALL_ERRORS = {
 class Arm:
     """A worker that holds one program.
 
-    Methods raise `Fault` where the program fails.
+    Methods raise `Fault` if the program fails.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Arm:
         self.settings = settings
         self.wanted = wanted
         self.reader = Reader(io_spec.outputs, device.code)
-        self.random = np.random.default_rng()  # seeded by the system: it need not be repeatable
+        self.random = np.random.default_rng()  # seeded by the system; need not be repeatable
         self._memory: ArmMemory | None = None
         self._slots_at: list[int] = []
         self._turn = 0
         self._deadline_s = settings.call_timeout_s
         self._withheld = False
         self._untimed_s = settings.warmup_timeout_s
-        """Seconds that are left for the constructor and all untimed calls together."""
+        """Seconds left for the constructor and all untimed calls together."""
 
     # --- slow phases -------------------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class Arm:
             self._ask({"op": "build", "wanted": self.wanted}, [fd], limit, _BUILD_ERRORS, "importing the program")
 
     def precompile(self, seed: int) -> None:
-        """Make the model and call it once on made-up inputs, outside of the judge's memory; the arm is used no more."""
+        """Construct the model and call it once on made-up inputs outside the judge's memory; close the arm then."""
         message = {
             "op": "ahead",
             "seed": seed,
@@ -102,7 +102,7 @@ class Arm:
         self._ask(message, [], limit_s, _CALL_ERRORS, "a call on made-up inputs")
 
     def _begin(self) -> None:
-        """Make the memory of the arm's calls."""
+        """Create the memory for the arm's calls."""
         io_spec = self.io_spec
         output_bytes = sum(out.size * out.item_bytes for out in io_spec.outputs)
         needs = Needs(io_spec.input_bytes, output_bytes, io_spec.work_bytes)
@@ -114,10 +114,10 @@ class Arm:
         self._slots_at = _addresses(answer.get("slots"))
 
     def construct(self, seed: int) -> tuple[Entry, ...]:
-        """Make the model.
+        """Construct the model.
 
         Returns:
-            Its state, as the worker says.
+            Its state, as the worker reports it.
         """
         if self._memory is None:
             self._begin()
@@ -125,18 +125,18 @@ class Arm:
         return parse_state(self._ask_untimed(message, [], f"{self.wanted}(...)").get("state"))
 
     def fingerprints(self, names: Sequence[str]) -> Fingerprints:
-        """Return fingerprints of some of the model's state, as the worker reports them."""
+        """Return fingerprints of the named tensors of the model's state, as the worker reports them."""
         answer = self._ask_untimed({"op": "fingerprints", "names": list(names)}, [], "looking at the state")
         return parse_fingerprints(answer.get("fingerprints"))
 
     def withhold(self) -> None:
-        """Withhold the program's text from messages from now on: it knows secrets that later programs will meet."""
+        """Withhold the program's text from later messages: it now knows secrets that later programs also receive."""
         self.worker.mute()
         self._withheld = True
 
     @property
     def memory(self) -> ArmMemory:
-        """Its memory, once it is constructed."""
+        """The arm's memory; available once its model is constructed."""
         assert self._memory is not None, "construct first"
         return self._memory
 
@@ -147,7 +147,7 @@ class Arm:
             self._ask_untimed(message, [fd], "loading weights")
 
     def warm(self, one: InputSet, slot: int) -> tuple[float, tuple[Comparison, ...]]:
-        """Call once, untimed, and compare as a timed call would; the arm is frozen afterwards.
+        """Make one untimed call, compare as a timed call would, and leave the arm frozen.
 
         Returns:
             Seconds of the call as the worker reports them (used for the reference only), and the comparisons.
@@ -156,23 +156,23 @@ class Arm:
         return _seconds(answer), comparisons
 
     def answers(self, inputs: Array) -> list[Array]:
-        """Call once, untimed, on inputs that the program may not write to; return the whole outputs, each flat.
+        """Make one untimed call and return the whole outputs, flattened; raise `Fault` if the program wrote to inputs.
 
-        The inputs are mapped privately and writable, to tell a program that writes to them from one that crashes; in
-        all other calls they are read-only.
+        On a CPU, this call maps the inputs private and writable, so that the judge can distinguish a write to them from
+        a crash. All other calls map them read-only.
         """
         self._intact(0, inputs, self._untimed_call(inputs, 0, writable=True))
         with self.contract():
             return [self.memory.whole(output) for output in self.outputs(self._page())]
 
     def verify(self, one: InputSet, slot: int) -> tuple[Comparison, ...]:
-        """Call once, untimed, and compare the whole outputs, under the contract of a timed call."""
+        """Make one untimed call under the contract of a timed one, and compare the whole outputs."""
         answer, comparisons = self._compared_call(one, slot)
         self._intact(slot, one.inputs, answer)
         return comparisons
 
     def _compared_call(self, one: InputSet, slot: int) -> tuple[wire.Message, tuple[Comparison, ...]]:
-        """Call once, untimed; return the worker's answer and the comparisons. Correct outputs are overwritten."""
+        """Make one untimed call; return the worker's answer and the comparisons. Correct outputs are overwritten."""
         answer = self._untimed_call(one.inputs, slot, writable=False)
         with self.contract():
             outputs = self.outputs(self._page())
@@ -187,7 +187,7 @@ class Arm:
         return answer, comparisons
 
     def _intact(self, slot: int, inputs: Array, answer: wire.Message) -> None:
-        """Check that the inputs of an untimed call are unchanged."""
+        """Raise `Fault` if an untimed call changed its inputs."""
         inputs_at = answer.get("inputs")
         if not self.memory.intact(slot, inputs, inputs_at if isinstance(inputs_at, int) else 0):
             raise Fault(Status.WRONG_CONTRACT, "the program wrote to one of its inputs; inputs must stay unchanged")
@@ -200,7 +200,7 @@ class Arm:
         return answer
 
     def open(self) -> None:
-        """Enter the timed loop, held to one core, without the right to make processes. The arm is frozen afterwards."""
+        """Enter the timed loop, pinned to one core and unable to create processes; the arm is left frozen."""
         self.withhold()
         self.thaw()
         with self._faults("sealing"):
@@ -220,7 +220,7 @@ class Arm:
 
     @property
     def next_slot(self) -> int:
-        """The block in which the next call finds its inputs."""
+        """The slot in which the next call finds its inputs."""
         return (self._turn + 1) % wire.SLOTS
 
     def operation(self, operation: int) -> None:
@@ -228,7 +228,7 @@ class Arm:
         self._control.words[wire.OPERATION] = operation
 
     def go(self, key: Sequence[int]) -> int:
-        """Release the next call: write the key of its inputs (`ArmMemory.stage`), then its ready word, its number."""
+        """Release the next call: write the key of its inputs (`ArmMemory.stage`), then its number as the ready word."""
         for place, word in enumerate(key, wire.KEY):
             self._control.words[place] = word
         self._turn += 1
@@ -236,7 +236,7 @@ class Arm:
         return self._turn
 
     def wait_for(self, turn: int) -> bytes:
-        """Wait for a call's done word; return a copy of what the worker wrote about its outputs."""
+        """Wait for a call's done word; return a copy of the worker's description of the outputs."""
         words, spins = self._reply.words, 0
         limit_ns = time.perf_counter_ns() + int(self._deadline_s * 1e9)
         while words[wire.FLAG] != turn:
@@ -256,14 +256,14 @@ class Arm:
                 raise Dead(self.worker.end())
 
     def outputs(self, page: bytes) -> list[Output]:
-        """Return where a call's outputs lie, as the worker reports and the contract allows."""
+        """Return a call's outputs as the worker describes them, checked against the contract."""
         try:
             return self.reader.outputs(page, self._check)
         except Contract as error:
             raise self._broken(error) from None
 
     def _check(self, outputs: Sequence[Output]) -> None:
-        """Refuse outputs that share an element (a worker copies the second), or lie in an input of a timed call."""
+        """Refuse outputs that share an element (an honest worker copies the second) or lie in a timed call's inputs."""
         own = [(place, one) for place, one in enumerate(outputs) if one.expected.size and not one.expected.aliases]
         known: list[Place] = []
         for place, one in own:
@@ -282,9 +282,9 @@ class Arm:
         """Read elements of a call's outputs.
 
         Args:
-            plan: Made for outputs of the form that was known then.
-            samples: The elements; where the outputs have another form, the plan is made anew.
-            outputs: Checked.
+            plan: Made for outputs of the form last known.
+            samples: The elements; if the outputs have another form, a new plan is made from them.
+            outputs: Checked outputs.
         """
         try:
             return self.memory.read(plan if plan.fits(outputs) else Plan(outputs, samples.positions), outputs)
@@ -292,7 +292,7 @@ class Arm:
             raise self._broken(error) from None
 
     def compare_whole(self, one: InputSet, outputs: Sequence[Output]) -> tuple[Comparison, ...]:
-        """Compare whole outputs. To be called within `contract`: where they cannot be read, `Contract` is raised."""
+        """Compare whole outputs. Call it within `contract`: it raises `Contract` if they cannot be read."""
         return tuple(
             compare(self.memory.whole(output), answer, output.expected, whole=True)
             for answer, output in zip(one.answers, outputs, strict=True)
@@ -312,7 +312,7 @@ class Arm:
 
     @contextlib.contextmanager
     def contract(self) -> Generator[None]:
-        """Turn a broken contract into the program's fault."""
+        """Turn `Contract` inside the block into the program's fault."""
         try:
             yield
         except Contract as error:
@@ -335,7 +335,7 @@ class Arm:
 
     @contextlib.contextmanager
     def _faults(self, what: str) -> Generator[None]:
-        """Turn the death or timeout of the worker into a fault of its program."""
+        """Turn the worker's death or timeout inside the block into its program's fault."""
         try:
             yield
         except Late as late:
@@ -349,7 +349,7 @@ class Arm:
     # --- messages ----------------------------------------------------------------------------------------------
 
     def _ask_untimed(self, message: wire.Message, fds: list[int], what: str) -> dict[str, Any]:
-        """Ask for one of the steps before the timed calls; all of them share one budget."""
+        """Request one of the steps before the timed calls; all of them share one time budget."""
         limit_s = self.settings.warmup_timeout_s
         if self._untimed_s <= 0.0:
             raise Fault(Status.TIMEOUT, f"construction and untimed calls took over {limit_s:g} s together")
@@ -369,14 +369,14 @@ class Arm:
         return answer
 
     def close(self) -> None:
-        """Kill the worker and give its memory back."""
+        """Kill the worker and free its memory."""
         self.worker.close()
         if self._memory is not None:
             self._memory.close()
 
 
 def _addresses(told: Any) -> list[int]:
-    """Return the addresses that a worker reports for its inputs; only its own contract depends on them."""
+    """Return the addresses that a worker reports for its inputs; a false report weakens only its own contract."""
     return [one for one in cast(list[Any], told) if isinstance(one, int)] if isinstance(told, list) else []
 
 

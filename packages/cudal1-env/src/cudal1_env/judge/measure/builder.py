@@ -1,4 +1,4 @@
-"""Makes arms: fresh workers with a program in them, frozen. Several threads may ask at once."""
+"""Builds arms: fresh, frozen workers with an imported program. Several threads may call it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from cudal1_env.records import Status
 from cudal1_env.sandbox import clean_environment, default_spec
 
 _EXTENSIONS = ("torch.utils.cpp_extension",)
-"""What programs with an extension import first: a second in each worker, under the lease."""
+"""Modules that programs with an extension import; preloading saves a second under the lease in each worker."""
 _COMPILER = ("torch._dynamo", "torch._inductor.compile_fx", "triton")
-"""What `torch.compile` imports when it is first used: seconds in each worker, under the lease."""
+"""Modules that `torch.compile` imports at first use; preloading saves seconds under the lease in each worker."""
 
 
 @dataclass
@@ -37,24 +37,24 @@ class Built:
 
     case: Case
     arm: Arm | None = None
-    """None when the import failed (`fault` says how), or when the candidate must be imported again under a lease."""
+    """None if the import failed (`fault` says how) or if the candidate must be imported again under a lease."""
     fault: Fault | None = None
     folder: Path | None = None
-    """Build folder of the host, to be removed; None where it is in the worker's own file system."""
+    """Build folder on the host, to be removed; None if it is in the worker's own file system."""
     snapshot: Path | None = None
-    """What a later trial's build folder begins as."""
+    """Initial contents of a later trial's build folder."""
     layers: tuple[str, ...] = ()
     """Sandbox layers of its worker."""
     missing: tuple[str, ...] = ()
     """Sandbox layers that the machine lacks."""
     stderr: str = ""
-    """What the program printed: until its import failed, or in its last trial until its text was withheld."""
+    """The program's output until its import failed, or in its last trial until its text was withheld."""
     note: str = ""
     """How its call on made-up inputs failed, if it did."""
 
 
 class Builder:
-    """Forks workers, lets them import programs, and keeps what they compiled for later trials."""
+    """Forks workers, lets them import programs, and keeps their compiled files for later trials."""
 
     def __init__(self, settings: JudgeSettings, device: Device, core: int | None) -> None:
         self.settings = settings
@@ -67,7 +67,7 @@ class Builder:
         self.precompilations = Precompilations(self)
 
     def spec(self, folder: Path | None, *, core: int | None, blind: bool = False) -> Spec:
-        """Return the sandbox of a worker: an arm's has a core, an oracle's has none; a blind one finds no GPU."""
+        """Return a worker's sandbox: an arm has a core of its own, an oracle has none, a blind worker sees no GPU."""
         return default_spec(
             self.device.name,
             demanded=self.settings.require_sandbox,
@@ -81,11 +81,11 @@ class Builder:
         )
 
     def private_files(self) -> bool:
-        """Whether workers have a file system of their own: it can hide GPUs, and what they write stays there."""
+        """Return whether workers have their own file system, which can hide GPUs and confines their writes."""
         return "mount-namespace" in self.spec(None, core=None).layers
 
     def key(self, case: Case) -> BuildKey | None:
-        """What a program's build depends on; None where workers could write to the store."""
+        """Return everything that a program's build depends on; None if workers could write to the store."""
         if not self.private_files():
             return None
         self.zygote.start()
@@ -104,10 +104,11 @@ class Builder:
 
         Args:
             case: The candidate.
-            pool: Of its task.
-            snapshot: What an earlier trial of the same program compiled.
-            hold: The caller's of the device, alone (`Hold()`) or shared: the program is not precompiled now, and the
-                caller closes the candidate before it gives the device up. Without one the device is shared with others.
+            pool: Its task's pool.
+            snapshot: Files that an earlier trial of the program compiled.
+            hold: The caller's hold of the device, exclusive (`Hold()`) or shared. With one, the program is not
+                precompiled now, and the caller must close the candidate before releasing the device. By default a
+                shared lease is taken for the import.
         """
         if (fault := self.too_long(case)) is not None:
             return Built(case, fault=fault)
@@ -130,10 +131,10 @@ class Builder:
         return built
 
     def _leased_import(self, case: Case, pool: Pool, snapshot: Path | None, hold: Hold | None) -> Built:
-        """Import a candidate under the caller's hold, or under a shared one.
+        """Import a candidate under the caller's hold, or under a shared lease.
 
-        What was killed to make way for somebody, and what may have work queued on a GPU, is imported again under the
-        next lease: such work goes on though the candidate stands still.
+        A candidate that gave way, or that may have work queued on a GPU, is imported again under the next lease:
+        queued work continues even if the candidate is frozen.
         """
         if hold is not None:
             return self._imported(case, pool, snapshot, hold)
@@ -148,12 +149,12 @@ class Builder:
         return built
 
     def _imported(self, case: Case, pool: Pool, snapshot: Path | None, hold: Hold) -> Built:
-        """Import a candidate, in a build folder that begins as a snapshot; that stays the caller's on a fault.
+        """Import a candidate in a build folder that starts as a copy of `snapshot`; on a fault the caller keeps that.
 
-        A program that compiles is held to the arms' core by `Arm.open` only: a build that fails is begun anew by each
-        import, in all arms of a batch, or by each constructor.
+        A program that compiles is pinned to the arms' core only by `Arm.open`: each import or constructor repeats a
+        failed build, in all arms of a batch.
         """
-        free = compiles(case.source) or case.precision == "correct"  # what is not timed needs no core of its own
+        free = compiles(case.source) or case.precision == "correct"  # an untimed arm needs no core of its own
         arm, folder = self.fork(case, pool, snapshot, core=None if free else self.core)
         worker = arm.worker
         hold.kills(worker.interrupt)
@@ -172,7 +173,7 @@ class Builder:
         return Built(case, arm, None, folder, kept, worker.layers, worker.missing)
 
     def too_long(self, case: Case) -> Fault | None:
-        """Say that a program is longer than the settings allow; None if it is not."""
+        """Return the fault of a program that is longer than the settings allow, or None."""
         size, most = len(case.source.encode()), self.settings.max_source_bytes
         if size <= most:
             return None
@@ -181,32 +182,32 @@ class Builder:
     def fork(
         self, case: Case, pool: Pool, snapshot: Path | None, *, core: int | None, blind: bool = False
     ) -> tuple[Arm, Path | None]:
-        """Return a candidate's arm that holds nothing yet, and its build folder where that is one of the host."""
+        """Return a candidate's empty arm, and its build folder if that is on the host."""
         begins_as, folder = self.folders.begin(snapshot, private=self.private_files())
         with case.watch.phase("start"):
             worker = self._zygote_of(case).fork("arm", self.spec(begins_as, core=core, blind=blind))
         return self.arm(worker, pool.io_spec, "ModelNew", case.role), folder
 
     def reference(self, case: Case, pool: Pool) -> Arm:
-        """Fork a fresh worker for a task's reference, which is not imported yet."""
+        """Return an arm in a fresh worker for a task's reference, which is not yet imported."""
         with case.watch.phase("start"):
             worker = self._zygote_of(case).fork("arm", self.spec(None, core=self.core))
         return self.arm(worker, pool.io_spec, "Model")
 
     def _zygote_of(self, case: Case) -> Zygote:
-        """Where both arms of a case are forked: from one process, so that they differ in nothing but their program."""
+        """Return the zygote of both arms of a case: one process, so that the arms differ only in their program."""
         helps = compiles_by_torch(case.source) and self._with_compiler.usable()
         return self._with_compiler if helps else self.zygote
 
     def arm(self, worker: Worker, io_spec: IoSpec, wanted: str, role: Role = "candidate") -> Arm:
         """Return the arm of a fresh worker; see `Arm`."""
         settings = self.settings
-        if role == "baseline":  # it is the task's own text, and may compile for longer
+        if role == "baseline":  # the task's own, trusted text may compile for longer
             settings = settings.model_copy(update={"warmup_timeout_s": settings.baseline_warmup_timeout_s})
         return Arm(worker, self.device, self.core, io_spec, settings, wanted)
 
     def drop(self, built: Built) -> None:
-        """Kill a candidate, if it lives, and remove what it compiled."""
+        """Kill a candidate, if it is alive, and remove its compiled files."""
         if built.arm is not None:
             built.arm.close()
         self.folders.drop(built.folder)
@@ -225,7 +226,7 @@ class Builder:
         return built.arm
 
     def close(self) -> None:
-        """Stop every process and remove every file that was made here."""
+        """Stop every process and remove every file that this builder made."""
         self.zygote.close()
         self._with_compiler.close()
         self.folders.close()

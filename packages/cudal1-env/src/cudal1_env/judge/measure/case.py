@@ -1,4 +1,4 @@
-"""One candidate while it is judged: task and program, seconds by phase, and the errors of its outputs."""
+"""State of one candidate during judging: task, program, seconds by phase, errors of its outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cudal1_env.judge.oracle.pool import InputSet
 from cudal1_env.records import Machine, OutputError, Precision, Seconds, Status
 
 Role = Literal["candidate", "baseline"]
-"""Why a program is judged: for its own verdict, or as a baseline of its task."""
+"""Whether a program is judged for its own verdict or as a baseline of its task."""
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Stopwatch:
 
     @contextmanager
     def phase(self, name: str) -> Generator[None]:
-        """Count the time of a block towards a phase; `name` is a field of `Seconds` without its unit."""
+        """Add the time of a block to a phase; `name` is a field of `Seconds` without its unit."""
         start = time.perf_counter()
         try:
             yield
@@ -36,27 +36,27 @@ class Stopwatch:
             self.add(name, time.perf_counter() - start)
 
     def add(self, name: str, seconds: float) -> None:
-        """Count seconds towards a phase."""
+        """Add seconds to a phase."""
         self.phases[name] = self.phases.get(name, 0.0) + seconds
 
     def seconds(self) -> Seconds:
-        """Everything so far."""
+        """Return the seconds so far, in total and by phase."""
         total = time.perf_counter() - self.began
         return Seconds(total_s=total, **{f"{name}_s": value for name, value in self.phases.items()})
 
 
 @dataclass(frozen=True)
 class Case:
-    """A candidate, its task and the purpose of its judgement."""
+    """A candidate, its task and why it is judged."""
 
     task: Task
     source: str
     precision: Precision
     role: Role = "candidate"
     machine: Machine | None = None
-    """Where it is judged."""
+    """The machine that judges it."""
     sensitivity: tuple[float, ...] = ()
-    """Input sensitivity: minimum share of each input tensor that influences the output; empty if not known."""
+    """Input sensitivity: minimum share of each input tensor that influences the output; empty if unknown."""
     is_sound: bool = False
     """Whether an audit calls the task's checker sound."""
     watch: Stopwatch = field(default_factory=Stopwatch)
@@ -69,15 +69,15 @@ class Tally:
     calls: int = 0
     full_checks: int = 0
     errors: dict[tuple[int, str], OutputError] = field(default_factory=dict[tuple[int, str], OutputError])
-    """The worst by output and distribution."""
+    """The worst error by output and distribution."""
 
     def check(self, one: InputSet, comparisons: Sequence[Comparison]) -> None:
-        """Count a call's comparisons."""
+        """Count a call's comparisons; raise `Fault` if an output is incorrect."""
         self.calls += 1
         for position, (comparison, answer) in enumerate(zip(comparisons, one.answers, strict=True)):
             seen = OutputError(
                 output=position,
-                # Two digits: the program chooses these numbers, and could tell its author about inputs with more.
+                # The program controls these numbers; two digits keep it from leaking inputs through them.
                 error=float(f"{comparison.error:.1e}"),
                 tolerance=float(f"{comparison.tolerance:.1e}"),
                 reference_error=answer.reference_error,

@@ -1,8 +1,8 @@
-"""Verdicts without a clock: is a built candidate correct?
+"""Verdicts at `correct` precision: is a built candidate correct? Nothing is timed.
 
-A candidate goes the way of a timed one up to its first timed call, without a reference beside it. Then it is called on
-`Pool.untimed_sets`, and the whole outputs of each call are compared. Its pool is of its own precision, so that no timed
-verdict has these seeds, weights and inputs.
+A candidate is prepared like a timed one, without a reference. The judge then calls it on `Pool.untimed_sets` and
+compares the whole outputs of each call. Its pool serves this precision only: no timed verdict shares its seeds,
+weights and inputs.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from cudal1_env.judge.oracle.pool import Pool
 from cudal1_env.records import Evaluation, Status
 
 UNDECIDED = (Status.OUT_OF_MEMORY, Status.TIMEOUT, Status.CRASH)
-"""Statuses that other programs on the device may cause: such a verdict is repeated alone."""
+"""Statuses that other programs on the device may cause; such a candidate is judged again, alone."""
 
 
 def judge_correct(builder: Builder, built: Built, pool: Pool) -> Evaluation:
-    """Return the verdict on a built candidate; its worker is dead afterwards. The caller holds the lease.
+    """Return the verdict on a built candidate and kill its worker. The caller holds the lease.
 
-    Memory that is missing may have been taken by another candidate: such a verdict is one of `UNDECIDED`.
+    If another candidate may have taken the missing memory, the status is one of `UNDECIDED`.
     """
     seen = Seen(pool.secrets.commitment)
     try:
@@ -36,7 +36,7 @@ def judge_correct(builder: Builder, built: Built, pool: Pool) -> Evaluation:
         try:
             _call(builder, built, pool, seen, headroom)
         except (TaskError, *builder.device.faults):
-            headroom.check()  # if the candidate left none, it is to blame
+            headroom.check()  # blames the candidate if it left too little memory
             raise
     except Fault as fault:
         return record.failed(built, seen, fault)

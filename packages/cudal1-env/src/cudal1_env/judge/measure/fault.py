@@ -1,4 +1,4 @@
-"""Faults of programs as data, and how much of a program's own text a message may show."""
+"""Faults of programs, as data, and how much of a program's own text their messages may show."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from cudal1_env.records import Status
 
 _MAX_CHARS = 2000
 _MAX_LINE = 10_000
-"""Largest line number that is shown: the worker chooses the number, and could encode a secret in it."""
+"""Exclusive bound of line numbers shown: the worker chooses the number, and could encode a secret in it."""
 _KNOWN = {name for name, one in vars(builtins).items() if isinstance(one, type) and issubclass(one, BaseException)} | {
     "AcceleratorError",
     "CompilationError",
     "OutOfMemoryError",
     "OutOfResources",
 }
-"""Names of exceptions that a program did not choose."""
+"""Names of exception types that Python or libraries define; a program cannot encode a secret in them."""
 
 
 class Fault(Exception):
-    """A program failed, with its status. Data, not an error of the judge."""
+    """A program failed, with this status. Data, not an error of the judge."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class Fault(Exception):
         self.message = message
 
     def plain(self) -> Fault:
-        """Return a copy without traceback, whose frames hold workers and their memory."""
+        """Return a copy without the traceback, whose frames keep workers and their memory alive."""
         return Fault(self.status, self.message)
 
 
@@ -40,11 +40,11 @@ def check_answer(answer: wire.Message, errors: dict[str, Status], what: str, *, 
     """Raise the fault that a worker reports, if it reports one.
 
     Args:
-        answer: What it sent.
-        errors: Status by kind of error; `raised` for kinds that are not listed.
-        what: What was going on.
-        withheld: Whether the program has received a secret that later programs of the task will receive, too. Then the
-            message shows only the exception's type, if Python or torch defines it, and the line.
+        answer: The worker's message.
+        errors: Status by kind of error; `raised` covers kinds that are not listed.
+        what: The step, for the message.
+        withheld: Whether the program has received a secret that the task's later programs also receive. Then the
+            message shows only the exception's type, if it is a known one, and the line.
 
     Raises:
         Fault: The worker reports an error.
@@ -65,7 +65,7 @@ def check_answer(answer: wire.Message, errors: dict[str, Status], what: str, *, 
 
 
 def fault_of_death(error: Dead, what: str, *, withheld: bool) -> Fault:
-    """Return the fault that the end of a worker means."""
+    """Return the fault for a worker's death."""
     number = error.how.get("signal")
     if error.how.get("closed"):
         return Fault(Status.CRASH, f"the worker closed its channel to the judge during {what}")

@@ -1,4 +1,4 @@
-"""GPU headroom: does a candidate leave memory of the GPU to the judge and the reference?"""
+"""GPU headroom: does a candidate leave enough GPU memory to the judge and the reference?"""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from cudal1_env.judge.measure.host_memory import check_host_memory
 from cudal1_env.records import Status
 
 _HEADROOM_BYTES = 4 << 30
-"""Memory of the GPU that a candidate must leave free, or half of what it found where that is less."""
+"""GPU memory that a candidate must leave free, or half of what was free before it, if that is less."""
 _MUCH_BYTES = 2 << 30
-"""GPU memory above which an imported program is suspect: a context takes some 0.5 GiB."""
+"""Extra GPU memory that makes an imported program suspect; a context takes some 0.5 GiB."""
 _BLAME_TRIES = 4
 _BLAME_PAUSE_S = 0.5
 
 
 class Headroom:
-    """Checks that a candidate leaves memory to the judge and the reference; raises `Fault` where it does not.
+    """Checks that a candidate leaves memory to the judge and the reference; raises `Fault` if not.
 
-    Make it before the candidate starts: what is free then counts.
+    Construct it before the candidate starts: the constructor records the free memory.
     """
 
     def __init__(self, device: Device) -> None:
@@ -30,16 +30,16 @@ class Headroom:
         self._before, self._own = device.free_bytes(), device.own_bytes()
 
     def check(self) -> None:
-        """Insist that there is room on the device."""
+        """Raise `Fault` if the device has too little free memory."""
         now = None if self._before is None else self._device.free_bytes()
         if self._before is None or now is None:
             return
-        judges = self._device.own_bytes() - self._own  # taken meanwhile, arenas of the candidate's among it
+        judges = self._device.own_bytes() - self._own  # taken meanwhile; includes the candidate's arenas
         if (text := headroom_missing(self._before - judges, now)) is not None:
             raise Fault(Status.OUT_OF_MEMORY, text)
 
     def check_beside(self, candidate: Arm) -> None:
-        """Insist that a living candidate leaves room on the device, and on the host where no limit binds it."""
+        """Raise `Fault` if a living candidate holds too much memory of the device, or of the host (GPU workers)."""
         self.check()
         if self._device.name == "cuda":
             check_host_memory(candidate.worker.pid, candidate.settings.memory_bytes)
@@ -48,11 +48,11 @@ class Headroom:
 def headroom_missing(free_before_bytes: int, free_bytes: int) -> str | None:
     """Return why a candidate left too little GPU memory; None if it left enough.
 
-    With too little memory the judge cannot make inputs, and the reference cannot run. No limit bounds a process's share
-    of a GPU from outside, so free memory is compared before and after.
+    With too little memory the judge cannot make inputs, and the reference cannot run. No outside limit can bound a
+    process's share of GPU memory, so free memory is compared before and after.
 
     Args:
-        free_before_bytes: Free memory before the candidate was constructed, the reference being at work already.
+        free_before_bytes: Free memory before the candidate was constructed, with the reference running.
         free_bytes: Free memory now.
     """
     headroom = min(_HEADROOM_BYTES, free_before_bytes // 2)
@@ -67,24 +67,25 @@ def headroom_missing(free_before_bytes: int, free_bytes: int) -> str | None:
 def memory_taken(
     device: Device, reference: Arm, candidate: Arm, works_alone: Callable[[], bool], *, beside: bool
 ) -> None:
-    """Find out whether a failure was caused by a candidate that took device memory when it was imported.
+    """Find out whether a candidate caused a failure by taking device memory at import.
 
     Args:
-        device: Where both arms are.
-        reference: Its arm; dead afterwards.
-        candidate: Its arm; dead afterwards.
-        works_alone: Whether a fresh reference works while neither is there.
-        beside: Whether the reference worked beside the candidate, and memory ran out after that.
+        device: The device of both arms.
+        reference: The reference's arm; killed.
+        candidate: The candidate's arm; killed.
+        works_alone: Returns whether a fresh reference works with both arms dead.
+        beside: Whether the reference had worked while the candidate lived, before memory ran out.
 
     Raises:
-        Fault: The candidate held much, and the reference works once it is dead, or worked and held much less.
+        Fault: The candidate held far more memory than the reference; if `beside` is false, the reference must also work
+            after its death.
     """
     if (first := device.free_bytes()) is None:
         return
     reference.close()
     free = first
     for _ in range(_BLAME_TRIES):
-        time.sleep(_BLAME_PAUSE_S)  # memory of the dead comes back within a moment
+        time.sleep(_BLAME_PAUSE_S)  # memory of dead processes is freed a moment later
         before, free = free, device.free_bytes() or 0
         if free == before:
             break

@@ -1,7 +1,7 @@
-"""How much of the host's memory a worker on a GPU holds.
+"""Host memory that a GPU worker holds.
 
-On a CPU `RLIMIT_DATA` bounds what a worker allocates. CUDA cannot live under that limit, and pages that its driver pins
-are in no control group either. So the judge looks, after the constructor and after the first calls.
+On a CPU, `RLIMIT_DATA` bounds a worker's allocations. CUDA cannot run under that limit, and control groups do not count
+pages that its driver pins. So the judge measures after the constructor and after the first calls.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.records import Status
 
 _RESIDENT = re.compile(r"^Rss(?:Anon|Shmem):\s+(\d+) kB$", re.MULTILINE)
-"""Private memory, and shared memory without a file, which is what CUDA pins, as far as it is there."""
+"""Resident private memory, and resident shared memory without a file, which is how CUDA pins pages."""
 _DRIVERS = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw.s \S+ \S+ \S+ +/dev/nvidia", re.MULTILINE)
-"""Memory that the driver made and mapped, of which the kernel counts nothing."""
+"""Memory that the driver allocated and mapped; the kernel's counters omit it."""
 
 
 def check_host_memory(pid: int, max_bytes: int) -> None:
@@ -34,10 +34,10 @@ def check_host_memory(pid: int, max_bytes: int) -> None:
 
 
 def held_bytes(pid: int) -> int:
-    """Bytes of the host's memory that a process holds; 0 if it is dead.
+    """Return the bytes of host memory that a process holds; 0 if it is dead.
 
     Raises:
-        MachineError: This user may not look at it.
+        MachineError: This user may not read the process's memory map.
     """
     folder = Path(f"/proc/{pid}")
     try:
@@ -50,5 +50,5 @@ def held_bytes(pid: int) -> int:
 
 
 def drivers_bytes(maps: str) -> int:
-    """Sum of the shared writable mappings of NVIDIA's device nodes in the text of /proc/PID/maps."""
+    """Return the total size of shared writable mappings of NVIDIA's device nodes in the text of /proc/PID/maps."""
     return sum(int(end, 16) - int(begin, 16) for begin, end in _DRIVERS.findall(maps))

@@ -1,17 +1,17 @@
-"""Programs that compile do so before they are judged.
+"""Precompilation: programs compile before the judge leases a device for them.
 
-A program whose text names a compiler is precompiled: a worker imports it, makes its model and calls it once on inputs
-that nobody else sees. What it compiled by then is where its arms begin. So a build that takes a minute is over before
-any device is leased alone, wherever in the program it is, and later trials do not repeat it. Beyond its import a
-precompilation decides nothing.
+A program whose text names a compiler is precompiled: a worker imports it, constructs its model and calls it once on
+private inputs. Its arms start with the compiled files. So a long build ends before the device is leased exclusively,
+even if the constructor or first call triggers it, and later trials do not repeat it. Only a failed import affects the
+verdict.
 
-nvcc needs no GPU, and takes longest: a program that names it is imported and constructed in a worker that finds no GPU
-first, without a lease; torch says there that a GPU is available (`cudal1_worker.preload.pretend_gpu`). Then, as all
-others, it is imported and called under a shared lease. Where that had to give way to somebody who waited to have the
-GPU alone, the program compiles the rest under its own lease.
+nvcc needs no GPU and takes longest. A program that names it is first imported and constructed in a worker without GPU
+and lease; there torch reports a GPU as available (`cudal1_worker.preload.pretend_gpu`). Then it is imported and called
+under a shared lease, like all others. If that lease must give way to a process that needs the GPU alone, the program
+compiles the rest under its own exclusive lease.
 
-What came of it is kept in the store of builds: a program that was precompiled before, in this run or an earlier one,
-begins with that, and needs neither compiler nor shared lease. So each worker of a program begins with the same files.
+The build store keeps the files. A program that was precompiled in this run or an earlier one starts with them and needs
+neither compiler nor shared lease. So all workers of a program start with the same files.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ if TYPE_CHECKING:
     from cudal1_env.judge.measure.builder import Builder
 
 _BY_TORCH = re.compile(r"torch\.compile|(?<!\bre)\.compile\(|torch\._inductor|torch\._dynamo")
-"""`.compile(` is a model's or a function's of torch; a regular expression's is none."""
+"""`.compile(` counts except in `re.compile(`: models and functions compile by torch."""
 _BY_OTHERS = re.compile(r"load_inline|cpp_extension|triton")
 
 _BY_NVCC = re.compile(r"load_inline|cpp_extension")
 _NVCC_FAILED = "Error building extension"
-"""What torch says of a text that does not compile: with a GPU it would not, either."""
+"""Torch's message for a source that nvcc refuses; a GPU would not help."""
 
 _MAX_KEPT = 64
-"""Precompilations that wait for their program; nobody takes those of baselines whose programs are wrong."""
+"""Maximum precompilations kept for their programs; those of baselines stay unused if the program is incorrect."""
 _LOST = (Status.CRASH, Status.TIMEOUT, Status.TAMPERING)
-"""The worker is dead, or late: what its compiler was at may be half written, or locked."""
+"""The worker is dead or late: its compiler may have left partial files or locks."""
 
 
 @dataclass(frozen=True)
 class Precompilation:
-    """What a program did before it was judged."""
+    """Result of precompiling one program."""
 
     fault: Fault | None
-    """Why it cannot be imported."""
+    """Why its import failed."""
     snapshot: Path | None
-    """What it compiled; None where its worker died or was late."""
+    """Folder of its compiled files; None if its worker died or was late."""
     seconds: float = 0.0
     stderr: str = ""
     note: str = ""
@@ -65,22 +65,22 @@ class Precompilation:
 
 
 def compiles(source: str) -> bool:
-    """Whether a program's text names a compiler that leaves files, so that it is worth a precompilation."""
+    """Return whether a program's text names a compiler that leaves files, so that precompilation is worthwhile."""
     return compiles_by_torch(source) or _BY_OTHERS.search(source) is not None
 
 
 def compiles_by_torch(source: str) -> bool:
-    """Whether a program's text names torch's compiler, whose import alone takes seconds."""
+    """Return whether a program's text names torch's compiler, whose import takes seconds."""
     return _BY_TORCH.search(source) is not None
 
 
 def settled(snapshot: Path) -> bool:
-    """Whether no compiler failed for want of memory or the like: such a build is tried again by the next verdict."""
+    """Return whether no compiler failed for a passing reason such as lack of memory; the next verdict retries those."""
     return not (snapshot / COMPILED / UNSETTLED).exists()
 
 
 class Precompilations:
-    """Precompiles programs. Several threads may ask at once."""
+    """Precompiles programs. Several threads may call it."""
 
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
@@ -88,30 +88,30 @@ class Precompilations:
         self._lock = threading.Lock()
 
     def keep(self, case: Case, pool: Pool, hold: Hold | None = None) -> None:
-        """Precompile a program that compiles, for the next `take` of the same program for the same task.
+        """Precompile a program that needs a compiler, for the next `take` of the same program and task.
 
         Args:
             case: The candidate.
-            pool: Of its task.
-            hold: The caller's of the device; without one it is shared with others.
+            pool: Its task's pool.
+            hold: The caller's hold of the device; by default a shared lease is taken.
         """
         key = (case.task.source, case.source)
         if key not in self._kept and compiles(case.source) and self._builder.too_long(case) is None:
             precompilation = self._found(case) or self._made(case, pool, hold)
             with self._lock:
-                old = [self._kept.pop(key)] if key in self._kept else []  # another thread was at the same program
+                old = [self._kept.pop(key)] if key in self._kept else []  # another thread precompiled it, too
                 self._kept[key] = precompilation
                 old += [self._kept.pop(next(iter(self._kept))) for _ in range(len(self._kept) - _MAX_KEPT)]
             for one in old:
                 self._builder.folders.drop(one.snapshot)
 
     def take(self, case: Case, pool: Pool, *, leased: bool) -> Precompilation | None:
-        """Return a program's precompilation, which is the caller's then; None if it is not worth one.
+        """Return a program's precompilation, which the caller then owns; None if there is none to use.
 
         Args:
             case: The candidate.
-            pool: Of its task.
-            leased: The caller holds the device: what was not precompiled before is not precompiled now.
+            pool: Its task's pool.
+            leased: The caller holds the device, so nothing is precompiled now.
         """
         with self._lock:
             known = self._kept.pop((case.task.source, case.source), None)
@@ -120,7 +120,7 @@ class Precompilations:
         return self._found(case) or (None if leased else self._made(case, pool, None))
 
     def _found(self, case: Case) -> Precompilation | None:
-        """What the store has of an earlier precompilation."""
+        """Return an earlier precompilation from the build store."""
         began, builder = time.perf_counter(), self._builder
         if (key := builder.key(case)) is None:
             return None
@@ -131,9 +131,9 @@ class Precompilations:
         return Precompilation(None, snapshot, time.perf_counter() - began, note=note)
 
     def _made(self, case: Case, pool: Pool, hold: Hold | None) -> Precompilation:
-        """Precompile; what came of it goes into the store, unless its worker died or gave way.
+        """Precompile and put the files into the build store, unless the worker died or gave way.
 
-        A text that nvcc refuses is kept, too: each import is told so at once.
+        A source that nvcc refused is stored, too, so that each later import fails at once.
         """
         began = time.perf_counter()
         made, whole = self._attempts(case, pool, hold)
@@ -149,7 +149,7 @@ class Precompilations:
         return replace(made, snapshot=None)
 
     def _attempts(self, case: Case, pool: Pool, hold: Hold | None) -> tuple[Precompilation, bool]:
-        """Precompile; also tell whether that was not cut short by somebody who waited for the device."""
+        """Precompile; also return whether it completed without giving way to a waiter for the device."""
         builder = self._builder
         first: Precompilation | None = None
         if hold is None and builder.device.locks and _BY_NVCC.search(case.source) and builder.private_files():
@@ -172,7 +172,7 @@ class Precompilations:
     def _tried(
         self, case: Case, pool: Pool, snapshot: Path | None, hold: Hold, *, blind: bool = False
     ) -> Precompilation:
-        """Import a program, construct it and call it; its worker is dead afterwards. Without a GPU no call is made."""
+        """Import a program, construct it, call it, then kill its worker. A blind worker, without GPU, makes no call."""
         arm, folder = self._builder.fork(case, pool, snapshot, core=None, blind=blind)
         hold.kills(arm.worker.interrupt)
         fault: Fault | None = None
@@ -193,10 +193,13 @@ class Precompilations:
         return Precompilation(fault, kept, stderr=arm.worker.log, note=note)
 
     def _compiled(self, arm: Arm, folder: Path | None) -> tuple[Path | None, str]:
-        """Let an imported program compile the rest; no folder where its worker dies or is late. Also how it failed.
+        """Let an imported program compile the rest by a call.
 
-        What an exception of the program's own ended counts: it may be these inputs that it refuses, or others that
-        precompile may have taken the memory. Its own trial will tell.
+        If the program raises, its files are kept: the program may refuse these inputs, or other precompilations may
+        have taken the memory. Its own trial decides.
+
+        Returns:
+            Folder of the compiled files (None if the worker died or was late), and how the call failed.
         """
         note = ""
         try:
@@ -208,9 +211,9 @@ class Precompilations:
         return self._kept_of(arm, folder), note
 
     def _kept_of(self, arm: Arm, folder: Path | None) -> Path | None:
-        """Freeze a worker and copy what it compiled; None where it is dead."""
+        """Freeze a worker and copy its compiled files; None if it is dead."""
         try:
             arm.freeze()
-        except Fault:  # killed, say for its memory
+        except Fault:  # for example killed for its memory
             return None
         return self._builder.folders.keep(folder, arm.worker.pid)

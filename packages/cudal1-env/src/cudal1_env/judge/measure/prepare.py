@@ -1,6 +1,6 @@
 """Steps before a candidate's compared calls: a private first call, matching its state, loading weights.
 
-They raise `Fault` where the candidate fails.
+They raise `Fault` if the candidate fails.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from cudal1_env.records import Status
 def construct(case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
     """Construct the candidate's model and match its state.
 
-    Before an evaluation's first trial it is constructed and called once on inputs and weights that are drawn for this
-    program alone: what it says until then may be told. (Programs that compile were called so when they were
-    precompiled.) From then on all is withheld, because the task's later candidates meet the same secrets.
+    Before the first trial of an evaluation, the candidate is constructed and called once on inputs and weights drawn
+    for it alone; messages may show its text until then. (Programs that compile were called so during precompilation.)
+    Afterwards its text is withheld, because the task's later candidates receive the same secrets.
     """
     with case.watch.phase("warmup"):
         if not seen.trials and case.role == "candidate" and not compiles(case.source):
@@ -28,7 +28,7 @@ def construct(case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
             candidate.answers(pool.private_inputs())
         theirs, state = pool.io_spec.state, candidate.construct(pool.construct_seed)
         mapping = match(theirs, state)
-        if mapping.missing and (similar := mapping.similar):  # seeded values, only where names do not suffice
+        if mapping.missing and (similar := mapping.similar):  # compare seeded values only if names do not suffice
             mapping = match(theirs, state, (pool.fingerprints(), candidate.fingerprints(similar)))
         if mapping.missing:
             raise Fault(Status.WRONG_CONTRACT, mapping.refusal())
@@ -39,6 +39,6 @@ def construct(case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
 
 
 def load_weights(pool: Pool, candidate: Arm, seen: Seen) -> None:
-    """Load the judge's weights into a constructed candidate, if the task has some."""
+    """Load the judge's weights into a constructed candidate, if the task has any."""
     if seen.mapping is not None and seen.mapping.pairs:
         candidate.load(pool.weights().renamed(seen.mapping.pairs))

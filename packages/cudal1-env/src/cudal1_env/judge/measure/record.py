@@ -1,4 +1,4 @@
-"""Records of candidates, from what was measured of them."""
+"""Builds records of candidates from their measurements."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from cudal1_env.stats import summarize_latency
 
 @dataclass
 class Seen:
-    """What was measured of one candidate."""
+    """Measurements of one candidate."""
 
     commitment: str | None = None
-    """Of the seed."""
+    """Commitment to the pool's seed."""
     tally: Tally = field(default_factory=Tally)
     trials: list[TrialResult] = field(default_factory=list[TrialResult])
     mapping: Mapping | None = None
-    """Where the reference's state is in the candidate, once that is known; None where a task has no state."""
+    """Where the candidate holds the reference's state, once known; None if the task has no state."""
     first_set: int = WARM_SETS
-    """Number of the pool's first input set that its trials were timed on."""
+    """Number of the pool's first input set used by its trials."""
 
     @property
     def candidate(self) -> Latency:
-        """Latency of the candidate, over all trials."""
+        """The candidate's latency over all trials."""
         return summarize_latency([ms for trial in self.trials for ms in trial.samples.candidate_ms])
 
 
@@ -62,19 +62,19 @@ def measured(
     constant_ms: float = 0.0,
     doubts: Sequence[str] = (),
 ) -> Evaluation:
-    """Return the record of a candidate that was correct and was measured.
+    """Return the record of a correct, timed candidate.
 
     Args:
-        built: What was judged.
-        seen: What was seen of it.
-        speedup: What is stated.
-        counted_low: Lower end where in each trial the smaller reference time counts: rewards rest on it.
-        roofline: The task's bound by memory bandwidth, where one is known.
-        constant_ms: Milliseconds for moving what of the outputs comes again with other inputs.
-        doubts: Why correct outputs do not show that all work was done.
+        built: The candidate.
+        seen: Its measurements.
+        speedup: The speedup that the record states.
+        counted_low: Lower end of the interval with the smaller reference time of each trial; rewards use it.
+        roofline: The task's memory-bandwidth bound, if known.
+        constant_ms: Time to write the parts of the outputs that recur with other inputs.
+        doubts: Why correct outputs do not prove that all work was done.
     """
     stealable_ms = statistics.median(trial.overhead.stealable_ms for trial in seen.trials)
-    # What counts of the reference: one that was slowed must not make the overhead look small.
+    # Use the counted reference time: a slowed reference must not make the overhead look small.
     reference_ms = statistics.median(ms for trial in seen.trials for ms in trial.counted.reference_ms)
     too_short = is_too_short(reference_ms, stealable_ms)
     verb = "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "not told apart"
@@ -100,18 +100,18 @@ def measured(
 
 
 def untimed(built: Built, seen: Seen) -> Evaluation:
-    """Return the record of a candidate that was correct and was not timed."""
+    """Return the record of a correct candidate that was not timed."""
     return _record(built, seen, Status.CORRECT, f"correct in {seen.tally.calls} calls; not timed")
 
 
 def unstable(built: Built, seen: Seen, speedup: Speedup) -> Evaluation:
-    """Return the record of a candidate whose trials do not agree."""
+    """Return the record of a candidate whose trials disagree."""
     text = "two trials disagree by more than 10 % on a speedup above 3; measure on an idle machine"
     return _record(built, seen, Status.UNSTABLE, text, speedup=speedup)
 
 
 def impossible(built: Built, seen: Seen, speedup: Speedup, roofline: Roofline) -> Evaluation:
-    """Return the record of a candidate that is faster than its bytes can move; its speedup is evidence."""
+    """Return the record of a candidate faster than memory bandwidth allows; its speedup is kept as evidence."""
     text = (
         f"a call must move {roofline.moved_bytes / 1e6:.4g} MB, which takes {roofline.bound_ms:.3g} ms at best; calls "
         f"seem to take {seen.candidate.median_ms:.3g} ms, and no correct program is that fast"
@@ -164,5 +164,5 @@ def _record(built: Built, seen: Seen, status: Status, message: str, **measured: 
 
 
 def printable(text: str) -> str:
-    """Return text that UTF-8 can hold: lone surrogates become question marks."""
+    """Return the text with lone surrogates, which UTF-8 cannot encode, replaced by question marks."""
     return text.encode("utf-8", "replace").decode()

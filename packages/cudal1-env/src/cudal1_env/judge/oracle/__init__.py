@@ -1,1 +1,1 @@
-"""What a task is and what its answers are: the oracle process, secret input sets, tolerances, comparisons."""
+"""Tasks and their answers: the oracle process, secret input sets, tolerances, comparisons."""

@@ -1,4 +1,4 @@
-"""The oracle, seen from the judge: the I/O specification of a task, and single-use input sets with their answers."""
+"""The judge's client of the oracle process: a task's I/O specification, and input sets with their answers."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class IoSpec:
     state: tuple[Entry, ...]
     """The tensors of the reference's state, in order of registration."""
     entries: list[dict[str, Any]]
-    """Manifest of the inputs."""
+    """Layout of the inputs in an input set."""
     input_bytes: int
-    """Size of an input set."""
+    """Size of an input set's inputs."""
     outputs: tuple[Expected, ...]
-    """Form of each output."""
+    """Shape, dtype and aliasing of each output."""
     work_bytes: int = 0
-    """Peak GPU memory of a call of the reference, its outputs included."""
+    """Peak GPU memory of a call of the reference, including its outputs."""
     constant_inputs: tuple[int, ...] = ()
-    """Places of the tensors among the inputs that are the same under different seeds: their values are no secret."""
+    """Positions of input tensors that are the same under different seeds; their values are not secret."""
     seeded: tuple[str, ...] = ()
-    """Tensors that the reference's constructor draws and keeps outside its state: the judge cannot load
-    others, so a program may use their structure."""
+    """Tensors that the reference's constructor draws and keeps outside its state. The judge cannot replace them, so a
+    program may exploit their structure."""
     changed: tuple[str, ...] = ()
-    """Tensors of the reference's state that its calls change, those of batch norms left out."""
+    """Tensors of the reference's state that its calls change, except those of batch norms."""
 
     @property
     def tensor_bytes(self) -> list[int]:
@@ -54,20 +54,20 @@ class IoSpec:
 
     @property
     def written_bytes(self) -> int:
-        """Size of all outputs that are not inputs."""
+        """Size of all outputs that do not alias inputs."""
         return sum(out.size * out.item_bytes for out in self.outputs if not out.aliases)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """State that the judge loads into every arm."""
+    """State values that the judge loads into every arm."""
 
     names: list[str]
     entries: list[dict[str, Any]]
     data: npt.NDArray[np.uint8]
 
     def renamed(self, pairs: dict[str, str]) -> Weights:
-        """Return the weights that a candidate has, under its own names."""
+        """Return the weights that a candidate has, under the candidate's names."""
         there = [(pairs[name], entry) for name, entry in zip(self.names, self.entries, strict=True) if name in pairs]
         return replace(self, names=[name for name, _ in there], entries=[entry for _, entry in there])
 
@@ -81,9 +81,9 @@ class Request:
     distribution: str
     """One of `cudal1_worker.oracle.distributions.NAMES`."""
     positions: list[npt.NDArray[np.int64]]
-    """Elements of each output whose limits are wanted, shape (n,)."""
+    """Elements of each output whose limits are needed, shape (n,)."""
     whole: bool
-    """Whether those of all elements are wanted."""
+    """Whether the limits of all elements are needed."""
 
 
 @dataclass(frozen=True)
@@ -91,23 +91,23 @@ class RawSet:
     """One input set as the oracle made it."""
 
     inputs: Array
-    """Bytes, shape (input_bytes,); in memory of the device."""
+    """Bytes, shape (input_bytes,), on the device."""
     answers: list[Array]
-    """float64 or int64, flat; views of memory that the next set overwrites."""
+    """Whole answers, float64 or int64, flat; views of memory that the next set overwrites."""
     limits: list[Array]
-    """What elements may err (float32 or float64), or what else they may be (int64), of all of them or of those at the
-    positions that were asked for; the same kind of views."""
+    """Tolerances (float32 or float64) or alternatives (int64) of all elements or of the requested positions; views of
+    memory that the next set overwrites."""
     reports: list[dict[str, Any]]
 
 
 class RaisedError(TaskError):
-    """The reference raised an exception; the oracle answers further questions."""
+    """The reference raised an exception; the oracle still accepts requests."""
 
 
 class OracleClient:
-    """Talks to the oracle process of one task.
+    """Client of one task's oracle process.
 
-    Methods raise `TaskError` where the reference fails or is late, `WorkerLostError` where the machine killed it.
+    Methods raise `TaskError` if the reference fails or times out, `WorkerLostError` if the machine killed the process.
 
     Raises:
         TaskError: The reference cannot be imported or called, or is random.
@@ -164,7 +164,7 @@ class OracleClient:
             raise
 
     def ask(self, op: str, fds: Sequence[int] = (), **message: Any) -> dict[str, Any]:
-        """Ask the oracle; its handlers (`cudal1_worker.oracle.oracle`) say what each operation takes and answers."""
+        """Send a request and return the answer; handlers in `cudal1_worker.oracle.oracle` define each operation."""
         try:
             answer = self.worker.ask({"op": op, **message}, fds, timeout_s=self._timeout_s)
         except Dead as error:
@@ -181,7 +181,7 @@ class OracleClient:
         return answer
 
     def weights(self, seed: int, values_seed: int) -> Weights:
-        """Make non-default weights, and models in the oracle that hold them."""
+        """Make non-default weights and load them into the oracle's models."""
         answer = self.ask("state", seed=seed, values_seed=values_seed)
         size = int(answer["bytes"])
         block = self._memory(size)
@@ -189,24 +189,24 @@ class OracleClient:
         return Weights(list(answer["names"]), list(answer["entries"]), self._device.to_host(block[:size]))
 
     def fingerprints(self, seed: int) -> Fingerprints:
-        """Fingerprints of the state that the reference's constructor makes under a seed."""
+        """Return fingerprints of the state that the reference's constructor makes under a seed."""
         return parse_fingerprints(self.ask("fingerprints", seed=seed)["fingerprints"])
 
     def probe(self, seeds: Sequence[int], limits: Sequence[Sequence[float]]) -> None:
-        """Let the oracle learn the reference's typical errors; before the first set.
+        """Let the oracle estimate the reference's typical errors; call it before the first `make`.
 
         Args:
-            seeds: Of the inputs that tell them.
-            limits: Factor, floor and least tolerance of each output; see `cudal1_worker.oracle.tolerance.Limits`.
+            seeds: Seeds of the inputs to estimate them on.
+            limits: Factor, floor and minimum tolerance of each output; see `cudal1_worker.oracle.tolerance.Limits`.
         """
         self.ask("probe", seeds=list(seeds), limits=[*map(list, limits)], answer_bytes=self._answer_bytes)
 
     def recurrence(self, seeds: Sequence[int]) -> tuple[list[float], list[int], list[int]]:
-        """Return what of each output comes again in some two of the sets of seeds, as bytes to move over its own.
+        """Measure how much of inputs and outputs recurs between input sets (`cudal1_worker.oracle.recurrence`).
 
         Returns:
-            These shares, the places of inputs of which something comes again, and those of outputs that are the same in
-            all sets (`cudal1_worker.oracle.recurrence`).
+            For each output, the bytes to move for its recurring parts over its own bytes; positions of inputs with
+            recurring parts; positions of outputs that are the same in all sets.
         """
         told = self.ask("recurrence", seeds=list(seeds))
         return (
@@ -216,7 +216,7 @@ class OracleClient:
         )
 
     def make(self, sets: Sequence[Request]) -> list[RawSet]:
-        """Make input sets with their answers and what elements may err; `max_at_once` may be asked for."""
+        """Make input sets with answers and tolerances, at most `max_at_once` at a time."""
         answers_at, stride = self.io_spec.input_bytes, self.set_bytes
         block = self._memory(stride * len(sets))
         wanted = [asdict(one) | {"positions": [positions.tolist() for positions in one.positions]} for one in sets]
@@ -227,7 +227,7 @@ class OracleClient:
         ]
 
     def _raw(self, one: Request, data: Array, reports: list[dict[str, Any]]) -> RawSet:
-        """Return a set as it lies in memory, see `cudal1_worker.oracle.oracle.Oracle.make`."""
+        """Return a set from its memory layout; see `cudal1_worker.oracle.oracle.Oracle.make`."""
         limits: list[Array] = []
         offset = self.io_spec.input_bytes + self._answer_bytes
         for out, positions in zip(self.io_spec.outputs, one.positions, strict=True):
@@ -246,7 +246,7 @@ class OracleClient:
         """Make one set of inputs of the task's own distribution, without answers.
 
         Returns:
-            Bytes, shape (input_bytes,); in memory of the device.
+            Bytes, shape (input_bytes,), on the device.
         """
         block = self._memory(self.io_spec.input_bytes)
         self.ask("draw", seed=seed)
@@ -254,12 +254,12 @@ class OracleClient:
 
     @property
     def max_at_once(self) -> int:
-        """How many sets are made per request: each switch of the GPU between judge and oracle costs time."""
+        """Maximum sets per request; several at once, because each GPU switch between judge and oracle costs time."""
         return max(1, self._device.at_once_bytes // self.set_bytes)
 
     @property
     def set_bytes(self) -> int:
-        """Memory of a set with its whole answers and limits."""
+        """Memory of a set with whole answers and limits."""
         limits = sum(-(-out.limit_bytes * out.size // 8) * 8 for out in self.io_spec.outputs)
         return -(-(self.io_spec.input_bytes + self._answer_bytes + limits) // _PAGE) * _PAGE
 
@@ -270,7 +270,8 @@ class OracleClient:
             **asked: See `cudal1_worker.oracle.faults.FaultyRuns.faulty`.
 
         Returns:
-            Its outputs as float64 or int64, flat, views of memory that the next set overwrites; and why there are none.
+            Its outputs, float64 or int64, flat, views of memory that the next set overwrites; and the reason if there
+            are none, else an empty text.
         """
         block = self._memory(self.set_bytes)
         begins = self.io_spec.input_bytes
@@ -278,7 +279,7 @@ class OracleClient:
         return ([] if answer["failed"] else self._answers(block)), answer["failed"]
 
     def _answers(self, data: Array) -> list[Array]:
-        """The whole answers of a set that lies in some memory: views of it."""
+        """Return the whole answers of a set as views of its memory."""
         answers: list[Array] = []
         offset = self.io_spec.input_bytes
         for out in self.io_spec.outputs:
@@ -288,15 +289,15 @@ class OracleClient:
         return answers
 
     def rest(self) -> None:
-        """Let the oracle give back memory that it only keeps."""
+        """Let the oracle free cached memory."""
         self.ask("rest")
 
     def held_bytes(self) -> int:
-        """Memory of a GPU that the oracle's process holds, as it says."""
+        """Return the GPU memory that the oracle's process reports to hold."""
         return int(self.ask("held")["bytes"])
 
     def _memory(self, size_bytes: int) -> Array:
-        """Memory of the judge's that the oracle writes, at least as large as asked for."""
+        """Return memory of the judge that the oracle can write, of at least `size_bytes`."""
         if self._block is None or self._block.size_bytes < size_bytes:
             if self._block is not None:
                 self._block.close()

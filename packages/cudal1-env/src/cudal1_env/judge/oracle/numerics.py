@@ -1,8 +1,8 @@
-"""Is an output right? Arithmetic on bytes that came from a worker; nothing here can raise on any bytes.
+"""Decides whether an output is correct. Works on bytes from a worker and raises on none.
 
-Each element may err by what the oracle says of it: a multiple of the reference's own typical error there, and at least
-a few units in its last place (`cudal1_worker.oracle.tolerance`, docs/decisions/002-tolerance-by-element.md). Integers
-are equal, or what the reference itself may give instead.
+The oracle gives each element's tolerance: a multiple of the reference's typical error there, and at least a few units
+in the last place (`cudal1_worker.oracle.tolerance`, docs/decisions/002-tolerance-by-element.md). Integers must be equal
+to the answer, or to the alternative that the reference itself may give.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cudal1_env.judge.device.tensors import EPSILON, Array, Expected
 
 Floats = npt.NDArray[np.float64]
 _PIECE = 1 << 24
-"""Elements that are compared at a time."""
+"""Elements compared at a time."""
 
 _LARGEST = {name: float(np.finfo(name).max) for name in ("float64", "float32", "float16")}
 _LARGEST["bfloat16"] = 2.0**127 * (2 - EPSILON["bfloat16"])
@@ -29,37 +29,37 @@ _SMALLEST = {name: float(np.finfo(name).tiny) for name in ("float64", "float32",
 _SMALLEST["bfloat16"] = _SMALLEST["float32"]
 
 MAXIMUM_OVER_TYPICAL = 12.5
-"""The largest of a million errors over the typical one (a geometric mean). Of normal errors it is 4.9 over 0.53, which
-is 9.2; the rest is for what a typical error of 48 and more is off by chance (benchmarks/tolerance.py)."""
+"""Ratio of the largest of a million errors to the typical error (a geometric mean). For normal errors it is 4.9 / 0.53,
+about 9.2; the rest covers the chance error of a typical error from 48 or more errors (benchmarks/tolerance.py)."""
 
 HALF = {"float16": (11.0, 2.0), "bfloat16": (5.5, 1.0)}
-"""Factor of the typical error, and floor in units of the last place, for outputs of half precision: their errors are
-those of the last rounding, the largest of which is some 3.7 times the typical one (benchmarks/tolerance_half.py)."""
+"""Half precision: factor of the typical error, and floor in units in the last place. Errors are those of the last
+rounding, whose largest is some 3.7 times the typical one (benchmarks/tolerance_half.py)."""
 
 _LOOSEST = 0.25
-"""What half of the elements of an output may err over themselves, at most: a reference that errs more says nothing."""
+"""Maximum median of an output's relative tolerances; beyond it the reference is too inaccurate to judge against."""
 _MAX_UNDECIDED = 0.01
-"""Share of integers of a sample that may be one of two, at most."""
+"""Maximum share of sampled integers that may be either of two values."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The right values of one output on one input set, at secret positions, and whole for a secret subset of sets."""
+    """Correct values of one output on one input set: at secret positions, and whole for a secret subset of sets."""
 
     positions: npt.NDArray[np.int64]
     """Flat positions of the sample, shape (n,)."""
     values: npt.NDArray[np.generic]
-    """Right values at these positions, shape (n,), float64 or int64."""
+    """Correct values at these positions, shape (n,), float64 or int64."""
     limits: npt.NDArray[np.generic]
-    """What each of them may err, shape (n,); of integers what it may be instead."""
+    """Tolerance of each value, shape (n,); for integers, the alternative value."""
     whole: Array | None = None
-    """All right values, flat; None for sets that are only sampled."""
+    """All correct values, flat; None for sets that are only sampled."""
     whole_limits: Array | None = None
-    """The same as `limits`, for all elements."""
+    """`limits` of all elements, flat."""
     scale: float = 1.0
     """Largest finite magnitude of the answer; 1 for integers."""
     reference_error: float = 0.0
-    """The reference's own largest error on such inputs, over the scale."""
+    """The reference's largest error on such inputs, over the scale."""
 
 
 @dataclass(frozen=True)
@@ -67,30 +67,30 @@ class Comparison:
     """Outcome of comparing some elements of one output."""
 
     error: float
-    """Error of the element that comes nearest to what it may err, or exceeds it most, over the scale; NaN where finite
-    masks differ. The share of wrong elements for integers."""
+    """Error over the scale of the element with the largest ratio of error to tolerance; NaN if finite masks differ. For
+    integers, the share of incorrect elements."""
     correct: bool
     """Whether every element is within its tolerance."""
     tolerance: float = 0.0
-    """What that element may err, over the scale."""
+    """Tolerance of that element, over the scale."""
 
 
 def limits_of(dtype: str, factor: float, floor_ulps: float) -> tuple[float, float, float]:
-    """Factor, floor and least tolerance of an output's elements, as `cudal1_worker.oracle.tolerance.Limits` has them.
+    """Return factor, floor and minimum tolerance of an output, as in `cudal1_worker.oracle.tolerance.Limits`.
 
     Args:
-        dtype: Of the output.
-        factor: c: how many times the reference's largest error is allowed; half precision has another.
-        floor_ulps: f: least tolerance in units of the last place; half precision has another.
+        dtype: The output's dtype.
+        factor: c: allowed multiple of the reference's largest error; half precision has its own.
+        floor_ulps: f: minimum tolerance in units in the last place; half precision has its own.
     """
     times, ulps = HALF.get(dtype, (factor * MAXIMUM_OVER_TYPICAL, floor_ulps))
-    # Below their smallest normal number devices may put zero; float16 keeps what lies there, in steps of one size.
+    # Devices may flush subnormal numbers to zero; float16 keeps them, in steps of one size.
     least = ulps * float(np.finfo(np.float16).smallest_subnormal) if dtype == "float16" else _SMALLEST.get(dtype, 0.0)
     return times, ulps * EPSILON.get(dtype, 0.0), least
 
 
 def fault(answer: Answer, expected: Expected) -> str:
-    """Why a sample of right values tells nothing about a candidate, as the end of a sentence; empty if it does."""
+    """Return why an answer is unusable for judging candidates, as the end of a sentence; empty if it is usable."""
     if not answer.positions.size:
         return ""
     if not expected.floating:
@@ -100,7 +100,7 @@ def fault(answer: Answer, expected: Expected) -> str:
     right, allowed = answer.values.astype(np.float64), answer.limits.astype(np.float64)
     if not (np.isfinite(allowed) & (allowed > 0)).all():
         return "what its elements may err is not a number"
-    # What underflows in the output's dtype may be zero, and tells nothing.
+    # Values that underflow in the output's dtype may be zero: leave them out.
     some = np.isfinite(right) & (np.abs(right) >= _SMALLEST[expected.dtype])
     loosest = float(np.median(allowed[some] / np.abs(right[some]))) if some.any() else 0.0
     if loosest <= _LOOSEST:
@@ -109,13 +109,13 @@ def fault(answer: Answer, expected: Expected) -> str:
 
 
 def compare(got: Array, answer: Answer, expected: Expected, *, whole: bool) -> Comparison:
-    """Compare output elements with the right ones.
+    """Compare output elements with the correct values.
 
     Args:
-        got: What the worker left, decoded, shape (n,).
-        answer: Right values and what each may err.
+        got: Decoded elements of the worker's output, shape (n,).
+        answer: Correct values and their tolerances.
         expected: The output's shape and dtype.
-        whole: Whether `got` is the whole output, in order, or the sample.
+        whole: Whether `got` is the whole output in order; otherwise it is the sample.
     """
     right, limits = (answer.whole, answer.whole_limits) if whole else (answer.values, answer.limits)
     assert right is not None, "expected a set whose whole answer was kept"
@@ -126,7 +126,7 @@ def compare(got: Array, answer: Answer, expected: Expected, *, whole: bool) -> C
         wrong = 0
         for piece in _pieces(got.shape[0]):
             found = got[piece].long() if _is_torch(got) else got[piece].astype(np.int64)
-            wrong += int(((found != right[piece]) & (found != limits[piece])).sum())  # neither of the two
+            wrong += int(((found != right[piece]) & (found != limits[piece])).sum())  # neither of the two values
         return Comparison(wrong / got.shape[0], wrong == 0)
     worst = (0.0, 0.0, 0.0)
     for piece in _pieces(got.shape[0]):
@@ -142,22 +142,22 @@ def compare(got: Array, answer: Answer, expected: Expected, *, whole: bool) -> C
 
 
 def _pieces(size: int) -> Iterator[slice]:
-    """Ranges that make up `size` elements, so that what is compared at a time needs little memory."""
+    """Return slices that cover `size` elements in small parts, to limit memory."""
     return (slice(start, min(start + _PIECE, size)) for start in range(0, size, _PIECE))
 
 
 def _worst(errors: Array, limits: Array) -> tuple[float, float, float]:
-    """Error over tolerance, error and tolerance of the worst element; NaN is worst of all."""
+    """Return error over tolerance, error, and tolerance of the worst element; NaN is worst."""
     found = errors / limits
     place = int(found.argmax())
     return float(found[place]), float(errors[place]), float(limits[place])
 
 
 def _errors(got: Array, right: Array, dtype: str) -> Array:
-    """How far finite elements are from the right ones; NaN where others are not what they must be."""
+    """Return the errors of finite elements; NaN where the pattern of infinities and NaNs is incorrect."""
     xp = _namespace(got)
     wide = doubles(got)
-    # A float64 answer beyond the output's range is infinite in the output's dtype, and must be so there.
+    # A float64 answer beyond the range of the output's dtype must be infinite in the output.
     rounded = doubles(_narrowed(right, dtype))
     finite = xp.isfinite(rounded)
     same = (wide == rounded) | (xp.isnan(wide) & xp.isnan(rounded))
@@ -170,16 +170,16 @@ def _is_torch(array: Array) -> bool:
 
 
 def _namespace(array: Array) -> Any:
-    """The library that an array belongs to: numpy and torch give the functions used here the same names."""
+    """Return the library of an array, torch or numpy; both name the functions used here alike."""
     return sys.modules["torch"] if _is_torch(array) else np
 
 
 def doubles(array: Array) -> Array:
-    """Values as float64, in memory of the device."""
+    """Return the values as float64, on the same device."""
     return array.double() if _is_torch(array) else array.astype(np.float64)
 
 
 def _narrowed(array: Array, dtype: str) -> Array:
-    """Round to an output's dtype; to float32 for bfloat16, which numpy does not know."""
+    """Round to an output's dtype; bfloat16, which numpy lacks, is rounded to float32."""
     name = "float32" if dtype == "bfloat16" else dtype
     return array.to(getattr(_namespace(array), name)) if _is_torch(array) else array.astype(name)

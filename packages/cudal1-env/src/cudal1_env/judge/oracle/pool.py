@@ -1,8 +1,8 @@
 """The secret pool of a task: input sets that no candidate has seen, with float64 answers.
 
-No candidate is timed on a set that any candidate has met before, in this trial or an earlier one. A worker dies with
-its trial, but what it asked the host's kernel for stays in the kernel's caches: names that do not exist, pages of
-files. Who comes next finds out by its own clock what is in there (tests/exploits/h30_*).
+No candidate is timed on a set that any candidate has seen before, in this trial or an earlier one. A worker dies after
+its trial, but its requests leave traces in the host kernel's caches, such as pages of files and lookups of missing
+names. A later candidate could read these traces by timing (tests/exploits/h30_*).
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.zygote import Zygote
 
 WARM_SETS = 2
-"""The first sets are for untimed calls, of every trial."""
+"""Number of sets, at the start of the pool, that serve the untimed calls of every trial."""
 SEED_BYTES = 16
 _DRAWS = 64
-"""Draws that are asked what comes again: some two are the same with a chance of 87 % where there are 1,000 cases."""
+"""Draws that are searched for recurring values: with 1,000 equally likely cases, two draws agree with 87 % chance."""
 _CYCLE = ("own", "own", "shifted", "own", "own", "heavy", "own", "needle")
-"""Distributions of consecutive sets: most are the task's own, because speed may depend on values."""
+"""Distributions of consecutive sets; most are the task's own, because speed may depend on values."""
 _SHARED_SETS = tuple(_CYCLE.index(name) for name in dict.fromkeys(_CYCLE))
-"""Sets of a verdict without a clock that the candidates of its pool share: the first of each distribution."""
+"""Sets that all candidates of a pool share at `correct` precision: the first of each distribution."""
 _UNSEEN_SETS = 2
-"""Sets on which a fault must be unseen; a candidate meets more of them."""
+"""Sets on which a fault must go undetected to count as unseen; a candidate is checked on more sets."""
 _PROBES = 16
-"""Sets that may tell the reference's typical errors."""
+"""Maximum sets for estimating the reference's typical errors."""
 
 
 def private_seed() -> int:
-    """A seed that is used once, for one worker."""
+    """Return a new seed for a single worker."""
     return secrets.randbits(62)
 
 
 _MAKING_SETS = 3
-"""Making a large set takes the memory of this many further sets, and of `_MAKING_INPUTS` times the inputs.
+"""Making a large set takes the memory of this many further sets plus `_MAKING_INPUTS` times the inputs.
 
-Together that is 7 to 9 times the inputs, where inputs and outputs are alike (counted on a CPU, the float64 twin's own
-included).
+If inputs and outputs are of similar size, that is 7 to 9 times the inputs (counted on a CPU, including the float64
+model's memory).
 """
 
 _MAKING_INPUTS = 4
 """See `_MAKING_SETS`."""
 
 _AHEAD_BYTES = 2 << 30
-"""Maximum bytes of sets that are made ahead: at that time both arms have not taken their memory yet."""
+"""Maximum bytes of sets made ahead, because the arms have not yet taken their memory then."""
 
 
 class Secrets:
-    """Everything secret about one pool, derived from one 128-bit seed."""
+    """All secrets of one pool, derived from one 128-bit seed."""
 
     def __init__(self, seed: bytes) -> None:
         if len(seed) != SEED_BYTES:
@@ -75,7 +75,7 @@ class Secrets:
         self.commitment = hashlib.sha256(seed).hexdigest()
 
     def number(self, *labels: object) -> int:
-        """Return a 62-bit number for a purpose; different purposes give unrelated numbers."""
+        """Return a 62-bit number for a purpose; different labels give unrelated numbers."""
         text = "/".join(str(label) for label in labels).encode()
         return int.from_bytes(hashlib.sha256(self.seed + text).digest()[:8], "little") >> 2
 
@@ -88,7 +88,7 @@ class Secrets:
 
 @dataclass(frozen=True)
 class InputSet:
-    """One input set with what is known about its answers."""
+    """One input set and its answers."""
 
     index: int
     distribution: str
@@ -102,7 +102,7 @@ class InputSet:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the set takes."""
+        """Memory of the set."""
         return self.inputs.nbytes + sum(
             a.values.nbytes
             + a.positions.nbytes
@@ -113,25 +113,25 @@ class InputSet:
 
 
 _Draft = tuple[int, Request]
-"""Number of an input set, and what is asked for."""
+"""Number of an input set, and the request for it."""
 
 
 def _wanted(request: Request, raw: RawSet) -> Iterator[tuple[Array, npt.NDArray[np.int64]]]:
-    """Which elements of a set are read, and where."""
+    """Yield the arrays of a set to read elements from, each with the elements' positions."""
     for values, limits, positions in zip(raw.answers, raw.limits, request.positions, strict=True):
         yield values, positions
         yield limits, positions if request.whole else np.arange(positions.size)
 
 
 class Pool:
-    """Input sets of one task under one seed, made by its oracle when they are first wanted.
+    """Input sets of one task under one seed, made by its oracle on demand.
 
-    Pools share `unseen`, what was found of tasks by their source: it is no secret's.
+    Pools share `unseen`, results by task source that do not depend on a secret.
 
-    Methods raise `TaskError` where the reference fails, or its own error is beyond use.
+    Methods raise `TaskError` if the reference fails or is too inaccurate.
 
     Raises:
-        TaskError: The reference cannot be judged against.
+        TaskError: The task's reference is unusable.
     """
 
     def __init__(
@@ -156,53 +156,53 @@ class Pool:
             self.oracle.close()
             raise TaskError(f"{task.id}: expected 1 to {MAX_OUTPUTS} output tensors, got {len(self.io_spec.outputs)}")
         self.closed = False
-        """Whether it has retired."""
+        """Whether the pool is retired."""
         self.candidates = 0
-        """How many candidates it has served."""
+        """Number of candidates served."""
         self._began = time.monotonic()
         self._lock = threading.RLock()
-        """Candidates that are not timed are called side by side; the oracle answers one at a time."""
+        """Untimed candidates run in parallel; the oracle answers one at a time."""
         self.fresh = WARM_SETS
-        """Number of the first set that no candidate has met, those for untimed calls left out."""
+        """Number of the first set that no candidate has seen, after those for untimed calls."""
         self._wanted = 0
-        """How many sets the last trial asked for at its beginning."""
+        """Number of sets that the last trial prepared at its start."""
         self._weights: Weights | None = None
         self._fingerprints: Fingerprints | None = None
         self._sets: dict[int, InputSet] = {}
         self.max_bytes = settings.pool_bytes
-        """Maximum memory that its sets may keep; set by the owner of several pools."""
+        """Maximum memory of kept sets; the owner of several pools sets it."""
         self.size_bytes = 0
-        """Memory that its sets take."""
+        """Memory of kept sets."""
         self._recurrence: tuple[list[float], list[int], list[int]] | None = None
         self._unseen = unseen
         self._reference_error: dict[str, list[float]] = {}
-        """Of the reference on each usable distribution, for each output, over its scale."""
+        """Reference error by usable distribution, for each output, over its scale."""
 
     @property
     def io_spec(self) -> IoSpec:
-        """What the task looks like."""
+        """The task's I/O specification."""
         return self.oracle.io_spec
 
     @property
     def room(self) -> int:
-        """How many input sets can be kept, with the whole answers of some."""
+        """Number of input sets that can be kept; some have whole answers."""
         return int(self.max_bytes / self._kept_bytes)
 
     @property
     def _kept_bytes(self) -> float:
-        """Memory of a set that is kept, on average: not all have whole answers."""
+        """Mean memory of a kept set; not all have whole answers."""
         whole = sum((8 + out.limit_bytes) * out.size for out in self.io_spec.outputs)
         return self.io_spec.input_bytes + self.settings.full_check_share * whole + 1
 
     def weights(self) -> Weights:
-        """The weights that the judge chose for this pool, none of them a default; empty where a task has no state."""
+        """Return the judge's weights for this pool, all non-default; empty if the task has no state."""
         with self._lock:
             if self._weights is None:
                 self._weights = self.oracle.weights(self.construct_seed, self.secrets.number("weights"))
             return self._weights
 
     def fingerprints(self) -> Fingerprints:
-        """Fingerprints of the state that the reference's constructor makes under this pool's seed."""
+        """Return fingerprints of the state that the reference's constructor makes under this pool's seed."""
         with self._lock:
             if self._fingerprints is None:
                 self._fingerprints = self.oracle.fingerprints(self.construct_seed)
@@ -210,23 +210,23 @@ class Pool:
 
     @property
     def is_spent(self) -> bool:
-        """Whether its secrets served long enough: each candidate learns a little of what the next one meets."""
+        """Whether the secrets must be replaced: each candidate may leak a little about them to the next one."""
         age_s = time.monotonic() - self._began
         return self.candidates >= self.settings.pool_candidates or age_s > self.settings.pool_s
 
     def private_inputs(self) -> Array:
-        """Inputs of the task's own distribution that are for one worker alone; no answer to them is known."""
+        """Return inputs of the task's own distribution for a single worker, without answers."""
         with self._lock:
             return self.oracle.draw(private_seed())
 
     def sets(self, first: int, last: int) -> list[InputSet]:
-        """Return the sets from number `first` to before `last`, making those that are missing.
+        """Return the sets from number `first` up to, not including, `last`; make those that are missing.
 
-        A set is the same each time. What exceeds the pool's memory is not kept, but made again when it is wanted again.
+        A set is the same each time. Sets that exceed the pool's memory are not kept, and are made again on demand.
         """
         with self._lock:
             if self.io_spec.state:
-                self.weights()  # the answers are those of a reference that holds them
+                self.weights()  # loads them into the oracle's models, which give the answers
             if "own" not in self._reference_error:
                 self._probe()
             made = dict[int, InputSet]()
@@ -241,13 +241,13 @@ class Pool:
             return [made[index] if index in made else self._sets[index] for index in range(first, last)]
 
     def recurrence(self) -> tuple[int, list[int], list[int]]:
-        """What comes again with other inputs.
+        """Return how much of inputs and outputs recurs with other inputs.
+
+        Call it only while no candidate is alive: the first call runs the reference up to `_DRAWS` times.
 
         Returns:
-            Bytes to move for what of the outputs does; places of inputs of which something does; places of outputs that
-            never change.
-
-        To ask when no candidate is alive: the first time the reference runs up to `_DRAWS` times.
+            Bytes to move for the recurring parts of outputs; positions of inputs with recurring parts; positions of
+            outputs that never change.
 
         Raises:
             TaskError: The reference fails.
@@ -261,12 +261,12 @@ class Pool:
         return int(sum(share * out.size * out.item_bytes for share, out in pairs if not out.aliases)), places, fixed
 
     def unseen(self, *, precision: bool) -> str:
-        """Return the first way to do less that no output would show (`cudal1_worker.oracle.unseen`); empty for none.
+        """Return the first work that a program could omit undetected (`cudal1_worker.oracle.unseen`); empty if none.
 
-        It is asked once for each task, but for want of memory.
+        The oracle is asked once for each task, or again after it lacked memory.
 
         Args:
-            precision: Whether lower precision of a product is one.
+            precision: Whether lower precision of a product counts as omitted work.
         """
         key = self.task.source, precision, self.settings.error_factor
         if (known := self._unseen.get(key)) is not None:
@@ -278,9 +278,9 @@ class Pool:
         return str(told["work"])
 
     def doubts(self) -> list[str]:
-        """Return why correct outputs do not show that all work was done; empty if they do.
+        """Return why correct outputs do not prove that all work was done; empty if they do.
 
-        To ask when no candidate is alive: the first time for a task the reference runs some hundred times.
+        Call it only while no candidate is alive: the first call for a task runs the reference some hundred times.
         """
         with self._lock:
             work = self.unseen(precision=True)
@@ -309,9 +309,9 @@ class Pool:
         return doubts
 
     def untimed_sets(self) -> list[InputSet]:
-        """Return the sets of one verdict without a clock.
+        """Return the sets of one verdict at `correct` precision.
 
-        One of each distribution, which the pool's candidates share, then one that no other candidate meets.
+        The pool's candidates share one set of each distribution; the last set is for this candidate only.
         """
         with self._lock:
             shared = [one for number in _SHARED_SETS for one in self.sets(number, number + 1)]
@@ -319,7 +319,7 @@ class Pool:
             return [*shared, *self._make([self.fresh - 1])]
 
     def prepare(self, first: int, last: int) -> None:
-        """Make sets that will be wanted, as far as they can be kept; then free the memory for making them."""
+        """Make sets in advance, as far as they can be kept; then free the memory needed for making them."""
         with self._lock:
             step = self.oracle.max_at_once
             for start in range(first, last, step):
@@ -332,9 +332,9 @@ class Pool:
 
     @contextlib.contextmanager
     def making_ahead(self) -> Generator[None]:
-        """Make the sets that the last trial asked for at its beginning, in the background of the block.
+        """Make as many new sets as the last trial prepared at its start, in a background thread during the block.
 
-        At the end they are there. The device is leased, and nothing is timed meanwhile.
+        They are complete when the block ends. The device must be leased, and nothing may be timed meanwhile.
         """
         count = min(self._wanted, int(_AHEAD_BYTES / self._kept_bytes))
         if not count:
@@ -346,22 +346,22 @@ class Pool:
             making.result()
 
     def spend(self, last: int) -> None:
-        """Never give a set before number `last` to a timed call of a candidate again; forget what is kept of them."""
+        """Mark the sets before number `last` as seen by a candidate, and forget them."""
         self.fresh = max(self.fresh, last)
         for key in [key for key in self._sets if WARM_SETS <= key < self.fresh]:
             self.size_bytes -= self._sets.pop(key).size_bytes
 
     def rest(self) -> None:
-        """Free the memory that only making sets needs, here and in the oracle."""
+        """Free the memory that is needed only for making sets, in the judge and in the oracle."""
         self.oracle.rest()
         self.device.trim()
 
     def fit(self, free_bytes: int | None, held: int = 0) -> None:
-        """Keep no more sets from now on than leave room for making others.
+        """Lower the limit of kept sets so that memory remains for making others.
 
         Args:
-            free_bytes: Free memory once both arms have theirs; None where that is not counted.
-            held: How many sets a trial holds at a time that may not be kept.
+            free_bytes: Free memory once both arms have theirs; None on devices that do not report it.
+            held: Maximum number of sets that a trial holds at a time besides kept ones.
         """
         if free_bytes is not None:
             making = _MAKING_SETS * self.oracle.set_bytes + _MAKING_INPUTS * self.io_spec.input_bytes
@@ -369,13 +369,13 @@ class Pool:
             self.max_bytes = min(self.max_bytes, self.size_bytes + room)
 
     def forget(self) -> None:
-        """Give the memory of the sets back; each will be the same when it is made again."""
+        """Free the memory of all sets; each is the same when it is made again."""
         self._sets.clear()
         self.size_bytes = 0
         self.device.trim()
 
     def _probe(self) -> None:
-        """Learn the reference's errors, and which distributions of inputs the reference allows."""
+        """Estimate the reference's errors, and find which input distributions the reference supports."""
         outputs, settings = self.io_spec.outputs, self.settings
         limits = [limits_of(out.dtype, settings.error_factor, settings.error_floor_ulps) for out in outputs]
         self.oracle.probe([self.secrets.number("probe", number) for number in range(_PROBES)], limits)
@@ -397,7 +397,7 @@ class Pool:
                 )
 
     def _make(self, indices: Sequence[int]) -> list[InputSet]:
-        """Make sets; where the reference fails or errs too much, though not on the probe, of the task's own inputs."""
+        """Make sets; replace those on which the reference fails or errs too much by the task's own distribution."""
         names = [_CYCLE[index % len(_CYCLE)] for index in indices]
         names = [name if name in self._reference_error else "own" for name in names]
         drafts = [self._draft(index, name) for index, name in zip(indices, names, strict=True)]
@@ -409,7 +409,7 @@ class Pool:
         return [one for one, _ in made]
 
     def _tried(self, drafts: Sequence[_Draft]) -> list[tuple[InputSet, str]]:
-        """Make sets; where the reference raises, of the task's own inputs: not every matrix has a factorisation."""
+        """Make sets; where the reference raises (not every matrix has a factorisation), draw from the task's own."""
         try:
             return self._finished(drafts)
         except RaisedError:
@@ -426,13 +426,13 @@ class Pool:
         return index, self._request(self.secrets.number("set", index), name, random, whole=whole)
 
     def _request(self, seed: int, name: str, random: np.random.Generator, *, whole: bool) -> Request:
-        """Choose what of a set is needed to judge outputs: a sample of each, in random order."""
+        """Return the request for a set, with random positions in each output to sample."""
         share = max(16, self.settings.sample_elements // len(self.io_spec.outputs))
         positions = [random.choice(out.size, size=min(share, out.size), replace=False) for out in self.io_spec.outputs]
         return Request(seed, name, [part.astype(np.int64) for part in positions], whole)
 
     def _finished(self, drafts: Sequence[_Draft]) -> list[tuple[InputSet, str]]:
-        """Make sets and read all chosen elements together; return each with the reason why it is unusable, if any."""
+        """Make sets and read all sampled elements at once; return each set with the reason if it is unusable."""
         raws = self.oracle.make([request for _, request in drafts])
         pairs = list(zip(drafts, raws, strict=True))
         taken = iter(self.device.take([one for (_, request), raw in pairs for one in _wanted(request, raw)]))
@@ -477,7 +477,7 @@ class Pool:
         )
 
     def close(self) -> None:
-        """End the oracle and give the sets back."""
+        """Stop the oracle and free the sets."""
         self.closed = True
         self.oracle.close()
         self.forget()

@@ -1,4 +1,4 @@
-"""Which elements of a sample's outputs are read on the clock, and which after it."""
+"""Chooses which output elements of a timed sample are read on the clock, and which after it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from cudal1_env.judge.device.tensors import Array, Expected
 from cudal1_env.judge.oracle.numerics import Answer, Comparison, compare
 
 _SAMPLES_AFTER = 256
-"""Elements that are read after the clock has stopped, over all outputs of a sample, where few are read before."""
+"""Elements of a call read after the clock, over all its outputs, if only few are read on the clock."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Parts of the samples of several outputs."""
+    """Parts of the sampled elements of several outputs."""
 
     answers: Sequence[Answer]
     parts: Sequence[slice]
 
     @property
     def positions(self) -> list[npt.NDArray[np.int64]]:
-        """Flat positions, for each output."""
+        """Flat positions of the elements, for each output."""
         return [answer.positions[part] for answer, part in zip(self.answers, self.parts, strict=True)]
 
     def compare(self, got: Sequence[Array], expected: Sequence[Expected]) -> list[Comparison]:
-        """Compare the elements that were read, for each call and output."""
+        """Compare the elements read of each output."""
         return [
             compare(
                 one,
@@ -41,20 +41,20 @@ class Samples:
 
 
 def whole_samples(answers: Sequence[Answer]) -> Samples:
-    """All of the samples."""
+    """Return all sampled elements."""
     return Samples(answers, [slice(None)] * len(answers))
 
 
 def chosen_samples(answers: Sequence[Answer], pieces: int, random: np.random.Generator) -> tuple[Samples, Samples]:
-    """Return the samples that are read on the clock, and those that are read after it.
+    """Return the elements to read on the clock and those to read after it.
 
-    On a GPU each element costs. All samples read equally many, however many calls they make, and something of the last
-    call in any case. A sample is in random order, so that any part of it is one.
+    On a GPU each element costs time on the clock. The last output gets at least one element. The sampled elements are
+    in random order, so any part of them is a random sample.
 
     Args:
-        answers: The right values of each output of a call.
-        pieces: Number of elements that are read on the clock.
-        random: Chooses them.
+        answers: The correct values of each output of a call.
+        pieces: Number of elements to read on the clock, over all outputs.
+        random: Draws the elements.
     """
     count = len(answers)
     share = np.full(count, pieces // count)
@@ -66,7 +66,7 @@ def chosen_samples(answers: Sequence[Answer], pieces: int, random: np.random.Gen
 
 
 def _parts(answers: Sequence[Answer], numbers: npt.NDArray[np.int64], random: np.random.Generator) -> Samples:
-    """Return a random part of each sample, of as many elements."""
+    """Return a random part of each output's sampled elements, with the given numbers of elements."""
     sizes = np.array([answer.positions.size for answer in answers])
     numbers = np.minimum(numbers, sizes)
     first = random.integers(0, sizes - numbers + 1)

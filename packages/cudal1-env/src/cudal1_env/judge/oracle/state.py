@@ -1,20 +1,20 @@
-"""State as a mapping: which tensor of a candidate holds which tensor of the reference.
+"""State as a mapping: which tensor of a candidate corresponds to which tensor of the reference.
 
-The judge loads values of its own into the reference's state and into the candidate's. Where a value goes in the
-candidate is decided here, in three passes, each over what the passes before left on both sides:
+The judge loads its own values into the state of the reference and of the candidate. This module matches the tensors of
+both in three passes, each over the tensors that are still unmatched:
 
-1. the same name, shape and dtype;
-2. the same, with the parts `_orig_mod` and `module` (torch.compile, DataParallel) taken out of both names;
-3. the same shape, dtype, kind (parameter or buffer) and *seeded value*: both constructors ran under one seed, so what
-   has the same bytes is most likely the same tensor under another name.
+1. same name, shape and dtype;
+2. the same after removing the name parts `_orig_mod` and `module` (torch.compile, DataParallel);
+3. same shape, dtype, kind (parameter or buffer) and *seeded value*: both constructors ran under one seed, so tensors
+   with the same bytes are most likely the same tensor under another name.
 
-Among equals the order of registration decides. What only the candidate has is ignored. What of the reference's finds no
-partner leads to a rejection: a tensor without the judge's value has the constructor's, which may have structure (rank,
-zeros, a constant) that the reference's function does not have for other weights (THREATS.md, H68).
+Ties are resolved by the order of registration. Tensors that only the candidate has are ignored. An unmatched tensor of
+the reference leads to a rejection: the candidate would keep its constructor's value, which may have structure (rank,
+zeros, a constant) that other weights lack (docs/threats.md, H68).
 
-A seeded value is compared by a fingerprint that the worker makes, and its description is a claim, too. A lie only
-changes where the judge's values are put, and outputs must be right with exactly these values: nothing is gained by
-one (docs/decisions/004-state-as-a-mapping.md).
+The worker computes the fingerprints of seeded values and describes its state; both are untrusted. A lie gains nothing:
+it only changes where the judge's values go, and the outputs must be correct with exactly these values
+(docs/decisions/004-state-as-a-mapping.md).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Entry:
     shape: tuple[int, ...]
     dtype: str
     parameter: bool
-    """Else a buffer."""
+    """Whether it is a parameter; otherwise a buffer."""
     tied_to: str | None = None
-    """First name of the same memory, where this is a second one."""
+    """For a second name of the same memory: the first name."""
     fixed: bool = False
-    """Whether the judge leaves it as the constructor made it (a counter, a mask); reported for the reference only."""
+    """Whether the judge keeps the constructor's value (a counter, a mask); reported for the reference only."""
 
 
 Fingerprints = dict[str, str]
@@ -61,20 +61,20 @@ Key = Callable[[Entry], Hashable]
 
 @dataclass(frozen=True)
 class Mapping:
-    """Where the reference's state is in a candidate."""
+    """Result of matching the reference's state with a candidate's."""
 
     pairs: dict[str, str] = field(default_factory=dict[str, str])
-    """The candidate's name for each of the reference's that has a partner, in the reference's order."""
+    """The candidate's name by the reference's name, for matched tensors, in the reference's order."""
     guessed: tuple[str, ...] = ()
-    """Names of the reference's whose partner was found by its seeded value."""
+    """The reference's names that were matched by seeded value."""
     missing: tuple[Entry, ...] = ()
-    """Names of the reference's state that have no partner and need one."""
+    """Unmatched tensors of the reference that need a partner."""
     constructed: tuple[Entry, ...] = ()
-    """Names of the candidate's state that have no partner, and keep the constructor's value."""
+    """Unmatched tensors of the candidate, which keep the constructor's value."""
 
     @property
     def similar(self) -> list[str]:
-        """Names of the candidate's state that could match a missing one except for their value."""
+        """Unmatched names of the candidate with the shape, dtype and kind of a missing tensor."""
         wanted = {_form(one) for one in self.missing}
         return [one.name for one in self.constructed if _form(one) in wanted]
 
@@ -90,8 +90,8 @@ class Mapping:
     def note(self) -> str:
         """Return a hint for an incorrect output; empty if names sufficed and nothing kept the constructor's value.
 
-        The candidate's names are in it. They were told when it was constructed, so they hold nothing that the task's
-        other candidates do not see in their own constructors.
+        The hint shows the candidate's names. The worker sent them right after construction, so they can leak only what
+        every candidate of the task sees in its constructor.
         """
         parts: list[str] = []
         if self.guessed:
@@ -113,9 +113,9 @@ def match(
     """Match the reference's state with a candidate's.
 
     Args:
-        reference: Its state, in order of registration.
-        candidate: Its state, as its worker says, in order of registration.
-        seeded: Fingerprints of the reference's and of the candidate's; what has none is matched by name only.
+        reference: The reference's state, in order of registration.
+        candidate: The candidate's state as its worker reports it, in order of registration.
+        seeded: Fingerprints of the reference's and the candidate's tensors; others are matched by name only.
 
     >>> weight = Entry("lin.weight", (2, 3), "float32", True)
     >>> match([weight], [Entry("_orig_mod.lin.weight", (2, 3), "float32", True)]).pairs
@@ -140,7 +140,7 @@ def match(
 
 
 def _paired(left: Sequence[Entry], spare: dict[str, Entry], key: Key, other_key: Key) -> dict[str, str]:
-    """Pair entries of the same key, in order, and take their partners out of `spare`; a key of None has no partner."""
+    """Pair entries of the same key, in order, and remove the partners from `spare`; a key of None matches nothing."""
     waiting: dict[Hashable, deque[str]] = {}
     for one in spare.values():
         waiting.setdefault(other_key(one), deque()).append(one.name)
@@ -154,7 +154,7 @@ def _paired(left: Sequence[Entry], spare: dict[str, Entry], key: Key, other_key:
 
 
 def _needed(reference: Sequence[Entry], pairs: dict[str, str]) -> list[Entry]:
-    """What has no partner and needs one: one name of a tied weight is enough."""
+    """Return unmatched entries that need a partner; for a tied weight one matched name is enough."""
     there = {one.tied_to or one.name for one in reference if one.name in pairs}
     needed: list[Entry] = []
     for one in reference:
@@ -187,7 +187,7 @@ def _text(one: Entry) -> str:
 
 
 def _clean(name: str) -> str:
-    """A name without anything that is not part of an identifier: a candidate's may be any text."""
+    """Return a name with all but identifier characters replaced: a candidate's names may be any text."""
     return re.sub(r"[^\w.]", "?", name[:_NAME_CHARS], flags=re.ASCII)
 
 

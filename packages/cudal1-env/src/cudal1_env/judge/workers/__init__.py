@@ -1,1 +1,1 @@
-"""Worker processes seen from the judge: starting, stopping, killing them, and the folders in which they build."""
+"""The judge's handling of worker processes: starting, freezing and killing them, and their build folders."""

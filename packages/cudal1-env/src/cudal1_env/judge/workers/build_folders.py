@@ -1,11 +1,11 @@
-"""Build folders: where a worker leaves what it compiles, and how a later trial of the same program finds it.
+"""Build folders: where a worker writes its compiled files, and how later trials of the program get them.
 
-The folder is in the worker's private /tmp. A snapshot is taken after the import, or after a precompilation on inputs
-that nobody else sees (`precompile.py`), so that nothing of the judge's inputs or answers can be in it. The judge copies
-it itself: regular files and folders only, no links followed. `build_store.py` keeps snapshots between runs.
+The folder is in the worker's private /tmp. The judge takes a snapshot after the import, or after a precompilation on
+private inputs (`precompile.py`), so it cannot contain the judge's inputs or answers. The judge copies regular files and
+folders only, and follows no links. `build_store.py` keeps snapshots between runs.
 
-Where a machine has no mount namespaces the folder is one of the host, whose size nothing bounds; it is removed after
-the evaluation, however deep it is and whatever its permissions are.
+On machines without mount namespaces the folder is on the host, and its size is unlimited. It is removed after the
+evaluation, regardless of its depth and permissions.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _DEEPEST = 32
 
 
 class BuildFolders:
-    """Makes and removes build folders below one temporary folder of this judge.
+    """Creates and removes build folders below one temporary folder of this judge.
 
-    Folders of judges that were killed are removed first.
+    The constructor removes folders that killed judges left behind.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class BuildFolders:
         self._empty = Path(tempfile.mkdtemp(dir=self._root, prefix="empty-"))
 
     def begin(self, snapshot: Path | None, *, private: bool) -> tuple[Path, Path | None]:
-        """Return the folder that a worker's build folder begins as, and what is to be removed after the worker."""
+        """Return the folder to use as a worker's build folder, and the host folder to remove afterwards, if any."""
         if private:
             return snapshot or self._empty, None
         folder = Path(tempfile.mkdtemp(dir=self._root, prefix="build-"))
@@ -55,8 +55,8 @@ class BuildFolders:
         """Return a copy of a worker's build folder that no worker can write to.
 
         Args:
-            folder: The folder, where it is one of the host; None for one in the worker's own file system.
-            pid: The worker, frozen.
+            folder: The folder on the host; None if it is in the worker's own file system.
+            pid: The frozen worker.
         """
         kept = self.empty()
         source = folder or Path(f"/proc/{pid}/root{BUILD_PATH}")
@@ -74,7 +74,7 @@ class BuildFolders:
             remove(folder)
 
     def close(self) -> None:
-        """Remove everything; a second call does nothing."""
+        """Remove all folders; a second call does nothing."""
         if self._lock >= 0:
             remove(self._root)
             os.close(self._lock)
@@ -82,7 +82,7 @@ class BuildFolders:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder with all that an untrusted process may have left there."""
+    """Remove a folder with everything that an untrusted process may have left there."""
     try:
         shutil.rmtree(folder)
     except FileNotFoundError:
@@ -93,12 +93,12 @@ def remove(folder: Path) -> None:
 
 
 def copy_plain(source: Path, target: Path) -> None:
-    """Copy regular files and folders, with times and permissions, and nothing else.
+    """Copy only regular files and folders, with times and permissions.
 
-    What is beyond a total size, a number of entries or a depth is left out; the program then builds it again.
+    Entries beyond a total size, number or depth are skipped; the program builds them again.
 
     Args:
-        source: A folder that an untrusted process wrote, and that nobody writes to now.
+        source: A folder written by an untrusted process, which no longer writes.
         target: An empty folder.
     """
     left, entries = _MAX_BYTES, 0
@@ -110,7 +110,7 @@ def copy_plain(source: Path, target: Path) -> None:
             continue
         here = target / below
         for name in folders:
-            with contextlib.suppress(PermissionError):  # what cannot be reached is no build product
+            with contextlib.suppress(PermissionError):  # unreachable: not a build product
                 if stat.S_ISDIR(os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mode):
                     (here / name).mkdir()
         for name in files:

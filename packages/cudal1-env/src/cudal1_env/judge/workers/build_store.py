@@ -1,9 +1,10 @@
-"""The store of builds: what programs compiled, kept between runs for later verdicts on the same program.
+"""The build store: compiled files of programs, kept between runs for later verdicts on the same program.
 
-An entry is a folder: files of a snapshot, and a manifest with their hash. It is written aside and renamed, so readers
-see a whole entry or none; judges of one host need no lock. What is not as its manifest says is removed and built again.
-Only the judge reads and writes here: workers get copies, and a store is used only where workers have a file system of
-their own. Decision 010 says what a program gains from an entry of its own: nothing that its import cannot compute.
+An entry is a folder with the files of a snapshot and a manifest with their hash. It is written under another name and
+renamed, so readers see a whole entry or none, and judges of one host need no lock. An entry that does not match its
+manifest is removed and built again. Only the judge reads and writes the store: workers get copies, and the store is
+used only if workers have their own file system. A program gains nothing from its entry that its import could not
+compute (decision 010).
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _GONE = "gone-"
 _MANIFEST = "manifest.json"
 _FILES = "files"
 _LARGEST_SHARE = 0.25
-"""Share of the store that one entry may take."""
+"""Maximum size of an entry, as a share of the store."""
 _LOOK_SHARE = 0.05
-"""After so much of the store was written, the judge looks how much there is."""
+"""The judge recounts the store after writing more than this share of it."""
 
 
 class BuildKey(BaseModel):
-    """Everything on which what a program compiles depends."""
+    """Everything that a program's compiled files depend on."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -44,15 +45,15 @@ class BuildKey(BaseModel):
     program: str
     """The program's text."""
     reference: str
-    """The reference's text: with it come the inputs' shapes."""
+    """The reference's text, which determines the inputs' shapes."""
     layers: tuple[str, ...]
     """Sandbox layers of its workers."""
     toolchain: str
     """Compilers, torch, Triton and Python, with their versions (`toolchain.py`)."""
     architecture: str
-    """CPU or GPU that programs are compiled for."""
+    """CPU and GPU that programs are compiled for."""
     flags: tuple[tuple[str, str], ...]
-    """Environment of its workers, and how products are computed."""
+    """Environment of its workers, and whether products use TF32."""
 
     @property
     def name(self) -> str:
@@ -67,28 +68,28 @@ class _Manifest(BaseModel):
     note: str
     """How the program's call on made-up inputs failed, if it did."""
     sha256: str
-    """Of all that the entry holds (`_digest`)."""
+    """Hash of the entry's files (`_digest`)."""
 
 
 class BuildStore:
-    """Entries in a folder, the least recently used of which are removed when they take too many bytes together.
+    """Entries in a folder; the least recently used ones are removed when the store is full.
 
     Args:
-        max_bytes: Most bytes of all entries; 0 keeps nothing and finds nothing.
-        folder: Where; by default `cudal1/builds` in the user's cache folder.
+        max_bytes: Maximum size of all entries; 0 disables the store.
+        folder: The store's folder; by default `cudal1/builds` in the user's cache folder.
     """
 
     def __init__(self, max_bytes: int, folder: Path | None = None) -> None:
         self.max_bytes = max_bytes
         self.folder = folder or cache_folder() / "builds"
         self._unseen_bytes = float(max_bytes)
-        """Written since the last look at all entries."""
+        """Bytes written since the last count of all entries."""
 
     def find(self, key: BuildKey, target: Path) -> str | None:
-        """Copy an entry.
+        """Copy an entry to `target`.
 
         Returns:
-            The entry's note; None where there is no entry, or none that is whole: `target` is empty then.
+            The entry's note; None if there is no intact entry, and `target` is then empty.
         """
         entry = self.folder / key.name
         if self.max_bytes <= 0 or not self._is_own() or not entry.is_dir():
@@ -102,7 +103,7 @@ class BuildStore:
                 raise ValueError("the entry is damaged")
             with contextlib.suppress(PermissionError):
                 os.utime(entry / _MANIFEST)
-        except (OSError, ValueError, ValidationError):  # damaged, or removed meanwhile: it is built again
+        except (OSError, ValueError, ValidationError):  # damaged, or removed meanwhile: build again
             self._remove(entry)
             remove(target)
             target.mkdir()
@@ -110,13 +111,13 @@ class BuildStore:
         return manifest.note
 
     def keep(self, key: BuildKey, snapshot: Path, note: str) -> None:
-        """Keep a snapshot, unless there is one of this key. A folder that cannot be written keeps nothing.
+        """Store a snapshot, unless this key has an entry. Does nothing if the folder is not writable.
 
-        A snapshot is the judge's own copy (`copy_plain`), taken before its worker knew a secret.
+        The snapshot must be the judge's own copy (`copy_plain`), taken before its worker knew a secret.
         """
         if self.max_bytes <= 0 or (self.folder / key.name).exists():
             return
-        with contextlib.suppress(OSError):  # a full disk, say: the program is built again
+        with contextlib.suppress(OSError):  # for example a full disk: build again next time
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not self._is_own():
                 return
@@ -127,7 +128,7 @@ class BuildStore:
                 self._evict()
 
     def _is_own(self) -> bool:
-        """Whether nobody but this user can write to the folder."""
+        """Return whether only this user can write to the folder."""
         try:
             info = self.folder.lstat()
         except OSError:
@@ -153,7 +154,7 @@ class BuildStore:
             os.close(lock)
 
     def _evict(self) -> None:
-        """Remove entries until the rest have room, and as much is free as is written between two looks."""
+        """Remove the least recently used entries until the rest fit, with room for the writes until the next count."""
         self._unseen_bytes = 0.0
         entries = sorted(self._entries(), reverse=True)
         left = (1.0 - _LOOK_SHARE) * self.max_bytes
@@ -163,7 +164,7 @@ class BuildStore:
                 self._remove(entry)
 
     def _entries(self) -> Iterator[tuple[int, int, Path]]:
-        """When each entry was used last, its bytes, and where it is."""
+        """Yield the time of last use, size and path of each entry."""
         for entry in self.folder.iterdir():
             if entry.name.startswith((_ASIDE, _GONE)):
                 continue
@@ -172,13 +173,13 @@ class BuildStore:
                 found = [path.lstat() for path in entry.rglob("*")]
             except FileNotFoundError:
                 with contextlib.suppress(FileNotFoundError):
-                    if time.time() - entry.lstat().st_mtime > 60.0:  # no entry, and none is being made
+                    if time.time() - entry.lstat().st_mtime > 60.0:  # not an entry, and none is being written
                         self._remove(entry)
                 continue
             yield used_ns, sum(one.st_size for one in found if stat.S_ISREG(one.st_mode)), entry
 
     def _remove(self, entry: Path) -> None:
-        """Remove an entry as a whole: readers find it, or do not."""
+        """Remove an entry atomically for readers."""
         gone = self.folder / f"{_GONE}{secrets.token_hex(8)}"
         with contextlib.suppress(OSError):  # another judge was faster, or has it
             os.rename(entry, gone)
@@ -186,9 +187,9 @@ class BuildStore:
 
 
 def _digest(folder: Path) -> tuple[str, int]:
-    """Return a hash of all that a folder holds, and the bytes of its files.
+    """Return a hash of a folder's contents, and the total size of its files.
 
-    Times are not hashed: file systems keep them with different precision.
+    Times are not hashed, because file systems differ in their precision.
     """
     whole, size_bytes = hashlib.sha256(), 0
     for path in sorted(folder.rglob("*")):

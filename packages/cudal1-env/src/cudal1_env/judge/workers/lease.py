@@ -18,14 +18,14 @@ from cudal1_env.records import Device
 _WAIT_S = 600.0
 _POLL_S = 0.01
 PATIENCE_S = 5.0
-"""Seconds for which a judge that waits for exclusive use lets shared users continue. Then it kills their workers. With
-the death of a worker and the judge's own work it has the device within 10 s."""
+"""Seconds that shared users may continue while a judge waits for exclusive use; then their workers are killed. With
+their death and the other judge's own work, the waiting judge has the device within 10 s."""
 _CHECK_S = 0.1
-"""Seconds between two checks whether another judge waits."""
+"""Seconds between checks whether another judge waits."""
 
 
 def choose_core() -> int | None:
-    """Return the core that arms are held to: the last one this process may use; None when there is only one.
+    """Return the core to pin arms to: the last one that this process may use; None if there is only one.
 
     With one core the arms share it with the judge; timing is then coarser, and the record says `core: null`.
     """
@@ -34,7 +34,7 @@ def choose_core() -> int | None:
 
 
 def siblings(core: int) -> frozenset[int]:
-    """Return the cores that share a core's execution units, itself among them, as far as the system says."""
+    """Return the cores that share a core's execution units, including itself, as far as the system reports them."""
     try:
         with open(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list") as file:
             parts = [part.split("-") for part in file.read().strip().split(",")]
@@ -45,23 +45,23 @@ def siblings(core: int) -> frozenset[int]:
 
 @dataclass
 class Seat:
-    """The core that a judge holds its arms to. Close it when the judge ends; the end of the process does so too."""
+    """The core to which a judge pins its arms. Close it when the judge ends; the end of the process also closes it."""
 
     core: int | None
-    """None when there is only one core."""
+    """The core; None if there is only one."""
     kept_free: frozenset[int]
-    """Cores on which the judge itself does not work while it measures: its own arms', and other judges' arms'."""
+    """Cores that the judge itself avoids while it measures: those of its own and other judges' arms."""
     _fd: int = -1
 
     def close(self) -> None:
-        """Let other judges have it."""
+        """Release the core for other judges."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def _kept_free(arms: frozenset[int]) -> frozenset[int]:
-    """The arms' cores and those that share execution units with them, if a judge has others left; it spins there."""
+    """Return the arms' cores, with their siblings if the judge then has other cores left to spin on."""
     wide = arms.union(*(siblings(core) for core in arms))
     return wide if os.sched_getaffinity(0) - wide else arms
 
@@ -69,10 +69,10 @@ def _kept_free(arms: frozenset[int]) -> frozenset[int]:
 def take_seat(device: Device) -> Seat:
     """Choose a core for the arms.
 
-    On a CPU it is always the last one: judges then measure one after another, because they would disturb each other.
-    On GPUs judges of one host measure at the same time, each with a GPU and a core of its own. Each takes the last core
-    of the upper half that no other judge has taken, by a file lock that it holds while it lives; where all are taken it
-    shares the last one, and waits for its turn in each measurement.
+    On a CPU it is always the last core: judges would disturb each other, so they measure one after another. On GPUs,
+    the judges of a host measure at the same time, each with its own GPU and core. Each takes the last free core of the
+    upper half and holds it by a file lock. If none is free, it shares the last core and waits for it in each
+    measurement.
     """
     last = choose_core()
     if last is None or device == "cpu":
@@ -91,22 +91,21 @@ def take_seat(device: Device) -> Seat:
 
 
 def core_name(core: int | None) -> str:
-    """Return the name of the lease of a core."""
+    """Return the name of a core's lease."""
     return f"cpu-{'all' if core is None else core}"
 
 
 @contextlib.contextmanager
 def lease(*names: str, shared: bool = False, wait_s: float = _WAIT_S) -> Generator[float]:
-    """Hold devices, taken in the order of their names; yield the seconds that were waited for them.
+    """Hold devices, taken in the order of their names; yield the seconds waited for them.
 
-    Those who share a device measure nothing on it, and nobody measures on it meanwhile. Whoever waits for a device of
-    its own waits for those that share it now, and for nobody who comes later: so nobody who shares a device may take
-    it a second time meanwhile.
+    Shared and exclusive holders exclude each other; shared holders do not measure. A judge that waits for exclusive use
+    waits only for the present sharers; later ones queue behind it. So a sharer must not take the same device twice.
 
-    A lock is a file lock on an empty file that stays: removing it would race with the next holder.
+    A lock is a file lock on an empty file, which is never removed: removal would race with the next holder.
 
     Raises:
-        MachineError: Others hold one for longer than `wait_s`.
+        MachineError: Another judge holds a device for longer than `wait_s`.
     """
     began = time.monotonic()
     with contextlib.ExitStack() as held:
@@ -116,19 +115,19 @@ def lease(*names: str, shared: bool = False, wait_s: float = _WAIT_S) -> Generat
 
 
 class Hold:
-    """A hold of devices. One that is shared may have to give way; see `sharing`."""
+    """A hold of devices. A shared hold may have to give way; see `sharing`."""
 
     def __init__(self) -> None:
         self.gave_way = False
-        """Whether workers were killed because another judge waited for exclusive use: their results do not count."""
+        """Whether workers were killed because another judge waited for exclusive use; their results do not count."""
         self._stops: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
     def kills(self, stop: Callable[[], None]) -> None:
-        """Let a waiting judge stop a worker.
+        """Register a worker to kill when this hold gives way.
 
         Args:
-            stop: Kills the worker; called from another thread, at once if somebody has waited for too long already.
+            stop: Kills the worker; called from another thread, or at once if the hold has already given way.
         """
         with self._lock:
             self._stops.append(stop)
@@ -137,7 +136,7 @@ class Hold:
             stop()
 
     def give_way(self) -> None:
-        """Stop every worker."""
+        """Kill every registered worker."""
         with self._lock:
             self.gave_way = True
             stops = list(self._stops)
@@ -147,14 +146,13 @@ class Hold:
 
 @contextlib.contextmanager
 def sharing(*names: str) -> Generator[tuple[Hold, float]]:
-    """Share devices with other judges; yield the hold and the seconds that were waited for it.
+    """Share devices with other judges; yield the hold and the seconds waited for it.
 
-    Workers that the hold `kills` may use the devices until the block ends; close them within it. When somebody has
-    waited for `PATIENCE_S` to have one of the devices alone, they are killed. So nothing that runs beside others
-    delays a measurement for long.
+    Workers registered by `Hold.kills` may use the devices until the block ends; close them within it. They are killed
+    when another judge has waited `PATIENCE_S` for exclusive use, so shared work never delays a measurement for long.
 
     Raises:
-        MachineError: Somebody has one of the devices alone for longer than 10 minutes.
+        MachineError: Another judge holds one of the devices exclusively for longer than 10 minutes.
     """
     hold, done = Hold(), threading.Event()
     with lease(*names, shared=True) as waited:
@@ -170,7 +168,7 @@ def sharing(*names: str) -> Generator[tuple[Hold, float]]:
 
 
 def _watch(names: Sequence[str], hold: Hold, done: threading.Event) -> None:
-    """Check whether another judge waits for exclusive use: it holds the turnstile."""
+    """Make the hold give way when another judge waits for exclusive use, which it shows by holding the turnstile."""
     with contextlib.ExitStack() as opened:
         turnstiles = [_open_lock(f"{name}.turnstile") for name in names]
         for fd in turnstiles:
@@ -190,10 +188,10 @@ def _watch(names: Sequence[str], hold: Hold, done: threading.Event) -> None:
 
 
 def _take(name: str, *, shared: bool, deadline: float) -> int:
-    """Wait for a device behind its turnstile; return the descriptor that holds it.
+    """Wait for a device at its turnstile; return the descriptor that holds it.
 
-    Everybody passes the turnstile (a lock of its own) on the way to the device. Whoever wants the device alone stays in
-    it until the device is free; whoever shares the device steps back out when it cannot have it at once.
+    Every judge takes the turnstile (a second lock) before the device. An exclusive user keeps the turnstile until the
+    device is free; a shared user releases it if the device is not free at once.
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     turnstile, device = _open_lock(f"{name}.turnstile"), _open_lock(name)
@@ -216,7 +214,7 @@ def _take(name: str, *, shared: bool, deadline: float) -> int:
 
 
 def _locked(fd: int, kind: int) -> bool:
-    """Try to take a lock; one that this descriptor has already stays taken."""
+    """Try to take a lock without waiting; a lock that this descriptor already has stays taken."""
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -225,7 +223,7 @@ def _locked(fd: int, kind: int) -> bool:
 
 
 def _open_lock(name: str) -> int:
-    """Open the file of a lock, which another user may have made: reading is enough to lock it."""
+    """Open a lock's file read-only, which suffices for locking, because another user may have created it."""
     folder = Path(tempfile.gettempdir()) / "cudal1-leases"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o777)
@@ -238,7 +236,7 @@ def _open_lock(name: str) -> int:
 
 @contextlib.contextmanager
 def away_from(cores: frozenset[int]) -> Generator[frozenset[int]]:
-    """Keep the calling thread off some cores, if others are left; yield the cores it may use meanwhile."""
+    """Keep the calling thread off some cores, if others are left; yield the cores that it may use."""
     before = os.sched_getaffinity(0)
     home = frozenset(before - cores) or frozenset(before)
     os.sched_setaffinity(0, home)

@@ -1,4 +1,4 @@
-"""What programs are compiled with: each tool's version, as text that differs where a build would."""
+"""Versions of the tools that compile programs, as a text that changes whenever a build could."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PACKAGES = ("torch", "triton", "ninja", "setuptools", "cudal1-env")
 
 @functools.cache
 def _said(*command: str) -> str:
-    """What a tool says of itself; where it is not there, that."""
+    """Return a tool's path and output, or that it is missing or silent."""
     path = shutil.which(command[0])
     if path is None:
         return f"{command[0]}: none"
@@ -41,7 +41,7 @@ def _version(package: str) -> str:
 
 
 def _headers() -> str:
-    """Where torch's headers are, and from when: ninja builds again what is older than a header."""
+    """Return path and modification time of torch's headers: ninja rebuilds files older than a header."""
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
         return "torch: none"
@@ -50,7 +50,7 @@ def _headers() -> str:
 
 
 def _scripts() -> str:
-    """Hash of the judge's own part in compilations."""
+    """Return a hash of this project's own compiler wrappers."""
     whole = hashlib.sha256()
     for path in sorted(Path(compilers.FOLDER).rglob("*")):
         if path.is_file() and path.suffix != ".pyc":
@@ -59,7 +59,7 @@ def _scripts() -> str:
 
 
 def cpu_features() -> str:
-    """The CPU and what it can do: `-march=native` follows that."""
+    """Return the CPU's model and features, on which `-march=native` depends."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -69,7 +69,7 @@ def cpu_features() -> str:
 
 
 def toolchain(environment: Mapping[str, str]) -> str:
-    """Describe what compiles programs; the workers' environment may name compilers."""
+    """Return a description of the tools that compile programs; the workers' environment may name compilers."""
     home = environment.get("CUDA_HOME") or environment.get("CUDA_PATH")
     nvcc = os.path.join(home, "bin", "nvcc") if home else "nvcc"
     parts = [

@@ -1,12 +1,12 @@
-"""A worker process, seen from the judge: messages, log, freezing, and killing it with all its children.
+"""The judge's handle of one worker process: messages, log, freezing, and killing it with all its children.
 
-Stopping is SIGSTOP, confirmed thread by thread in /proc. It is complete for one process: nothing inside can arm what
-would wake it (see the worker's `seccomp`), and process 1 of a pid namespace can be stopped from outside only. A second
-process could wake the first or go on by itself. Therefore:
+A freeze is SIGSTOP, confirmed thread by thread in /proc. For a single process this is complete: the worker's `seccomp`
+filter forbids everything that could wake it later, and process 1 of a pid namespace can be stopped only from outside. A
+second process could wake the first one or continue to run. Therefore:
 
-* `seal` closes the worker's gate and kills its other processes: from then on there is one, and a freeze costs tens of
-  microseconds.
-* Before that, or where there is no gate, each `freeze` also looks for other processes and kills them.
+* `seal` closes the worker's gate and kills its other processes. Afterwards the worker is one process, and a freeze
+  takes tens of microseconds.
+* Before that, or without a gate, each `freeze` also finds and kills other processes.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from cudal1_env.sandbox import Cage
 
 _LOG_KEPT = 4000
 _LOG_READS = 32
-"""Reads of 64 KiB from a log at a time: a worker may write faster than the judge reads."""
+"""Maximum reads of 64 KiB from a log at a time, because a worker may write faster than the judge reads."""
 _SEAL_S = 1.0
 _DEATH_S = 30.0
-"""A GPU's driver ends what a worker left running there before the worker is dead. Where a million device threads print,
-that takes more than 5 s (tests/exploits/cuda/h36_printf_flood.py)."""
+"""A worker dies only after the GPU driver has ended its kernels. If a million device threads print, that takes more
+than 5 s (tests/exploits/cuda/h36_printf_flood.py)."""
 
 
 class Dead(Exception):
-    """A worker ended; `how` is what its supervisor reported: `{"signal": n}` or `{"exit": n}`."""
+    """A worker ended; `how` is its supervisor's report: `{"signal": n}` or `{"exit": n}`."""
 
     def __init__(self, how: dict[str, Any]) -> None:
         super().__init__(str(how))
@@ -50,28 +50,28 @@ class Dead(Exception):
 
 
 class Late(Exception):
-    """A worker did not answer, or did not stop, in time."""
+    """A worker did not answer or stop in time."""
 
 
 class Worker:
     """One worker process.
 
-    Methods raise `Dead` where the worker has ended or closed its channel, `Late` where it neither answers nor stops in
-    time, `protocol.BadMessage` where it sends what is no message.
+    Methods raise `Dead` if the worker has ended or closed its channel, `Late` if it does not answer or stop in time,
+    and `protocol.BadMessage` if it sends an invalid message.
 
     Args:
         pid: The worker's pid as the judge sees it.
         supervisor: The pid of its supervisor.
-        channel: Our end of the socket for messages.
-        orders: Our end of the supervisor's socket: it closes the gate, and kills the worker when this is closed.
-        log_fd: Read end of the worker's standard output and error; does not block.
-        report_fd: Read end of the supervisor's report; does not block.
-        pages: The page that the worker can only read and the one that it writes; empty for an oracle.
+        channel: The judge's end of the socket for messages.
+        orders: The judge's end of the supervisor's socket: it closes the gate; closing it kills the worker.
+        log_fd: Non-blocking read end of the worker's standard output and error.
+        report_fd: Non-blocking read end of the supervisor's report.
+        pages: The page that the worker can only read, and the page that it writes; empty for an oracle.
         cage: Its control groups, if any.
-        owned: Releases all of the above; the worker takes it over.
+        owned: Releases all of the above; the worker takes ownership.
 
     Raises:
-        ProcessLookupError, FileNotFoundError: It is dead already.
+        ProcessLookupError, FileNotFoundError: The worker is already dead.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class Worker:
         self.channel = channel
         self.pages = pages
         self.layers: tuple[str, ...] = ()
-        """Sandbox layers in force, known once the worker has entered them."""
+        """Active sandbox layers, known once the worker has entered them."""
         self.missing: tuple[str, ...] = ()
         self.sealed = False
-        """Whether the worker is known to be one process for good; see `seal`."""
+        """Whether the worker is permanently a single process; see `seal`."""
         self._supervisor = supervisor
         self._orders = orders
         self._log_fd = log_fd
@@ -154,7 +154,7 @@ class Worker:
                 return message
 
     def drain(self) -> bool:
-        """Take what the log holds, keep its end; False once the other side has closed it."""
+        """Read the available log and keep its end; return False once the worker has closed it."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(_LOG_READS):
                 data = os.read(self._log_fd, 1 << 16)
@@ -165,25 +165,25 @@ class Worker:
         return True
 
     def mute(self) -> None:
-        """Keep nothing of what the worker prints from now on."""
+        """Discard everything that the worker prints from now on."""
         self.drain()
         self._muted = True
 
     @property
     def log(self) -> str:
-        """The end of what the worker printed (untrusted text)."""
+        """The end of the worker's output (untrusted text)."""
         return self._log.decode("utf-8", "replace")
 
     # --- stopping ----------------------------------------------------------------------------------------------
 
     def freeze(self, timeout_s: float = 1.0) -> None:
-        """Stop every thread of the worker, and kill its other processes; return when that is certain."""
+        """Stop every thread of the worker and kill its other processes; return once this is confirmed."""
         deadline = time.monotonic() + timeout_s
         self._signal(signal.SIGSTOP)
         while True:
             stopped = self._all_stopped()
             others = [] if self.sealed else self.other_processes()
-            # Stopped before and after the look, the worker made nothing in between: it cannot stop itself.
+            # It was stopped before and after the search, so it made no process in between: it cannot stop itself.
             if stopped and not others and (self.sealed or self._all_stopped()):
                 return
             if time.monotonic() > deadline:
@@ -197,10 +197,10 @@ class Worker:
         self._signal(signal.SIGCONT)
 
     def seal(self) -> None:
-        """Close the worker's gate for good, kill its other processes, and leave it stopped: it stays one process.
+        """Close the worker's gate permanently, kill its other processes, and leave it frozen as a single process.
 
-        An honest program may have left other processes (a pool of compilers). Where there is no gate (see `layers`),
-        each later freeze goes on looking for them.
+        An honest program may have left other processes (a pool of compilers). Without a gate (see `layers`), each later
+        freeze still searches for them.
         """
         gated = "fork-gate" in self.layers
         if gated:
@@ -218,7 +218,7 @@ class Worker:
         self.sealed = gated
 
     def pin(self, core: int) -> None:
-        """Hold every thread of the worker, which is frozen, to one core; its program cannot undo that (`seccomp`)."""
+        """Pin every thread of the frozen worker to one core; its program cannot undo this (`seccomp`)."""
         for task in self._threads():
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(int(task), {core})
@@ -236,7 +236,7 @@ class Worker:
             raise Dead(self.end()) from None
 
     def _all_stopped(self) -> bool:
-        """Look at every thread's state. Only a thread that runs can begin another one, so all stopped means all."""
+        """Return whether all threads are stopped. Only a running thread can start another, so the check is complete."""
         state, threads = self._look(str(self.pid))
         if threads > 1:
             still = (STOPPED, *DEAD)
@@ -246,7 +246,7 @@ class Worker:
         return state == STOPPED
 
     def _look(self, task: str) -> tuple[bytes, int]:
-        """State letter of a thread, and how many its process has."""
+        """Return a thread's state letter and the number of threads of its process."""
         try:
             fd = os.open(f"{task}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._tasks)
             try:
@@ -260,41 +260,41 @@ class Worker:
     # --- other processes of the worker, and its end ------------------------------------------------------------
 
     def other_processes(self) -> list[int]:
-        """Return the pids (as the judge sees them) of all living processes of the worker but itself."""
+        """Return the pids (as the judge sees them) of the worker's other living processes."""
         if "pid-namespace" not in self.layers:  # its orphans are the supervisor's children
             return sorted(descendants(self._supervisor) - {self.pid})
         if not self._has_company():
             return []
         found: list[int] = []
         for pid in living().keys() - {self.pid}:
-            with contextlib.suppress(OSError):  # it ended, or is another user's
+            with contextlib.suppress(OSError):  # it ended, or belongs to another user
                 if os.readlink(f"/proc/{pid}/ns/pid") == self._namespace:
                     found.append(pid)
         return sorted(found)
 
     def _has_company(self) -> bool:
-        """Whether the worker's own /proc shows a process beside 1: cheaper than a look at the whole machine's."""
+        """Return whether the worker's own /proc shows another process; cheaper than a search of the host's /proc."""
         try:
             return any(name.isdigit() and name != "1" for name in os.listdir(f"/proc/{self.pid}/root/proc"))
-        except OSError:  # it is dead, or its files are not for this user: then look the long way
+        except OSError:  # it is dead, or this user may not read its files: search the host's /proc
             return True
 
     @property
     def alive(self) -> bool:
-        """Whether the worker has not ended."""
+        """Whether the worker is still alive."""
         return not _readable(self._pidfd, 0.0)
 
     def uses_gpu(self) -> bool:
-        """Whether the worker may be using a GPU: it has opened one, or has a child process that may have."""
+        """Return whether the worker may use a GPU: it has opened one, or it has child processes."""
         try:
             return bool(self.other_processes()) or touched_gpu(self.pid)
-        except PermissionError:  # it cannot be known
+        except PermissionError:  # unknown
             return True
 
     def start_kill(self) -> None:
-        """Send SIGKILL to the worker and to everything that it made; return at once. See `confirm_dead`."""
+        """Send SIGKILL to the worker and all its processes without waiting; see `confirm_dead`."""
         if not self._dying:
-            # As process 1 of a pid namespace it takes everything along.
+            # The death of process 1 of a pid namespace kills the whole namespace.
             others = [] if "pid-namespace" in self.layers else self.other_processes()
             self._dying = [self._pidfd]
             for pid in others:
@@ -307,16 +307,16 @@ class Worker:
             self._cage.kill()
 
     def interrupt(self) -> None:
-        """Kill the worker from another thread, unless it is closed: whoever waits for its answer finds it dead."""
+        """Kill the worker from another thread, unless it is closed; a thread waiting for its answer gets `Dead`."""
         with self._closing:
             if self._open:
                 self.start_kill()
 
     def confirm_dead(self, timeout_s: float = _DEATH_S) -> None:
-        """Wait until everything that `start_kill` killed is dead, and the device driver has let go of it.
+        """Wait until all processes killed by `start_kill` are dead and the device driver has released them.
 
         Raises:
-            MachineError: Something does not die.
+            MachineError: A process does not die in time.
         """
         deadline = time.monotonic() + timeout_s
         if not all(_readable(fd, max(0.0, deadline - time.monotonic())) for fd in self._dying):
@@ -326,15 +326,15 @@ class Worker:
             )
 
     def kill(self) -> None:
-        """Kill the worker with all that it made; wait until it is gone (see `confirm_dead`)."""
+        """Kill the worker with all its processes and wait for their death (see `confirm_dead`)."""
         self.start_kill()
         self.confirm_dead()
 
     def end(self) -> dict[str, Any]:
-        """Kill what is left of the worker; return how it ended.
+        """Kill what remains of the worker; return how it ended.
 
         Returns:
-            What the supervisor saw (see `Dead`), or `{"closed": True}` for a worker that lived on without its channel.
+            The supervisor's report (see `Dead`), or `{"closed": True}` if the worker closed its channel and lived on.
         """
         if self._how is None:
             closed = False
@@ -352,10 +352,10 @@ class Worker:
         return dict(self._how or {})
 
     def close(self) -> None:
-        """Kill the worker, wait until it is gone, and release all that it had. A second call does nothing.
+        """Kill the worker, wait for its death and release its resources. A second call does nothing.
 
         Raises:
-            MachineError: Something does not die.
+            MachineError: A process does not die in time.
         """
         with self._closing:
             if self._open:
@@ -372,7 +372,7 @@ def _kill(pids: Iterable[int]) -> None:
 
 
 def _readable(fd: int, timeout_s: float) -> bool:
-    """Whether a descriptor becomes readable in time; a pidfd does when all threads of its process are dead."""
+    """Return whether a descriptor becomes readable in time; a pidfd does when all threads of its process are dead."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(timeout_s * 1e3))

@@ -1,4 +1,4 @@
-"""The process from which workers are forked, seen from the judge."""
+"""The judge's handle of the zygote, the process from which workers are forked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FORK_TIMEOUT_S = 20.0
 
 
 class Zygote:
-    """The process from which workers are forked; started by exec, restarted if it dies."""
+    """The process from which workers are forked; started by exec, and restarted if it dies."""
 
     def __init__(self, environment: Mapping[str, str] | None = None, *, preload: Sequence[str] = ()) -> None:
         self._environment = dict(environment or {})
@@ -41,7 +41,7 @@ class Zygote:
         self._touched = False
 
     def usable(self) -> bool:
-        """Start it; return whether its preloaded modules left GPUs untouched: otherwise workers could not use them."""
+        """Start it; return whether its preloaded modules left GPUs untouched, without which workers cannot use them."""
         with self._lock:
             if not self._touched:
                 self.start()
@@ -53,7 +53,7 @@ class Zygote:
         """Start the process, unless it runs.
 
         Raises:
-            MachineError: It does not come up.
+            MachineError: The process does not start in time.
         """
         if self._process is not None and self._process.poll() is None:
             return
@@ -61,14 +61,14 @@ class Zygote:
         environment = clean_environment(
             OMP_NUM_THREADS="1",
             MKL_NUM_THREADS="1",
-            OMP_WAIT_POLICY="PASSIVE",  # an oracle that waits must not keep a core busy
-            # Freed memory stays in the process. By default glibc decides from the order of early calls whether large
-            # blocks go back to the system, and two processes with the same code differ by a factor of two.
+            OMP_WAIT_POLICY="PASSIVE",  # a waiting oracle must not keep a core busy
+            # Keep freed memory in the process. By default, glibc decides by the order of early calls whether to return
+            # large blocks to the system; processes with the same code then differ by a factor of two in time.
             MALLOC_MMAP_THRESHOLD_=str(1 << 40),
             MALLOC_TRIM_THRESHOLD_=str(1 << 40),
             MALLOC_TOP_PAD_=str(64 << 20),
-            # torch.compile: no processes of its own, which the gate would kill, on the one core that an arm has; and no
-            # header compiled beforehand, which costs 4 s and is used once.
+            # torch.compile: no compiler processes (the gate would kill them, and an arm has one core), and no
+            # precompiled header, which takes 4 s and is used once.
             TORCHINDUCTOR_COMPILE_THREADS="1",
             TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS="0",
             PYTHONPATH=os.pathsep.join(path for path in sys.path if path),
@@ -96,7 +96,7 @@ class Zygote:
         """Fork a worker and wait until it has entered its sandbox.
 
         Raises:
-            WorkerLostError: The zygote or the new worker died on the way.
+            WorkerLostError: The zygote or the new worker died or timed out.
         """
         with ExitStack() as ours:
             with ExitStack() as theirs:
@@ -137,7 +137,7 @@ class Zygote:
         return worker
 
     def _ask_to_fork(self, role: str, spec: Spec, fds: list[int]) -> wire.Message:
-        """Ask for a worker; a late zygote is stopped: its answer would be taken for that of the next request."""
+        """Request a worker. A late zygote is stopped, because its answer would be taken for the next request's."""
         self.start()
         assert self._channel is not None
         try:
@@ -160,13 +160,13 @@ class Zygote:
 
 
 def _sockets(ours: ExitStack, theirs: ExitStack) -> tuple[socket.socket, int]:
-    """Our end and the descriptor of theirs; each is closed by its stack."""
+    """Return our end of a socket pair and the descriptor of theirs; each stack closes its own."""
     one, other = socket.socketpair()
     return ours.enter_context(one), theirs.enter_context(other).fileno()
 
 
 def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
-    """Our read end, which does not block, and their write end; each is closed by its stack."""
+    """Return our non-blocking read end of a pipe and their write end; each stack closes its own."""
     read, write = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(read, False)
     ours.callback(os.close, read)
@@ -175,13 +175,13 @@ def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
 
 
 def _caged(pid: int, spec: Spec, ours: ExitStack) -> Cage | None:
-    """Move a new worker into a control group with the limits of `spec`; None where this judge may not make groups."""
+    """Move a new worker into a control group with the limits of `spec`; None if this judge may not create groups."""
     try:
         cage = Cage.make()
     except CgroupUnavailable:
         return None
     ours.callback(cage.remove)
-    # The zygote's own memory was charged elsewhere; what a fork shares stays there.
+    # Memory shared with the zygote stays charged to the zygote's group.
     cage.limit(memory_bytes=spec.memory_bytes, tasks=spec.max_processes)
     cage.add(pid)
     return cage

@@ -1,1 +1,1 @@
-"""The CUDA device: one GPU, its memory, its copies, what the driver tells of it."""
+"""The CUDA device: one GPU, its memory, copies, and the state that its driver reports."""

@@ -1,4 +1,4 @@
-"""Compiles the judge's own kernels for a GPU, with the NVRTC that torch brings."""
+"""Compiles the judge's own kernels for a GPU, with torch's NVRTC."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from cudal1_env.errors import MachineError
 
 
 def compiled(source: str, architecture: str) -> bytes:
-    """Return the binary of a text in CUDA C++.
+    """Return the binary of a CUDA C++ source.
 
     Raises:
-        MachineError: There is no NVRTC, or it refuses.
+        MachineError: NVRTC is missing or refuses the source.
     """
     nvrtc: Any = importlib.import_module("cuda.bindings.nvrtc")  # it carries no types
     try:

@@ -1,7 +1,7 @@
-"""Copies by the GPU's copy engines, many in one go, which leave its multiprocessors to the worker.
+"""Batched copies by the GPU's copy engines, which leave the multiprocessors to the worker.
 
-A kernel of the judge's would make the GPU switch from the worker's context to the judge's and back, unevenly, and on
-the judge's clock. Copy engines work beside whatever the multiprocessors do.
+A copy kernel of the judge would make the GPU switch between the worker's context and the judge's, in uneven time and on
+the judge's clock. Copy engines run beside the multiprocessors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BESIDE_COMPUTE = 1
 
 
 class _Attributes(ctypes.Structure):
-    """CUmemcpyAttributes of the driver's interface; the hints of places are for managed memory only."""
+    """CUmemcpyAttributes of the driver's interface; the location hints apply to managed memory only."""
 
     _fields_ = (
         ("order", ctypes.c_int),
@@ -34,12 +34,12 @@ class _Attributes(ctypes.Structure):
 
 
 class Batch:
-    """Pieces of memory that are copied together. The arrays may be written to, but not replaced.
+    """Pieces of memory to copy together. The arrays may be written to, but not replaced.
 
     Args:
         targets: Addresses, shape (n,).
         sources: Addresses, shape (n,).
-        sizes: Bytes of each, shape (n,), none zero.
+        sizes: Bytes of each piece, shape (n,), none zero.
     """
 
     def __init__(self, targets: Places, sources: Places, sizes: Places) -> None:
@@ -49,26 +49,26 @@ class Batch:
 
 
 class CopyEngine:
-    """Copies between device memory and pinned host memory, by a driver of CUDA 12.8 or later (`GpuFacts.obstacles`)."""
+    """Copies between device memory and pinned host memory; needs a driver of CUDA 12.8 (`GpuFacts.obstacles`)."""
 
     def __init__(self) -> None:
         self._stream: Any = vmm.check(vmm.driver.cuStreamCreate(1))  # CU_STREAM_NON_BLOCKING
         stream = ctypes.c_void_p(int(self._stream))
-        driver = ctypes.CDLL("libcuda.so.1")  # without what cuda-bindings do for each call
+        driver = ctypes.CDLL("libcuda.so.1")  # avoids the per-call cost of cuda-bindings
         self._batch: Any = driver.cuMemcpyBatchAsync
         self._wait: Any = functools.partial(driver.cuStreamSynchronize, stream)
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         self._batch.argtypes = [pointer, pointer, pointer, size, pointer, pointer, size, pointer, pointer]
         self._shared: tuple[Any, ...] = (
             ctypes.byref(_Attributes(order=_IN_STREAM_ORDER, flags=_BESIDE_COMPUTE)),
-            ctypes.byref(ctypes.c_size_t(0)),  # the attributes are those of all pieces from the first on
+            ctypes.byref(ctypes.c_size_t(0)),  # index of the first piece that the attributes apply to
             1,
             ctypes.byref(ctypes.c_size_t(0)),
             stream,
         )
 
     def run(self, batch: Batch) -> None:
-        """Copy pieces of memory and wait until all are there.
+        """Copy pieces of memory and wait for completion.
 
         Raises:
             MachineError: The driver refuses.

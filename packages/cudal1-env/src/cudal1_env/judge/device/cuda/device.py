@@ -1,6 +1,6 @@
-"""The CUDA device: inputs and outputs lie in device memory of the judge, which the worker maps.
+"""The CUDA device: inputs and outputs are in the judge's device memory, which the worker maps.
 
-Tensors here are the judge's own, over memory that it made (`cudal1_worker.vmm`); nothing of a worker is executed.
+All tensors here are the judge's own, over memory that it allocated (`cudal1_worker.vmm`); no worker code runs.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Tensor = Any
 """A torch tensor on the GPU."""
 
 _NUMBERS = 1 << 16
-"""How many are added up to see whether the GPU still computes."""
+"""How many numbers the judge adds up to check that the GPU still computes."""
 _WRITING_SHARE = 0.44
-"""Of the bandwidth, of which copies reach 0.89 at best; a fill within the program's other work may be half as fast."""
+"""Assumed share of the bandwidth for writing. Copies reach 0.89; a fill among other work may be half as fast."""
 _POOL_SHARE = 0.4
 """Share of the GPU's memory for input sets and answers."""
 
@@ -79,11 +79,12 @@ class CudaDevice(Device):
                 f"{facts.foreign_processes} foreign processes are there: wait for them, or choose another GPU"
             ) from error
         self.locks = (f"gpu-{self.identity}",)
-        # What torch finds out by itself where a worker finds the GPU; nvcc is called where none is found, too.
+        # Torch detects this only where a GPU is visible; nvcc also runs in workers without one.
         architecture = f"{self._properties.major}.{self._properties.minor}+PTX"
         self.environment: dict[str, str] = {"TORCH_CUDA_ARCH_LIST": architecture}
         if sum(GPU_NODE.fullmatch(name) is not None for name in os.listdir("/dev")) > 1:
-            # A program that chose another GPU would have two. Where only one is to be seen, its number is another.
+            # Show workers this GPU only, or a program could use a second one. Select it by uuid: if only one GPU is
+            # visible, its number differs.
             self.gpus = (f"nvidia{self._nvml.minor()}",)
             self.environment["CUDA_VISIBLE_DEVICES"] = f"GPU-{self.identity}"
 
@@ -104,7 +105,7 @@ class CudaDevice(Device):
         return int(self._torch.arange(_NUMBERS, device="cuda").sum()) == _NUMBERS * (_NUMBERS - 1) // 2
 
     def settle(self) -> None:
-        """Give back what of the L2 cache was set aside for somebody; a sample's first call brings the rest."""
+        """Release persisting lines of the L2 cache; the untimed calls of a chain settle the rest."""
         vmm.check(vmm.driver.cuCtxResetPersistingL2Cache())
 
     def out_of_room(self, error: Exception) -> bool:
@@ -117,19 +118,19 @@ class CudaDevice(Device):
         return len(self._nvml.processes() - {os.getpid(), *own})
 
     def roofline(self, input_bytes: Sequence[int], output_bytes: int, shares: Sequence[float]) -> Roofline | None:
-        """The time that a task's bytes need at what this GPU's memory can move at most."""
+        """Return the roofline at this GPU's peak memory bandwidth."""
         moved = moved_bytes(input_bytes, output_bytes, shares, level2_bytes=self._facts.level2_bytes)
         return roofline_of(moved, self._facts.bandwidth_gb_s)
 
     def write_ms(self, size_bytes: int) -> float:
-        """Time at `_WRITING_SHARE` of the GPU's bandwidth."""
+        """Return the time at `_WRITING_SHARE` of the GPU's bandwidth."""
         return size_bytes / (_WRITING_SHARE * self._facts.bandwidth_gb_s) * 1e-6
 
     def memory(self, pid: int, needs: Needs) -> CudaMemory:
         return CudaMemory(self, needs.input_bytes, ArenaSizes(needs, int(self._properties.total_memory)))
 
     def pool_bytes(self, wanted: int) -> int:
-        """Memory that input sets and answers may take: they lie on the GPU, which has more to spare."""
+        """Return the memory for input sets and answers: a share of the GPU's, if that is more than `wanted`."""
         return max(wanted, int(_POOL_SHARE * self._properties.total_memory))
 
     def trim(self) -> None:
@@ -139,7 +140,7 @@ class CudaDevice(Device):
         return CudaBlock(size_bytes)
 
     def copy(self, array: Tensor) -> Tensor:
-        """Copy a tensor on the GPU, and wait: copy engines work in no order with torch's streams."""
+        """Copy a tensor on the GPU and wait, because copy engines are not ordered with torch's streams."""
         copied = array.clone()
         self._torch.cuda.current_stream().synchronize()
         return copied
@@ -148,7 +149,7 @@ class CudaDevice(Device):
         return raw.view(getattr(self._torch, dtype))
 
     def take(self, wanted: Sequence[tuple[Tensor, npt.NDArray[np.int64]]]) -> list[npt.NDArray[np.generic]]:
-        """Copy elements of flat tensors to the host; one transfer each way, since each is waited for."""
+        """Copy elements of flat tensors to the host, with one transfer each way, because each transfer blocks."""
         if not wanted:
             return []
         double = self._torch.float64
@@ -166,5 +167,5 @@ class CudaDevice(Device):
 
 
 def _bits(values: Tensor, double: Any) -> Tensor:
-    """float64 numbers, or int64 ones' bits as such."""
+    """Return floats as float64, and the bits of int64 values viewed as float64."""
     return values.to(double) if values.dtype.is_floating_point else values.view(double)

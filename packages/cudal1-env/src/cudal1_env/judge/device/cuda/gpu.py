@@ -1,4 +1,4 @@
-"""A GPU and its driver as they are set, and what of it the judge refuses to work with."""
+"""Facts about a GPU and its driver, and which settings the judge refuses to work with."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cudal1_env.errors import MachineError
 from cudal1_env.judge.device.cuda.nvml import Nvml
 
 _COPIES_SINCE = (12, 8)
-"""CUDA version of the first driver that copies in batches (`copies.py`)."""
+"""CUDA version of the first driver with batched copies (`copies.py`)."""
 _MPS = "nvidia-cuda-mps"
-"""How the names of MPS's processes begin, as far as the system keeps them."""
+"""Prefix of the names of MPS's processes; the system truncates the names."""
 
 
 class GpuFacts(BaseModel):
@@ -26,29 +26,29 @@ class GpuFacts(BaseModel):
     name: str
     """Model."""
     uuid: str
-    """As `nvidia-smi -L` has it, without `GPU-`."""
+    """UUID as in `nvidia-smi -L`, without `GPU-`."""
     driver: str
     """Version of the driver."""
     cuda: tuple[int, int]
-    """Newest CUDA that the driver supports."""
+    """Newest CUDA version that the driver supports."""
     compute_mode: str
-    """Who may use it: `default`, `exclusive thread`, `exclusive process`, `prohibited`."""
+    """`default`, `exclusive thread`, `exclusive process` or `prohibited`."""
     mig: bool
     """Whether it is divided into instances."""
     mps: bool
     """Whether NVIDIA's multi-process service runs on this machine."""
     memory_bytes: int = Field(gt=0)
-    """Its memory."""
+    """Size of its memory."""
     level2_bytes: int = Field(gt=0)
-    """Its L2 cache."""
+    """Size of its L2 cache."""
     bandwidth_gb_s: float = Field(gt=0)
-    """What its memory can move at most, in 1e9 bytes a second."""
+    """Peak memory bandwidth in 1e9 bytes/s."""
     foreign_processes: int = Field(ge=0)
-    """Processes of others that compute on it."""
+    """Other processes that compute on it."""
 
     @property
     def obstacles(self) -> list[str]:
-        """Why the judge refuses to work with it, each a sentence that says what to do."""
+        """Why the judge refuses to work with it; each sentence says what to do."""
         found: list[str] = []
         if self.cuda < _COPIES_SINCE:
             found.append(
@@ -73,7 +73,7 @@ class GpuFacts(BaseModel):
         return found
 
     def text(self) -> list[str]:
-        """Return the facts for people."""
+        """Return the facts as lines of text."""
         lines = [
             f"gpu       {self.name}, GPU-{self.uuid}",
             f"gpu       driver {self.driver} (CUDA {self.cuda[0]}.{self.cuda[1]}), "
@@ -88,10 +88,10 @@ class GpuFacts(BaseModel):
 
 
 def gpu_facts() -> GpuFacts:
-    """Look at the first GPU that this process may use.
+    """Return the facts about the first GPU that this process may use.
 
     Raises:
-        MachineError: There is none, or its driver does not answer.
+        MachineError: There is no GPU, or its driver does not answer.
     """
     torch: Any = importlib.import_module("torch")
     if not torch.cuda.is_available():
@@ -132,7 +132,7 @@ def _facts(properties: Any, nvml: Nvml) -> GpuFacts:
 
 
 def mps_runs(processes: Path = Path("/proc")) -> bool:
-    """Whether a process of the multi-process service is to be seen on this machine."""
+    """Return whether a process of the multi-process service is visible on this machine."""
     for entry in processes.iterdir():
         if not entry.name.isdigit():
             continue

@@ -1,6 +1,6 @@
-"""Memory of one arm on a GPU: the arena in which the worker's torch allocates, the slots of its inputs, reading both.
+"""Memory of one arm on a GPU: the arena for the worker's torch, the slots of its inputs, and access to both.
 
-Tensors here are the judge's own, over memory that it made (`cudal1_worker.vmm`); nothing of a worker is executed.
+All tensors here are the judge's own, over memory that it allocated (`cudal1_worker.vmm`); no worker code runs.
 """
 
 from __future__ import annotations
@@ -31,44 +31,44 @@ Tensor = Any
 """A torch tensor on the GPU."""
 
 _SAMPLE_BYTES = 1 << 20
-"""Pinned memory of the host for the samples of a call's outputs."""
+"""Pinned host memory for the elements read from a call's outputs."""
 _ARENA_BYTES = 1 << 30
-"""Least size of an arena, and of its room for copies of outputs."""
+"""Minimum size of an arena, and of its part for copies of outputs."""
 _ALIGNING_BYTES = 512 * wire.MAX_OUTPUTS
-"""What the copies of a call's outputs need beside their sizes, since each begins at a multiple of 512 bytes."""
+"""Padding for the copies of a call's outputs, each of which starts at a multiple of 512 bytes."""
 _ARENA_SHARE = 1 / 16
-"""Most of the GPU's memory that an arena takes for what a call needs beside its outputs."""
+"""Maximum share of the GPU's memory for an arena's working memory, in addition to outputs."""
 _MASKED_BYTES = 512 << 20
-"""Memory for the masked inputs of a chain; two sets of any size have room."""
+"""Memory for the masked inputs of a chain; at least two sets always fit."""
 _MAX_MASKED = 36
-"""Most sets of a chain, those of its untimed calls among them."""
+"""Maximum sets of a chain, including its untimed calls."""
 
 
 def masked_blocks(input_bytes: int) -> int:
-    """How many sets of inputs lie masked in an arm's memory."""
+    """Return the number of masked input sets in an arm's memory."""
     return max(2, min(_MAX_MASKED, _MASKED_BYTES // input_bytes))
 
 
 @dataclass(frozen=True)
 class ArenaSizes:
-    """How large an arena is."""
+    """Sizes of an arena's parts."""
 
     needs: Needs
     total_bytes: int
 
     @property
     def own_bytes(self) -> int:
-        """What torch's allocator may have. Outputs that do not fit lie elsewhere, and are copied call by call.
+        """Memory for torch's allocator. Outputs that do not fit are placed elsewhere and copied in each call.
 
-        Outputs of two calls, since one's are there until the next one's are, and twice what a call needs, within a
-        share of the GPU: the allocator keeps blocks of several sizes.
+        It holds the outputs of two calls, because the old ones live until the new ones exist. It also holds twice a
+        call's working memory, up to a share of the GPU, because the allocator keeps blocks of several sizes.
         """
         work = min(2 * self.needs.work_bytes, int(_ARENA_SHARE * self.total_bytes))
         return vmm.rounded(max(_ARENA_BYTES, 2 * self.needs.output_bytes + work))
 
     @property
     def copies_bytes(self) -> int:
-        """Room for copies of a call's outputs."""
+        """Memory for copies of a call's outputs."""
         return vmm.rounded(max(_ARENA_BYTES, self.needs.output_bytes + _ALIGNING_BYTES))
 
 
@@ -76,9 +76,9 @@ class CudaBlock:
     """Device memory of the judge that another process can map."""
 
     all_bytes: ClassVar[int] = 0
-    """Of all blocks that this process has made and not given back."""
+    """Total size of this process's open blocks."""
     _counting: ClassVar[threading.Lock] = threading.Lock()
-    """Several threads make blocks and give them back."""
+    """Guards `all_bytes`: several threads create and close blocks."""
 
     def __init__(self, size_bytes: int) -> None:
         self._mapping = vmm.Mapping.create(size_bytes, 0)
@@ -89,11 +89,11 @@ class CudaBlock:
         self.fd = self._mapping.export()
 
     def close(self) -> None:
-        """Give it back. Copies from it that are under way end first: unmapping does not wait for them."""
+        """Free the memory once pending copies have ended; unmapping does not wait for them."""
         if self.fd >= 0:
             import torch
 
-            torch.cuda.synchronize()  # in whichever thread this is
+            torch.cuda.synchronize()
             os.close(self.fd)
             self.fd = -1
             del self.bytes
@@ -107,7 +107,7 @@ class CudaBlock:
 
 
 class CudaMemory(ArmMemory):
-    """Memory of one arm on a GPU: the arena in which the worker's torch allocates, and the slots of its inputs."""
+    """Memory of one arm on a GPU: the arena for the worker's torch, and the slots of its inputs."""
 
     def __init__(self, device: CudaDevice, input_bytes: int, sizes: ArenaSizes) -> None:
         import torch
@@ -123,7 +123,7 @@ class CudaMemory(ArmMemory):
         self._read: npt.NDArray[np.uint8] = self._host.numpy()
         with contextlib.ExitStack() as made:
             self._arena = made.enter_context(contextlib.closing(CudaBlock(sizes.own_bytes + self._copies_bytes)))
-            # The slots of inputs, and behind them room for masked ones.
+            # The slots of inputs, followed by the masked sets.
             slots_bytes = self._stride * wire.SLOTS + input_bytes * masked_blocks(input_bytes)
             self._slots = made.enter_context(contextlib.closing(CudaBlock(slots_bytes)))
             self._made = made.pop_all()
@@ -141,7 +141,7 @@ class CudaMemory(ArmMemory):
         return message, [self._arena.fd, self._slots.fd]
 
     def began(self, answer: wire.Message) -> None:
-        """Take the address at which the worker says that it mapped the arena."""
+        """Take the address at which the worker reports to have mapped the arena."""
         base = answer.get("arena")
         self._base = base if isinstance(base, int) and 0 <= base < 1 << 63 else 0
 
@@ -149,10 +149,10 @@ class CudaMemory(ArmMemory):
         self._copies.copy_one(self._slot(slot).data_ptr(), inputs.data_ptr(), self._input_bytes)
 
     def stage(self, calls: Sequence[Staging]) -> list[list[int]]:
-        """Lay down the inputs of a chain, each under a mask of its own, and lay out what is read of the outputs.
+        """Write the inputs of a chain, each set under its own mask, and prepare the reading of the outputs.
 
-        Every masked block is written, also those that no call of this chain needs: a worker that saw which blocks
-        changed would know the chain's length.
+        Every masked block is written, even those that this chain does not use: otherwise a worker could infer the
+        chain's length from the blocks that changed.
         """
         size, count = self._input_bytes, masked_blocks(self._input_bytes)
         begin = self._slots.address + self._stride * wire.SLOTS
@@ -179,7 +179,7 @@ class CudaMemory(ArmMemory):
         return self._read[: plan.size_bytes].copy()
 
     def _reading(self, plan: Plan) -> Batch:
-        """Lay out the copies of a plan but for the addresses from which they come."""
+        """Prepare the copies of a plan, except for their source addresses."""
         assert plan.size_bytes <= _SAMPLE_BYTES, "more samples than there is room for"
         return Batch(plan.starts + np.uint64(self._host.data_ptr()), np.zeros_like(plan.sizes), plan.sizes)
 
@@ -218,7 +218,7 @@ class CudaMemory(ArmMemory):
         return span.as_strided(want.shape, output.strides)
 
     def _start(self, output: Output) -> int:
-        """Offset of an output in the arena; 0 for one without elements, which lies anywhere."""
+        """Return an output's offset in the arena; 0 for an empty output, which may have any address."""
         if not output.expected.size:
             return 0
         start = output.address - self._base

@@ -1,4 +1,4 @@
-"""What the driver tells about a GPU while it is measured: clocks, power, what holds it back, who else is there."""
+"""A GPU's state as its driver reports it: clock rates, power, throttling, processes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ THROTTLES = {
     0x80: "power brake",
     0x100: "display clocks",
 }
-"""Reasons by bit (NVML, nvmlClocksEventReason*); bit 0, idle, is none."""
+"""Throttle reasons by bit (NVML, nvmlClocksEventReason*); bit 0 (idle) is not one."""
 
 
 class Nvml:
-    """One GPU, as the driver's management library sees it.
+    """One GPU in the driver's management library.
 
     Raises:
-        MachineError: The library does not know it.
+        MachineError: The library does not know the GPU.
     """
 
     def __init__(self, uuid: str) -> None:
         pynvml: Any = importlib.import_module("pynvml")  # it carries no types
         self._nvml = pynvml
         self.fault: type[Exception] = pynvml.NVMLError
-        """What every method raises when the driver does not answer."""
+        """Exception that every method raises if the driver does not answer."""
         try:
             pynvml.nvmlInit()
             self._handle: Any = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
@@ -42,7 +42,7 @@ class Nvml:
             ) from error
 
     def state(self) -> GpuState:
-        """Read clocks, power and throttle reasons; takes some 0.1 ms."""
+        """Read clock rates, power and throttle reasons; takes some 0.1 ms."""
         nvml, handle = self._nvml, self._handle
         reasons = int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
         return GpuState(
@@ -54,43 +54,43 @@ class Nvml:
         )
 
     def processes(self) -> frozenset[int]:
-        """Pids of all processes that compute on the GPU, as far as this user may see them."""
+        """Return the pids of processes that compute on the GPU, as far as this user may see them."""
         return frozenset(int(one.pid) for one in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
 
     def mps_clients(self) -> int:
-        """How many processes use the GPU through the multi-process service."""
+        """Return how many processes use the GPU through the multi-process service."""
         try:
             return len(self._nvml.nvmlDeviceGetMPSComputeRunningProcesses(self._handle))
         except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_FunctionNotFound):
             return 0
 
     def compute_mode(self) -> str:
-        """Who may use the GPU; see `GpuFacts`."""
+        """Return the compute mode; see `GpuFacts`."""
         modes = ("default", "exclusive thread", "prohibited", "exclusive process")  # NVML_COMPUTEMODE_*
         mode = int(self._nvml.nvmlDeviceGetComputeMode(self._handle))
         return modes[mode] if mode < len(modes) else f"unknown ({mode})"
 
     def is_divided(self) -> bool:
-        """Whether the GPU is divided into instances (MIG)."""
+        """Return whether the GPU is divided into instances (MIG)."""
         try:
             return bool(self._nvml.nvmlDeviceGetMigMode(self._handle)[0])
         except self._nvml.NVMLError_NotSupported:
             return False
 
     def driver(self) -> tuple[str, tuple[int, int]]:
-        """Version of the driver, and the newest CUDA that it supports."""
+        """Return the driver's version, and the newest CUDA version that it supports."""
         version = int(self._nvml.nvmlSystemGetCudaDriverVersion_v2())
         return str(self._nvml.nvmlSystemGetDriverVersion()), (version // 1000, version % 1000 // 10)
 
     def bandwidth_gb_s(self) -> float:
-        """What the GPU's memory can move at most, 1e9 bytes a second: two transfers a cycle on each line of its bus."""
+        """Return the memory's peak bandwidth in 1e9 bytes/s: two transfers per cycle on each line of its bus."""
         megahertz = int(self._nvml.nvmlDeviceGetMaxClockInfo(self._handle, self._nvml.NVML_CLOCK_MEM))
         return 2e-3 * megahertz * int(self._nvml.nvmlDeviceGetMemoryBusWidth(self._handle)) / 8
 
     def minor(self) -> int:
-        """Number of the GPU's node in /dev."""
+        """Return the number of the GPU's node in /dev."""
         return int(self._nvml.nvmlDeviceGetMinorNumber(self._handle))
 
     def used_bytes(self) -> int:
-        """Memory of the GPU that is in use, by anybody."""
+        """Return the GPU memory in use by all processes."""
         return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)

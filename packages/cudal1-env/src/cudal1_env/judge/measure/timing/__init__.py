@@ -1,1 +1,1 @@
-"""How long calls take: chains, trials of two arms, the harness overhead."""
+"""Timing of calls: chains, trials of two arms, harness overhead, interference."""

@@ -1,17 +1,17 @@
-"""One timed sample: calls of one arm, each released after the judge has read the outputs of the call before.
+"""One timed sample: calls of one arm, each released after the judge has read outputs of the previous call.
 
   judge   |-- untimed calls ------|= key in, GO =|        |= sample out =|= key in, GO =|        |= sample out =|
   worker                                         |= call =|                             |= call =|
   clock                           ^ it starts                                                      it stops ^
 
-On a GPU a sample is such a chain; its length is secret. The inputs of all its calls lie in the worker's memory, each
-under a mask of its own; the key of one is written when the sample of the call before was read. The clock never stops
-between the first release and the last read. What the worker does while masks come off or samples leave is on the clock;
-it can use no more than the overhead for it.
+On a GPU, a sample is such a chain, of secret length. The inputs of all its calls lie in the worker's memory, each set
+under its own mask. The judge writes a call's key after it has read elements of the previous call's outputs. The clock
+runs from the first release to the last read, so it also counts work that the worker does while masks are removed or
+elements are copied. A candidate can gain at most the harness overhead from such work.
 
-On a CPU a sample is one call. The worker stands still, confirmed, while its inputs are put and its last outputs are
-overwritten; the clock runs from the moment at which it is let go until the judge has read its outputs from the stopped
-process. So there is no first call, and nothing that a program could do before the clock.
+On a CPU, a sample is one call. The judge writes the inputs and overwrites the last outputs while the worker is frozen,
+which it confirms. The clock runs from the thaw until the judge has read the outputs of the frozen process. So there are
+no untimed calls in a sample, and a program cannot work before the clock starts.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
     from cudal1_env.judge.measure.arm import Arm
 
 _ON_CLOCK_ELEMENTS = 8
-"""Secret elements of each call of a chain that are read before the clock goes on: on a GPU each costs time."""
+"""Secret elements of each call that are read on the clock on a GPU, where each costs time."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What one timed sample showed."""
+    """Result of one timed sample."""
 
     call_ms: float
-    """Latency of a call with the overhead, on average over the chain."""
+    """Mean latency of the chain's calls, overhead included."""
     comparisons: tuple[tuple[Comparison, ...], ...]
-    """For each call and output: the secret elements, or the whole output where the set says so."""
+    """For each call and output: comparison of the secret elements, or of the whole output if it was read."""
     full_checks: int
     """Calls whose whole outputs were compared."""
     reading_ms: float
-    """How long the judge read while the worker was stopped; 0 where it was not."""
+    """How long the judge read from the stopped worker (CPU); otherwise 0."""
     untimed_s: float
-    """How long the calls before the clock took; 0 where there are none."""
+    """Duration of the calls before the clock; 0 if there are none."""
 
 
 @dataclass
@@ -60,32 +60,33 @@ class _Link:
 
     one: InputSet
     on_clock: Samples
-    """What is read before the clock stops."""
+    """Elements read on the clock."""
     plan: Plan
-    """The same as bytes, for outputs of the form that the last ones had."""
+    """The same elements as bytes, for outputs of the form last known."""
     afterwards: Samples
-    """What is read behind the clock, if this is a chain's last call."""
+    """Elements read after the clock if this is a chain's last call."""
     key: Sequence[int] = ()
-    """Words that release the inputs of a chain's call; without them the worker has nothing of the inputs."""
+    """Words that unmask the call's inputs; without them the worker cannot read the inputs."""
     outputs: list[Output] = field(default_factory=list[Output])
-    """As the worker described them."""
+    """Outputs as the worker described them."""
     data: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
-    """What was read."""
+    """Bytes read from the outputs."""
     stopped_ns: int = 0
-    """When the worker was seen stopped, by the clock; 0 where it is not."""
+    """Clock time when the worker was confirmed frozen; 0 in a chain."""
     read_ns: int = 0
-    """When its outputs had been read, by the clock."""
+    """Clock time when its outputs had been read."""
 
 
 def timed_sample(arm: Arm, sets: Sequence[InputSet], untimed: Sequence[InputSet], *, empty: bool = False) -> Sample:
-    """Make timed calls with an arm; it stands still before and after.
+    """Make timed calls with an arm, which is frozen before and after.
 
     Args:
-        arm: In the timed loop.
-        sets: Inputs that this arm never saw, one for each call; on a CPU one.
-        untimed: Inputs of a chain's first calls, before the clock: they bring caches, clocks and the GPU's contexts
-            into the state in which each later call finds them. The first takes half as long again as the fourth.
-        empty: Everything but the calls themselves, with the last untimed call's outputs: tells the overhead.
+        arm: An arm in the timed loop.
+        sets: Inputs that this arm never saw, one for each call; a single one on a CPU.
+        untimed: Inputs of a chain's first calls, before the clock. These calls bring caches, clock rates and GPU
+            contexts into the state that later calls find. The first takes 50 % longer than the fourth.
+        empty: Do everything except the calls, with the outputs of the last call before the timed loop, to measure the
+            overhead.
 
     Raises:
         Fault: A call fails or breaks the contract.
@@ -118,7 +119,7 @@ def timed_sample(arm: Arm, sets: Sequence[InputSet], untimed: Sequence[InputSet]
 
 
 def _clocked(arm: Arm, links: Sequence[_Link]) -> int:
-    """Make calls; return the nanoseconds from the first release to the last read. This is all that the clock sees."""
+    """Make calls; return the nanoseconds from the first release to the last read. Nothing else is on the clock."""
     chained, now = arm.device.chained, time.perf_counter_ns
     began = ended = now()
     for link in links:
@@ -136,7 +137,7 @@ def _clocked(arm: Arm, links: Sequence[_Link]) -> int:
 
 
 def _link(arm: Arm, one: InputSet) -> _Link:
-    """Choose what is read of a call's outputs, and where, before the clock runs."""
+    """Choose which elements of a call's outputs to read, before the clock runs."""
     forms = arm.reader.known
     if not arm.device.chained:
         samples = whole_samples(one.answers)
@@ -146,7 +147,7 @@ def _link(arm: Arm, one: InputSet) -> _Link:
 
 
 def _compared(arm: Arm, links: Sequence[_Link]) -> tuple[tuple[tuple[Comparison, ...], ...], int]:
-    """Compare what was read, then more of the last call's outputs; also how many calls were compared whole."""
+    """Compare the elements read, then more of the last call; return comparisons and the number of whole comparisons."""
     expected = arm.reader.expected
     found = [tuple(link.on_clock.compare(link.plan.split(link.data), expected)) for link in links]
     last, full_checks = links[-1], 0

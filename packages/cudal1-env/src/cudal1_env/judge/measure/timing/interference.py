@@ -1,4 +1,4 @@
-"""Interference check: did the candidate slow the reference? Then the reference's time without it counts."""
+"""Interference check: if the candidate slowed the reference, the reference's time without the candidate counts."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from dataclasses import dataclass
 from cudal1_env.stats.trial_samples import TRIM
 
 _ERRORS = 2.0
-"""Standard errors added to the reference's latency alone, so that noise costs an honest program little."""
+"""Standard errors added to the reference's latency alone, so that noise rarely costs an honest program."""
 _MIN_TO_SPREAD = 3
-"""Trials from which on their own spread is an estimate of the error, too."""
+"""Minimum trials for an error estimate from their spread."""
 
 
 @dataclass(frozen=True)
 class Alone:
-    """The reference alone against the reference in pairs, in one trial: logarithms of ratios, and standard errors."""
+    """The reference alone compared with the reference in pairs, in one trial: log ratios with standard errors."""
 
     before: tuple[float, float]
     """Before the candidate's samples."""
     after: tuple[float, float]
-    """After its death."""
+    """After the candidate's death."""
 
 
 def alone(beside_ms: Sequence[float], before_ms: Sequence[float], after_ms: Sequence[float]) -> Alone:
-    """Compare trimmed means of the logarithms, as speedups have them. The error is that of the samples alone.
+    """Compare trimmed means of the log latencies, as speedups do. The errors are those of the samples alone.
 
     Args:
-        beside_ms: Latencies of the reference's samples in pairs.
-        before_ms: Latencies before the candidate's samples.
-        after_ms: The same after its death.
+        beside_ms: The reference's latencies in pairs.
+        before_ms: Its latencies alone, before the pairs.
+        after_ms: Its latencies alone, after the candidate's death.
     """
     beside, _ = _trimmed(beside_ms)
     before, after = ((middle - beside, error) for middle, error in map(_trimmed, (before_ms, after_ms)))
@@ -41,13 +41,13 @@ def alone(beside_ms: Sequence[float], before_ms: Sequence[float], after_ms: Sequ
 def reference_share(trials: Sequence[Alone], *, allowed: float) -> float:
     """Return the share of the reference's latency in pairs that counts; at most 1.
 
-    The smaller reference time counts (docs/decisions/005-smaller-reference-time.md): min(1, allowed x
-    alone / beside), where alone is the smaller of those before and after, each in the mean over trials and with
-    `_ERRORS` standard errors on top. A candidate that slows the reference gains nothing beyond the allowance.
+    The smaller reference time counts (docs/decisions/005-smaller-reference-time.md): min(1, allowed x alone / beside).
+    `alone` is the smaller of the means before and after over all trials, each plus `_ERRORS` standard errors. A
+    candidate that slows the reference gains nothing beyond the allowance.
 
     Args:
-        trials: One trial or several.
-        allowed: How many times as long the reference may take beside an honest program (`Device.neighbour_allowance`).
+        trials: At least one trial.
+        allowed: Maximum slowdown of the reference beside an honest program (`Device.neighbour_allowance`).
 
     >>> reference_share([alone([2.0] * 8, [1.0] * 4, [1.1] * 4)], allowed=1.0)
     0.5
@@ -59,7 +59,7 @@ def reference_share(trials: Sequence[Alone], *, allowed: float) -> float:
 
 
 def _end(found: Sequence[tuple[float, float]]) -> float:
-    """Upper end of the mean of log ratios that have standard errors."""
+    """Return the mean of log ratios plus `_ERRORS` standard errors."""
     error = math.hypot(*(one for _, one in found)) / len(found)
     ratios = [ratio for ratio, _ in found]
     if len(found) >= _MIN_TO_SPREAD:
@@ -68,7 +68,7 @@ def _end(found: Sequence[tuple[float, float]]) -> float:
 
 
 def _trimmed(times_ms: Sequence[float]) -> tuple[float, float]:
-    """Trimmed mean of the logarithms, and its standard error."""
+    """Return the trimmed mean of the logarithms and its standard error."""
     logs = sorted(math.log(time) for time in times_ms)
     cut = int(TRIM * len(logs))
     kept = logs[cut : len(logs) - cut]

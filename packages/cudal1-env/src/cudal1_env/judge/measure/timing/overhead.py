@@ -1,4 +1,4 @@
-"""Harness overhead: subtracted from each timed call of both arms, and the part of it that a candidate could steal."""
+"""Harness overhead: subtracted from each timed call of both arms; a candidate could steal a part of it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _RESOLUTION = 0.02
-"""Latencies below this share of the overhead, or below its spread, cannot be told from it: taken as that long."""
+"""Latencies below this share of the overhead, or below its spread, are indistinguishable from it and raised to it."""
 TOO_SHORT = 3.0
 """A reference that takes less than this many times the stealable overhead is too short for a reward above 1."""
 _CONSTANT_SHARE = 0.02
-"""Where writing what is the same in each call's outputs takes more than this share of the reference's latency, nothing
-above 1 is paid: a program that keeps outputs in which it stands already does not write it."""
+"""If writing the recurring parts of the outputs takes more than this share of the reference's latency, no reward above
+1 is paid: a program could keep outputs that already contain these parts."""
 
 
 @dataclass(frozen=True)
@@ -20,21 +20,21 @@ class Overhead:
     """Harness overhead of one call, estimated on the reference's worker by empty calls."""
 
     call_ms: float
-    """L: release, flag and read; the median of a trial. A pair's own is subtracted from both of its arms."""
+    """L: release, flag and read; the median of a trial. Each pair's own overhead is subtracted from both arms."""
     stealable_ms: float
-    """h: maximum part of L that a candidate could use for its own work. On a GPU all of it: kernels can run
-    while masks come off and while samples are copied. On a CPU all but the judge's own reading, during which the
-    worker is stopped. It is added to the candidate's latency at the rewarded end."""
+    """h: maximum part of L that a candidate could use for its own work. On a GPU this is all of L: kernels can run
+    while masks are removed and samples copied. On a CPU it excludes the judge's reading, because the worker is frozen
+    then. It is added to the candidate's latency at the rewarded end."""
     spread_ms: float
     """Median absolute deviation of empty calls."""
 
     @property
     def resolution_ms(self) -> float:
-        """Latencies below this cannot be told from the overhead."""
+        """Latencies below this cannot be distinguished from the overhead."""
         return max(self.spread_ms, _RESOLUTION * self.call_ms)
 
     def net_ms(self, elapsed_ms: float, empty_ms: float) -> float:
-        """Latency of a call that took so long with the overhead, where an empty one beside it took `empty_ms`."""
+        """Return a call's latency without the overhead `empty_ms` of its empty call; at least `resolution_ms`."""
         return max(elapsed_ms - empty_ms, self.resolution_ms)
 
 
@@ -42,8 +42,8 @@ def estimate_overhead(empty_ms: Sequence[float], reading_ms: Sequence[float]) ->
     """Return the overhead estimated from empty calls of the reference.
 
     Args:
-        empty_ms: Empty calls, by the judge's clock.
-        reading_ms: How much of each the judge read while the worker was stopped; zeros where it was not.
+        empty_ms: Durations of empty calls, by the judge's clock.
+        reading_ms: Part of each in which the judge read from the frozen worker; zeros on a GPU.
 
     >>> estimate_overhead([0.5, 0.75, 1.0], [0.25, 0.25, 0.5])
     Overhead(call_ms=0.75, stealable_ms=0.5, spread_ms=0.25)
@@ -57,15 +57,14 @@ def rewarded_low(low: float, reference_ms: float, stealable_ms: float, constant_
     """Return the lower end that rewards use.
 
     (T_ref - L) / (T_cand - L + h + w) with T_cand - L = (T_ref - L) / low: 1 / (1 / low + (h + w) / (T_ref - L)).
-    Nothing above 1 is paid where the reference takes less than `TOO_SHORT` h, or where w is more than
-    `_CONSTANT_SHARE` of its latency.
+    It is at most 1 if the reference takes less than `TOO_SHORT` h, or if w exceeds `_CONSTANT_SHARE` of its latency.
 
     Args:
         low: Lower end of the speedup's interval.
         reference_ms: T_ref - L, the reference's latency.
         stealable_ms: h.
-        constant_ms: w, how long moving takes what comes again in outputs: a program may keep a stock of outputs in
-            which it stands already.
+        constant_ms: w, the time to write the parts of the outputs that recur with other inputs; a program may keep
+            outputs that already contain them.
 
     >>> rewarded_low(2.0, 1.0, 0.1), rewarded_low(2.0, 1.0, 0.0), rewarded_low(8.0, 0.2, 0.1)
     (1.6666666666666667, 2.0, 1.0)
@@ -76,5 +75,5 @@ def rewarded_low(low: float, reference_ms: float, stealable_ms: float, constant_
 
 
 def is_too_short(reference_ms: float, stealable_ms: float) -> bool:
-    """Whether a reference is too short for a reward above 1."""
+    """Return whether a reference is too short for a reward above 1."""
     return reference_ms < TOO_SHORT * stealable_ms

@@ -1,8 +1,8 @@
 """One trial: paired samples of both arms in random order, the idle arm frozen.
 
 Order of a trial: the reference alone, pairs of samples, the candidate's death, the reference alone again. An empty
-sample follows each sample of the reference and has as many calls: the overhead drifts with the host's speed, by half of
-itself within a tenth of a second, and the first call of a chain takes longer than the others.
+sample with as many calls follows each sample of the reference, because the overhead drifts with the host's speed (by
+half within 0.1 s) and a chain's first call takes longer than the others.
 """
 
 from __future__ import annotations
@@ -29,33 +29,32 @@ ALONE_BEFORE = 4
 ALONE_AFTER = 8
 """Samples of the reference alone, before the pairs and after the candidate's death."""
 _OVERHEAD_ALLOWANCE = 1.25
-"""Maximum ratio of an empty call beside the candidate to one after its death. More is not subtracted."""
+"""Maximum ratio of an empty call beside the candidate to one after its death; an excess is not subtracted."""
 FIRST_PAIRS = 8
 MORE_PAIRS = 6
-"""Pairs whose input sets are made before the first one, and when those are used up: the interim looks are there."""
+"""Pairs whose input sets are made before the first pair, and each time those are used up; interim looks are there."""
 _LONG_MS = 10.0
-"""Where calls take longer than this, the reference is timed alone half as often after the candidate's death."""
+"""If calls take longer than this, the reference is timed alone half as often after the candidate's death."""
 _CALLS_TO_WHOLE = 6.0
-"""A chain of at most this many calls ends at the first set that is compared whole. One of at most n ends at such a
-set with the chance of this over n, so that chains of 16 have some eight calls."""
+"""A chain of at most this many calls ends at the first set that is compared whole. A chain of at most n > 6 calls ends
+at each such set with probability 6 / n, so chains of at most 16 have some eight calls."""
 _AWAKE_S = 2.0
 _AWAKE_FACTOR = 3.0
-"""What a candidate's calls before the clock may take in a trial, in seconds and over the reference's own, whichever is
-more."""
+"""Limit of a candidate's untimed calls in a trial: this many seconds, or this many times the reference's, if more."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much a trial measures."""
+    """Size of a trial."""
 
     pairs: int
     """Maximum number of pairs of samples."""
     calls: int
     """Maximum calls of a sample; 1 on a CPU."""
     repeats: int
-    """Samples of each arm that a pair averages over; 1 on a GPU."""
+    """Samples of each arm that a pair averages; 1 on a GPU."""
     untimed: int = 0
-    """Calls of a sample before its timed ones; 0 on a CPU."""
+    """Untimed calls of a sample before its timed ones; 0 on a CPU."""
 
     @property
     def sets(self) -> int:
@@ -64,22 +63,22 @@ class Sizes:
 
 
 class TrialSets:
-    """Input sets of one trial, and its clock: the first sets of the pool that no candidate has met.
+    """Input sets of one trial, the pool's first that no candidate has seen, and the trial's clock.
 
-    The sets of a pair are given once, and forgotten.
+    Each set is given to one pair only.
     """
 
     def __init__(self, case: Case, pool: Pool) -> None:
         self._case, self._pool = case, pool
         self.next = pool.fresh
-        """Number of the first set that was not taken."""
+        """Number of the next set to take."""
         self.warm = pool.sets(WARM_SETS - 1, WARM_SETS)[0]
-        """A set of untimed calls."""
+        """The set for untimed calls."""
         self._began = time.perf_counter() - self._oracle_s
 
     @property
     def measured_s(self) -> float:
-        """Seconds of measurement so far, the oracle's left out."""
+        """Seconds of measurement so far, without the oracle's."""
         return time.perf_counter() - self._oracle_s - self._began
 
     @property
@@ -87,7 +86,7 @@ class TrialSets:
         return self._case.watch.phases.get("oracle", 0.0)
 
     def prepare(self, count: int) -> None:
-        """Make sets that will be wanted, as far as they can be kept."""
+        """Make the next `count` sets, as far as memory allows to keep them."""
         with self._case.watch.phase("oracle"):
             self._pool.prepare(self.next, self.next + count)
 
@@ -100,16 +99,16 @@ class TrialSets:
 
 @dataclass(frozen=True)
 class Timed:
-    """A sample of the reference, and the empty one behind it. By the judge's clock, for each call."""
+    """A sample of the reference and the empty sample after it: milliseconds per call, by the judge's clock."""
 
     call_ms: float
     empty_ms: float
     reading_ms: float
-    """How much of the empty call the judge read while the worker was stopped; 0 where it was not."""
+    """Part of the empty call in which the judge read from the frozen worker; 0 on a GPU."""
 
 
 def overhead_of(samples: Sequence[Timed]) -> Overhead:
-    """Return the overhead of samples."""
+    """Return the overhead estimated from samples of the reference."""
     return estimate_overhead([one.empty_ms for one in samples], [one.reading_ms for one in samples])
 
 
@@ -119,10 +118,10 @@ class Pairs:
 
     reference: list[Timed] = field(default_factory=list[Timed])
     candidate_ms: list[float] = field(default_factory=list[float])
-    """Latencies of a call with the overhead."""
+    """Latencies of a call, overhead included."""
 
     def net(self, share: float = 1.0) -> TrialSamples:
-        """Return the latencies without `share` of the overhead, from 0 to 1."""
+        """Return the latencies minus `share` (0 to 1) of the overhead."""
         overhead = overhead_of(self.reference)
         pairs = zip(self.candidate_ms, self.reference, strict=True)
         candidate = [overhead.net_ms(call_ms, share * one.empty_ms) for call_ms, one in pairs]
@@ -131,35 +130,35 @@ class Pairs:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What one trial measured."""
+    """Measurements of one trial."""
 
     samples: TrialSamples
     """Latencies in pairs, without the overhead."""
     overhead: Overhead
-    """What was subtracted from every call of both arms."""
+    """Overhead that was subtracted from both arms."""
     alone_ms: tuple[float, float]
     """Median latency of the reference alone, before the pairs and after the candidate's death."""
     alone: Alone
-    """The reference alone against the reference in pairs."""
+    """The reference alone compared with the reference in pairs."""
     allowed: float
-    """How many times as long the reference may take beside an honest program."""
+    """Maximum slowdown of the reference beside an honest program."""
     states: tuple[GpuState, ...] = ()
     """State of the GPU after each pair."""
 
     @property
     def reference_share(self) -> float:
-        """Share of the reference's latency in pairs that counts for the reward, by this trial alone."""
+        """Share of the reference's latency in pairs that counts for the reward, from this trial alone."""
         return reference_share([self.alone], allowed=self.allowed)
 
     @property
     def counted(self) -> TrialSamples:
-        """The samples with the reference's latency that counts for the reward."""
+        """The samples, with the reference's latency scaled to what counts for the reward."""
         return self.samples.scaled_reference(self.reference_share)
 
 
 @dataclass
 class Trial:
-    """Two arms in the timed loop, and the input sets that they are timed on.
+    """Two arms in the timed loop, and the input sets for timing them.
 
     Raises:
         Fault: The candidate fails.
@@ -173,15 +172,15 @@ class Trial:
     tally: Tally
     """Counts the candidate's calls."""
     random: np.random.Generator
-    """Order of the arms."""
+    """Draws the order of the arms and the ends of chains."""
     _untimed_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
 
     def run(self, reference_s: float, enough: Callable[[TrialSamples], bool]) -> TrialResult:
-        """Measure until `enough` says so or the trial is full; the candidate is dead afterwards.
+        """Measure until `enough` returns true or the trial is full, then kill the candidate and time the reference.
 
         Args:
             reference_s: Rough latency of a call of the reference, in seconds.
-            enough: Asked about the samples after each pair.
+            enough: Called with the samples after each pair.
         """
         for arm in (self.reference, self.candidate):
             arm.limit(reference_s)
@@ -210,10 +209,10 @@ class Trial:
         )
 
     def _pairs(self, ready: int, enough: Callable[[TrialSamples], bool]) -> tuple[Pairs, list[GpuState]]:
-        """Measure pairs. Samples of a pair are neighbours in time, so that a machine's drift meets both alike.
+        """Measure pairs. The samples of a pair follow each other, so that drift of the machine affects both alike.
 
-        A sample behind one of the same arm takes less time, so either arm has as many of these: each odd pair swaps the
-        arms, the others do by chance.
+        A sample after one of the same arm takes less time, so the order keeps the arms balanced: each odd pair swaps
+        the order of the previous pair, each even pair swaps it at random.
         """
         pairs, states = Pairs(), list[GpuState]()
         candidate_first = self.random.random() < 0.5
@@ -231,7 +230,7 @@ class Trial:
         return pairs, states
 
     def _pair(self, pairs: Pairs, *, candidate_first: bool) -> None:
-        sets = self._next_sets()  # both arms see the same
+        sets = self._next_sets()  # the same sets for both arms
         calls = len(sets) // self.sizes.repeats
         for is_candidate in (candidate_first, not candidate_first):
             if is_candidate:
@@ -241,10 +240,10 @@ class Trial:
                 pairs.reference.append(self._reference(sets, calls))
 
     def _next_sets(self) -> list[InputSet]:
-        """Sets of the next samples. A chain ends at a set that is compared whole; which one is secret.
+        """Return the sets of the next pair. A chain ends at a secret set that is compared whole.
 
-        So each call is as likely as any other to be compared whole. Where a chain may be long, it passes some of these
-        sets, because a short chain is noisier.
+        So every call is equally likely to be compared whole. Long chains may continue past such a set, because short
+        chains are noisier.
         """
         if self.sizes.calls == 1:
             return self.sets.take(self.sizes.repeats)
@@ -255,7 +254,7 @@ class Trial:
         return sets
 
     def _reference(self, sets: Sequence[InputSet], calls: int) -> Timed:
-        """Return mean latencies of the reference's calls, over samples of `calls` each, and of an empty sample's."""
+        """Time the reference in samples of `calls` calls each, then one empty sample; return the means per call."""
         samples = [self._of_reference(part) for part in _parts(sets, calls)]
         empty = self._of_reference([self.sets.warm] * calls, empty=True)
         return Timed(statistics.fmean(one.call_ms for one in samples), empty.call_ms, empty.reading_ms)
@@ -280,12 +279,12 @@ class Trial:
         if not all(comparison.correct for one in sample.comparisons for comparison in one):
             errors = [comparison.error for one in sample.comparisons for comparison in one]
             raise TaskError(f"the reference disagrees with its own float64 answer; errors over scale: {errors}")
-        if not empty:  # the candidate has no empty samples: those would raise its budget
+        if not empty:  # the candidate has no empty samples; counting them would raise its budget
             self._add_untimed(sample.untimed_s, is_candidate=False)
         return sample
 
     def _add_untimed(self, seconds: float, *, is_candidate: bool) -> None:
-        """Add up the seconds of calls outside the clock, which a budget bounds."""
+        """Add seconds of untimed calls; raise `Fault` if the candidate exceeds its budget for them."""
         self._untimed_s[is_candidate] += seconds
         limit_s = max(_AWAKE_S, _AWAKE_FACTOR * self._untimed_s[False])
         if self._untimed_s[True] > limit_s:
@@ -293,7 +292,7 @@ class Trial:
             raise Fault(Status.TIMEOUT, text)
 
     def _alone(self, sets: Sequence[InputSet], count: int) -> list[Timed]:
-        """Time the reference alone; it may meet the same sets again."""
+        """Time the reference alone; it may see the same sets again."""
         size = self.sizes.sets
         starts = [size * number % max(1, len(sets) - size + 1) for number in range(count)]
         return [self._reference(sets[start : start + size], self.sizes.calls) for start in starts]
@@ -304,5 +303,5 @@ def _parts(sets: Sequence[InputSet], calls: int) -> list[Sequence[InputSet]]:
 
 
 def _net_ms(samples: Sequence[Timed], overhead: Overhead, share: float = 1.0) -> list[float]:
-    """Latencies minus `share` of each sample's own empty call, and at least the resolution of the overhead."""
+    """Return latencies minus `share` of each sample's own empty call; at least the resolution of the overhead."""
     return [overhead.net_ms(one.call_ms, share * one.empty_ms) for one in samples]

@@ -1,4 +1,4 @@
-"""Measures one built candidate: fresh pairs of workers, trial after trial, until the rule is satisfied."""
+"""Measures one built candidate: trials with fresh pairs of workers until the stopping rule is satisfied."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from cudal1_env.records import Evaluation, Precision, Status
 from cudal1_env.stats import RULES, Spread, TrialSamples, centre, conclude, decide
 
 _WARM_REPEATS = 3
-"""Further untimed calls of the reference, to estimate its latency once everything is compiled and allocated."""
+"""Further untimed calls of the reference that estimate its latency after compilation and allocation."""
 _RECHECKED_ABOVE = 3.0
-"""Speedups of which this much is certain must be found in two trials (docs/decisions/006-surprising-speedups.md)."""
+"""If a speedup's lower end exceeds this, two trials must agree (docs/decisions/006-surprising-speedups.md)."""
 _MAX_TRIALS_TO_AGREE = 3
 _MAX_UNTIMED = 4
-"""Untimed calls at the beginning of a chain at most: the next one takes no longer than later ones (docs/log.md) ..."""
+"""Maximum untimed calls at the start of a chain; the next call takes no longer than later ones (docs/log.md)."""
 _UNTIMED_S = 0.5e-3
-"""... and no more than take the reference about this long; one at least."""
+"""Time for the reference's untimed calls of a chain, of which there is at least one."""
 
 
 class Trials:
@@ -44,7 +44,7 @@ class Trials:
         self._spread = spread
 
     def measure(self, built: Built, pool: Pool) -> Evaluation:
-        """Return the verdict on a built candidate; its workers are dead afterwards."""
+        """Return the verdict on a built candidate and kill its workers."""
         seen = Seen(pool.secrets.commitment, first_set=pool.fresh)
         try:
             if built.fault is not None:
@@ -54,7 +54,7 @@ class Trials:
             return record.failed(built, seen, fault)
 
     def _measured(self, built: Built, pool: Pool, seen: Seen) -> Evaluation:
-        """Measure trials until the rule is satisfied and, for large speedups, two of them agree."""
+        """Measure trials until the stopping rule is satisfied and, for large speedups, two trials agree."""
         case, rule = built.case, RULES[built.case.precision]
         while decide(_counted(seen), rule, spread=self._spread, spent=self._is_spent(case)) != "stop":
             self._trial(built, pool, seen)
@@ -73,7 +73,7 @@ class Trials:
         if roofline is not None and _is_below(roofline, seen):
             if not roofline.is_broken_by([ms for trial in seen.trials for ms in trial.samples.reference_ms]):
                 return record.impossible(built, seen, speedup, roofline)
-            roofline = None  # it is wrong, and does not count
+            roofline = None  # the reference breaks it, too: the bound is incorrect
         stated = conclude(_stated(seen), rule, spread=self._spread)
         return record.measured(
             built, seen, stated, speedup.low, roofline=roofline, constant_ms=constant_ms, doubts=doubts
@@ -82,12 +82,12 @@ class Trials:
     # --- one trial ---------------------------------------------------------------------------------------------
 
     def _trial(self, built: Built, pool: Pool, seen: Seen) -> None:
-        """Add one trial of a fresh pair of workers."""
+        """Add one trial with a fresh pair of workers."""
         case, candidate = built.case, self._builder.again(built, pool)
         reference = self._builder.reference(case, pool)
         headroom: Headroom | None = None
         try:
-            pool.rest()  # what is only kept for later is not there for the arms
+            pool.rest()  # leaves cached memory to the arms
             self._warm_sets(case, pool, WARM_SETS)
             with pool.making_ahead():
                 self._construct_reference(case, pool, reference)
@@ -95,7 +95,7 @@ class Trials:
             seen.trials.append(self._beside(case, pool, seen, reference, candidate, headroom))
         except (TaskError, *self._device.faults) as error:
             if headroom is not None:
-                headroom.check()  # if the candidate left none, it is to blame
+                headroom.check()  # blames the candidate if it left too little memory
             if headroom is None or isinstance(error, TooLargeError) or self._device.out_of_room(error):
                 self._blame(case, pool, reference, candidate, beside=headroom is not None)
             raise
@@ -108,7 +108,7 @@ class Trials:
     def _beside(
         self, case: Case, pool: Pool, seen: Seen, reference: Arm, candidate: Arm, headroom: Headroom
     ) -> TrialResult:
-        """Construct the candidate beside the reference, make the untimed calls of both, then measure."""
+        """Construct the candidate beside the reference, make both arms' untimed calls, then measure."""
         construct(case, pool, candidate, seen)
         headroom.check_beside(candidate)
         reference_s = self._warm_reference(case, pool, reference)
@@ -121,7 +121,7 @@ class Trials:
             candidate.open()
         pool.fit(self._device.free_bytes(), 2 * sizes.sets)
         sets = TrialSets(case, pool)
-        # Seeded by the system: one order for all trials of a pool would favour an arm.
+        # Seeded by the system: the same order in all trials of a pool would favour one arm.
         trial = Trial(reference, candidate, sets, sizes, seen.tally, np.random.default_rng())
         try:
             return trial.run(reference_s, lambda samples: self._enough(case, seen, sets, samples))
@@ -130,7 +130,7 @@ class Trials:
             pool.spend(sets.next)
 
     def _blame(self, case: Case, pool: Pool, reference: Arm, candidate: Arm, *, beside: bool) -> None:
-        """Find out whether a failure was caused by a candidate that took device memory when it was imported."""
+        """Raise `Fault` if the candidate caused a failure by taking device memory at import."""
 
         def works_alone() -> bool:
             alone = self._builder.reference(case, pool)
@@ -145,7 +145,7 @@ class Trials:
         memory_taken(self._device, reference, candidate, works_alone, beside=beside)
 
     def _construct_reference(self, case: Case, pool: Pool, reference: Arm) -> None:
-        """Make the reference's model; on a GPU call it, too, so that it holds its memory before the candidate comes."""
+        """Construct the reference's model; on a GPU also call it, so that it has its memory before the candidate."""
         sets = self._warm_sets(case, pool, 1) if self._device.free_bytes() is not None else []
         with case.watch.phase("warmup"), of_reference(pool):
             reference.build(pool.task.source)
@@ -155,7 +155,7 @@ class Trials:
             reference.freeze()
 
     def _warm_reference(self, case: Case, pool: Pool, reference: Arm) -> float:
-        """Make the reference's untimed calls; return the seconds of the fastest, as it says."""
+        """Make the reference's untimed calls; return the seconds of the fastest after the first, as it reports them."""
         sets = self._warm_sets(case, pool, WARM_SETS)
         with case.watch.phase("warmup"), of_reference(pool):
             if pool.io_spec.state:
@@ -166,7 +166,7 @@ class Trials:
         return min(elapsed_s[1:])
 
     def _warm_candidate(self, case: Case, pool: Pool, candidate: Arm, seen: Seen) -> None:
-        """Load the judge's weights, and make one untimed call at each address that timed calls will use."""
+        """Load the judge's weights and make one untimed call at each input address of timed calls."""
         with case.watch.phase("warmup"):
             load_weights(pool, candidate, seen)
             for slot, one in enumerate(pool.sets(0, WARM_SETS)):
@@ -180,7 +180,7 @@ class Trials:
     # --- how much ----------------------------------------------------------------------------------------------
 
     def _sizes(self, precision: Precision, reference_s: float, pool: Pool) -> Sizes:
-        """Return how much a trial measures, from the latency of the reference."""
+        """Return the size of a trial, from the latency of the reference."""
         rule, settings = RULES[precision], self._settings
         training = precision == "training"
         untimed = 0
@@ -204,7 +204,7 @@ class Trials:
         return settings.budget_report_gpu_s if self._device.name == "cuda" else settings.budget_report_s
 
     def _is_spent(self, case: Case, trial_s: float = 0.0) -> bool:
-        """Whether earlier trials, and so many seconds of the present one, took the budget of an evaluation."""
+        """Return whether earlier trials plus `trial_s` seconds of the current one exceed the evaluation's budget."""
         return case.watch.phases.get("measure", 0.0) + trial_s > self._budget_s(case.precision)
 
     def _enough(self, case: Case, seen: Seen, sets: TrialSets, samples: TrialSamples) -> bool:
@@ -214,11 +214,11 @@ class Trials:
 
 @contextlib.contextmanager
 def of_reference(pool: Pool) -> Generator[None]:
-    """Turn faults inside the block into errors of the task: only the reference runs there.
+    """Turn faults inside the block into errors of the task, because only the reference runs there.
 
     Raises:
-        TooLargeError: There is too little memory for it.
-        TaskError: It fails in another way.
+        TooLargeError: The reference has too little memory.
+        TaskError: The reference fails in another way.
     """
     try:
         yield
@@ -230,27 +230,27 @@ def of_reference(pool: Pool) -> Generator[None]:
 
 
 def _is_below(roofline: Roofline, seen: Seen) -> bool:
-    """Whether the candidate's latencies are below what its bytes need at the GPU's bandwidth."""
+    """Return whether the candidate's latencies are below the memory-bandwidth bound."""
     candidate = [ms for trial in seen.trials for ms in trial.samples.candidate_ms]
     return roofline.forbids(candidate, resolution_ms=max(trial.overhead.stealable_ms for trial in seen.trials))
 
 
 def _counted(seen: Seen) -> list[TrialSamples]:
-    """What rewards rest on: in each trial the smaller reference time counts."""
+    """Return the samples that rewards use: in each trial the smaller reference time counts."""
     return [trial.counted for trial in seen.trials]
 
 
 def _stated(seen: Seen) -> list[TrialSamples]:
-    """What a record states: the smaller reference time counts where all trials together show that it is smaller."""
+    """Return the samples that a record states: scaled by the reference share of all trials together."""
     share = reference_share([trial.alone for trial in seen.trials], allowed=seen.trials[0].allowed)
     return [trial.samples.scaled_reference(share) for trial in seen.trials]
 
 
 def confirmed(trials: Sequence[TrialSamples]) -> bool:
-    """Whether some two trials agree on how fast the candidate is.
+    """Return whether any two trials agree on the speedup.
 
-    They agree unless their log ratios differ by more than 10 % (docs/decisions/006-surprising-speedups.md) plus two
-    standard errors of the difference: what a busy machine blurs is for the interval to say, and rewards follow it.
+    Two trials agree unless their log ratios differ by more than 10 % (docs/decisions/006-surprising-speedups.md) plus
+    two standard errors of the difference. Noise of a busy machine widens the interval, which rewards follow.
     """
     centres = [centre(trial) for trial in trials]
     return any(
