@@ -62,13 +62,9 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Run everything in as many processes as there are cores, and named files in this one.
-
-    With slow tests there is one process more: two of them are judges' then, which wait for each other.
-    """
+    """Run everything in as many processes as there are cores, and named files in this one."""
     cores = len(os.sched_getaffinity(0))
-    more = config.option.markexpr != "not slow"
-    return cores + more if cores > 1 and config.args_source is pytest.Config.ArgsSource.TESTPATHS else 0
+    return cores if cores > 1 and config.args_source is pytest.Config.ArgsSource.TESTPATHS else 0
 
 
 class OneProcessForJudges(LoadScopeScheduling):

@@ -260,23 +260,20 @@ class Oracle:
             return self.run(self.models.plain, copied(values))
 
     def nearby(self, values: list[Any], answers: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
-        """Return what each element may be expected to err, flat, from inputs that lie some units in the last place off.
+        """Return the error to expect of each element, flat, from sets of inputs that are nearly the same.
 
-        The most on `_AGAIN` such sets of `tolerance.expected`; zero of integers, and where an output is in float64. To
-        ask before the reference runs, which may write to its inputs.
+        It is the largest of `tolerance.expected` on `_AGAIN` such sets; zero for integers, and for outputs in float64.
+        Call this before the reference runs on `values`, because the reference may write to them.
         """
         result = [torch.zeros_like(answer, dtype=torch.float64).reshape(-1) for answer in answers]
         if self.double or not any(answer.is_floating_point() for answer in answers):
             return result
-        # Half precision has no neighbours so near: there only the change is known.
-        narrow = any(isinstance(one, torch.Tensor) and one.dtype == torch.float32 for one in values)
         for number in range(_AGAIN):
-            moved = self.moved(values, seed + number, PLACES)
-            if narrow:
-                pairs = zip(moved, values, strict=True)
-                moved = [one.to(v.dtype) if isinstance(v, torch.Tensor) else v for one, v in pairs]
+            moved = self.moved(values, seed + number, PLACES, own=True)
+            pairs = zip(moved, values, strict=True)
+            moved = [one.to(v.dtype) if isinstance(v, torch.Tensor) else v for one, v in pairs]
             right = self.exact(self.models.wide, copied(moved))
-            errors = self.errors(self.models, moved, right)[1] if narrow else map(torch.zeros_like, result)
+            errors = self.errors(self.models, moved, right)[1]
             for k, error in enumerate(errors):
                 if answers[k].is_floating_point():
                     change, answer = error_of(right[k], answers[k]), answers[k].reshape(-1)
@@ -387,14 +384,17 @@ class Oracle:
             else:
                 out.copy_(profile.of_positions(chosen, Seen(*parts), self.limits[k]))
 
-    def moved(self, values: list[Any], seed: int, places: float) -> list[Any]:
-        """Inputs of which each element is changed by up to so many units in its last place, where they may change.
+    def moved(self, values: list[Any], seed: int, places: float, *, own: bool = False) -> list[Any]:
+        """Return inputs with each element changed by up to `places` units in its last place, where it may change.
 
-        Those are float64.
+        They are float64. The unit is float32's for half precision, unless `own`.
         """
         generator = torch.Generator(self.device).manual_seed(seed ^ _MOVES)
         pairs = zip(values, self.natures or [], strict=True)
-        return [moved_by(v, places, generator) if nature.movable else copied([v])[0] for v, nature in pairs]
+        return [
+            moved_by(value, places, generator, own=own) if nature.movable else copied([value])[0]
+            for value, nature in pairs
+        ]
 
     def store(
         self, place: torch.Tensor, entries: list[layout.Entry], values: list[Any], answers: list[torch.Tensor], at: int
@@ -455,13 +455,13 @@ class Oracle:
         return {"changes": self.variation.changes(message["tensor"], message["position"])}
 
     def run(self, model: Any, values: list[Any]) -> list[torch.Tensor]:
-        """Call a model once; return its output tensors."""
+        """Call a model once; return its output tensors, without the parameters' need of gradients."""
         with torch.no_grad():
             outputs = layout.flatten(model(*values))
         for output in outputs:
             if not isinstance(output, torch.Tensor):
                 raise Failure("task", f"expected tensors from Model.forward, got {type(output).__name__}")
-        return outputs
+        return [output.detach() for output in outputs]
 
     def exact(self, wide: Any, values: list[Any]) -> list[torch.Tensor]:
         """Call the float64 twin on the same values; return float64 (or int64) answers."""
@@ -473,5 +473,4 @@ class Oracle:
                 outputs = self.run(wide, upcast)
         finally:
             torch.set_default_dtype(before)
-        # A parameter that is an output asks for gradients.
-        return [out.detach().to(torch.float64 if out.is_floating_point() else torch.int64) for out in outputs]
+        return [out.to(torch.float64 if out.is_floating_point() else torch.int64) for out in outputs]

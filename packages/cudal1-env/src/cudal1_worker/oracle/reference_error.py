@@ -116,13 +116,17 @@ def second_values(
     return found
 
 
-def moved_by(value: torch.Tensor, places: float, generator: torch.Generator) -> torch.Tensor:
+def moved_by(value: torch.Tensor, places: float, generator: torch.Generator, *, own: bool = False) -> torch.Tensor:
     """Return a floating-point tensor as float64 with each element changed by up to `places` units in its last place.
 
-    All stay between the smallest and the largest: losses refuse a probability above 1.
-    Of half precision, in float32's: programs take such numbers as they are, and compute in float32.
+    All stay between the smallest and the largest: losses refuse a probability above 1. The unit of half precision is
+    float32's, because programs take such numbers as they are, and compute in float32; or its own with `own`.
     """
+    result = torch.empty_like(value, dtype=torch.float64)
+    if not value.numel():
+        return result
     noise = torch.rand(value.shape, generator=generator, device=value.device).mul_(2.0).sub_(1.0)
-    unit = min(torch.finfo(value.dtype).eps, torch.finfo(torch.float32).eps)
-    least, most = value.double().aminmax()
-    return noise.double().mul_(places * unit).add_(1.0).mul_(value).clamp_(least, most)
+    eps = torch.finfo(value.dtype).eps
+    unit = eps if own else min(eps, torch.finfo(torch.float32).eps)
+    least, most = value.double().nan_to_num_(0.0, torch.inf, -torch.inf).aminmax()
+    return result.copy_(noise.double().mul_(places * unit).add_(1.0).mul_(value).clamp_(least, most))
