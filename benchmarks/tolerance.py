@@ -161,16 +161,13 @@ def unmoved(value: Floats) -> Floats:
 
 
 def nearby(ways: dict[str, Callable[..., Floats]], exact: Floats, seed: int, limits: Limits) -> Floats:
-    """What elements may be expected to err, flat, from inputs some units in the last place off: the most of three sets.
-
-    As in `cudal1_worker.oracle.oracle.Oracle.nearby`. Half precision has no such inputs.
-    """
+    """Return the error to expect of each element, flat, as in `cudal1_worker.oracle.oracle.Oracle.nearby`."""
     result = torch.zeros(exact.numel(), dtype=torch.float64)
-    for number in range(3 if ways["reference"]().dtype == torch.float32 else 0):
+    for number in range(3):
 
         def moved(value: Floats, number: int = number) -> Floats:
             generator = torch.Generator(value.device).manual_seed(10**6 * (number + 1) + seed + value.shape[0])
-            return moved_by(value, PLACES, generator).to(value.dtype)
+            return moved_by(value, PLACES, generator, own=True).to(value.dtype)
 
         right = ways["exact"](lambda value: moved(value).double())
         error, change = error_of(ways["reference"](moved), right), error_of(right, exact)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from cudal1_env.judge.oracle.numerics import limits_of
 from cudal1_worker.oracle.tolerance import Limits
-from tolerance import ratios, rounded_to_two
+from tolerance import ratios, rounded_to_two, unmoved
 
 Half = torch.Tensor
 Ways = dict[str, Callable[..., torch.Tensor]]
@@ -43,7 +43,7 @@ def products(dtype: torch.dtype, k: int) -> Ways:
 
     return {
         "exact": lambda to=Half.double: to(a) @ to(b),
-        "reference": lambda: a @ b,
+        "reference": lambda to=unmoved: to(a) @ to(b),
         "float32 inside": lambda: (a.float() @ b.float()).to(dtype),
         "parts": lambda: parts(False),
         "parts rounded": lambda: parts(True),
@@ -59,7 +59,7 @@ def rows(dtype: torch.dtype, n: int) -> dict[str, Ways]:
     def chain(x: Half, w: Half, b: Half) -> torch.Tensor:
         return F.gelu(x * w + b) * 0.5 + x
 
-    def softmax_by_steps() -> torch.Tensor:
+    def softmax_by_steps(x: Half) -> torch.Tensor:
         e = torch.exp(x - x.amax(1, keepdim=True))
         return e / e.sum(1, keepdim=True)
 
@@ -70,32 +70,32 @@ def rows(dtype: torch.dtype, n: int) -> dict[str, Ways]:
     return {
         "softmax": {
             "exact": lambda to=Half.double: to(x).softmax(1),
-            "reference": lambda: x.softmax(1),
+            "reference": lambda to=unmoved: to(x).softmax(1),
             "float32 inside": lambda: x.float().softmax(1).to(dtype),
             "float8": lambda: float8(x).softmax(1),
         },
         "softmax by steps": {
             "exact": lambda to=Half.double: to(x).softmax(1),
-            "reference": softmax_by_steps,
+            "reference": lambda to=unmoved: softmax_by_steps(to(x)),
             "float32 inside": lambda: x.float().softmax(1).to(dtype),
             "float8": lambda: float8(x).softmax(1),
         },
         "layer norm": {
             "exact": lambda to=Half.double: F.layer_norm(to(x), (n,), to(w), to(b)),
-            "reference": lambda: F.layer_norm(x, (n,), w, b),
+            "reference": lambda to=unmoved: F.layer_norm(to(x), (n,), to(w), to(b)),
             "float32 inside": lambda: F.layer_norm(x.float(), (n,), w.float(), b.float()).to(dtype),
             "by steps": variance_by_steps,
             "float8": lambda: F.layer_norm(float8(x), (n,), w, b),
         },
         "chain": {
             "exact": lambda to=Half.double: chain(to(x), to(w), to(b)),
-            "reference": lambda: chain(x, w, b),
+            "reference": lambda to=unmoved: chain(to(x), to(w), to(b)),
             "float32 inside": lambda: chain(x.float(), w.float(), b.float()).to(dtype),
             "float8": lambda: chain(float8(x), w, b),
         },
         "sum": {
             "exact": lambda to=Half.double: to(x).sum(1),
-            "reference": lambda: x.sum(1),
+            "reference": lambda to=unmoved: to(x).sum(1),
             "float32 inside": lambda: x.float().sum(1).to(dtype),
             "parts rounded": lambda: x.reshape(256, 8, -1).sum(2).sum(1),
             "float8": lambda: float8(x).sum(1),
