@@ -7,7 +7,8 @@ import math
 import numpy as np
 from cudal1_env.judge.device.tensors import Expected
 from cudal1_env.judge.oracle.numerics import Answer, compare
-from cudal1_env.judge.oracle.samples import Samples, chosen_samples
+from cudal1_env.judge.oracle.samples import Samples, chosen_samples, whole_samples
+from cudal1_env.judge.oracle.sets import InputSet
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,10 @@ def answer_of(values: list[float], limits: list[float]) -> Answer:
     right = np.array(values, dtype=np.float64)
     finite = np.abs(right[np.isfinite(right)])
     return Answer(np.arange(right.size), right, np.array(limits), scale=float(finite.max()) if finite.size else 0.0)
+
+
+def set_of(answers: list[Answer]) -> InputSet:
+    return InputSet(0, "own", np.empty(0), tuple(answers), lambda: tuple(answers))
 
 
 @given(st.data(), st.integers(1, 4), st.integers(1, 3))
@@ -42,8 +47,26 @@ def test_each_call_and_output_is_compared_with_its_own_part_of_its_sample(
             got.append((answers[-1].values + np.array(noise)).astype(np.float32)[parts[-1]])
         seen = zip(values[parts[-1]], noise[parts[-1]], strict=True)
         wrong.append(any(math.isfinite(value) and abs(value) < 1e5 and error == 0.1 for value, error in seen))
-    found = Samples(answers, parts).compare(got, expected)
+    found = Samples(set_of(answers), parts).compare(got, expected)
     assert [one.correct for one in found] == [not one for one in wrong]
+
+
+@given(st.lists(st.floats(0.0, 3.0), min_size=1, max_size=9), st.booleans())
+def test_widened_tolerances_count_where_an_element_errs_too_much(errors: list[float], same: bool) -> None:
+    narrow = [answer_of([1.0] * len(errors), [1.0] * len(errors))]
+    wide = narrow if same else [answer_of([1.0] * len(errors), [2.0] * len(errors))]
+    asked: list[int] = []
+
+    def widened() -> tuple[Answer, ...]:
+        asked.append(1)
+        return tuple(wide)
+
+    one = InputSet(0, "own", np.empty(0), tuple(narrow), widened)
+    got = np.array(errors, dtype=np.float64) + 1.0
+    (found,) = whole_samples(one).compare([got], [Expected((len(errors),), "float64", aliases=False)])
+    err = np.abs(got - 1.0).max()
+    assert found.correct == (err <= (1.0 if same else 2.0))
+    assert len(asked) == (err > 1.0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
@@ -61,7 +84,7 @@ def test_an_integer_is_correct_or_a_value_that_the_reference_may_give(elements: 
 def test_every_sample_reads_equally_on_the_clock_and_some_of_the_last_call(calls: int, size: int, seed: int) -> None:
     pieces = 32
     answers = [answer_of([float(k) for k in range(size)], [1e-38] * size) for _ in range(calls)]
-    on_clock, after = chosen_samples(answers, pieces, np.random.default_rng(seed))
+    on_clock, after = chosen_samples(set_of(answers), pieces, np.random.default_rng(seed))
     read = [part.size for part in on_clock.positions]
     assert sum(read) <= pieces
     if size >= pieces:

@@ -308,8 +308,9 @@ class Oracle:
         """Make sets of inputs with their answers and tolerances in the judge's memory, one behind the other.
 
         Each set begins with its inputs; answers follow as float64 (integers as int64), in line; then, for each output,
-        what its elements may err, or what else integers may be: of all elements, or of those at the `positions`. The
-        answer says, for each set and output, `reference_error.REPORTED`.
+        what its elements may err, or what else integers may be: of all elements, or of those at the `positions`. Errors
+        on moved inputs count if `nearby`; they take three times as long as all the rest. The answer says, for each set
+        and output, `reference_error.REPORTED`.
         """
         models = self.models
         found: list[torch.Tensor] = []
@@ -322,7 +323,7 @@ class Oracle:
             begin, at = message["stride"] * number, message["answers_at"]
             place = self.block[begin : begin + message["stride"]]
             self.store(place, self.entries, values, answers, at)
-            nearby = self.nearby(values, answers, one["seed"])
+            nearby = self.nearby(values, answers, one["seed"]) if one["nearby"] else None
             own, errors = self.errors(models, values, answers)
             self.allow(place[at + message["answer_bytes"] :], one, values, own, answers, errors, nearby)
             for mine, answer, error in zip(own, answers, errors, strict=True):
@@ -347,7 +348,7 @@ class Oracle:
         own: list[torch.Tensor],
         answers: list[torch.Tensor],
         errors: list[torch.Tensor],
-        nearby: list[torch.Tensor],
+        nearby: list[torch.Tensor] | None,
     ) -> None:
         """Write the tolerance of each element, or for integers the second value that is accepted."""
         whole = one["whole"]
@@ -365,9 +366,10 @@ class Oracle:
         second = dict(zip(integers, seconds, strict=True))
         at = 0
         for k, (answer, positions) in enumerate(zip(answers, one["positions"], strict=True)):
-            profile, parts = self.profiles[k], [answer.reshape(-1), errors[k], nearby[k]]
+            profile = self.profiles[k]
+            seen = Seen(answer.reshape(-1), errors[k], None if nearby is None else nearby[k])
             if profile is not None and own[k].dtype != torch.float64:
-                parts = [part.float() for part in parts]
+                seen = seen.rounded()
             dtype = torch.int64 if profile is None else own[k].dtype
             kind = dtype if dtype in (torch.int64, torch.float64) else torch.float32
             count = answer.numel() if whole else len(positions)
@@ -380,9 +382,9 @@ class Oracle:
             if profile is None:
                 out.copy_(second[k].reshape(-1) if chosen is None else second[k].reshape(-1)[chosen])
             elif chosen is None:
-                profile.of_all(out, Seen(*parts), self.limits[k])
+                profile.of_all(out, seen, self.limits[k])
             else:
-                out.copy_(profile.of_positions(chosen, Seen(*parts), self.limits[k]))
+                out.copy_(profile.of_positions(chosen, seen, self.limits[k]))
 
     def moved(self, values: list[Any], seed: int, places: float, *, own: bool = False) -> list[Any]:
         """Return inputs with each element changed by up to `places` units in its last place, where it may change.

@@ -180,12 +180,18 @@ class Seen:
     """Correct values."""
     error: torch.Tensor
     """The reference's errors."""
-    nearby: torch.Tensor
-    """Errors to expect, from inputs that are nearly the same (`expected`); zero where nothing tells of any."""
+    nearby: torch.Tensor | None
+    """Errors to expect, from inputs that are nearly the same (`expected`); zero where nothing tells of any. None if the
+    oracle did not run on such inputs."""
+
+    def rounded(self) -> Seen:
+        """The same in float32."""
+        return Seen(self.answer.float(), self.error.float(), None if self.nearby is None else self.nearby.float())
 
     def within(self, blocks: Blocks, part: Part) -> Seen:
         """Some blocks of a whole output."""
-        return Seen(*(blocks.of_flat(one, part) for one in (self.answer, self.error, self.nearby)))
+        nearby = None if self.nearby is None else blocks.of_flat(self.nearby, part)
+        return Seen(blocks.of_flat(self.answer, part), blocks.of_flat(self.error, part), nearby)
 
 
 class Profile:
@@ -229,7 +235,7 @@ class Profile:
             information of its own, shape (n, 1): enough errors, or none on any set.
         """
         error = seen.error
-        magnitudes, own, nearby = logarithm(seen.answer), logarithm(error), logarithm(seen.nearby)
+        magnitudes, own = logarithm(seen.answer), logarithm(error)
         exact = self.errors[part][:, :1].isneginf() & ~(error > 0).any(1, keepdim=True)
         known = self.known[part][:, None] | exact
         found = interpolated(
@@ -241,9 +247,12 @@ class Profile:
         there = worse.isfinite() & (error > 0)
         worse = torch.where(there, worse, 0.0).sum(1, keepdim=True)
         worse = (worse / (there.sum(1, keepdim=True) + _SHRINK)).clamp_(min=0.0)
-        # Of an element unlike its block neighbours say nothing, and the reference's one error may be small by chance.
-        nearby.masked_fill_(exact, -torch.inf)
-        return torch.fmax(torch.fmax(found.add_(worse), own), nearby), known
+        found = torch.fmax(found.add_(worse), own)
+        if seen.nearby is not None:
+            # Of an element unlike its block, neighbours say nothing, and the reference's one error may be small by
+            # chance.
+            found = torch.fmax(found, logarithm(seen.nearby).masked_fill_(exact, -torch.inf))
+        return found, known
 
     def allowed(self, part: Part, seen: Seen, limits: Limits) -> torch.Tensor:
         """Return the tolerance of each element of some blocks, shape (n, width); for the arguments see `typical`.

@@ -20,7 +20,8 @@ from cudal1_env.judge.begun import faults_named
 from cudal1_env.judge.device.tensors import Expected, decode
 from cudal1_env.judge.judge import Judge
 from cudal1_env.judge.oracle.numerics import Answer
-from cudal1_env.judge.oracle.pool import SEED_BYTES, InputSet, Pool
+from cudal1_env.judge.oracle.pool import SEED_BYTES, Pool
+from cudal1_env.judge.oracle.sets import InputSet
 from cudal1_env.judge.settings import JudgeSettings
 
 Values = npt.NDArray[Any]
@@ -162,7 +163,7 @@ class AuditJudge(Judge):
             one.distribution,
             tuple(_tensor(data, spec) for spec in tensors),
             pool.io_spec.outputs,
-            tuple(self._answer_on_host(answer) for answer in one.answers),
+            tuple(self._answer_on_host(answer) for answer in one.widened()),
         )
 
     def _answer_on_host(self, answer: Answer) -> Answer:

@@ -22,8 +22,8 @@ from cudal1_env.judge.device.tensors import Array
 from cudal1_env.judge.measure.fault import Fault, check_answer, fault_of_death
 from cudal1_env.judge.oracle.client import IoSpec, Weights
 from cudal1_env.judge.oracle.numerics import Comparison, compare
-from cudal1_env.judge.oracle.pool import InputSet
 from cudal1_env.judge.oracle.samples import Samples, whole_samples
+from cudal1_env.judge.oracle.sets import InputSet, are_correct
 from cudal1_env.judge.oracle.state import Entry, Fingerprints, parse_fingerprints, parse_state
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.worker import Dead, Late, Worker
@@ -179,10 +179,10 @@ class Arm:
             if one.whole:
                 comparisons = self.compare_whole(one, outputs)
             else:
-                samples = whole_samples(one.answers)
+                samples = whole_samples(one)
                 plan = Plan(outputs, samples.positions)
-                comparisons = tuple(samples.compare(plan.split(self.memory.read(plan, outputs)), self.io_spec.outputs))
-            if all(comparison.correct for comparison in comparisons):
+                comparisons = samples.compare(plan.split(self.memory.read(plan, outputs)), self.io_spec.outputs)
+            if are_correct(comparisons):
                 self.memory.overwrite(outputs)
         return answer, comparisons
 
@@ -293,9 +293,11 @@ class Arm:
 
     def compare_whole(self, one: InputSet, outputs: Sequence[Output]) -> tuple[Comparison, ...]:
         """Compare whole outputs. Call it within `contract`: it raises `Contract` if they cannot be read."""
-        return tuple(
-            compare(self.memory.whole(output), answer, output.expected, whole=True)
-            for answer, output in zip(one.answers, outputs, strict=True)
+        return one.decide(
+            lambda answers: [
+                compare(self.memory.whole(output), answer, output.expected, whole=True)
+                for answer, output in zip(answers, outputs, strict=True)
+            ]
         )
 
     def _raise_outcome(self, outcome: int) -> None:

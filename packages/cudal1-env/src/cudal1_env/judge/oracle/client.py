@@ -84,6 +84,8 @@ class Request:
     """Elements of each output whose limits are needed, shape (n,)."""
     whole: bool
     """Whether the limits of all elements are needed."""
+    nearby: bool = False
+    """Whether tolerances also count the reference's errors on moved inputs; this takes four times as long."""
 
 
 @dataclass(frozen=True)

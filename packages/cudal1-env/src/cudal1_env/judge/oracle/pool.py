@@ -14,7 +14,8 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ from cudal1_env.judge.device.base import Device
 from cudal1_env.judge.device.tensors import Array
 from cudal1_env.judge.oracle.client import IoSpec, OracleClient, RaisedError, RawSet, Request, Weights
 from cudal1_env.judge.oracle.numerics import Answer, fault, limits_of
+from cudal1_env.judge.oracle.sets import InputSet
 from cudal1_env.judge.oracle.state import Fingerprints
 from cudal1_env.judge.settings import JudgeSettings
 from cudal1_env.judge.workers.zygote import Zygote
@@ -84,32 +86,6 @@ class Secrets:
         text = "/".join(str(label) for label in labels).encode()
         key = int.from_bytes(hashlib.sha256(self.seed + text).digest(), "little")
         return np.random.Generator(np.random.PCG64DXSM(key))
-
-
-@dataclass(frozen=True)
-class InputSet:
-    """One input set and its answers."""
-
-    index: int
-    distribution: str
-    inputs: Array
-    answers: tuple[Answer, ...]
-
-    @property
-    def whole(self) -> bool:
-        """Whether whole outputs are compared on this set."""
-        return all(answer.whole is not None for answer in self.answers)
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory of the set."""
-        return self.inputs.nbytes + sum(
-            a.values.nbytes
-            + a.positions.nbytes
-            + a.limits.nbytes
-            + sum(part.nbytes for part in (a.whole, a.whole_limits) if part is not None)
-            for a in self.answers
-        )
 
 
 _Draft = tuple[int, Request]
@@ -420,6 +396,14 @@ class Pool:
                 raise
             return self._finished([self._draft(index, "own")])
 
+    def _widened(self, index: int, distribution: str) -> tuple[Answer, ...]:
+        """Return the answers of a set with tolerances that also count the reference's errors on moved inputs."""
+        with self._lock:
+            index, request = self._draft(index, distribution)
+            ((one, _),) = self._finished([(index, replace(request, nearby=True))])
+            self.rest()
+            return one.answers
+
     def _draft(self, index: int, name: str) -> _Draft:
         random = self.secrets.generator("check", index)
         whole = bool(random.random() < self.settings.full_check_share) or index == 0
@@ -445,7 +429,8 @@ class Pool:
                 for place, (answer, out) in enumerate(zip(answers, self.io_spec.outputs, strict=True))
                 if (reason := "other elements are finite" if raw.reports[place]["masks_differ"] else fault(answer, out))
             ]
-            one = InputSet(index, request.distribution, raw.inputs, tuple(answers))
+            again = partial(self._widened, index, request.distribution)
+            one = InputSet(index, request.distribution, raw.inputs, tuple(answers), again)
             result.append((one, "; ".join(reasons)))
         return result
 

@@ -28,8 +28,8 @@ from cudal1_worker import protocol as wire
 from cudal1_env.judge.device.base import Output, Staging
 from cudal1_env.judge.device.reading import Plan
 from cudal1_env.judge.oracle.numerics import Comparison
-from cudal1_env.judge.oracle.pool import InputSet
 from cudal1_env.judge.oracle.samples import Samples, chosen_samples, whole_samples
+from cudal1_env.judge.oracle.sets import InputSet, are_correct
 
 if TYPE_CHECKING:
     from cudal1_env.judge.measure.arm import Arm
@@ -45,7 +45,8 @@ class Sample:
     call_ms: float
     """Mean latency of the chain's calls, overhead included."""
     comparisons: tuple[tuple[Comparison, ...], ...]
-    """For each call and output: comparison of the secret elements, or of the whole output if it was read."""
+    """For each call and output: comparison of the secret elements, or of the whole output if it was read. Ends with the
+    first incorrect call."""
     full_checks: int
     """Calls whose whole outputs were compared."""
     reading_ms: float
@@ -140,27 +141,30 @@ def _link(arm: Arm, one: InputSet) -> _Link:
     """Choose which elements of a call's outputs to read, before the clock runs."""
     forms = arm.reader.known
     if not arm.device.chained:
-        samples = whole_samples(one.answers)
+        samples = whole_samples(one)
         return _Link(one, samples, Plan(forms, samples.positions), samples)
-    on_clock, afterwards = chosen_samples(one.answers, _ON_CLOCK_ELEMENTS, arm.random)
+    on_clock, afterwards = chosen_samples(one, _ON_CLOCK_ELEMENTS, arm.random)
     return _Link(one, on_clock, Plan(forms, on_clock.positions), afterwards)
 
 
 def _compared(arm: Arm, links: Sequence[_Link]) -> tuple[tuple[tuple[Comparison, ...], ...], int]:
-    """Compare the elements read, then more of the last call; return comparisons and the number of whole comparisons."""
+    """Compare the elements read, then more of the last call; return comparisons and the number of whole comparisons.
+
+    Comparisons end with the first incorrect call.
+    """
     expected = arm.reader.expected
-    found = [tuple(link.on_clock.compare(link.plan.split(link.data), expected)) for link in links]
+    found: list[tuple[Comparison, ...]] = []
+    for link in links:
+        found.append(link.on_clock.compare(link.plan.split(link.data), expected))
+        if not are_correct(found[-1]):
+            return tuple(found), 0
     last, full_checks = links[-1], 0
     with arm.contract():
-        if arm.device.chained and _right(found[-1]):
+        if arm.device.chained:
             plan = Plan(last.outputs, last.afterwards.positions)
             more = plan.split(arm.memory.read(plan, last.outputs))
-            found[-1] = tuple(last.afterwards.compare(more, expected))
-        if last.one.whole and _right(found[-1]):
+            found[-1] = last.afterwards.compare(more, expected)
+        if last.one.whole and are_correct(found[-1]):
             found[-1] = arm.compare_whole(last.one, last.outputs)
             full_checks = 1
     return tuple(found), full_checks
-
-
-def _right(comparisons: Sequence[Comparison]) -> bool:
-    return all(one.correct for one in comparisons)

@@ -21,7 +21,8 @@ from cudal1_env.judge.measure.fault import Fault
 from cudal1_env.judge.measure.timing.chain import Sample, timed_sample
 from cudal1_env.judge.measure.timing.interference import Alone, alone, reference_share
 from cudal1_env.judge.measure.timing.overhead import Overhead, estimate_overhead
-from cudal1_env.judge.oracle.pool import WARM_SETS, InputSet, Pool
+from cudal1_env.judge.oracle.pool import WARM_SETS, Pool
+from cudal1_env.judge.oracle.sets import InputSet
 from cudal1_env.records import GpuState, Status
 from cudal1_env.stats import TrialSamples
 
