@@ -33,7 +33,7 @@ class Order(BaseModel):
     task: Text = Field(min_length=1, max_length=256)
     """Task id."""
     reference_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """Hash of the reference that the client means (`cudal1_data.hashes.digest`)."""
+    """Hash of the client's reference (`cudal1_data.hashes.digest`)."""
     reference: Text | None = None
     """Text of the reference, for a service that accepts its clients' tasks."""
     program: Text
