@@ -3,7 +3,7 @@
     rows = [{"prompt": [{"role": "user", "content": prompt_of(task)}], "task": task.id} for task in suite]
     trainer = GRPOTrainer(model=..., reward_funcs=speed_reward(evaluator, suite), train_dataset=...)
 
-Written for TRL 1.16. A machine failure is an exception, never a reward: it ends the training step, which can be resumed.
+Written for TRL 1.16. A machine failure is an exception, not a reward: it ends the training step, which can be resumed.
 """
 
 from __future__ import annotations
