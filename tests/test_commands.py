@@ -154,11 +154,11 @@ def test_a_broken_pipe_that_is_not_standard_output_is_an_error(capfd: pytest.Cap
 SAVING = [
     (Train(folder=Folder(run_dir=Path("r"))), "nothing was saved; type the command again"),
     (Optimize(file="m.py", out=Path("o")), "what was judged is in o"),
-    (Sweep(file=Path("f.jsonl")), "what was judged is in f.sweep.jsonl; the same command goes on"),
-    (Verify(corpus=Path("c"), out=Path("v.jsonl")), "what was judged is in v.jsonl; the same command goes on"),
-    (Audit(suite="starter", out=Path("a.json")), "what was judged is in a.json"),
+    (Sweep(file=Path("f.jsonl")), "the verdicts so far are in f.sweep.jsonl; the same command resumes"),
+    (Verify(corpus=Path("c"), out=Path("v.jsonl")), "the verdicts so far are in v.jsonl; the same command resumes"),
+    (Audit(suite="starter", out=Path("a.json")), "the verdicts so far are in a.json"),
     (Audit(suite="starter"), "nothing was saved; with --out FILE"),
-    (Redteam(out=Path("r.jsonl")), "what was judged is in r.jsonl"),
+    (Redteam(out=Path("r.jsonl")), "the verdicts so far are in r.jsonl"),
 ]
 
 

@@ -190,7 +190,7 @@ def test_truncation_to_where_the_archive_never_was_is_refused(position: int) -> 
 def test_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("this is no database" * 100)
-    with pytest.raises(RecordError, match=r"notes\.txt.*no sound SQLite file"):
+    with pytest.raises(RecordError, match=r"notes\.txt.*not a sound SQLite file"):
         Archive(text)
     assert text.read_text() == "this is no database" * 100
 
@@ -198,7 +198,7 @@ def test_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     connection = sqlite3.connect(foreign)
     connection.execute("CREATE TABLE mine (x)")
     connection.close()
-    with pytest.raises(RecordError, match="no archive of cudal1; give a new path"):
+    with pytest.raises(RecordError, match="not an archive of cudal1; give a new path"):
         Archive(foreign)
 
 

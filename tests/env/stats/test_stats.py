@@ -259,9 +259,9 @@ def test_all_looks_together_spend_alpha(last):
 @pytest.mark.parametrize("arm", ["reference_ms", "candidate_ms"])
 def test_impossible_times_are_refused(bad, arm):
     arms = {"reference_ms": (1.0, 1.0), "candidate_ms": (1.0, 1.0), arm: (1.0, bad)}
-    with pytest.raises(ValueError, match=rf"{arm}\[1\] is .* no positive finite number of milliseconds"):
+    with pytest.raises(ValueError, match=rf"{arm}\[1\] is .* not a positive finite number of milliseconds"):
         TrialSamples(**arms)
-    with pytest.raises(ValueError, match="no positive finite number"):
+    with pytest.raises(ValueError, match="not a positive finite number"):
         summarize_latency([1.0, bad])
     with pytest.raises(ValueError, match="positive and finite"):
         summarize_speedups([1.0, bad])

@@ -596,7 +596,7 @@ def test_processes_and_locks_of_multiprocessing_work_inside(run: Run) -> None:
 
 def test_required_layers_that_are_missing_are_named() -> None:
     require_layers(["landlock"], {"landlock": None})
-    with pytest.raises(SandboxError, match=r"this machine lacks demanded sandbox layers: landlock \(no such call\)"):
+    with pytest.raises(SandboxError, match=r"this machine lacks required sandbox layers: landlock \(no such call\)"):
         require_layers(["seccomp", "landlock"], {"landlock": "no such call", "seccomp": None})
     with pytest.raises(SandboxError, match="there are user-namespace"):
         require_layers(["firewall"], {})

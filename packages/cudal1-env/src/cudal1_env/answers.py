@@ -1,6 +1,6 @@
-"""From policies' answers to archived evaluations: extract, judge, keep.
+"""Evaluation of policies' answers: extract the programs, judge them, archive the evaluations.
 
-The environments and the agent's stages go through here, so that an answer meets the same fate everywhere.
+The environments and the agent's stages use this module, so that they treat answers in the same way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cudal1_env.extract import extract_source
 from cudal1_env.records import Evaluation, Precision, Status
 
 MAX_SOURCE_CHARS = 65_536
-"""Longest answer that is read, in characters: over twice the longest program that CUDA-L1 released (26,818)."""
+"""Maximum length of an answer in characters: over twice the longest program that CUDA-L1 released (26,818)."""
 
 
 def evaluate_answers(
@@ -31,23 +31,23 @@ def evaluate_answers(
     max_source_chars: int = MAX_SOURCE_CHARS,
     archive: Archive | None = None,
 ) -> list[Evaluation]:
-    """Judge answers, all that hold a program through one `evaluate_many`, and keep the evaluations.
+    """Judge answers: all programs through one `evaluate_many`.
 
     Args:
-        evaluator: Who judges.
+        evaluator: The judge.
         jobs: Task and answer, a whole answer or bare source; see `extract_source`.
         precision: How narrow intervals must be; `correct` times nothing.
-        max_source_chars: An answer longer than this is `NO_CODE`, unread.
+        max_source_chars: A longer answer is not read and gets `NO_CODE`.
         archive: Where to append the evaluations, in the order of `jobs`; None keeps none.
 
     Returns:
-        An evaluation for each job, in order. An answer without a program is `NO_CODE` and costs no worker.
+        An evaluation for each job, in order. An answer without a program gets `NO_CODE` and starts no worker.
 
     Raises:
-        TypeError: An answer is no text.
-        SettingsError: There is no such precision.
+        TypeError: An answer is not text.
+        SettingsError: The precision is unknown.
         TaskError: A reference cannot be judged against.
-        MachineError: The machine broke; nothing of this call was kept.
+        MachineError: The machine broke; no evaluation of this call was kept.
     """
     check_choice("precision", precision, get_args(Precision))
     results: list[Evaluation | None] = []
@@ -69,7 +69,7 @@ def evaluate_answers(
 
 
 def _no_code(task: Task, answer: str, precision: Precision, max_source_chars: int) -> Evaluation:
-    """Return the record of an answer that holds no program; prose is no source, so the record's is empty."""
+    """Return the record of an answer without a program; its source is empty."""
     if len(answer) > max_source_chars:
         message = f"the answer has {len(answer)} characters, and at most {max_source_chars} are read; write less"
     else:

@@ -1,7 +1,7 @@
-"""The store of variants by task and score: every evaluation, in the order in which it came.
+"""The archive: every evaluation, in order of arrival, searchable by task, program and score.
 
-One SQLite file in WAL mode. Several processes may write to it; each opens an `Archive` of its own (a
-connection does not survive a fork). A commit is on the disk when `add` returns, so a killed process loses
+It is one SQLite file in WAL mode. Several processes may write to it; each opens its own `Archive` (a
+connection does not survive a fork). A commit is on disk when `add` returns, so a killed process loses
 only what it had not added. Not for network file systems: WAL needs memory that all writers share.
 """
 
@@ -24,13 +24,13 @@ from cudal1_env.errors import EnvError, MachineError, RecordError
 from cudal1_env.records import Evaluation, Status
 
 BUSY_TIMEOUT_S = 30.0
-"""How long a writer waits for the others. A commit takes milliseconds; seconds mean a disk in trouble."""
+"""How long a writer waits for others. A commit takes milliseconds; seconds indicate a failing disk."""
 
 APPLICATION_ID = 0x43554C31
 """Marks a SQLite file as an archive (`CUL1`)."""
 
 SCHEMA_VERSION = 1
-"""Changes with the tables below."""
+"""Version of the tables below."""
 
 _SCHEMA = (
     """
@@ -70,7 +70,7 @@ _SELECT = (
 
 
 class Archive:
-    """Evaluations in order of arrival, to be searched by task, source and score.
+    """Evaluations in order of arrival, searchable by task, source and score.
 
     >>> with Archive() as archive:
     ...     archive.position(), archive.best("starter/diag_matmul")
@@ -78,23 +78,23 @@ class Archive:
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
-        """Open the archive, making it and its folder if they are not there.
+        """Open the archive; make it and its folder if they do not exist.
 
         Args:
-            path: The file; None keeps everything in memory, until `close`.
+            path: The file; None keeps everything in memory until `close`.
 
         Raises:
-            RecordError: The file is something else, or an archive of another version.
+            RecordError: The file is not an archive, or has another version.
             MachineError: The file cannot be opened or made.
         """
         self.path = None if path is None else Path(path)
         self.marks: tuple[str, ...] = ()
-        """What evaluations that are added from now on are marked with (`Evaluation.marks`)."""
+        """Marks that evaluations get when they are added (`Evaluation.marks`)."""
         self._lock = threading.RLock()
         try:
             if self.path is not None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Autocommit: transactions begin where this file says so.
+            # Autocommit: this module begins transactions explicitly.
             self._db = sqlite3.connect(
                 self.path or ":memory:", timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
             )
@@ -120,10 +120,10 @@ class Archive:
     def add_all(self, evaluations: Sequence[Evaluation]) -> list[int]:
         """Append evaluations in one transaction and return their positions, counted from 1.
 
-        An evaluation whose id is there already is left as it is, so that one delivered twice counts once.
+        An evaluation whose id already exists is not added again.
 
         Raises:
-            MachineError: The disk is full or failing; nothing of this call was added, nothing before it was lost.
+            MachineError: The disk is full or failing; this call added nothing, and earlier evaluations are kept.
         """
         rows = [_row(evaluation, self.marks) for evaluation in evaluations]
         with self._transaction("add to"):
@@ -142,21 +142,21 @@ class Archive:
 
         Args:
             task: Task id.
-            correct_only: Leave out all that are not `CORRECT`.
+            correct_only: Leave out evaluations that are not `CORRECT`.
         """
         if correct_only:
             return self._read("WHERE task = ? AND status = ? ORDER BY position", task, Status.CORRECT.value)
         return self._read("WHERE task = ? ORDER BY position", task)
 
     def best(self, task: str, *, until: int | None = None) -> Evaluation | None:
-        """Return the correct evaluation whose interval has the highest lower end that counts (the first of equals).
+        """Return the correct evaluation with the highest `Evaluation.counted_low` (the first of equals).
 
-        The lower end and not the point: among many noisy measurements the highest point is the luckiest. The end is
-        overestimated all the same, by the luck of being the highest: to report it, measure it again.
+        The lower bound is used because the highest point estimate of many noisy measurements is the luckiest. The
+        maximum of lower bounds is still biased upwards: measure the program again before you report it.
 
         Args:
             task: Task id.
-            until: Position after which evaluations do not count; None counts all.
+            until: Last position that counts; None counts all.
         """
         found = self._read(
             "WHERE task = ? AND status = ? AND position <= ? AND speedup_low IS NOT NULL "
@@ -168,13 +168,13 @@ class Archive:
         return found[0] if found else None
 
     def program(self, task: str, source_sha256: str, *, after: int = 0) -> list[Evaluation]:
-        """Return the evaluations of a program for a task behind a position, in order of arrival."""
+        """Return the evaluations of a program for a task after a position, in order of arrival."""
         return self._read(
             "WHERE task = ? AND source_sha256 = ? AND position > ? ORDER BY position", task, source_sha256, after
         )
 
     def evaluations(self, *, after: int = 0) -> list[Evaluation]:
-        """Return all evaluations behind a position, in order of arrival."""
+        """Return all evaluations after a position, in order of arrival."""
         return self._read("WHERE position > ? ORDER BY position", after)
 
     def counts(self) -> dict[str, dict[Status, int]]:
@@ -189,14 +189,14 @@ class Archive:
         return int(self._query("SELECT count(*) FROM evaluations")[0][0])
 
     def disclose(self, seed_commitment: str, seed: str) -> None:
-        """Publish a seed that will never be used again; evaluations read from now on carry it.
+        """Publish a seed that will never be used again; evaluations read from now on contain it.
 
         Args:
             seed_commitment: SHA-256 of the seed's bytes (hex), as in the evaluations that used it.
             seed: The seed (hex).
 
         Raises:
-            RecordError: The seed is not the one that was committed to.
+            RecordError: The seed does not match the commitment.
         """
         try:
             found = hashlib.sha256(bytes.fromhex(seed)).hexdigest()
@@ -210,27 +210,27 @@ class Archive:
             self._db.execute("INSERT OR REPLACE INTO seeds VALUES (?, ?)", (seed_commitment, seed))
 
     def position(self) -> int:
-        """Return the position of the last evaluation, 0 when there is none: a mark for `truncate_to`."""
+        """Return the position of the last evaluation, or 0; see `truncate_to`."""
         return int(self._query("SELECT coalesce(max(position), 0) FROM evaluations")[0][0])
 
     def truncate_to(self, position: int) -> int:
-        """Go back to the state that had its last evaluation at `position`; later positions are given anew.
+        """Remove all evaluations after `position`; their positions are used again.
 
-        What came later is measured work, so it is not deleted: it moves to the table `set_aside`, which
+        Later evaluations are measured work, so they are not deleted: they move to the table `set_aside`, which
         no method reads. Disclosed seeds stay.
 
         Returns:
             How many evaluations were set aside.
 
         Raises:
-            RecordError: The archive has not come so far: it is not the one that the mark was taken of.
+            RecordError: The archive has no such position, so it is not the one that the position came from.
         """
         with self._transaction("roll back"):
             reached = self.position()
             if not 0 <= position <= reached:
                 raise RecordError(
-                    f"the archive {self._name} has positions from 0 to {reached}, and {position} is none: "
-                    "give the archive that lay beside this checkpoint"
+                    f"the archive {self._name} has positions from 0 to {reached}, and not {position}; "
+                    "give the archive that was saved with this checkpoint"
                 )
             moved = self._db.execute(
                 "INSERT INTO set_aside (position, id, record) "
@@ -241,7 +241,7 @@ class Archive:
             return moved.rowcount
 
     def close(self) -> None:
-        """Close the file; what was added is kept, unless it lay in memory."""
+        """Close the file; evaluations are kept, except those of an archive in memory."""
         with self._lock:
             self._db.close()
 
@@ -256,7 +256,7 @@ class Archive:
         self.close()
 
     def _prepare(self) -> None:
-        # FULL also survives a loss of power, for one more sync a commit; an evaluation costs far more.
+        # FULL also survives a power loss, at one more sync per commit; an evaluation costs far more.
         self._db.execute("PRAGMA synchronous = FULL")
         if self.path is not None:
             self._use_wal()
@@ -265,7 +265,7 @@ class Archive:
                 for statement in _SCHEMA:
                     self._db.execute(statement)
         if self._pragma("application_id") != APPLICATION_ID:
-            raise RecordError(f"{self._name} is a SQLite file, but no archive of cudal1; give a new path")
+            raise RecordError(f"{self._name} is a SQLite file, but not an archive of cudal1; give a new path")
         if (version := self._pragma("user_version")) != SCHEMA_VERSION:
             raise RecordError(
                 f"the archive {self._name} has version {version}, and this release reads version {SCHEMA_VERSION}; "
@@ -304,7 +304,7 @@ class Archive:
     @contextmanager
     def _transaction(self, what: str) -> Generator[None, None, None]:
         with self._lock, self._explained(what):
-            # IMMEDIATE: wait for other writers now, not in the middle, where waiting could deadlock.
+            # IMMEDIATE waits for other writers now; a wait within the transaction could deadlock.
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -315,7 +315,7 @@ class Archive:
 
     @contextmanager
     def _explained(self, what: str) -> Generator[None, None, None]:
-        """Turn SQLite's errors into ours; wrong use (a closed archive) stays what it is."""
+        """Turn SQLite's errors into this package's; incorrect use (a closed archive) is not translated."""
         try:
             yield
         except sqlite3.ProgrammingError:
@@ -344,7 +344,7 @@ def _row(evaluation: Evaluation, marks: Sequence[str]) -> tuple[str | float | No
 
 
 def _code(error: sqlite3.Error) -> int:
-    """Return SQLite's primary error code, -1 for errors of Python's own wrapper."""
+    """Return SQLite's primary error code, or -1 for errors of Python's wrapper."""
     extended: int = getattr(error, "sqlite_errorcode", -1)
     return extended & 0xFF if extended >= 0 else -1
 
@@ -363,7 +363,7 @@ def _translate(error: sqlite3.Error, what: str, name: str) -> EnvError:
             )
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
             return RecordError(
-                f"cannot {what} the archive {name}: it is no sound SQLite file ({error}); give a new path"
+                f"cannot {what} the archive {name}: it is not a sound SQLite file ({error}); give a new path"
             )
         case _:
             return MachineError(f"cannot {what} the archive {name}: {error}; {kept}, check the disk and resume")

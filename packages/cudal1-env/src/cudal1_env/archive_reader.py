@@ -1,4 +1,4 @@
-"""An archive read for reports: never written to, and read as far as a damaged or growing file can be."""
+"""Read-only access to an archive for reports, including damaged files and files that another process writes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cudal1_env.archive import BUSY_TIMEOUT_S
 from cudal1_env.errors import RecordError
 
 _DAMAGED = (sqlite3.Error, UnicodeDecodeError)
-"""What a damaged file raises; SQLite's own message may hold bytes of it."""
+"""Errors that a damaged file raises; SQLite's message may contain bytes of it."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a list of verdicts shows of one evaluation."""
+    """Summary of one evaluation, for a list of verdicts."""
 
     position: int
     """Position in the archive."""
@@ -25,9 +25,9 @@ class Entry:
     source_sha256: str
     """Hash of the program."""
     status: str
-    """A value of `Status`, or what a damaged row holds."""
+    """A value of `Status`, or the content of a damaged row."""
     low: float | None
-    """Lower end of the speedup's interval."""
+    """`Evaluation.counted_low`: the lower end of the speedup's interval, or its rewarded end if that is less."""
     point: float | None
     """Best estimate of the speedup."""
     high: float | None
@@ -37,25 +37,25 @@ class Entry:
     protocol: str
     """Version of the protocol, empty in a damaged record."""
     message: str
-    """One sentence for people."""
+    """One sentence."""
 
 
 class ArchiveReader:
-    """An archive as it is found: never written to, and read as far as it can be.
+    """An archive opened read-only, and read as far as possible.
 
-    For reports, which must not change what they show: another process may be writing, the file may be cut off,
-    and records may be of another protocol or damaged.
+    Reports must not change the archive: another process may be writing, the file may be truncated,
+    and records may be damaged or of another protocol.
     """
 
     def __init__(self, path: Path) -> None:
         """Open a file for reading.
 
         Raises:
-            RecordError: There is no such file, or it cannot be read.
+            RecordError: The file does not exist or cannot be read.
         """
         self._name = str(path)
         failed = ""
-        for how in ("mode=ro", "mode=ro&immutable=1"):  # the second where not even a lock file can be made
+        for how in ("mode=ro", "mode=ro&immutable=1"):  # the second if no lock file can be made
             try:
                 self._db = sqlite3.connect(f"{path.resolve().as_uri()}?{how}", uri=True, timeout=BUSY_TIMEOUT_S)
                 self._db.text_factory = _text
@@ -66,7 +66,7 @@ class ArchiveReader:
         raise RecordError(f"cannot read the archive {self._name}: {failed}")
 
     def entries(self, *, after: int = 0) -> tuple[list[Entry], str | None]:
-        """Return the evaluations behind a position, in order of arrival, and what could not be read of the file."""
+        """Return the evaluations after a position, in order of arrival, and a message if the rest is unreadable."""
         known = "CASE WHEN json_valid(record) THEN json_extract(record, '$.{}') END"
         columns = ", ".join(known.format(name) for name in ("speedup.high", "protocol", "message"))
         sql = (
@@ -85,7 +85,7 @@ class ArchiveReader:
         return found, None
 
     def texts(self, position: int) -> tuple[str, str] | None:
-        """Return the reference and the program of an evaluation, None where its record is damaged."""
+        """Return the reference and the program of an evaluation, or None if its record is damaged."""
         try:
             row = self._db.execute("SELECT record FROM evaluations WHERE position = ?", (position,)).fetchone()
             record = json.loads(row[0])

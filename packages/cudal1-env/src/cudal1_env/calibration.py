@@ -14,12 +14,12 @@ from cudal1_env.stats import DEFAULT_SPREAD, Spread
 
 
 def cache_folder() -> Path:
-    """Folder that keeps what was measured of this machine."""
+    """Return the folder of this machine's measurements."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cudal1"
 
 
 def write_aside(path: Path, text: str) -> None:
-    """Write a file of the cache whole or not at all, for this user's eyes and hands; judges may do so at once."""
+    """Write a cache file atomically, with access for this user only; several judges may write at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{path.name}.{os.getpid()}.new")
     with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
@@ -28,13 +28,13 @@ def write_aside(path: Path, text: str) -> None:
 
 
 def spread_path(device: Device = "cpu", gpu: str = "") -> Path:
-    """File that keeps the spread of this machine's CPU, or of one GPU.
+    """Return the file of the spread of this machine's CPU, or of one GPU.
 
-    The name holds host, kernel and GPU, so that a copied home does not mislead and no device overwrites another's.
+    Its name contains a hash of host, kernel and GPU: a copied home folder does not mislead, and devices have own files.
 
     Args:
         device: Kind of device.
-        gpu: The GPU's uuid.
+        gpu: UUID of the GPU.
     """
     what = f"{platform.node()}/{platform.release()}" + (f"/{gpu}" if device == "cuda" else "")
     host = hashlib.sha256(what.encode()).hexdigest()[:12]
@@ -50,7 +50,7 @@ def load_spread(device: Device = "cpu", gpu: str = "") -> Spread:
 
 
 def save_spread(spread: Spread, device: Device = "cpu", gpu: str = "") -> Path:
-    """Keep a spread; return where."""
+    """Save a spread; return its file."""
     path = spread_path(device, gpu)
     write_aside(path, spread.model_dump_json())
     return path

@@ -23,15 +23,15 @@ from cudal1_env.errors import EnvError, SettingsError
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is measured of the program."""
+    """What to measure."""
 
     precision: Literal["training", "report", "correct"] = "report"
     """`training`: one pair of processes, about a second; `report`: at least three; `correct`: nothing is timed."""
     baselines: Baselines = ()
-    """Other ways to run the reference against which a correct program is measured: compile, compile-reduce-overhead,
+    """Other ways to run the reference, to compare a correct program with: compile, compile-reduce-overhead,
     compile-max-autotune, cuda-graph, cudnn-flags, or all (without compile-max-autotune)."""
     policy: Literal["strict", "kernelbench"] = "strict"
-    """`kernelbench` adds a second verdict by KernelBench's rules (seeded weights, its tolerance), never the reward."""
+    """`kernelbench` adds a verdict by KernelBench's rules (seeded weights, its tolerance); the reward is unchanged."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Evaluate:
     json: bool = False
     """Print the whole record as JSON."""
     measurement: Annotated[Measurement, tyro.conf.OmitArgPrefixes] = field(default_factory=Measurement)
-    """What is measured of the program."""
+    """What to measure."""
     machine: Annotated[Machine, tyro.conf.OmitArgPrefixes] = field(default_factory=Machine)
     """Where programs run."""
 
     def run(self) -> int:
-        """Judge, print, and say by the exit code whether it could be judged."""
+        """Judge the program and print its record."""
         from cudal1_env.baselines import resolve
         from cudal1_env.hardware import resolve_device
         from cudal1_env.judge import Judge, JudgeSettings
@@ -74,7 +74,7 @@ class Evaluate:
             seeds = judge.retire()
         if evaluation.seed_commitment is not None:
             evaluation = evaluation.model_copy(update={"seed": seeds.get(evaluation.seed_commitment)})
-        # ASCII, because texts of the program's own may hold what some readers take for the end of a line.
+        # ASCII, because the program's messages may contain characters that some readers treat as the end of a line.
         record = evaluation.model_dump_json(ensure_ascii=True)
         print(record if self.json else "\n".join([describe(evaluation), *details(evaluation)]))
         return 0
@@ -84,7 +84,7 @@ def read_program(path: Path) -> str:
     """Return a program's text.
 
     Raises:
-        SettingsError: There is no such file.
+        SettingsError: The file cannot be read.
     """
     try:
         return path.read_text(errors="replace")
@@ -94,18 +94,18 @@ def read_program(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Replay:
-    """Repeat an evaluation from its record: same numerics, new clock.
+    """Repeat an evaluation from its record: same numerics, new timings.
 
     Example: cudal1-env replay record.json
     """
 
     record: tyro.conf.Positional[Path]
-    """File whose last line is a record."""
+    """File with a record on its last line."""
     json: bool = False
     """Print the comparison as JSON."""
 
     def run(self) -> int:
-        """Exit 0 when the status agrees and the intervals overlap."""
+        """Return 0 if the statuses agree and the intervals, if timed, overlap."""
         from cudal1_env.campaigns.replay import replay
         from cudal1_env.judge import Judge
         from cudal1_env.records import read_record
@@ -124,13 +124,13 @@ class Replay:
 
 @dataclass(frozen=True)
 class Doctor:
-    """Say what this machine offers: sandbox layers, compilers, cores, timing; with --calibrate, measure its spread.
+    """Show this machine's sandbox layers, compilers, cores and timing; with --calibrate, measure its spread.
 
     Example: cudal1-env doctor --json
     """
 
     calibrate: bool = False
-    """Measure how much one trial differs from the next (about two minutes), and keep it for this machine."""
+    """Measure how much trials differ (about two minutes), and keep the result for this machine."""
     json: bool = False
     """Print the findings as JSON."""
     require_sandbox: Layers = ()
@@ -141,7 +141,7 @@ class Doctor:
         from cudal1_env.doctor import calibrate, examine
         from cudal1_env.sandbox import require_layers
 
-        require_layers(self.require_sandbox, {})  # a name that is none is an error on every machine
+        require_layers(self.require_sandbox, {})  # an unknown name is an error on every machine
         findings = examine()
         if self.calibrate:
             findings = findings.model_copy(update={"spread": calibrate(log=log), "calibrated": True})
@@ -150,7 +150,7 @@ class Doctor:
 
 
 def main() -> None:
-    """Parse the command line and run one command; a user's error is one sentence and exit code 2."""
+    """Parse the command line and run one command; a user error prints one sentence and exits with code 2."""
     command = parsed(
         lambda: tyro.extras.subcommand_cli_from_dict(
             {

@@ -1,4 +1,4 @@
-"""Diagnosis of this machine: what it offers to the judge, and what to install for the rest."""
+"""Diagnosis of this machine: what the judge can use, and what to install for the rest."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _CALIBRATION_LAUNCHES = 4
 
 
 class GpuFindings(BaseModel):
-    """What `doctor` found out about the GPU that the judge would use."""
+    """What `doctor` found about the GPU that the judge would use."""
 
     model_config = ConfigDict(frozen=True)
 
     problem: str | None
-    """Why the judge cannot use it; None where it can."""
+    """Why the judge cannot use it; None if it can."""
     facts: GpuFacts | None = None
-    """The GPU and its driver; None where the judge cannot even begin."""
+    """The GPU and its driver; None if they could not be read."""
 
     def text(self) -> list[str]:
-        """Return the findings for people."""
+        """Return the findings as lines of text."""
         lines = [] if self.facts is None else self.facts.text()
         if self.problem is not None:
             lines.append(f"gpu       REFUSED: {self.problem}")
@@ -56,13 +56,13 @@ class Findings(BaseModel):
     machine: Machine
     """Host, CPU, versions."""
     device: Device
-    """Where programs run unless another device is asked for."""
+    """Where programs run by default."""
     gpu: GpuFindings | None
-    """The GPU; None where there is none to be seen."""
+    """The GPU; None if no GPU is visible."""
     layers: dict[str, str | None]
-    """Every sandbox layer: None where it is available, else the reason."""
+    """Each sandbox layer: None if it is available, else why not."""
     attempts: dict[str, str]
-    """What a probe could do from inside the sandbox although it must not; empty on a sound machine."""
+    """Forbidden actions that a probe could do from inside the sandbox; empty on a sound machine."""
     tools: dict[str, str | None]
     """Compilers by name: path, or None."""
     spread: Spread
@@ -76,11 +76,11 @@ class Findings(BaseModel):
         return [name for name, reason in self.layers.items() if reason is not None]
 
     def text(self) -> str:
-        """Return the findings for people."""
+        """Return the findings as text."""
         lines = [f"machine   {self.machine.name}, {self.machine.cores} cores, {self.machine.kernel}"]
         lines.append(f"versions  Python {self.machine.python}, torch {self.machine.torch}")
         if self.gpu is None:
-            lines.append("gpu       none to be seen: programs run on the CPU")
+            lines.append("gpu       none found: programs run on the CPU")
         else:
             lines.extend(self.gpu.text())
         core = "shared with the judge (timing is coarse: use a machine with two cores)"
@@ -103,7 +103,7 @@ class Findings(BaseModel):
 
 
 def examine() -> Findings:
-    """Look at this machine; takes a second, with a GPU some twenty."""
+    """Examine this machine. This takes about 1 s, with a GPU about 20 s."""
     import torch
 
     device = resolve_device("auto")
@@ -123,7 +123,7 @@ def examine() -> Findings:
 
 
 def examine_gpu() -> GpuFindings:
-    """Look at the GPU that the judge would use: how it is set, and whether a program runs on it in the sandbox."""
+    """Examine the GPU that the judge would use: its settings, and whether a program runs on it in the sandbox."""
     from cudal1_env.judge.device.cuda.device import CudaDevice  # starts torch and the GPU
 
     facts: GpuFacts | None = None
@@ -151,13 +151,13 @@ class ModelNew:
 
 
 def why_no_program_runs(builder: Builder) -> str | None:
-    """Import a program in a worker and construct its model: on a GPU in the judge's arena, with a kernel of its own.
+    """Import a program in a worker and construct its model, which runs PyTorch kernels on the device.
 
     Args:
-        builder: Forks the worker. Its device's lease is the caller's to see to.
+        builder: Forks the worker. The caller holds the lease of its device.
 
     Returns:
-        What went wrong, None if nothing did.
+        What went wrong, or None.
     """
     worker = builder.zygote.fork("arm", builder.spec(None, core=builder.core))
     io_spec = IoSpec(encode([]), (), [], 4096, ())
@@ -173,13 +173,13 @@ def why_no_program_runs(builder: Builder) -> str | None:
 
 
 def calibrate(log: Callable[[str], None]) -> Spread:
-    """Measure the spread: starter references against themselves, each in several fresh pairs of processes.
+    """Measure the spread in control trials: starter references against themselves, several trials each.
 
     Args:
-        log: Told about progress.
+        log: Called with progress messages.
 
     Returns:
-        The spread, which was also kept for this machine's CPU or for the GPU.
+        The spread, which is also saved for this machine's CPU or for the GPU.
     """
     trials: list[TrialSamples] = []
     device = resolve_device("auto")
@@ -203,7 +203,7 @@ def as_candidate(task: Task) -> str:
 
 
 def measure_against_itself(judge: Judge, task: Task, count: int) -> list[TrialSamples]:
-    """Measure `count` trials of a reference against itself.
+    """Measure control trials: evaluate a reference `count` times against itself.
 
     Raises:
         MachineError: The reference was not CORRECT.

@@ -1,4 +1,4 @@
-"""Every exception that cudal1_env raises. A bad candidate is none of them: it is a record with a status.
+"""The exceptions that cudal1_env raises. A bad candidate raises none: its record has a status.
 
 ```
 EnvError                      anything below
@@ -20,7 +20,7 @@ from collections.abc import Collection
 from cudal1_data.suggest import did_you_mean
 
 TOO_LARGE = "it is too large for this machine"
-"""What the text of each `TooLargeError` holds: records keep the text."""
+"""Part of every `TooLargeError` message, by which records of it are recognized."""
 
 
 class EnvError(Exception):
@@ -28,11 +28,11 @@ class EnvError(Exception):
 
 
 class TaskError(EnvError, ValueError):
-    """A reference program that cannot be judged against."""
+    """A reference program that cannot be used to judge candidates."""
 
 
 class TooLargeError(TaskError):
-    """A reference for which there is too little memory: in all, or beside what else is kept.
+    """A reference that needs more memory than the machine has, or has free.
 
     Args:
         text: What failed.
@@ -50,17 +50,17 @@ class SettingsError(EnvError, ValueError):
 
 
 def check_choice(what: str, value: object, known: Collection[str]) -> None:
-    """Check that a setting is one of the values that it can have.
+    """Check that a setting has an allowed value.
 
     Raises:
-        SettingsError: It is another; the message offers the nearest.
+        SettingsError: The value is not allowed; the message suggests the nearest.
     """
     if value not in known:
         raise SettingsError(f"unknown {what} {value!r}; {did_you_mean(str(value), known)}")
 
 
 class MachineError(EnvError):
-    """The machine's fault, never the candidate's."""
+    """A failure of the machine, never of the candidate."""
 
 
 class NoRoomError(MachineError):
@@ -68,7 +68,7 @@ class NoRoomError(MachineError):
 
 
 class SandboxError(MachineError):
-    """A sandbox layer that the settings demand is not to be had here."""
+    """A required sandbox layer is not available here."""
 
 
 class WorkerLostError(MachineError):

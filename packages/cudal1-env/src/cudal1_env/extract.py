@@ -1,7 +1,7 @@
-"""From a policy's answer to the program in it.
+"""Extraction of the program from a policy's answer.
 
-An answer is either a bare program or prose with fenced code blocks, as the contrastive prompt asks for
-(`## Performance Analysis`, `## Algorithm Design`, `## Code`). Nothing here runs or compiles anything.
+An answer is either a bare program or prose with fenced code blocks, as the contrastive prompt requests
+(`## Performance Analysis`, `## Algorithm Design`, `## Code`). No code is run or compiled.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 
 PYTHON_TAGS = frozenset({"python", "py", "python3"})
-"""Words behind an opening fence that say Python."""
+"""Words after an opening fence that mean Python."""
 
 CODE_TAGS = PYTHON_TAGS | {"cuda", ""}
-"""Words behind an opening fence that count under `## Code`."""
+"""Words after an opening fence that are accepted under `## Code`."""
 
 _FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})(.*)")
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(.*)")
@@ -30,30 +30,30 @@ class Block:
     """A fenced code block of an answer."""
 
     tag: str
-    """First word behind the opening fence, in lower case."""
+    """First word after the opening fence, in lower case."""
     text: str
-    """What lies between the fences, without the opening fence's indentation."""
+    """Text between the fences, without the opening fence's indentation."""
     in_code: bool
-    """Whether it stands under a heading `Code`."""
+    """Whether it is under a heading `Code`."""
     complete: bool
-    """Whether its closing fence is there."""
+    """Whether it has a closing fence."""
 
     @property
     def defines(self) -> bool:
-        """Whether its text looks as if it defined `ModelNew`."""
+        """Whether its text seems to define `ModelNew`."""
         return _DEFINES.search(self.text) is not None
 
 
 def extract_source(answer: str) -> str | None:
-    r"""Return the program in an answer, or None when there is none.
+    r"""Return the program in an answer, or None if there is none.
 
-    In this order: the last complete Python or CUDA block under `## Code` (one that defines `ModelNew`
-    goes before one that does not); the last Python block that defines `ModelNew`; the last block. A block
-    whose closing fence is missing (an answer cut off) counts only when no block is complete.
+    Order of preference: the last Python, CUDA or untagged block under `## Code`, preferably one that defines
+    `ModelNew`; the last Python block that defines `ModelNew`; the last block. A block without a closing fence (a
+    truncated answer) counts only if no block is complete.
 
-    The whole answer is the program where there is no block and some line reads like Python, or where
+    The whole answer is the program if there is no block and a line looks like Python, or if
     `ModelNew` is defined outside of all blocks and in none of them (fences in a docstring).
-    Characters that UTF-8 cannot hold become `?`.
+    Characters that UTF-8 cannot encode become `?`.
 
     Args:
         answer: Any text.
@@ -84,7 +84,7 @@ def split_blocks(text: str) -> tuple[list[Block], str]:
     """Return the fenced code blocks of a Markdown text, in order, and the text outside of them.
 
     A fence is three or more backquotes or tildes at the start of a line, as in CommonMark, at any
-    indentation; it is closed by a line that holds nothing but as many of the same. A heading of the
+    indentation. A line of at least as many of the same character closes it. A heading of the
     first or second level, or one named `Code`, begins a section.
     """
     blocks: list[Block] = []
@@ -116,5 +116,5 @@ def split_blocks(text: str) -> tuple[list[Block], str]:
 
 
 def _joined(lines: list[str], indent: str) -> str:
-    """Join the lines of a block, taking the fence's indentation off those that have it."""
+    """Join the lines of a block, without the fence's indentation."""
     return "".join(line.removeprefix(indent) + "\n" for line in lines)

@@ -1,6 +1,6 @@
-"""The task gate: what an audit found, kept in a file that the environment reads.
+"""The task gate: an audit's findings, in a file that the environment reads.
 
-A task whose checker accepts an incorrect program would pay for it, so by default it pays nothing above 1.
+A task whose checker accepts incorrect programs would reward them, so by default it pays nothing above 1.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from cudal1_env.records.old_names import also_old
 from cudal1_env.records.results import form_of, read_results
 
 AUDIT_FILE = "audit.json"
-"""Name of a suite's own audit, in its folder; beside a table `tasks.jsonl` it is `tasks.audit.json`."""
+"""Name of a suite's own audit, in the suite's folder; for a table `tasks.jsonl` it is `tasks.audit.json`."""
 
 MAX_REWARD_OF_MARKED = 1.0
-"""Largest speedup that a marked task pays."""
+"""Largest speedup that a task with surviving mutants pays."""
 
 
 class InputSensitivity(BaseModel):
@@ -34,22 +34,22 @@ class InputSensitivity(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     tested: int = Field(ge=0)
-    """Elements that were changed; 0 if none was tried, and then no element counts as needed."""
+    """Elements that were changed; if 0, no element counts as needed."""
     influential: int = Field(ge=0, validation_alias=also_old("influential"))
-    """Elements whose change altered the float64 answer visibly, for one of several new values."""
+    """Elements for which at least one of several new values altered the float64 answer visibly."""
     share: float = Field(ge=0.0, le=1.0)
     """Lower confidence bound (99 %) on the share of the tensor's elements that influence the output."""
 
 
 class TaskAudit(BaseModel):
-    """What the audit of one task found."""
+    """Findings of the audit of one task."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
     """Task id."""
     sha256: str
-    """Hash of the reference program, at the size that was audited."""
+    """Hash of the reference program, at the audited size."""
     verdict: Literal["sound", "survivors", "refused"]
     """`sound`: every incorrect answer and faulty program was caught, with `error_factor` if there is one;
     `survivors`: some were not; `refused`: the judge refuses the task."""
@@ -57,23 +57,23 @@ class TaskAudit(BaseModel):
     """Incorrect answers (`cudal1_env.campaigns.audit.mutants`) and faulty programs, with the step of the fault
     (`cudal1_env.campaigns.audit.programs`), that the checker accepts on every input set."""
     equivalents: tuple[str, ...] = ()
-    """Mutants and programs that are the correct answer up to rounding, or harmless, on every input set: no evidence."""
+    """Mutants and programs that are correct up to rounding, or harmless, on every input set; they are no evidence."""
     sets: int = Field(ge=0)
-    """Input sets that were used until everything was caught."""
+    """Number of input sets used until everything was caught."""
     distributions: tuple[str, ...] = ()
     """Distributions of these sets."""
     reason: str = ""
-    """Why the judge refuses the task. Of other tasks: what only the smaller error factor caught, which faulty programs
+    """Why the judge refuses the task. For other tasks: what only the smaller error factor caught, which faulty programs
     could not be run, why the input sensitivity is unknown."""
     error_factor: float | None = Field(default=None, gt=1.0)
     """Error factor c of this task, smaller than the judge's setting: it catches what survived the setting, and honest
     programs pass with half of it. None if the setting suffices."""
     inputs: tuple[InputSensitivity, ...] = ()
-    """Input sensitivity of each tensor, in their order; empty if it was not measured."""
+    """Input sensitivity of each input tensor, in order; empty if it was not measured."""
 
 
 class AuditReport(BaseModel):
-    """The audit of a suite."""
+    """Audit of a suite."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -82,16 +82,16 @@ class AuditReport(BaseModel):
     device: Device
     """Where it was audited."""
     protocol: str = ""
-    """Version of the protocol that made it; empty in files from before there was one."""
+    """Protocol version of the audit; empty in older files."""
     max_sets: int = Field(ge=1, validation_alias=also_old("max_sets"))
     """Input sets on which a mutant had to survive."""
     tasks: tuple[TaskAudit, ...]
     """The tasks, in the suite's order."""
 
     def complaint(self, task: Task) -> str | None:
-        """Return why a task pays nothing above 1; None if its checker is sound.
+        """Return why a task pays nothing above 1; None if no survivor is known.
 
-        Goes by the reference program, so an audit says nothing of the same task at another size.
+        The task is found by its reference program, so an audit does not apply to the same task at another size.
         """
         sha256 = reference_sha256(task)
         for one in self.tasks:
@@ -103,17 +103,17 @@ class AuditReport(BaseModel):
         return None
 
     def error_factors(self) -> dict[str, float]:
-        """Return the error factors of tasks that need a smaller one than the setting, by the hash of the reference."""
+        """Return the error factors that are smaller than the setting, by the hash of the reference."""
         return {one.sha256: one.error_factor for one in self.tasks if one.error_factor is not None}
 
     def sound(self) -> set[str]:
-        """Return the hashes of the references whose checker is sound under this protocol."""
+        """Return the hashes of references whose checker is sound under the current protocol."""
         if self.protocol != PROTOCOL_VERSION:
             return set()
         return {one.sha256 for one in self.tasks if one.verdict == "sound"}
 
     def shares(self) -> dict[str, tuple[float, ...]]:
-        """Return the minimum share of each input tensor that influences the output, by the hash of the reference."""
+        """Return the minimum influential share of each input tensor, by the hash of the reference."""
         return {one.sha256: tuple(entry.share for entry in one.inputs) for one in self.tasks if one.inputs}
 
 
@@ -123,7 +123,7 @@ class AuditLine(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     protocol: str
-    """Version of the protocol that made it."""
+    """Protocol version of the audit."""
     device: Device
     """Where the task was audited."""
     max_sets: int = Field(ge=1, validation_alias=also_old("max_sets"))
@@ -131,11 +131,11 @@ class AuditLine(BaseModel):
     suite: str
     """Name of the suite, or of its file or folder."""
     task: TaskAudit
-    """What was found."""
+    """The findings."""
 
 
 def _of_document(data: bytes) -> list[AuditLine] | None:
-    """Read an audit that is one JSON document, as audits were written before they had lines."""
+    """Read an audit of the older form, which is one JSON document."""
     try:
         report = AuditReport.model_validate_json(data)
     except ValidationError:
@@ -165,12 +165,12 @@ AUDIT_FORM = replace(
 
 
 def report_of(lines: Sequence[AuditLine]) -> AuditReport:
-    """Return the report on lines of one device and protocol: of each task the last line, in the place of the first.
+    """Return the report on lines with the same conditions: each task's last line, at the position of its first.
 
-    A line that says a task was too large replaces no other verdict: other processes may have held the memory.
+    A line that says a task was too large does not replace a verdict: other processes may have held the memory.
 
     Raises:
-        RecordError: There are none, or they are of several devices or protocols.
+        RecordError: There are no lines, or their devices, protocols or numbers of input sets differ.
     """
     if len({AUDIT_FORM.conditions(line) for line in lines}) != 1:
         raise RecordError(
@@ -191,12 +191,12 @@ def report_of(lines: Sequence[AuditLine]) -> AuditReport:
 
 
 def reference_sha256(task: Task) -> str:
-    """Return the hash of a task's reference, as records have it."""
+    """Return the hash of a task's reference, as in records."""
     return digest(task.source)
 
 
 def most_paid(audit: AuditReport | None, task: Task) -> float:
-    """Return the largest speedup that a task pays, and so the largest that prompts show for it."""
+    """Return the largest speedup that a task pays and that prompts show for it."""
     return math.inf if audit is None or audit.complaint(task) is None else MAX_REWARD_OF_MARKED
 
 
@@ -204,24 +204,26 @@ def load_audit(path: str | Path) -> AuditReport:
     """Read an audit.
 
     Raises:
-        RecordError: The file holds none.
+        RecordError: The file contains no audit.
     """
     try:
         return report_of(read_results(Path(path), AUDIT_FORM))
     except RecordError as error:
-        raise RecordError(f"{path} is no audit: {error}; write one by `cudal1-env audit SUITE --out FILE`") from error
+        raise RecordError(
+            f"{path} is not an audit: {error}; write one by `cudal1-env audit SUITE --out FILE`"
+        ) from error
 
 
 def find_audit(path: str | Path | None, suite: str, device: Device = "cpu") -> AuditReport | None:
-    """Return the audit that goes with a suite, None where there is none.
+    """Return the audit of a suite, or None.
 
     Args:
-        path: The audit's file; `auto` for the suite's own, where there is one.
-        suite: `Suite.name`: the name, folder or file that it was loaded as.
-        device: Where its tasks run: a task has another size there. `audit.DEVICE.json` comes before `audit.json`.
+        path: The audit's file; `auto` for the suite's own, if there is one; None for no audit.
+        suite: `Suite.name`: the name, folder or file from which it was loaded.
+        device: Where its tasks run, because sizes differ by device. `audit.DEVICE.json` goes before `audit.json`.
 
     Raises:
-        RecordError: The file holds no audit.
+        RecordError: The file contains no audit.
     """
     if path is None:
         return None

@@ -1,4 +1,4 @@
-"""What kind of device this machine offers, found without starting a library."""
+"""Detection of this machine's devices and compilers, without importing torch or triton."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cudal1_env.records import Device
 
 
 def resolve_device(device: Literal["auto", "cpu", "cuda"]) -> Device:
-    """Return the device that `auto` stands for: a GPU where there is one."""
+    """Return the device; `auto` means a GPU if there is one."""
     if device != "auto":
         return device
     return "cuda" if has_gpu() else "cpu"

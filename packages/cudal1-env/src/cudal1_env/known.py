@@ -1,4 +1,4 @@
-"""Programs known for a task before any policy has answered, measured so that prompts have exemplars to show."""
+"""Programs known for a task before a policy's first answer, measured to serve as exemplars in prompts."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from cudal1_env.exemplars import BUCKET_WIDTH, bucket_of, distinct, scored
 from cudal1_env.records import Device
 
 BACKENDS: dict[Device, tuple[Backend, ...]] = {"cpu": ("pytorch",), "cuda": ("pytorch", "triton", "cuda-nvrtc")}
-"""Backends of programs that templates write for seeds. An inline extension would take most of a minute to build."""
+"""Backends of the seed programs that templates write. An inline extension would take most of a minute to build."""
 
 
 @dataclass(frozen=True)
 class Seeding:
-    """How many programs of a task are measured before a policy's first answer."""
+    """How many programs of a task to measure before a policy's first answer."""
 
     programs: int = 6
-    """Correct programs that are wanted for each task; 0 seeds nothing."""
+    """Number of correct programs wanted for each task; 0 disables seeding."""
     buckets: int = 3
-    """Score buckets that they are to fill."""
+    """Number of score buckets that they should fill."""
     width: float = BUCKET_WIDTH
     """Width of a bucket, as a speedup."""
     most: int = 12
-    """Programs that are measured for a task at most, correct or not."""
+    """Maximum number of programs measured for a task, correct or not."""
 
     def missing(self, speedups: Sequence[float]) -> int:
-        """Return how many more programs are wanted beside those with these speedups.
+        """Return how many more programs are wanted, in addition to those with these speedups.
 
         >>> Seeding(programs=3, buckets=2).missing([1.0]), Seeding(programs=3, buckets=2).missing([1.0] * 3)
         (2, 1)
@@ -42,13 +42,13 @@ class Seeding:
 
 
 def known_programs(task: Task, device: Device, have: Set[str], *, most: int = 12) -> list[str]:
-    """Return programs that are known for a task, each once: its own variants, then what templates write.
+    """Return the known programs of a task, each once: first its variants, then those that templates write.
 
     Args:
         task: The task.
-        device: Where they are to run.
+        device: Where the programs run.
         have: What the machine has (`compiler`, ...), see `usable_variants`.
-        most: How many at most.
+        most: Maximum number of programs.
     """
     sources = [variant.source for variant in usable_variants(task, device, have)]
     backends: list[Backend] = [name for name in BACKENDS[device] if name != "triton" or "triton" in have]
@@ -66,13 +66,13 @@ def seed_archive(
     have: Set[str],
     seeding: Seeding,
 ) -> None:
-    """Measure known programs of tasks until the archive has enough of each task, or nothing more is known.
+    """Measure known programs until the archive has enough of each task, or no more are known.
 
-    What the archive already holds counts, and is not measured again: to call this twice changes nothing.
+    Programs that the archive already has are counted and not measured again, so a second call changes nothing.
 
     Args:
         tasks: The tasks.
-        archive: Where their programs are kept.
+        archive: Where their evaluations are kept.
         measure: Judges programs and adds the verdicts to the archive.
         device: Where programs run.
         have: What the machine has, see `known_programs`.

@@ -1,4 +1,4 @@
-"""This machine's judge for environments: started when first needed, and one for all environments of a process."""
+"""This machine's judge for environments: started on first use, and shared by all environments of a process."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class _Shared:
 
 
 _shared: dict[tuple[int, Device], _Shared] = {}
-"""By process (a forked child must start its own) and device."""
+"""Judges by process id (a forked child must start its own) and device."""
 
 _lock = threading.Lock()
 
 
 class LocalEvaluator:
-    """An `Evaluator` that costs nothing until it is used, and shares one judge with the others of its process."""
+    """An `Evaluator` that starts its judge on first use and shares it with the others of its process and device."""
 
     def __init__(self, device: Device) -> None:
         """Prepare to judge on `device`; nothing is started yet."""
@@ -39,7 +39,7 @@ class LocalEvaluator:
         self._audits: list[AuditReport] = []
 
     def learn(self, audit: AuditReport) -> None:
-        """Give the judge, if there is one, the input sensitivities of the tasks; see `Judge.learn`."""
+        """Load an audit into the judge before its next call; see `Judge.learn`."""
         self._audits.append(audit)
 
     def evaluate(self, task: Task, source: str, *, precision: Precision = "training") -> Evaluation:
@@ -51,13 +51,13 @@ class LocalEvaluator:
         return self._judge().evaluate_many(jobs, precision=precision)
 
     def retire(self) -> dict[str, str]:
-        """Stop using every seed in use and return all seeds so far (hex) by their commitments."""
+        """Retire every seed in use and return all seeds so far (hex) by commitment."""
         with _lock:
             shared = _shared.get(self._key) if self._key else None
         return shared.judge.retire() if shared else {}
 
     def close(self) -> None:
-        """Let go of the judge; the last one to do so stops it."""
+        """Release the judge; the last user stops it."""
         with _lock:
             key, self._key = self._key, None
             if key is None or key[0] != os.getpid():
@@ -74,7 +74,7 @@ class LocalEvaluator:
         key = (os.getpid(), self.device)
         with _lock:
             if key not in _shared:
-                # The judge imports what it needs only now: making an environment stays cheap.
+                # Imported late, so that making an environment stays cheap.
                 from cudal1_env.judge import Judge, JudgeSettings
 
                 _shared[key] = _Shared(Judge(JudgeSettings(device=self.device)), users=0)

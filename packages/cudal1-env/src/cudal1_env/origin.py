@@ -1,18 +1,18 @@
-"""Whose code a kernel is, by its name: a pure function; no reward depends on it.
+"""Origin of a kernel (a library, a compiler or the program itself), by its name; no reward depends on it.
 
-Names are what the profiler tells: demangled C++, or the plain name of a kernel in C or Triton. Sources of the patterns:
+Names come from the profiler: demangled C++, or the plain name of a kernel in C or Triton. Sources of the patterns:
 
 * PyTorch: namespaces of its sources (`at`, `c10`, `at_cuda_detail` for its copy of CUB, `pytorch_flash`,
-  `PyTorchMemEffAttention`), and a few kernels that it keeps in an anonymous namespace.
+  `PyTorchMemEffAttention`), and a few kernels in an anonymous namespace.
 * torch.compile: `torch/_inductor/codegen/triton.py` names a kernel `triton_`, three letters of its kind, what it
   fuses and a number; on a CPU it wraps its code in the ranges that `torch/_inductor` and `torch/_dynamo` name.
-* cuBLAS and cuDNN publish no list. Both end generated names in `_5x_cublas`, `_5x_cudnn`; cuBLAS calls its products
-  `nvjet_`, `sm90_xmma_gemm_`, `ampere_sgemm_`, `cutlass_80_simt_sgemm_`, `gemv2T_kernel_val`, `gemmSN_TN_kernel` ...,
-  and cuDNN its convolutions `..._fprop_...`, `..._scudnn_...`, `implicit_convolve_sgemm` ...: as seen in profiles that
-  were published (in issues of PyTorch, TensorFlow, vLLM and SGLang). A CUTLASS kernel without such a name is the
-  program's own.
+* cuBLAS and cuDNN publish no list. Generated names of both end in `_5x_cublas`, `_5x_cudnn`. Published profiles (in
+  issues of PyTorch, TensorFlow, vLLM and SGLang) show cuBLAS products as `nvjet_`, `sm90_xmma_gemm_`, `ampere_sgemm_`,
+  `cutlass_80_simt_sgemm_`, `gemv2T_kernel_val`, `gemmSN_TN_kernel` ..., and cuDNN convolutions as `..._fprop_...`,
+  `..._scudnn_...`, `implicit_convolve_sgemm` .... A CUTLASS kernel without one of these names counts as the program's
+  own.
 
-The function's own name decides, never its arguments: a program's kernel may take `at::Half`. Not covered: a program
+Only the function's name decides, not its arguments: a program's kernel may take `at::Half`. Not covered: a program
 that gives its kernel a library's name is counted as that library.
 """
 
@@ -51,7 +51,7 @@ _KNOWN: tuple[tuple[Origin, re.Pattern[str]], ...] = tuple(
 )
 
 _WRAPPED = re.compile(r"cutlass(?:__\w+)?::(?:Kernel2?|device_kernel)<(?:\w+::)*(\w+)")
-"""CUTLASS kernels: the template argument names the operation."""
+"""A CUTLASS kernel, whose template argument names the operation."""
 _ATEN_WRAPPED = re.compile(r"cutlass::(?:Kernel2?|device_kernel)<at::")
 _RESULT = re.compile(r"(?:void|std::enable_if<.*?>::type) ")
 _JIT = re.compile(r"@(?:\w+\.)*jit\b")
@@ -59,9 +59,9 @@ _DEF = re.compile(r"def (\w+)")
 
 
 def triton_names(source: str) -> frozenset[str]:
-    r"""Return the names of the functions that a program marks with Triton's `jit`.
+    r"""Return the names of the functions that a program decorates with Triton's `jit`.
 
-    Line by line, each once: the text is a program's to choose, of any length.
+    The search reads each line once, because the text is untrusted and of any length.
 
     >>> sorted(triton_names("@triton.autotune([])\n@triton.jit\n# adds\ndef add_kernel(x):\n    pass\n"))
     ['add_kernel']
@@ -80,10 +80,10 @@ def triton_names(source: str) -> frozenset[str]:
 
 
 def origin_of(name: str, triton: Collection[str] = ()) -> Origin:
-    """Return whose code a kernel is.
+    """Return the origin of a kernel.
 
     Args:
-        name: As the profiler tells it.
+        name: Name from the profiler.
         triton: Names of the program's own Triton kernels.
 
     >>> origin_of("ampere_sgemm_128x64_nn"), origin_of("softmax_kernel(float const*, float*, int)")

@@ -1,4 +1,4 @@
-"""A service's client: an `Evaluator` that asks `cudal1-env serve`, with nothing but the standard library."""
+"""Client of a service: an `Evaluator` that sends programs to `cudal1-env serve`, with the standard library's HTTP."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ from cudal1_env.records import PROTOCOL_VERSION, Device, Evaluation, Precision
 from cudal1_env.wire import MAX_JOBS, About, Order, Orders, Outcome, Outcomes, Refusal
 
 TOKEN = "CUDAL1_TOKEN"
-"""Environment variable with the token."""
+"""Environment variable that holds the token."""
 _POLL_S = 20.0
 _MARGIN_S = 30.0
-"""How much longer than it may wait a service may take to answer."""
+"""Time for a reply beyond the wait that the request allows."""
 _TRIES = 3
-"""How often a job is posted whose judge broke."""
+"""How often a job whose judge broke is posted."""
 _MAX_PAUSE_S = 30.0
 _FIRST_S = 30.0
-"""How long the first question is repeated: a service may be starting, or its address be mistyped."""
+"""How long the first request is repeated: the service may be starting, or the address may be wrong."""
 _log = logging.getLogger(__name__)
 
 
 class RemoteEvaluator(ByEach):
     """An `Evaluator` whose judges are behind a URL.
 
-    Verdicts are waited for as long as the service says that they are on their way. Each program that is asked for again
-    is drawn again, as with a local judge; the record's `ordinal` says so. What the network or the service loses is
-    posted again, which draws nothing.
+    A call waits as long as the service reports its verdicts as pending. Each evaluation of the same program is a new
+    draw, as with a local judge; the record's `ordinal` counts them. A job that the network or the service loses is
+    posted again, without a new draw.
 
     Args:
-        url: Of the service, such as `http://127.0.0.1:8011`.
-        token: Of its token file; None takes the environment variable `CUDAL1_TOKEN`, where it is set.
-        salt: Draws verdicts; None takes a new one. With the salt of an earlier evaluator the same calls return the
+        url: URL of the service, such as `http://127.0.0.1:8011`.
+        token: Token from its token file; None takes the environment variable `CUDAL1_TOKEN`, if it is set.
+        salt: Part of each job's key; None takes a new one. With an earlier evaluator's salt, the same calls return the
             same records.
-        patience_s: How long the service may be away or out of order; at first, 30 s at most.
+        patience_s: How long the service may be unreachable or failing; for the first request, at most 30 s.
 
     Raises:
-        SettingsError: The URL is none.
+        SettingsError: The URL is invalid.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class RemoteEvaluator(ByEach):
     ) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SettingsError(f"{url!r} is no URL of a service; write it as http://HOST:PORT")
+            raise SettingsError(f"{url!r} is not the URL of a service; write it as http://HOST:PORT")
         self.url = url.rstrip("/")
         self._parts = parts
         self._token = os.environ.get(TOKEN, "") if token is None else token
@@ -72,22 +72,22 @@ class RemoteEvaluator(ByEach):
         self._commitments: set[str] = set()
         self._lock = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
-        """Open connections that nobody uses."""
+        """Open connections that are not in use."""
         self._known: About | None = None
 
     @property
     def about(self) -> About:
-        """What the service says of itself; asked once.
+        """The service's description of itself, requested once.
 
         Raises:
-            MachineError: It cannot be reached, or is out of order.
-            SettingsError: It speaks another protocol, or refuses the token.
+            MachineError: The service cannot be reached, or fails.
+            SettingsError: The service has another protocol version, or refuses the token.
         """
         if self._known is None:
             about = About.model_validate_json(self._ask("GET", "/health", None, 0.0, min(self._patience_s, _FIRST_S)))
             if about.protocol != PROTOCOL_VERSION:
                 raise SettingsError(
-                    f"{self.url} judges by protocol {about.protocol} and this client by {PROTOCOL_VERSION}; their "
+                    f"{self.url} uses protocol {about.protocol} and this client {PROTOCOL_VERSION}; their "
                     "records are never compared: install the same version of cudal1-env on both sides"
                 )
             self._known = about
@@ -105,17 +105,17 @@ class RemoteEvaluator(ByEach):
         *,
         precision: Precision = "training",
     ) -> None:
-        """Judge many candidates and tell each outcome; see `EachEvaluator`.
+        """Judge many candidates and report each outcome; see `EachEvaluator`.
 
         Raises:
-            MachineError: The service is away or out of order for longer than `patience_s`, or a job's judge broke again
-                and again.
+            MachineError: The service is unreachable or fails for longer than `patience_s`, or judges broke on a job
+                three times.
             SettingsError: The service refuses these jobs, or the token.
         """
         orders = [self._order(task, source, precision) for task, source in jobs]
         parts = list(self._parts_of(orders))
         faults: Counter[int] = Counter()
-        # All are posted before any is waited for: a judge's batch is made of what is there.
+        # All are posted before any wait: a judge forms its batch from the jobs in the queue.
         wait_s = 0.0 if len(parts) > 1 else _POLL_S
         while parts:
             left: list[list[int]] = []
@@ -141,13 +141,13 @@ class RemoteEvaluator(ByEach):
             parts, wait_s = left, _POLL_S
 
     def compare(self, task: Task, evaluation: Evaluation) -> Evaluation:
-        """Return a record as it is: the service's own settings say which baselines it measures."""
+        """Return the record unchanged: the service's settings decide which baselines it measures."""
         return evaluation
 
     def retire(self) -> dict[str, str]:
-        """Return those seeds (hex) of this evaluator's verdicts that the service has disclosed, by commitment.
+        """Return the seeds (hex) of this evaluator's verdicts that the service has disclosed, by commitment.
 
-        Others use the service's seeds, so this retires none.
+        This retires no seed, because other clients use the service's seeds.
         """
         with self._lock:
             asked = sorted(self._commitments)
@@ -158,7 +158,7 @@ class RemoteEvaluator(ByEach):
         return found
 
     def close(self) -> None:
-        """Close the connections; the service goes on."""
+        """Close the connections; the service keeps running."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -173,7 +173,7 @@ class RemoteEvaluator(ByEach):
     # --- jobs --------------------------------------------------------------------------------------------------
 
     def _order(self, task: Task, source: str, precision: Precision) -> Order:
-        program = source.encode("utf-8", "replace").decode()  # UTF-8 holds no lone surrogates
+        program = source.encode("utf-8", "replace").decode()  # UTF-8 cannot encode lone surrogates
         reference_sha256 = digest(task.source)
         with self._lock:
             asked = task.id, reference_sha256, digest(program), precision
@@ -189,16 +189,16 @@ class RemoteEvaluator(ByEach):
         )
 
     def _parts_of(self, orders: Sequence[Order]) -> Iterator[list[int]]:
-        """Divide jobs into requests that the service takes."""
+        """Divide jobs into requests of at most `MAX_JOBS` jobs and the service's body size."""
         limit = self.about.max_body_bytes - 1024
         part: list[int] = []
         size = 0
         for index, order in enumerate(orders):
-            own = len(order.model_dump_json()) * 4  # no character takes more bytes
+            own = len(order.model_dump_json()) * 4  # at most 4 bytes a character
             own = own if own <= limit else len(order.model_dump_json().encode())
             if own > limit:
                 raise SettingsError(
-                    f"{order.task}: a job of {own} bytes is longer than {self.url} takes ({limit}); send shorter "
+                    f"{order.task}: a job of {own} bytes is longer than {self.url} accepts ({limit}); send shorter "
                     "programs, or serve with a larger --max-body-bytes"
                 )
             if part and (len(part) == MAX_JOBS or size + own > limit):
@@ -214,7 +214,7 @@ class RemoteEvaluator(ByEach):
         if record.machine is not None and record.machine.name != model:
             raise SettingsError(
                 f"{self.url} judged on {record.machine.name} and before on {model}; verdicts of different models are "
-                "never compared: begin anew"
+                "never compared: start a new run"
             )
         if record.seed_commitment is not None:
             with self._lock:
@@ -232,11 +232,11 @@ class RemoteEvaluator(ByEach):
     # --- HTTP --------------------------------------------------------------------------------------------------
 
     def _ask(self, method: str, path: str, body: bytes | None, wait_s: float, patience_s: float | None = None) -> bytes:
-        """Return the body of a reply; ask again while the service is away or busy.
+        """Return the body of a reply; repeat the request while the service is unreachable, failing or busy.
 
         Raises:
-            MachineError: It stays so for longer than `patience_s` (default: the evaluator's).
-            SettingsError: It refuses.
+            MachineError: The service fails for longer than `patience_s` (default: the evaluator's).
+            SettingsError: The service refuses the request.
         """
         patience_s = self._patience_s if patience_s is None else patience_s
         asked_since = time.monotonic()
@@ -254,7 +254,7 @@ class RemoteEvaluator(ByEach):
                     raise SettingsError(f"{self.url} refuses (status {status}): {message}{self._hint(status)}")
                 problem = f"status {status}: {message}"
                 pause_s = max(pause_s, retry_after) if status == 429 else pause_s
-                if status == 429:  # it works; its queue is full
+                if status == 429:  # the service works; its queue is full
                     asked_since = time.monotonic()
             if time.monotonic() + pause_s - asked_since > patience_s:
                 raise MachineError(
@@ -297,7 +297,7 @@ class RemoteEvaluator(ByEach):
 
 
 def _pause_s(attempt: int) -> float:
-    """Return how long to wait before the next try: twice as long each time, and not all clients at once."""
+    """Return the pause before the next try: exponential backoff with jitter."""
     return min(_MAX_PAUSE_S, 0.25 * 2.0 ** min(attempt, 10)) * random.uniform(0.5, 1.0)
 
 

@@ -1,8 +1,8 @@
-"""Gymnasium spaces for program text, and for observations that hold it.
+"""Gymnasium spaces for program text, and for observations that contain it.
 
-gymnasium's own `Text` accepts only the characters of a set that is stored whole; real programs hold any
-character, and a stored set of all of Unicode takes hundreds of megabytes. Its shared memory for `AsyncVectorEnv` has
-no place for a `Sequence`, and reads text once, before there is any; so `ObservationSpace` brings its own.
+gymnasium's `Text` accepts only characters of a stored set. Programs may contain any character, and a set of all of
+Unicode takes hundreds of megabytes. gymnasium's shared memory for `AsyncVectorEnv` does not support `Sequence`, and
+reads text only once, before any is written, so `ObservationSpace` implements its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gymnasium.vector.utils.shared_memory import (
 from numpy.typing import NDArray
 
 SAMPLE_CHARS = 64
-"""Samples are at most this long, unless the space demands more: they serve checks, not search."""
+"""Maximum length of a sample, unless the space requires longer text: samples serve checks, not search."""
 
 END = 0x110000
 """Pads flattened text: one more than the largest code point."""
@@ -40,7 +40,7 @@ _SAMPLED = string.ascii_letters + string.digits + string.punctuation + " \n\t"
 
 
 class SourceText(Text):
-    r"""Any text that UTF-8 can hold (no lone surrogates), up to a length in characters.
+    r"""Space of all text that UTF-8 can encode (no lone surrogates), up to a length in characters.
 
     Samples are short and printable. Two spaces are equal when their lengths are.
 
@@ -69,7 +69,7 @@ class SourceText(Text):
         return super().sample(mask=mask, probability=probability)
 
     def contains(self, x: Any) -> bool:
-        """Tell whether `x` is text of an allowed length that UTF-8 can hold."""
+        """Return whether `x` is text of an allowed length that UTF-8 can encode."""
         return isinstance(x, str) and self.min_length <= len(x) <= self.max_length and encodable(x)
 
     def __repr__(self) -> str:
@@ -86,7 +86,7 @@ class SourceText(Text):
 
 
 def encodable(text: str) -> bool:
-    """Tell whether UTF-8 can hold `text`: whether it is free of lone surrogates."""
+    """Return whether UTF-8 can encode `text`: it contains no lone surrogates."""
     if text.isascii():
         return True
     try:
@@ -96,7 +96,7 @@ def encodable(text: str) -> bool:
     return True
 
 
-# Flattening goes by code point, because the inherited form goes by place in the stored set.
+# Text is flattened to code points; the inherited form uses positions in the stored set.
 
 
 @flatten.register(SourceText)
@@ -117,7 +117,7 @@ def _flatten_space(space: SourceText) -> Box:
 
 
 class ObservationSpace(Dict):
-    """A `Dict` whose observations also cross processes through shared memory: `make_vec` in async mode needs that."""
+    """A `Dict` whose observations also work in shared memory, which `make_vec` needs in async mode."""
 
     def __init__(self, spaces: dict[str, Space[Any]], *, max_bytes: int) -> None:
         """Make the space.
@@ -131,10 +131,10 @@ class ObservationSpace(Dict):
 
 
 class SharedObservations(Mapping[str, Any]):
-    """The latest observation of each sub-environment, read from shared memory when it is asked for.
+    """The latest observation of each sub-environment, read from shared memory on access.
 
-    `AsyncVectorEnv` reads shared memory once and copies what it got in each step: here the copy is a plain batch of
-    that moment. With `copy=False` the agent gets this mapping itself.
+    `AsyncVectorEnv` reads shared memory once and copies the result in each step: the copy of this mapping is a plain
+    batch of that moment. With `copy=False` the agent gets the mapping itself.
     """
 
     def __init__(self, space: ObservationSpace, memory: NDArray[np.uint8]) -> None:
@@ -143,7 +143,7 @@ class SharedObservations(Mapping[str, Any]):
         self._memory = memory
 
     def batch(self) -> dict[str, Any]:
-        """Return the observations, batched as gymnasium batches them; zeros and empty texts before the first."""
+        """Return the observations, batched as in gymnasium; zeros and empty texts before the first."""
         n = len(self._memory)
         empty = cast("dict[str, Any]", create_empty_array(self._space, n=n))
         lengths = [int(row[:_LENGTH].view(np.int64)[0]) for row in self._memory]
@@ -169,7 +169,7 @@ class SharedObservations(Mapping[str, Any]):
 
 
 _LENGTH = 8
-"""Bytes in front of an observation that hold its length."""
+"""Bytes before an observation that hold its length."""
 
 
 @create_shared_memory.register(ObservationSpace)

@@ -1,4 +1,4 @@
-"""From what a user typed to a task."""
+"""Lookup of the task that a user named."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ def find_task(name: str, device: Device) -> Task:
 
     Args:
         name: `suite/task`, or a path that ends in `.py`.
-        device: Device at whose default size a task with a shape family is taken.
+        device: Device whose default size is used for a task with a shape family.
 
     Raises:
-        DataError: No such suite or task, or a broken file.
+        DataError: The suite or task is unknown, or the file is broken.
     """
     return load_task(name, device=device)

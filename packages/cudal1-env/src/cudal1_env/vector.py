@@ -1,4 +1,4 @@
-"""Many environments at once: one call of the judge for all their answers."""
+"""Vector environment: one call of the judge for the answers of all sub-environments."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Floats = NDArray[np.float64]
 class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
     """`num_envs` environments over one suite, one archive and one judge: `CudaL1-v0`'s vector entry point.
 
-    All actions of a step go through one `evaluate_many`: builds side by side, measurements one at a time.
-    Observations and infos are batched as gymnasium's own vector environments batch them; the record of
+    All actions of a step go through one `evaluate_many`: builds in parallel, measurements one at a time.
+    Observations and infos are batched like those of gymnasium's vector environments; the record of
     sub-environment i is `infos["evaluation"][i]`.
 
     ## Autoreset
-    `metadata["autoreset_mode"]` says what follows the end of an episode.
+    `metadata["autoreset_mode"]` is one of these modes.
 
     | mode | after an episode's last step |
     | --- | --- |
@@ -41,7 +41,7 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
     | `SameStep` | reset at once; the last observation and info are `infos["final_obs"]`, `infos["final_info"]` |
     | `Disabled` | `reset(options={"reset_mask": mask})` must follow, else the next `step` raises |
 
-    With one attempt an episode, `NextStep` makes every second step a reset: prefer `SameStep` there.
+    With one attempt per episode, `NextStep` makes every second step a reset: prefer `SameStep`.
     """
 
     def __init__(
@@ -57,15 +57,15 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
         """Make the environments.
 
         Args:
-            num_envs: How many.
+            num_envs: Number of sub-environments.
             suite: As in `CudaOptEnv`.
             archive: As in `CudaOptEnv`; all sub-environments share it.
             evaluator: As in `CudaOptEnv`; all sub-environments share it.
-            autoreset_mode: What follows the end of an episode (see the class).
+            autoreset_mode: What happens after the end of an episode (see the class).
             **options: The other arguments of `CudaOptEnv`.
 
         Raises:
-            SettingsError: Arguments that leave nothing to play.
+            SettingsError: As in `CudaOptEnv`; or `num_envs` is below 1, or the autoreset mode is unknown.
         """
         if num_envs < 1:
             raise SettingsError(f"num_envs is {num_envs}; give at least 1")
@@ -106,14 +106,14 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
         seed: int | list[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode in each sub-environment, or in those that `options={"reset_mask": mask}` chooses.
+        """Begin an episode in each sub-environment, or in those that `options={"reset_mask": mask}` selects.
 
         Args:
-            seed: Of the first sub-environment, the others count up from it; or one for each.
+            seed: Seed of the first sub-environment, from which the others count up; or a list with one for each.
             options: Other options go to every sub-environment that is reset.
 
         Raises:
-            ValueError: A list of seeds, or a mask, of another length than `num_envs`.
+            ValueError: The length of the list of seeds, or of the mask, is not `num_envs`.
         """
         super().reset(seed=seed if isinstance(seed, int) else None)
         rest = dict(options or {})
@@ -141,7 +141,7 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
 
         Raises:
             ClosedEnvironmentError: After `close`.
-            ResetNeeded: A sub-environment's episode is over and nothing resets it by itself, or none has begun.
+            ResetNeeded: An episode is over and autoreset is disabled, or no episode has begun.
             MachineError: The machine broke; no attempt counts, no state has changed.
         """
         if isinstance(actions, str):
@@ -179,16 +179,16 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
             else:
                 self._observations[i], info = env.reset()
             infos = self._add_info(infos, info, i)
-        # An episode that SAME_STEP has begun anew is not over.
+        # SAME_STEP has already begun the next episode.
         self._over = np.zeros_like(over) if self.autoreset_mode is AutoresetMode.SAME_STEP else over.copy()
         return self._batched(), rewards, over, np.zeros_like(over), infos
 
     def render(self) -> tuple[str | None, ...]:  # type: ignore[override]  # gymnasium's type wants a frame in every mode
-        """Describe each sub-environment in text, where `render_mode="ansi"`."""
+        """Describe each sub-environment as text if `render_mode="ansi"`."""
         return tuple(env.render() for env in self.envs)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close the sub-environments, and the judge and the archive that this environment made."""
+        """Close the sub-environments, and the judge and the archive if this environment made them."""
         for env in self.envs:
             env.close()
         close_owned(self._own, self.archive if self._owns_archive else None, disclose_to=self.archive)
@@ -205,5 +205,5 @@ class CudaOptVectorEnv(VectorEnv[Observation, Iterable[str], NDArray[Any]]):
 
     def _batched(self) -> Observation:
         empty = create_empty_array(self._space, n=self.num_envs)
-        # A copy: observations of sub-environments that were not reset are handed out again.
+        # A copy, because observations of sub-environments that were not reset are returned again.
         return deepcopy(cast("Observation", concatenate(self._space, self._observations, cast("Any", empty))))

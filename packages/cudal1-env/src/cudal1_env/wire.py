@@ -1,4 +1,4 @@
-"""What the service and its clients send each other: frozen models, one for each body."""
+"""Bodies of requests and replies between the service and its clients: one frozen model each."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cudal1_env.records import Device, Evaluation, Precision
 MAX_JOBS = 64
 """Most jobs in one request."""
 MAX_WAIT_S = 30.0
-"""Longest time that a request may wait for its verdicts; whoever wants to wait longer posts it again."""
+"""Longest time that a request may wait for its verdicts; to wait longer, post it again."""
 
 
 def _in_utf8(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError("UTF-8 holds no lone surrogates; put question marks in their places") from error
+        raise ValueError("UTF-8 cannot encode lone surrogates; replace them with question marks") from error
     return text
 
 
@@ -26,22 +26,22 @@ Text = Annotated[str, AfterValidator(_in_utf8)]
 
 
 class Order(BaseModel):
-    """One program that somebody wants judged."""
+    """One job: a program to judge."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     task: Text = Field(min_length=1, max_length=256)
     """Task id."""
     reference_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """Hash of the reference that the client means (`cudal1_data.hashes.digest`)."""
+    """Hash of the client's reference (`cudal1_data.hashes.digest`)."""
     reference: Text | None = None
-    """Text of the reference, for a service that takes tasks of its clients."""
+    """Text of the reference, for a service that accepts its clients' tasks."""
     program: Text
     """The candidate's text."""
     precision: Precision = "training"
     """How narrow the interval must be."""
     salt: Text = Field(default="", max_length=128)
-    """Another salt draws another verdict on the same program."""
+    """A different salt requests a new verdict on the same program."""
 
 
 class Orders(BaseModel):
@@ -56,48 +56,48 @@ class Orders(BaseModel):
 
 
 class Outcome(BaseModel):
-    """What came of one job so far."""
+    """Current outcome of one job."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     kind: Literal["verdict", "refused", "broken", "pending"]
-    """`refused`: the task cannot be judged; `broken`: the machine broke, so post it again later; `pending`: post the
-    same again to wait for it."""
+    """`refused`: the task cannot be judged; `broken`: the machine broke, post the job again later; `pending`: post the
+    same job again to wait for it."""
     record: Evaluation | None = None
     """The verdict."""
     message: str = ""
-    """Why there is none, as a sentence."""
+    """Why there is no verdict, as a sentence."""
 
 
 class Outcomes(BaseModel):
-    """Reply to `Orders`: an outcome for each job, in order."""
+    """Reply to `Orders`."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     outcomes: tuple[Outcome, ...]
-    """In the order of the jobs."""
+    """An outcome for each job, in order."""
 
 
 class Refusal(BaseModel):
-    """Reply to a request of which nothing was accepted."""
+    """Reply to a rejected request."""
 
     model_config = ConfigDict(frozen=True)
 
     error: str
     """Short name of the reason."""
     message: str
-    """One human sentence."""
+    """The reason as a sentence."""
 
 
 class About(BaseModel):
-    """Reply to `GET /health`: whether the service works, and what a client must know of it."""
+    """Reply to `GET /health`: whether the service works, and what a client needs to know."""
 
     model_config = ConfigDict(frozen=True)
 
     state: Literal["ok", "degraded", "broken", "stopping"]
-    """`degraded`: some judges are out of service, or the store is broken; `broken`: all judges are out."""
+    """`degraded`: some judges are out of service, or the store is broken; `broken`: no judge is in service."""
     messages: tuple[str, ...] = ()
-    """What is wrong, a sentence each."""
+    """What is wrong, one sentence each."""
     protocol: str
     """Version of the judge's protocol."""
     device: Device
@@ -107,15 +107,15 @@ class About(BaseModel):
     judges: int
     """Judges in service."""
     allow_tasks: bool
-    """Whether clients may send tasks of their own."""
+    """Whether clients may send their own tasks."""
     max_body_bytes: int
-    """Longest body of a request."""
+    """Maximum size of a request's body."""
 
 
 class Commitments(BaseModel):
-    """Body of `POST /v1/seeds`; the reply is an object of seeds (hex) by those commitments whose pool has retired."""
+    """Body of `POST /v1/seeds`; the reply maps each commitment whose pool has retired to its seed (hex)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     commitments: tuple[str, ...] = Field(max_length=4096)
-    """Of records."""
+    """Seed commitments of records."""

@@ -295,7 +295,7 @@ def test_doctor_says_in_one_line_that_there_is_no_gpu() -> None:
     findings = doctor.examine()
     assert findings.gpu is None
     assert findings.device == "cpu"
-    assert "gpu       none to be seen: programs run on the CPU" in findings.text().splitlines()
+    assert "gpu       none found: programs run on the CPU" in findings.text().splitlines()
     assert Findings.model_validate_json(findings.model_dump_json()) == findings
 
 

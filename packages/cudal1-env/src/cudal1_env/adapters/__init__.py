@@ -1,12 +1,12 @@
-"""Plain modules by which other projects' trainers and benchmarks get verdicts.
+"""Adapters that give verdicts to other projects' trainers and benchmarks.
 
 | module | for |
 | --- | --- |
 | `trl` | TRL's `GRPOTrainer`: a reward function, and an environment with a tool |
-| `verifiers` | the taskset of verifiers (v1) |
-| `kernelbench` | KernelBench: in place of `eval_kernel_against_ref`, and files that its analysis reads |
+| `verifiers` | verifiers (v1): a taskset |
+| `kernelbench` | KernelBench: a replacement of `eval_kernel_against_ref`, and files that its analysis reads |
 
-Each takes an `Evaluator`: this machine's judge, or `RemoteEvaluator(url)`. None adds a dependency to this package.
+Each uses an `Evaluator`: this machine's judge, or `RemoteEvaluator(url)`. None adds a dependency to this package.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ whole program in one ```python block.
 
 
 def prompt_of(task: Task) -> str:
-    """Return a plain prompt for a task; write your own where the policy needs another."""
+    """Return a plain prompt for a task; write your own if the policy needs another."""
     return PROMPT.format(reference=task.source if task.source.endswith("\n") else f"{task.source}\n")
 
 
 def shared_evaluator(url: str) -> LocalEvaluator | RemoteEvaluator:
-    """Return this process's evaluator for the URL of a service, or for this machine where it is empty."""
+    """Return this process's evaluator for the URL of a service, or for this machine if `url` is empty."""
     if url not in _evaluators:
         _evaluators[url] = RemoteEvaluator(url) if url else LocalEvaluator(resolve_device("auto"))
     return _evaluators[url]

@@ -2,7 +2,7 @@
 
     from cudal1_env.adapters.kernelbench import eval_kernel_against_ref   # instead of kernelbench.eval's
 
-Latencies are in milliseconds. Nothing here imports KernelBench.
+Latencies are in milliseconds. This module does not import KernelBench.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from cudal1_env.evaluator import Evaluator
 from cudal1_env.records import Evaluation, Latency, Status
 
 URL = "CUDAL1_URL"
-"""Environment variable with the service that judges (with --allow-tasks); without it this machine does."""
+"""Environment variable with the URL of a service (with --allow-tasks); without it, this machine judges."""
 _NOT_BUILT = (Status.NO_CODE, Status.SYNTAX_ERROR, Status.BUILD_ERROR)
 _PROBLEM = re.compile(r"(?:.*/)?level(\d+)/(\d+)(?:@.*)?")
 
 
 class KernelExecResult(BaseModel):
-    """A verdict in the form of KernelBench's class of this name."""
+    """A verdict in the form of KernelBench's class with this name."""
 
     compiled: bool = False
     correctness: bool = False
@@ -51,17 +51,17 @@ def eval_kernel_against_ref(
     evaluator: Evaluator | None = None,
     **__: Any,
 ) -> KernelExecResult:
-    """Judge a program as KernelBench's function does; arguments that say how it measures are accepted and not used.
+    """Judge a program in place of KernelBench's function; its arguments for measurement are accepted and not used.
 
     Args:
         original_model_src: The reference.
         custom_model_src: The program.
         measure_performance: Whether to time it.
         precision: None or torch.float32: tasks keep the dtypes that they declare.
-        evaluator: Who judges; None takes the service of `CUDAL1_URL`, or this machine.
+        evaluator: The judge; None takes the service of `CUDAL1_URL`, or this machine.
 
     Raises:
-        SettingsError: Another precision. `MachineError` and `TaskError` are those of an `Evaluator`.
+        SettingsError: The precision is another. `MachineError` and `TaskError` are those of an `Evaluator`.
     """
     if precision is not None and str(precision).rpartition(".")[2] not in ("float32", "fp32"):
         raise SettingsError(
@@ -74,7 +74,7 @@ def eval_kernel_against_ref(
 
 
 def result_of(record: Evaluation) -> KernelExecResult:
-    """Return a record in KernelBench's form; its metadata name status, message, hardware and the rewarded end."""
+    """Return a record in KernelBench's form, with status, message, hardware and the rewarded end as metadata."""
     hardware = record.machine.name if record.machine else ""
     metadata = {"hardware": hardware, "status": record.status.value, "message": record.message}
     candidate, reference = (record.candidate, record.reference) if record.correct else (None, None)
@@ -92,11 +92,11 @@ def result_of(record: Evaluation) -> KernelExecResult:
 def write_results(records: Iterable[Evaluation], level_folder: Path, run_folder: Path, baseline: Path) -> None:
     """Write `eval_results.json` and a baseline file from the same records, for `benchmark_eval_analysis.py`.
 
-    The analysis pairs the files by position, so both name every problem, in order; without a record it is a failure.
+    The analysis pairs the files by position, so both list every problem in order; one without a record is a failure.
 
     Args:
         records: Verdicts on tasks whose ids end in `levelL/N`.
-        level_folder: `KernelBench/levelL` of a checkout: it names the problems.
+        level_folder: `KernelBench/levelL` of a checkout, which names the problems.
         run_folder: `runs/NAME` of the checkout.
         baseline: `results/timing/HARDWARE/NAME.json` of the checkout.
     """

@@ -1,9 +1,9 @@
-"""TRL: a reward function, and an environment with a tool, for `GRPOTrainer`. Nothing here imports TRL.
+"""TRL: a reward function, and an environment with a tool, for `GRPOTrainer`. This module does not import TRL.
 
     rows = [{"prompt": [{"role": "user", "content": prompt_of(task)}], "task": task.id} for task in suite]
     trainer = GRPOTrainer(model=..., reward_funcs=speed_reward(evaluator, suite), train_dataset=...)
 
-Written for TRL 1.16. A broken machine is an exception, never a reward: it ends the training step, which can be resumed.
+Written for TRL 1.16. A machine failure is an exception, not a reward: it ends the training step, which can be resumed.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def speed_reward(
     """Return a reward function; the dataset's column `task` has a task id in each row.
 
     Args:
-        evaluator: Who judges.
+        evaluator: The judge.
         suite: The tasks.
-        rule: What a verdict is worth; see `cudal1_env.reward`.
+        rule: Rule of the reward; see `cudal1_env.reward`.
         precision: How narrow intervals must be.
         archive: Where evaluations are kept; None keeps none.
     """
 
     def speed(completions: Sequence[Completion], task: Sequence[str] = (), **more: Any) -> list[float | None]:
-        """Judge a batch of answers, all through one call of the evaluator."""
+        """Judge a batch of answers with one call of the evaluator."""
         if len(task) != len(completions):
             raise SettingsError(
                 f"there are {len(completions)} answers and {len(task)} task ids; give the dataset a column `task` with "
@@ -61,15 +61,15 @@ def speed_reward(
 def environment_factory(
     evaluator: Evaluator, suite: Suite, *, attempts: int = 3, rule: Rule = "speedup", precision: Precision = "training"
 ) -> Callable[[], KernelEnvironment]:
-    """Return what `GRPOTrainer(environment_factory=...)` calls for each rollout; rows have a column `task`.
+    """Return the factory that `GRPOTrainer(environment_factory=...)` calls for each rollout; rows have a column `task`.
 
-    The reward of a rollout is its best attempt's.
+    The reward of a rollout is that of its best attempt.
 
     Args:
-        evaluator: Who judges.
+        evaluator: The judge.
         suite: The tasks.
         attempts: Programs that a rollout may submit.
-        rule: What a verdict is worth.
+        rule: Rule of the reward.
         precision: How narrow intervals must be.
     """
 
@@ -91,7 +91,7 @@ class KernelEnvironment:
         self._left, self._best = 0, 0.0
 
     def reset(self, **row: Any) -> None:
-        """Begin with the task of a dataset's row."""
+        """Begin a rollout on the task of a dataset's row."""
         self._task = self._suite[str(row["task"])]
         self._left, self._best = self._attempts, 0.0
 
@@ -112,10 +112,10 @@ class KernelEnvironment:
         return f"{evaluation.status}: {evaluation.message} ({self._left} attempts left)"
 
     def get_reward(self) -> float:
-        """Return the best attempt's reward, 0 without one."""
+        """Return the reward of the best attempt, or 0 if there was none."""
         return self._best
 
 
 def text_of(completion: Completion) -> str:
-    """Return a completion's text: itself, or the last message's content; none of no message."""
+    """Return a completion's text: itself, or the content of its last message; empty without messages."""
     return completion if isinstance(completion, str) else str(completion[-1]["content"] or "") if completion else ""

@@ -1,6 +1,6 @@
-"""verifiers (v1): the taskset of a suite. Needs `verifiers` 0.4, which does not fit beside vLLM in one environment.
+"""verifiers (v1): the taskset of a suite. Needs `verifiers` 0.4, which conflicts with vLLM in one environment.
 
-verifiers finds a taskset by the name of a top-level module; `examples/cudal1_taskset.py` is one:
+verifiers finds a taskset by the name of a top-level module, such as `examples/cudal1_taskset.py`:
 
     PYTHONPATH=examples vf-validate cudal1_taskset --taskset.url http://127.0.0.1:8011 \
         --runtime.type subprocess
@@ -23,17 +23,17 @@ __all__ = ["CudaTaskset"]
 
 
 class CudaData(vf.TaskData):
-    """What a trace holds of a task."""
+    """A task in a trace."""
 
     reference: str = ""
     """The reference program."""
 
 
 class CudaTaskConfig(vf.TaskConfig):
-    """Who judges."""
+    """Choice of the judge."""
 
     url: str = ""
-    """Service (`cudal1-env serve`); empty for this machine's judge."""
+    """URL of a service (`cudal1-env serve`); empty for this machine's judge."""
 
 
 class CudaTask(vf.Task[CudaData, vf.State, CudaTaskConfig]):
@@ -41,11 +41,11 @@ class CudaTask(vf.Task[CudaData, vf.State, CudaTaskConfig]):
 
     @vf.reward(weight=1.0)
     async def speed(self, trace: vf.Trace) -> float:
-        """Judge the last reply; an answer that is not correct is worth 0, a broken machine is an error."""
+        """Judge the last reply and return its reward: 0 if it is not correct; a machine failure is an error."""
         return reward_of(await self._judged(trace.last_reply))
 
     async def validate(self, runtime: vf.Runtime) -> bool:
-        """Check that the reference under the name that is asked for is correct."""
+        """Return whether the reference, as `ModelNew`, is judged correct."""
         return (await self._judged(f"{self.data.reference}\n\nModelNew = Model\n")).correct
 
     async def _judged(self, answer: str) -> Evaluation:
@@ -55,16 +55,16 @@ class CudaTask(vf.Task[CudaData, vf.State, CudaTaskConfig]):
 
 
 class CudaConfig(vf.TasksetConfig):
-    """Which tasks."""
+    """Choice of the tasks and the judge."""
 
     suite: str = "starter"
-    """What `cudal1_data.load_suite` takes."""
+    """Name, folder or file, as for `cudal1_data.load_suite`."""
     split: str = "train"
-    """Tasks of this split; empty for all."""
+    """Split of the tasks; empty for all."""
     max_tasks: int = 0
-    """At most so many; 0 for all."""
+    """Maximum number of tasks; 0 for all."""
     url: str = ""
-    """Service that judges; empty for this machine's judge."""
+    """URL of a service; empty for this machine's judge."""
     task: CudaTaskConfig = CudaTaskConfig()
 
 
@@ -72,7 +72,7 @@ class CudaTaskset(vf.Taskset[CudaTask, CudaConfig]):
     """The tasks of a suite, at the sizes of the device that judges."""
 
     def load(self) -> list[CudaTask]:
-        """Return the tasks; those whose answer is random are left out."""
+        """Return the tasks, without those whose answer is random."""
         config = self.config
         evaluator = shared_evaluator(config.url)
         suite = load_suite(config.suite, device=evaluator.device)

@@ -1,4 +1,4 @@
-"""Speedups against several baselines: which counts, and on which machines they can be compared."""
+"""Comparison with several baselines: the strongest one, and a check that both sides ran on the same machine."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from cudal1_env.records import Machine, Speedup, Strongest
 
 
 def strongest_of(eager: Speedup, others: dict[str, Speedup]) -> Strongest:
-    """Return the baseline that leaves the smallest speedup, by the best estimate.
+    """Return the baseline with the smallest speedup over it, by point estimates.
 
-    The strongest of several estimates is more often overrated than underrated, so a candidate's speedup against it is
-    rather too small than too large.
+    The strongest of several estimates is more often overestimated than underestimated, so the speedup over it tends
+    to be too small.
 
     >>> two, half = (Speedup(low=x, point=x, high=x) for x in (2.0, 0.5))
     >>> strongest_of(two, {}).name, strongest_of(two, {"compile": half}).name
@@ -21,10 +21,10 @@ def strongest_of(eager: Speedup, others: dict[str, Speedup]) -> Strongest:
 
 
 def check_machine(theirs: Machine | None, ours: Machine | None) -> None:
-    """Refuse to compare across machines: the reference's arm is what two measurements have in common.
+    """Check that two measurements are from the same machine, because they share only the reference's arm.
 
     Raises:
-        RecordError: Device, model, driver or torch differ.
+        RecordError: Device, model, driver or torch version differ.
     """
     parts = [
         None if one is None else (one.device, one.name, one.driver or "no driver", one.torch) for one in (theirs, ours)

@@ -1,7 +1,7 @@
-"""Baselines: ways to run the reference, each a program made from the task's own source.
+"""Baselines: ways to run the reference, each a program made from the task's source.
 
-A baseline is judged as a candidate is, by the same code, so it may do nothing that a candidate may not. The lines that
-follow the reference keep the names of its state, so that the judge's weights load. `eager` is the reference's arm
+A baseline is judged like a candidate, by the same code and with the same rules. The lines after the reference keep the
+names of its parameters and buffers, so that the judge's weights load. `eager` is the reference's arm
 itself and needs no program.
 """
 
@@ -23,10 +23,10 @@ BaselineName = Literal[
 """Ways to run the reference; docs/decisions/007-baselines.md has the reasons."""
 
 ALL = "all"
-"""Every baseline that the device has, but those of `ON_REQUEST`."""
+"""All baselines of the device, except those of `ON_REQUEST`."""
 
 ON_REQUEST: tuple[BaselineName, ...] = ("compile-max-autotune",)
-"""Takes minutes for a task: measured only when asked for by name."""
+"""Baselines that take minutes for a task, measured only if named."""
 
 _COMPILED = '''
 
@@ -54,10 +54,10 @@ _LINES: dict[BaselineName, str] = {
     "cuda-graph": CAPTURED,
     "cudnn-flags": _FLAGS,
 }
-"""What follows the reference. None of them touches TF32: that is the judge's to set, for both arms."""
+"""Lines after the reference. None sets TF32, which the judge sets for both arms."""
 
 BASELINES: tuple[BaselineName, ...] = ("eager", *_LINES)
-"""All of them."""
+"""Names of all baselines."""
 
 _WITHOUT_GPU: tuple[BaselineName, ...] = ("eager", "compile")
 
@@ -72,19 +72,19 @@ def program(name: BaselineName, reference: str) -> str:
     >>> print(program("cudnn-flags", "import torch").splitlines()[5])
     torch.backends.cudnn.benchmark = True
     """
-    # The reference may have imported torch under another name only.
+    # The reference may import torch only under another name.
     return f"{reference}\n\nimport torch\n{_LINES[name]}"
 
 
 def resolve(names: Iterable[str], device: Device) -> tuple[BaselineName, ...]:
-    """Return the baselines that names stand for, in the order of `BASELINES`; `eager` is always among them.
+    """Return the named baselines, in the order of `BASELINES` and including `eager`.
 
     Args:
-        names: Names, or `all`. Nothing gives nothing.
+        names: Names, or `all`. Without names, the result is empty.
         device: Where programs run.
 
     Raises:
-        SettingsError: A name is no baseline's, or this device or machine has no such baseline.
+        SettingsError: A name is unknown, or this device or machine cannot run the baseline.
     """
     asked = set(names)
     if not asked:
@@ -99,7 +99,7 @@ def resolve(names: Iterable[str], device: Device) -> tuple[BaselineName, ...]:
 
 
 def missing(device: Device) -> dict[BaselineName, str]:
-    """Return the baselines that this machine cannot have, with the reason."""
+    """Return the baselines that this machine cannot run, with the reason."""
     if device == "cuda":
         return {}
     reasons: dict[BaselineName, str] = {
@@ -111,5 +111,5 @@ def missing(device: Device) -> dict[BaselineName, str]:
 
 
 def measured(names: Sequence[BaselineName]) -> tuple[BaselineName, ...]:
-    """Return the names without `eager`, which every evaluation measures anyway."""
+    """Return the names without `eager`, which every evaluation measures."""
     return tuple(name for name in names if name != "eager")

@@ -1,7 +1,7 @@
-"""Results of baselines: kept for each task, machine and version, so that each is measured once.
+"""Store of baselines' results by task, machine and version, so that each is measured once.
 
-An entry is a file of its own in the cache folder, written aside and renamed: readers see a whole entry or none, and
-judges of one host need no lock. What cannot be read, or is of another key, is measured again.
+Each entry is a file in the cache folder, written aside and renamed: readers see a whole entry or none, and
+judges of one host need no lock. An entry that cannot be read, or has another key, is measured again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from cudal1_env.records import PROTOCOL_VERSION, Device, Precision, Speedup, Status
 
 WIDEST = 1.2
-"""An interval whose ends differ by more says less of a baseline than of the moment: kept in memory only."""
+"""Largest high / low of a speedup that is kept on disk; wider intervals reflect a busy machine."""
 
 _UNSETTLED = (Status.UNSTABLE, Status.TAMPERING, Status.OUT_OF_MEMORY)
-"""Statuses that a busy machine may cause, or one whose memory other processes hold."""
+"""Statuses that a busy machine, or one whose memory other processes hold, may cause."""
 
 
 def _triton_version() -> str | None:
@@ -40,7 +40,7 @@ class BaselineKey(BaseModel):
     protocol: str = PROTOCOL_VERSION
     """Version of the protocol."""
     baseline: str
-    """Its name."""
+    """Name of the baseline."""
     task_sha256: str
     """Hash of the reference."""
     source_sha256: str
@@ -54,7 +54,7 @@ class BaselineKey(BaseModel):
     torch: str
     """torch version."""
     triton: str | None = Field(default_factory=_triton_version)
-    """Triton version; None where there is none."""
+    """Triton version; None if it is not installed."""
     arithmetic: Literal["strict", "tf32"]
     """Precision policy."""
 
@@ -65,7 +65,7 @@ class BaselineKey(BaseModel):
 
 
 class BaselineEntry(BaseModel):
-    """The result of a baseline."""
+    """Result of a baseline."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -78,11 +78,11 @@ class BaselineEntry(BaseModel):
     status: Status
     """Outcome of its program."""
     message: str
-    """The verdict's sentence."""
+    """The verdict as a sentence."""
     speedup: Speedup | None = None
-    """Against the reference; None unless CORRECT."""
+    """Speedup over the reference; None unless CORRECT."""
     warmup_timeout_s: float
-    """The limit of its first calls, in which it compiles."""
+    """Time limit of its first calls, in which it compiles."""
 
     @model_validator(mode="after")
     def _status_fits(self) -> Self:
@@ -91,10 +91,10 @@ class BaselineEntry(BaseModel):
         return self
 
     def serves(self, precision: Precision, warmup_timeout_s: float) -> bool:
-        """Whether the entry answers what is asked now.
+        """Return whether the entry can be used for a request.
 
-        A speedup at `report` precision answers for both. A program that took too long is tried again where it may take
-        longer now.
+        A speedup at `report` precision serves both precisions. A program that timed out is tried again if the time
+        limit is longer now.
         """
         if self.status is Status.TIMEOUT:
             return warmup_timeout_s <= self.warmup_timeout_s
@@ -102,7 +102,7 @@ class BaselineEntry(BaseModel):
 
     @property
     def settled(self) -> bool:
-        """Whether later judges may rely on it: not where the machine was too busy to say."""
+        """Whether later judges may use it: not if the machine may have been too busy."""
         if self.speedup is not None:
             return self.speedup.high / self.speedup.low <= WIDEST
         return self.status not in _UNSETTLED
@@ -112,8 +112,8 @@ class BaselineStore:
     """Entries in memory, and in a folder for later judges.
 
     Args:
-        folder: Where; by default `cudal1/baselines` in the user's cache folder. Where it cannot be written, entries
-            are kept in memory only.
+        folder: By default `cudal1/baselines` in the user's cache folder. If it cannot be written, entries are kept in
+            memory only.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -122,7 +122,7 @@ class BaselineStore:
         self._known: dict[BaselineKey, BaselineEntry] = {}
 
     def find(self, key: BaselineKey, precision: Precision, warmup_timeout_s: float) -> BaselineEntry | None:
-        """Return the entry of a key, or None where there is none that serves."""
+        """Return the entry of a key, or None if none serves."""
         for entry in (self._known.get(key), self._read(key)):
             if entry is not None and entry.serves(precision, warmup_timeout_s):
                 self._known[key] = entry
@@ -130,7 +130,7 @@ class BaselineStore:
         return None
 
     def keep(self, entry: BaselineEntry) -> None:
-        """Keep an entry; for later judges only if it is settled."""
+        """Keep an entry in memory and, if it is settled, on disk."""
         self._known[entry.key] = entry
         if not entry.settled:
             return

@@ -1,1 +1,1 @@
-"""Commands of `cudal1-env` that have a file of their own; `cli.py` has the others and `main`."""
+"""Commands of `cudal1-env`, one per file; `cli.py` has the others and `main`."""

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Audit(Campaign):
-    """Put incorrect answers and faulty programs through the checker of every task; exit 1 if one accepts any.
+    """Run the checker of every task on incorrect answers and faulty programs; exit 1 if it accepts any.
 
-    With `--scan`, measure the references themselves.
+    With `--scan`, check the references instead.
 
     Example: cudal1-env audit starter --device cpu --out audit.json
     """
@@ -32,23 +32,23 @@ class Audit(Campaign):
     suite: tyro.conf.Positional[str]
     """Suite of tasks, as for `cudal1-data list`."""
     scale: int = 1
-    """Divide batch sizes by this, for a smaller GPU; an audit says nothing of a task at another size."""
+    """Divide batch sizes by this, for a smaller GPU; an audit applies only to the audited size of a task."""
     out: Path | None = None
     """Results file, a line for each task; the environment reads it (`audit=`, or audit.json in the suite's folder).
-    Tasks that it holds already are not audited again, so an audit that was cut off resumes; tasks that are not asked
-    for stay in it. A file from another device or version is refused."""
+    Tasks in it are not audited again, so the same command resumes an interrupted audit; other tasks stay in it. A file
+    from another device or version is refused."""
     scan: bool = False
-    """Measure references instead, on the CPU, in a process that is no sandbox: does each output vary, does each input
+    """Check references instead, on the CPU, in a process without a sandbox: does each output vary, does each input
     influence it, does an operator do nothing? Exit 1 if a task fails."""
     sensitivity: bool = True
-    """On a GPU, measure the input sensitivity of each task, too, for the roofline of its programs."""
+    """On a GPU, also measure the input sensitivity of each task, for the roofline of its programs."""
     json: bool = False
     """Print the result as JSON."""
 
     machine: Annotated[Machine, tyro.conf.OmitArgPrefixes] = field(default_factory=Machine)
     """Where programs run."""
     parts: Annotated[Parts, tyro.conf.OmitArgPrefixes] = field(default_factory=Parts)
-    """A campaign in parts, each with its own results file, and the files put together."""
+    """Parts of a campaign, each with its own results file, and their union."""
 
     @property
     def results(self) -> Path | None:
@@ -56,7 +56,7 @@ class Audit(Campaign):
         return self.out
 
     def run(self) -> int:
-        """Audit, write, print."""
+        """Audit or scan the tasks, write the results, print a table."""
         from cudal1_data import load_suite
 
         from cudal1_env.campaigns.audit import audit_file, audit_tasks

@@ -1,4 +1,4 @@
-"""Groups of options that several commands have: where programs run, and campaigns in parts."""
+"""Groups of options that several commands share: where programs run, and campaigns in parts."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Machine:
     """Where programs run."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where programs run, and whose task sizes are used."""
+    """Where programs run; tasks have this device's sizes."""
     require_sandbox: Layers = ()
-    """Refuse to work unless these sandbox layers are active."""
+    """Refuse to work without these sandbox layers."""
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ class MachineOrService(Machine):
     """Where programs run, and who judges them."""
 
     url: str = ""
-    """Service that judges (`cudal1-env serve`), such as http://127.0.0.1:8011, instead of this machine; the environment
-    variable CUDAL1_TOKEN has its token. Settings of the judge are the service's."""
+    """Service that judges (`cudal1-env serve`) instead of this machine, such as http://127.0.0.1:8011; set its token in
+    the environment variable CUDAL1_TOKEN. The service's settings of the judge apply."""
 
     def service(self, **of_judge: object) -> RemoteEvaluator | None:
-        """Return a client of the service, if one is to judge.
+        """Return a client of the service, or None without `--url`.
 
         Args:
-            **of_judge: Options of the command that only a judge of its own would follow.
+            **of_judge: Options of the command that only a local judge can follow.
 
         Raises:
-            SettingsError: Such an option is given with a service, or the service has another kind of device.
+            SettingsError: One of these options is given with a service, or the service has another kind of device.
             MachineError: The service cannot be reached.
         """
         if not self.url:
@@ -62,18 +62,18 @@ class MachineOrService(Machine):
 
 @dataclass(frozen=True)
 class Parts:
-    """A campaign in parts, each with its own results file, and the files put together."""
+    """Parts of a campaign, each with its own results file, and their union."""
 
     part: str = ""
-    """K/N: only every N-th task, from the K-th on, for several GPUs or machines with an own `out` each."""
+    """K/N: only every N-th task, from the K-th on, for several GPUs or machines, each with its own `out`."""
     known: Files = ()
-    """Results files of other runs: what they hold is not judged again, and is not copied to `out`."""
+    """Results files of other runs: programs in them are not judged again, and are not copied to `out`."""
     join: Files = ()
     """Judge nothing: copy what `out` lacks from these results files, and report on all."""
 
 
 class Campaign:
-    """A command that judges many programs and writes each verdict to its results file at once."""
+    """A command that judges many programs and writes each verdict to its results file immediately."""
 
     @property
     def results(self) -> Path | None:
@@ -81,7 +81,7 @@ class Campaign:
         return None
 
     def saved(self) -> str:
-        """Return what was saved and how to go on after Ctrl-C."""
+        """Return what was saved and how to continue after Ctrl-C."""
         if self.results is None:
-            return "nothing was saved; with --out FILE the same command goes on behind what FILE holds"
-        return f"what was judged is in {self.results}; the same command goes on behind it"
+            return "nothing was saved; with --out FILE the same command resumes after the verdicts in FILE"
+        return f"the verdicts so far are in {self.results}; the same command resumes after them"

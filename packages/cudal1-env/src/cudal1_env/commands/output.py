@@ -1,4 +1,4 @@
-"""What commands print for people."""
+"""Text output of the commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_NAME = 40
 
 
 def describe(evaluation: Evaluation) -> str:
-    """Return one line for people, without the control characters that a program may have put into its message."""
+    """Return a record as one line of text, without the control characters that a program may put into its message."""
     where = f" [{evaluation.task}]"
     times = ""
     if evaluation.reference is not None and evaluation.candidate is not None:
@@ -24,7 +24,7 @@ def describe(evaluation: Evaluation) -> str:
 
 
 def details(evaluation: Evaluation) -> list[str]:
-    """Return lines for people on what a record holds beyond the verdict: other baselines, and the profile."""
+    """Return the rest of a record as lines of text: other baselines, KernelBench's rules, and the profile."""
     lines: list[str] = []
     beside = [f"{name} {_interval(speedup)}" for name, speedup in evaluation.speedups.items()]
     beside += [f"{name} failed ({fault.status})" for name, fault in evaluation.baselines_failed.items()]
@@ -57,7 +57,7 @@ def profile_line(profile: Profile) -> str:
 
 
 def short_name(name: str) -> str:
-    """Return a kernel's name without result, template arguments and parameters.
+    """Return a kernel's name without result type, namespaces, template arguments and parameters.
 
     >>> short_name("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float> >(int)")
     'vectorized_elementwise_kernel'
@@ -72,10 +72,10 @@ def _interval(speedup: Speedup) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a text as one line without control characters."""
+    """Return text as one line without control characters."""
     return "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
 
 
 def log(text: str) -> None:
-    """Print a line for people on standard error."""
+    """Print a line on standard error."""
     print(text, file=sys.stderr, flush=True)

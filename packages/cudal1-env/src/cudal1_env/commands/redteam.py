@@ -1,4 +1,4 @@
-"""`cudal1-env redteam`: every known attack and its honest look-alike, through this machine's judge."""
+"""`cudal1-env redteam`: judge every known attack and its honest look-alike."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Redteam(Campaign):
-    """Judge the exploit suite. Exit 1 if an attack is rewarded, a look-alike rejected or the machine broken.
+    """Judge the exploit suite. Exit 1 if an attack is rewarded, a look-alike is rejected or the machine breaks.
 
     Example: cudal1-env redteam --only h05 --out outcomes.jsonl
     """
 
     repeats: int = 1
-    """How often each program is judged, each time by a new judge with new secrets."""
+    """How often to judge each program, each time by a new judge with new secrets."""
     only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="PREFIX ...")] = ()
-    """Beginnings of program names; by default every program."""
+    """Prefixes of program names; by default every program."""
     out: Path | None = None
-    """Results file, a line for each outcome; what is in it is not judged again."""
+    """Results file, a line for each outcome; programs in it are not judged again."""
     json: bool = False
-    """Print one JSON object in place of the table."""
+    """Print one JSON object instead of the table."""
 
     machine: Annotated[MachineOrService, tyro.conf.OmitArgPrefixes] = field(default_factory=MachineOrService)
     """Where programs run, and who judges them."""
     parts: Annotated[Parts, tyro.conf.OmitArgPrefixes] = field(default_factory=Parts)
-    """A campaign in parts, each with its own results file, and the files put together."""
+    """Parts of a campaign, each with its own results file, and their union."""
 
     @property
     def results(self) -> Path | None:
@@ -46,7 +46,7 @@ class Redteam(Campaign):
         return self.out
 
     def run(self) -> int:
-        """Judge, report each program on standard error, print the table."""
+        """Judge the programs, report each on standard error, print the table."""
         from cudal1_env.campaigns.parts import part_of
         from cudal1_env.campaigns.redteam import OutcomeLine, jobs, judge_missing, outcomes_file
         from cudal1_env.hardware import resolve_device
@@ -62,7 +62,7 @@ class Redteam(Campaign):
         if self.repeats < 1:
             raise SettingsError(f"--repeats is {self.repeats}; give at least 1")
         if not chosen:
-            what = f"all of them ({len(skipped)}) are for another device" if skipped else "no program begins so"
+            what = f"all of them ({len(skipped)}) are for another device" if skipped else "no name begins with it"
             raise SettingsError(
                 f"no program for {device} with --only {' '.join(self.only)}: {what}; name others, or another --device"
             )

@@ -1,4 +1,4 @@
-"""`cudal1-env serve`: one process that owns this host's GPUs and answers over HTTP."""
+"""`cudal1-env serve`: an HTTP service in one process that owns this host's GPUs."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Address:
-    """Who may reach the service."""
+    """Address and tokens of the service."""
 
     host: str = "127.0.0.1"
-    """Address to listen on; other than loopback only with a token file."""
+    """Address to listen on; addresses other than loopback need a token file."""
     port: int = 8011
     """Port to listen on; 0 takes a free one."""
     token_file: Path | None = None
-    """File of accepted tokens, one a line; every route then asks for one (Authorization: Bearer TOKEN)."""
+    """File of accepted tokens, one per line; every route then requires one (Authorization: Bearer TOKEN)."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is measured of each program."""
+    """What to measure."""
 
     baselines: Baselines = ()
-    """Other ways to run the references against which correct programs are measured, as for `evaluate`."""
+    """Other ways to run the references, to compare correct programs with, as for `evaluate`."""
     policy: Literal["strict", "kernelbench"] = "strict"
-    """`kernelbench` adds a second verdict by KernelBench's rules, never the reward."""
+    """`kernelbench` adds a verdict by KernelBench's rules; the reward is unchanged."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,19 @@ class Ray:
     ray: str = ""
     """Judge on this Ray cluster instead of this host: its address, or `auto` (extra `ray`)."""
     ray_judges: int = 1
-    """With --ray: how many judges, each with a GPU of its own."""
+    """With --ray: number of judges, each with its own GPU."""
     ray_accelerator: str = ""
-    """With --ray: GPU model as Ray names it (H100, H200); all judges then have it."""
+    """With --ray: GPU model of all judges, as Ray names it (H100, H200)."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the service bears."""
+    """Limits of the service."""
 
     max_queue: int = 4096
-    """Jobs that may wait; beyond that requests are answered with 429 and Retry-After."""
+    """Maximum number of waiting jobs; further requests are answered with 429 and Retry-After."""
     max_body_bytes: int = 8 << 20
-    """Longest body of a request."""
+    """Maximum size of a request's body."""
     deadline_s: float = 1800.0
     """A judge that gives no verdict for this long after it took its jobs is killed and started again. Time in the queue
     does not count."""
@@ -80,23 +80,23 @@ class Serve:
     suite: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SUITE ...")] = ("starter",)
     """Suites whose tasks clients may name."""
     allow_tasks: bool = False
-    """Judge tasks that clients send, too: their references run in the sandbox."""
+    """Also judge tasks that clients send; their references run in the sandbox."""
     store: Path | None = None
-    """SQLite file of verdicts: jobs that are posted again after a restart get the same record (default: a temporary
+    """SQLite file of verdicts: jobs posted again after a restart get the same record (default: a temporary
     one)."""
     address: Annotated[Address, tyro.conf.OmitArgPrefixes] = field(default_factory=Address)
-    """Who may reach the service."""
+    """Address and tokens of the service."""
     machine: Annotated[Machine, tyro.conf.OmitArgPrefixes] = field(default_factory=Machine)
     """Where programs run."""
     measurement: Annotated[Measurement, tyro.conf.OmitArgPrefixes] = field(default_factory=Measurement)
-    """What is measured of each program."""
+    """What to measure."""
     cluster: Annotated[Ray, tyro.conf.OmitArgPrefixes] = field(default_factory=Ray)
     """Judges on a Ray cluster."""
     limits: Annotated[Limits, tyro.conf.OmitArgPrefixes] = field(default_factory=Limits)
-    """What the service bears."""
+    """Limits of the service."""
 
     def run(self) -> int:
-        """Serve until SIGTERM or SIGINT; then finish what judges have taken."""
+        """Serve until SIGTERM or SIGINT, then finish the jobs that judges have taken."""
         import importlib.util
 
         if importlib.util.find_spec("fastapi") is None or importlib.util.find_spec("uvicorn") is None:
@@ -167,7 +167,7 @@ class Serve:
 
 
 def _loaded(suites: Sequence[str], device: Device) -> tuple[list[Task], list[AuditReport]]:
-    """Return the tasks of suites, at held-out sizes too, and what is known of their inputs."""
+    """Return the tasks of suites, including their held-out sizes, and the suites' audits."""
     from cudal1_data import load_suite
 
     from cudal1_env.gate import find_audit

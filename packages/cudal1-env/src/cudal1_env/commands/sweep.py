@@ -1,4 +1,4 @@
-"""`cudal1-env sweep`: every program of a file, next to its published figures."""
+"""`cudal1-env sweep`: judge every program of a file and compare with its published speedup."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is measured of each program."""
+    """What to measure."""
 
     precision: Literal["training", "report"] = "report"
     """`training`: one pair of processes, about a second; `report`: at least three."""
     baselines: Baselines = ()
-    """Other ways to run the references against which correct programs are measured: compile, compile-reduce-overhead,
+    """Other ways to run the references, to compare correct programs with: compile, compile-reduce-overhead,
     compile-max-autotune, cuda-graph, cudnn-flags, or all (without compile-max-autotune). Verdicts that lack them get
     them."""
     audit: Path | None = None
-    """What `cudal1-env audit FILE --out` wrote, for the roofline (default: the one beside FILE, where there is one)."""
+    """Audit from `cudal1-env audit FILE --out`, for the roofline (default: the one next to FILE, if any)."""
     policy: Literal["strict", "kernelbench"] = "strict"
-    """`kernelbench` adds a second verdict by KernelBench's rules (seeded weights, its tolerance), never the reward."""
+    """`kernelbench` adds a verdict by KernelBench's rules (seeded weights, its tolerance); the reward is unchanged."""
 
 
 @dataclass(frozen=True)
 class Sweep(Campaign):
-    """Judge every program of a file, and print the paper's tables and where verdict and publication disagree.
+    """Judge every program of a file; print the paper's tables and the disagreements with published figures.
 
     Example: cudal1-env sweep records.jsonl --only level1 --out verdicts.jsonl
     """
 
     file: tyro.conf.Positional[Path]
-    """CUDA-L1's release or another table with a column of programs (.jsonl, .parquet), or records of ours (.jsonl)."""
+    """CUDA-L1's release, another table with a column of programs (.jsonl, .parquet), or cudal1's records (.jsonl)."""
     column: str = "custom_code"
     """Column of the programs."""
     only: str = ""
-    """Some of the tasks: levels and ids, divided by commas (level1,level2/23)."""
+    """Only these tasks: levels and ids, separated by commas (level1,level2/23)."""
     scale: int = 1
     """Divide batch sizes by this, for a smaller GPU; records name the smaller task, published speedups are left out."""
     out: Path | None = None
-    """File of the verdicts, one line each; what is in it is not judged again (default: FILE's name, .sweep.jsonl)."""
+    """File of the verdicts, one per line; programs in it are not judged again (default: FILE's name, .sweep.jsonl)."""
     texts: bool = True
-    """Write the texts of programs and tasks to `out`. Without them (they are not yours to pass on, say) its records
-    cannot be replayed; FILE has them."""
+    """Write the texts of programs and tasks to `out`. Records without them (if you may not publish them, for example)
+    cannot be replayed; FILE has the texts."""
     json: bool = False
     """Print the report as JSON."""
 
     measurement: Annotated[Measurement, tyro.conf.OmitArgPrefixes] = field(default_factory=Measurement)
-    """What is measured of each program."""
+    """What to measure."""
     machine: Annotated[MachineOrService, tyro.conf.OmitArgPrefixes] = field(default_factory=MachineOrService)
     """Where programs run, and who judges them."""
     parts: Annotated[Parts, tyro.conf.OmitArgPrefixes] = field(default_factory=Parts)
-    """A campaign in parts, each with its own results file, and the files put together."""
+    """Parts of a campaign, each with its own results file, and their union."""
 
     @property
     def results(self) -> Path:
@@ -67,7 +67,7 @@ class Sweep(Campaign):
         return self.out or Path(f"{self.file.stem}.sweep.jsonl")
 
     def run(self) -> int:
-        """Judge what is missing, then print the report on all."""
+        """Judge programs without a verdict, then print the report on all."""
         from cudal1_env.baselines import resolve
         from cudal1_env.campaigns.parts import part_of
         from cudal1_env.campaigns.sweep import SweepFile, joined, read_programs, summarise, sweep

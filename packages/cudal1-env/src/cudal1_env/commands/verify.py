@@ -1,4 +1,4 @@
-"""`cudal1-env verify`: judges pairs of a corpus."""
+"""`cudal1-env verify`: judge pairs of a corpus."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is measured of each program."""
+    """What to measure."""
 
     precision: Literal["training", "report", "correct"] = "training"
     """`training`: one pair of processes, about a second; `report`: at least three; `correct`: nothing is timed."""
     baselines: Baselines = ()
-    """Other ways to run the references against which correct programs are measured, as for `sweep`."""
+    """Other ways to run the references, to compare correct programs with, as for `sweep`."""
 
 
 @dataclass(frozen=True)
 class Verify(Campaign):
-    """Judge pairs of a corpus that have no verdict on this device; `cudal1-data corpus merge` takes the records.
+    """Judge pairs of a corpus without a verdict on this device; `cudal1-data corpus merge` adds the records to it.
 
     Example: cudal1-env verify pairs.parquet --out records.jsonl --limit 20
     """
 
     corpus: tyro.conf.Positional[Path]
-    """What `cudal1-data corpus build` wrote, with the same device's sizes."""
+    """Corpus from `cudal1-data corpus build`, with the same device's sizes."""
     out: Path
-    """File of the verdicts, one line each; what is in it is not judged again."""
+    """File of the verdicts, one per line; pairs in it are not judged again."""
     limit: int | None = None
-    """Maximum number of pairs. Tasks and backends alternate; backends that build quickly come more often."""
+    """Maximum number of pairs. Tasks and backends alternate; fast-building backends are more frequent."""
     backend: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", aliases=["--writing"])] = ()
     """Only programs of these backends (pytorch, triton, cuda-nvrtc, cuda-load-inline, torch-compile, other)."""
     again: bool = False
-    """Judge pairs that have an evaluation from such a device too."""
+    """Also judge pairs that have an evaluation from this kind of device."""
     json: bool = False
     """Print the counts as one JSON object."""
 
     measurement: Annotated[Measurement, tyro.conf.OmitArgPrefixes] = field(default_factory=Measurement)
-    """What is measured of each program."""
+    """What to measure."""
     machine: Annotated[MachineOrService, tyro.conf.OmitArgPrefixes] = field(default_factory=MachineOrService)
     """Where programs run, and who judges them."""
     parts: Annotated[Parts, tyro.conf.OmitArgPrefixes] = field(default_factory=Parts)
-    """A campaign in parts, each with its own results file, and the files put together."""
+    """Parts of a campaign, each with its own results file, and their union."""
 
     @property
     def results(self) -> Path | None:
@@ -62,7 +62,7 @@ class Verify(Campaign):
         return self.out
 
     def run(self) -> int:
-        """Judge what is missing, then print how many got which verdict."""
+        """Judge pairs without a verdict, then print the number of each status."""
         from cudal1_data.corpus import load_corpus
         from cudal1_data.corpus.merge import OTHER
         from cudal1_data.kernelgen.make import BACKENDS

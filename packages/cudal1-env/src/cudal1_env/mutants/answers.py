@@ -1,7 +1,6 @@
-"""Mutants of a correct answer, as arrays: what an incorrect program might return.
+"""Mutants of a correct answer, as arrays: outputs that an incorrect program might return.
 
-The task gate chooses their places at random, the testing kit takes fixed ones. Mutants of programs are made by
-`cudal1_data.mutants`.
+The task gate chooses their places at random; the testing kit uses fixed ones. `cudal1_data.mutants` mutates programs.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 SHARE = 0.97
-"""The part of a sum that is computed, where the rest is left out."""
+"""Computed part of a sum whose rest is left out."""
 
 FACTOR = 1.01
 """Factor by which answers are scaled."""
@@ -24,7 +23,7 @@ SLIP = 0.01
 
 
 def constant(correct: Array) -> Array | None:
-    """Return the mean of the finite elements everywhere; None for a single element, which is its own mean."""
+    """Return an array filled with the mean of the finite elements; None for a single element or none finite."""
     finite = correct[np.isfinite(correct)]
     if correct.size < 2 or not finite.size:
         return None
@@ -33,7 +32,7 @@ def constant(correct: Array) -> Array | None:
 
 
 def scaled(correct: Array, factor: float) -> Array:
-    """Return the answer times a factor, integers rounded."""
+    """Return the answer times a factor; integers are rounded."""
     return (correct * factor if correct.dtype.kind == "f" else np.rint(correct * factor)).astype(correct.dtype)
 
 
@@ -42,8 +41,8 @@ def one_wrong(correct: Array, place: int, by: float) -> Array:
 
     Args:
         correct: The correct answer.
-        place: Which element, in the flat answer.
-        by: Added to a floating-point number. Of integers 0 and 1 are exchanged, others grow by 1.
+        place: Index in the flattened answer.
+        by: Added to a floating-point number. Among integers, 0 and 1 are swapped, and others grow by 1.
     """
     mutant = correct.copy()
     flat = mutant.reshape(-1)
@@ -55,23 +54,23 @@ def one_wrong(correct: Array, place: int, by: float) -> Array:
 
 
 def with_nan(correct: Array, place: int) -> Array:
-    """Return the answer with NaN in one place of the flat answer."""
+    """Return the answer with NaN at one index of the flattened answer."""
     mutant = correct.copy()
     mutant.reshape(-1)[place] = np.nan
     return mutant
 
 
 def swapped_rows(correct: Array, rows: int, one: int, other: int) -> Array:
-    """Return the answer with two of its rows exchanged.
+    """Return the answer with two rows swapped.
 
     >>> swapped_rows(np.arange(6).reshape(3, 2), 3, 0, 2).tolist()
     [[4, 5], [2, 3], [0, 1]]
 
     Args:
         correct: The correct answer.
-        rows: Into how many rows it is divided.
-        one: The first.
-        other: The second.
+        rows: Number of rows into which the answer is divided.
+        one: Index of the first row.
+        other: Index of the second row.
     """
     mutant = correct.reshape(rows, -1).copy()
     mutant[[one, other]] = mutant[[other, one]]
@@ -79,7 +78,7 @@ def swapped_rows(correct: Array, rows: int, one: int, other: int) -> Array:
 
 
 def rounded(values: Array, dtype: str) -> Array:
-    """Round to a floating-point dtype; bfloat16, which numpy does not know, comes as float32.
+    """Round to a floating-point dtype; bfloat16, which numpy does not have, is returned as float32.
 
     >>> rounded(np.array([1.00390625, 3.0]), "bfloat16").tolist(), rounded(np.array([65600.0]), "float16").tolist()
     ([1.0, 3.0], [inf])
@@ -89,6 +88,6 @@ def rounded(values: Array, dtype: str) -> Array:
             return values.astype(dtype)
         single = values.astype(np.float32)
         bits = single.view(np.uint32)
-        # To the nearest, ties to even: add half of what is cut off, one less where the kept part is even.
+        # To nearest, ties to even: add half of the range cut off, one less if the kept part is even.
         kept = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
         return np.where(np.isfinite(single), kept.view(np.float32), single)

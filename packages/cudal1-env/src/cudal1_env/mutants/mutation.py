@@ -9,7 +9,7 @@ from cudal1_data.mutants import mutated
 
 @dataclass(frozen=True)
 class Mutation:
-    """Lines that change any correct program."""
+    """Code that changes any correct program."""
 
     name: str
     """Short name, with its parameters."""
@@ -20,7 +20,7 @@ class Mutation:
     code: str
     """Defines `_forward`; see `cudal1_data.mutants`."""
     answers_correct: bool = False
-    """Whether its outputs stay correct, so that only a reward above 1 would be a mistake."""
+    """Whether its outputs stay correct, so that only a reward above 1 is a mistake."""
 
     def on(self, program: str) -> str:
         """Return the mutated program.

@@ -1,7 +1,7 @@
-"""Mutants of a correct answer: any checker must refuse them. As programs, and as arrays.
+"""Mutants of a correct answer, as programs and as arrays, which any checker must reject.
 
-A mutant may happen to be correct: zeros where the answer is zero, exchanged rows where all rows are equal, the input
-where the task returns it. Compare a mutant with the correct answer before you use it on another task.
+A mutant may happen to be correct: zeros if the answer is zero, exchanged rows if all rows are equal, the input
+if the task returns it. Compare a mutant with the correct answer before you use it on another task.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class _Mutant:
     program: Mutation
     """Changes any correct program."""
     answer: Callable[[Array, Array, Array], Array]
-    """Makes the mutant of (correct answer, first input, answer to another input)."""
+    """Returns the mutant of (correct answer, first input, answer to another input)."""
 
 
 def _text(name: str, threat: str, idea: str, output: str, *, inputs: str = "inputs", before: str = "") -> Mutation:
-    """Return a mutant that changes each correct output `y`, knowing the first input `x`."""
+    """Return a mutant that returns `output`, an expression in the correct output `y` and the first input `x`."""
     code = f"""
 {before}
 def _forward(self, *inputs):
@@ -146,4 +146,4 @@ MUTANTS: Mapping[str, Mutation] = MappingProxyType({one.program.name: one.progra
 ANSWER_MUTANTS: Mapping[str, Callable[[Array, Array, Array], Array]] = MappingProxyType(
     {one.program.name: one.answer for one in _ALL}
 )
-"""The same as functions of (correct answer, first input, answer to another input), arrays of floating-point numbers."""
+"""The same mutants as functions of (correct answer, first input, answer to another input), floating-point arrays."""

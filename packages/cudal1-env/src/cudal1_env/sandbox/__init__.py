@@ -1,6 +1,6 @@
-"""The sandbox from the judge's side: which layers this machine offers, and the control groups around a worker.
+"""The judge's side of the sandbox: which layers this machine has, and the control groups of a worker.
 
-The layers themselves are entered inside, in `cudal1_worker.sandbox`.
+The worker enters the layers, in `cudal1_worker.sandbox`.
 """
 
 from __future__ import annotations

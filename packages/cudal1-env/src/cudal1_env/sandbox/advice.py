@@ -1,4 +1,4 @@
-"""What brings a missing sandbox layer back: flags of Docker and rootless Podman, settings of the host."""
+"""How to enable a missing sandbox layer: flags of Docker and rootless Podman, settings of the host."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ ADVICE: dict[str, str] = {
     "seccomp": _FILTER,
     "fork-gate": f"{_FILTER} and seccomp notification (Linux 5.5 or newer)",
 }
-"""By layer. None of these flags weakens the worker's own sandbox: they let the judge make it. They do take away a part
-of what keeps the container from the host, so give the service a container that holds nothing else."""
+"""Advice by layer. These flags let the judge make the worker's sandbox and do not weaken it. They do weaken the
+container's isolation from the host, so run nothing else in the service's container."""
 
 
 def advice(missing: list[str]) -> list[str]:
-    """Return a line for each piece of advice on missing layers, with the layers that it is for.
+    """Return a line for each piece of advice on missing layers, with the names of its layers.
 
     >>> advice([])
     []

@@ -1,11 +1,11 @@
-"""Control groups around one worker: its memory, its number of tasks, and a sure way to kill all of it.
+"""Control groups of one worker: they limit its memory and number of tasks, and list all its processes for SIGKILL.
 
-Version 1 (one folder for each controller) and version 2 (one folder) are both spoken, below the judge's own group.
-Where the judge may not make groups, there is no cage, and the other layers stand alone.
+Version 1 (one folder for each controller) and version 2 (one folder) are both supported, below the judge's own group.
+If the judge may not make groups, there is no cage, and only the other layers apply.
 
-Freezing by control group is left out on purpose. It takes longer than SIGSTOP with confirmation (measured: version 1
-180 us against 76 us, version 2 milliseconds), and what version 1 has frozen ignores SIGKILL: a judge that is killed
-would leave processes behind that nothing but a thaw can end.
+Control groups are deliberately not used for freezing. It takes longer than SIGSTOP with confirmation (measured:
+version 1 180 us against 76 us, version 2 milliseconds), and processes frozen by version 1 ignore SIGKILL: a killed
+judge would leave processes behind that cannot end until they are thawed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CONTROLLERS = ("memory", "pids")
 
 
 class CgroupUnavailable(Exception):
-    """No control group can be made here; the text says why."""
+    """No control group can be made here; the message says why."""
 
 
 class Cage:
@@ -32,7 +32,7 @@ class Cage:
 
     def __init__(self) -> None:
         self._folders: dict[str, Path] = {}
-        """By controller; with version 2 they are one folder."""
+        """Folders by controller; in version 2 all are the same folder."""
         self._locks: list[int] = []
 
     @property
@@ -42,10 +42,10 @@ class Cage:
 
     @classmethod
     def make(cls) -> Cage:
-        """Make the groups of a worker, and remove those of judges that were killed.
+        """Make the groups of a worker, and remove those of killed judges.
 
         Raises:
-            CgroupUnavailable: None could be made, or none that limits anything.
+            CgroupUnavailable: No group could be made, or none has a controller.
         """
         own = own_groups()
         cage, reasons = cls(), list[str]()
@@ -61,7 +61,7 @@ class Cage:
                 cage._folders = {key: folder for key in _CONTROLLERS if (folder / f"{key}.max").exists()}
                 if not cage._folders:
                     folder.rmdir()
-                    reasons.append(f"{own['']} hands down neither memory nor pids")
+                    reasons.append(f"{own['']} delegates neither memory nor pids")
             except OSError as error:
                 reasons.append(str(error))
         if not cage._folders:
@@ -76,7 +76,7 @@ class Cage:
         return folder
 
     def limit(self, *, memory_bytes: int | None = None, tasks: int | None = None) -> None:
-        """Set limits of memory (with swap where it is counted) and of tasks, as far as the controllers exist."""
+        """Set the limits of memory (including swap, if it is counted) and of tasks, if the cage has the controllers."""
         if memory_bytes is not None and "memory" in self._folders:
             version_1 = {"memory.limit_in_bytes": memory_bytes, "memory.memsw.limit_in_bytes": memory_bytes}
             version_2 = {"memory.max": memory_bytes, "memory.swap.max": 0}
@@ -88,16 +88,16 @@ class Cage:
             (self._folders["pids"] / "pids.max").write_text(str(tasks))
 
     def add(self, pid: int) -> None:
-        """Move a process (not the children that it has already) into the cage.
+        """Move a process, without its existing children, into the cage.
 
         Raises:
-            ProcessLookupError: It is dead.
+            ProcessLookupError: The process is dead.
         """
         for folder in set(self._folders.values()):
             (folder / "cgroup.procs").write_text(str(pid))
 
     def members(self) -> list[int]:
-        """Return the pids of every process inside, as the judge sees them."""
+        """Return the pids of all processes inside, in the judge's pid namespace."""
         pids: set[int] = set()
         for folder in set(self._folders.values()):
             pids.update(int(line) for line in (folder / "cgroup.procs").read_text().split())
@@ -110,7 +110,7 @@ class Cage:
                 os.kill(pid, signal.SIGKILL)
 
     def remove(self, timeout_s: float = 5.0) -> None:
-        """Kill what is left inside and remove the groups; a second call does nothing.
+        """Kill the remaining processes and remove the groups; a second call does nothing.
 
         Raises:
             MachineError: A process does not die.
@@ -122,7 +122,7 @@ class Cage:
                 raise MachineError(f"processes {self.members()} did not die within {timeout_s:g} s of SIGKILL")
             time.sleep(0.001)
         for folder in set(self._folders.values()):
-            # Its last process is dead, but the kernel may still count it for a moment.
+            # The last process is dead, but the kernel may still count it briefly.
             while True:
                 try:
                     folder.rmdir()
@@ -137,7 +137,7 @@ class Cage:
 
 
 def own_groups() -> dict[str, Path]:
-    """Return the folder of this process's group by controller; version 2 has the key `""`."""
+    """Return the folder of this process's group by controller; the key of version 2 is `""`."""
     mounted: dict[str, tuple[str, Path]] = {}
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
@@ -155,7 +155,7 @@ def own_groups() -> dict[str, Path]:
             for name in names.split(","):
                 if name in mounted:
                     root, point = mounted[name]
-                    # What is mounted may itself be a group below the top.
+                    # The root of the mount may be a group below the top.
                     own[name] = point / os.path.relpath(path, root)
     return {name: path for name, path in own.items() if path.is_dir()}
 

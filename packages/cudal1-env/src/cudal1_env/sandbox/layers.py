@@ -1,4 +1,4 @@
-"""Which sandbox layers this machine has, the specification made from them, and the demand for a minimum."""
+"""The sandbox layers of this machine, the specification made from them, and checks of required layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cudal1_env.records import Device
 _PROBE_TIMEOUT_S = 60
 
 _EXPLOITS = Path(__file__).resolve().parents[1] / "testing" / "exploits"
-"""There in an installed package only. Its honest programs are correct answers to some tasks of the starter suite."""
+"""Exists only in an installed package. Its honest programs are correct answers to some tasks of the starter suite."""
 
 KEPT_VARIABLES = (
     "PATH",
@@ -35,7 +35,7 @@ KEPT_VARIABLES = (
     "CXX",
     "PYTHONPATH",
 )
-"""Environment variables that a zygote keeps; and those that begin with one of `KEPT_PREFIXES`."""
+"""Environment variables that a zygote keeps, in addition to those with one of `KEPT_PREFIXES`."""
 
 KEPT_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "CONDA_PREFIX")
 
@@ -55,51 +55,50 @@ def _probed(device: Device) -> dict[str, dict[str, str | None]]:
 
 
 def available_layers(device: Device = "cpu") -> dict[str, str | None]:
-    """Return every layer's name with None where it can be entered here, else the reason why not.
+    """Return each layer's name, with None if it can be entered here, else the reason why not.
 
-    Each is really tried, in a process of its own, once for each device.
+    A separate process tries each layer, once for each device.
 
     Raises:
-        SandboxError: The probe itself did not answer.
+        SandboxError: The probe did not answer.
     """
     return dict(_probed(device)["layers"])
 
 
 def successful_attempts(device: Device = "cpu") -> dict[str, str]:
-    """Return what a probe could do from inside although it must not: name of the attempt and what it means.
+    """Return the forbidden actions that a probe could do inside the sandbox: name of the attempt and its meaning.
 
     Raises:
-        SandboxError: The probe itself did not answer.
+        SandboxError: The probe did not answer.
     """
     return {name: text for name, text in _probed(device)["attempts"].items() if text is not None}
 
 
 def require_layers(demanded: Iterable[str], missing: Mapping[str, str | None]) -> None:
-    """Insist on layers.
+    """Check that required layers are available.
 
     Args:
-        demanded: Names of layers.
-        missing: Layers with the reason why they are missing; None means available. `available_layers()`, or a
-            worker's report.
+        demanded: Names of the required layers.
+        missing: Why each layer is missing; None means available. From `available_layers()`, or a worker's report.
 
     Raises:
-        SandboxError: One is missing, or is no layer's name.
+        SandboxError: A layer is missing, or its name is unknown.
     """
     names = list(demanded)
     if unknown := sorted(set(names) - set(LAYERS)):
         raise SandboxError(f"unknown sandbox layer {unknown[0]!r}; {did_you_mean(unknown[0], LAYERS)}")
     if lacking := [name for name in names if missing.get(name) is not None]:
         reasons = "; ".join(f"{name} ({missing[name]})" for name in lacking)
-        raise SandboxError(f"this machine lacks demanded sandbox layers: {reasons}; demand fewer of them")
+        raise SandboxError(f"this machine lacks required sandbox layers: {reasons}; require fewer of them")
 
 
 def default_spec(device: Device = "cpu", **changes: Any) -> Spec:
     """Return the strongest specification for this machine, with fields changed by name.
 
-    Exploit programs that were installed with this package are hidden in any case.
+    Exploit programs that were installed with this package are always hidden.
 
     Raises:
-        SandboxError: The probe did not answer, or a demanded layer is missing.
+        SandboxError: The probe did not answer, or a required layer is missing.
     """
     layers = available_layers(device)
     spec = Spec(
@@ -115,7 +114,7 @@ def default_spec(device: Device = "cpu", **changes: Any) -> Spec:
 
 
 def clean_environment(**more: str) -> dict[str, str]:
-    """Return the environment for a zygote: no keys, tokens or paths of the user's, which a program could read."""
+    """Return the environment of a zygote, without the user's keys, tokens and paths, which a program could read."""
     kept = {
         name: value for name, value in os.environ.items() if name in KEPT_VARIABLES or name.startswith(KEPT_PREFIXES)
     }

@@ -1,8 +1,8 @@
-"""Folders that a killed judge leaves behind, and how the next judge knows them.
+"""Folders with an owner process, so that the next judge can remove those that a killed judge left behind.
 
-A folder belongs to the process that holds a lock (flock) on it. The kernel releases the lock when that process ends,
-however it ends, so a folder whose lock is free has no owner. Pids are not compared: they are reused, and mean nothing
-in another container.
+A folder belongs to the process that holds a lock (flock) on it. The kernel releases the lock when that process ends
+in any way, so a folder with a free lock has no owner. Pids are not compared: they are reused, and differ between
+containers.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ def make_owned(parent: Path, prefix: str) -> tuple[Path, int]:
     """Make a folder with a random name that belongs to this process.
 
     Args:
-        parent: Where.
-        prefix: How its name begins.
+        parent: Parent folder.
+        prefix: Prefix of its name.
 
     Returns:
-        The folder, and the descriptor that holds it; closing that gives it up.
+        The folder, and the descriptor that holds its lock; closing it releases the folder.
 
     Raises:
-        OSError: `parent` refuses folders.
+        OSError: The folder cannot be made in `parent`.
     """
     while True:
         folder = parent / f"{prefix}{secrets.token_hex(8)}"
@@ -45,18 +45,18 @@ def remove_abandoned(parent: Path, prefix: str, remove: Callable[[Path], None]) 
     """Remove this user's folders that belong to no living process.
 
     Args:
-        parent: Where.
-        prefix: How their names begin.
-        remove: Removes one of them.
+        parent: Parent folder.
+        prefix: Prefix of their names.
+        remove: Removes one folder.
     """
     for folder in parent.glob(f"{prefix}*"):
         try:
             fd = os.open(folder, _FLAGS)
-        except OSError:  # it is gone, a link, or another user's
+        except OSError:  # it no longer exists, is a link, or is another user's
             continue
         try:
             if os.fstat(fd).st_uid == os.geteuid():
-                with contextlib.suppress(BlockingIOError):  # its owner lives
+                with contextlib.suppress(BlockingIOError):  # its owner is alive
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     remove(folder)
         finally:

@@ -1,1 +1,1 @@
-"""One process that owns a host's GPUs and answers over HTTP; `cudal1_env.remote` is its client."""
+"""HTTP service: one process that owns a host's GPUs; `cudal1_env.remote` is its client."""

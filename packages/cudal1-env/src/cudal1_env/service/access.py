@@ -1,4 +1,4 @@
-"""Who may ask the service, and how much may be sent: in front of every route."""
+"""Access control in front of every route: tokens, and limits on the body of a request."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ _BODY_S = 30.0
 
 
 def read_tokens(path: Path | None, host: str) -> tuple[str, ...]:
-    """Return the tokens of a file, one a line.
+    """Return the tokens of a file, one per line.
 
     Args:
-        path: The file; None is right for a service on loopback only.
-        host: Address on which the service is to listen.
+        path: The file; None is allowed only for a service on loopback.
+        host: Address on which the service listens.
 
     Raises:
-        SettingsError: The service would listen on another address without a token, or the file holds none.
+        SettingsError: There is no file for an address other than loopback, or the file is unreadable or has no valid
+            tokens.
     """
     if path is None:
         if not is_loopback(host):
             raise SettingsError(
-                f"refusing to listen on {host} without a token: whoever reaches it could run programs here; name a "
+                f"refusing to listen on {host} without a token: anyone who reaches it could run programs; name a "
                 "file with --token-file (a line such as `openssl rand -hex 32` prints), or listen on 127.0.0.1"
             )
         return ()
@@ -47,7 +48,7 @@ def read_tokens(path: Path | None, host: str) -> tuple[str, ...]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address.
+    """Return whether an address can be reached from this machine only.
 
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("gpu7")
     (True, True, False, False)
@@ -61,14 +62,14 @@ def is_loopback(host: str) -> bool:
 
 
 class Access:
-    """ASGI middleware: asks for a token, reads the body up to a limit, and says whose request it is.
+    """ASGI middleware that checks the token, reads the body up to a limit, and sets the request's owner.
 
     `request.state.owner` is a hash of the token, empty without one.
 
     Args:
-        app: What it stands before.
-        tokens: Those that are accepted; without any, all requests that name this machine are.
-        max_body_bytes: Longest body.
+        app: The application behind it.
+        tokens: Accepted tokens; without any, requests are accepted if their host is loopback.
+        max_body_bytes: Maximum size of a body.
     """
 
     def __init__(self, app: ASGIApp, *, tokens: tuple[str, ...], max_body_bytes: int) -> None:
@@ -77,7 +78,7 @@ class Access:
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or lead it on."""
+        """Reject a request, or pass it on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -99,7 +100,7 @@ class Access:
     def _owner(self, headers: Headers) -> str | None:
         kind, _, token = headers.get("authorization", "").partition(" ")
         given = hashlib.sha256(token.strip().encode()).hexdigest()
-        # Each is compared, in constant time, whatever the others said.
+        # Every token is compared, in constant time, even after a match.
         same = [owner for owner in self._owners if hmac.compare_digest(owner, given)]
         return same[0] if same and kind.lower() == "bearer" else None
 
@@ -113,7 +114,7 @@ class Access:
             return refuse(
                 403, "forbidden", "without a token the service answers requests to 127.0.0.1 or localhost only"
             )
-        # A browser sends other types to other sites without asking them first.
+        # A browser sends other content types to other sites without a preflight request.
         if method == "POST" and headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return refuse(415, "not_json", "send JSON, with Content-Type: application/json")
         length = headers.get("content-length", "0")
@@ -146,6 +147,6 @@ class Access:
 
 
 def refuse(status: int, error: str, message: str, **headers: str) -> Response:
-    """Return a reply to a request of which nothing is accepted."""
+    """Return the reply to a rejected request."""
     body = Refusal(error=error, message=message).model_dump_json(ensure_ascii=True)
     return Response(body, status, media_type="application/json", headers={**headers})

@@ -30,35 +30,35 @@ _RETRY_AFTER = {"Retry-After": "5"}
 
 @dataclass(frozen=True)
 class AppOptions:
-    """What a service accepts."""
+    """What the service accepts."""
 
     tasks: Mapping[str, Task]
     """Tasks of its suites, by id."""
     allow_tasks: bool = False
-    """Whether clients may send tasks of their own."""
+    """Whether clients may send their own tasks."""
     tokens: tuple[str, ...] = ()
-    """Accepted tokens; without any, whoever is on this machine may ask."""
+    """Accepted tokens; if empty, every user of this machine is accepted."""
     settings: str = ""
-    """Settings of the judge, as text, for the key of a job."""
+    """Settings of the judge as text, part of a job's key."""
     max_body_bytes: int = 8 << 20
-    """Longest body of a request."""
+    """Maximum size of a request's body."""
 
 
 class Status(BaseModel):
-    """Reply to `GET /status`: what every job waits for."""
+    """Reply to `GET /status`: the queue and the judges."""
 
     model_config = ConfigDict(frozen=True)
 
     queued: int
-    """Jobs that wait for a judge."""
+    """Number of jobs that wait for a judge."""
     oldest_s: float
-    """How long the oldest of them has waited."""
+    """How long the oldest of them has waited, in seconds."""
     judges: tuple[SlotStatus, ...]
-    """Who holds which lease, and since when."""
+    """State and lease of each judge."""
     waiting_for: str
-    """What the oldest job waits for, as a sentence; empty where none waits."""
+    """What the oldest job waits for; empty if none waits."""
     store_fault: str
-    """Why verdicts are not kept; empty where they are."""
+    """Why verdicts are not stored; empty if they are."""
 
 
 class _Refused(Exception):
@@ -71,7 +71,7 @@ def create_app(dispatcher: Dispatcher, facts: JudgeFacts, options: AppOptions) -
     """Return the service's ASGI application.
 
     Args:
-        dispatcher: Started; the application stops it when it ends.
+        dispatcher: A started dispatcher; the application stops it when it ends.
         facts: What `Dispatcher.start` returned.
         options: What the service accepts.
     """
@@ -127,7 +127,7 @@ def create_app(dispatcher: Dispatcher, facts: JudgeFacts, options: AppOptions) -
 
     async def http_error(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        if error.status_code == 400:  # what json cannot parse for another reason than its syntax
+        if error.status_code == 400:  # a parse error other than incorrect syntax
             return refuse(400, "malformed_json", "the body is not valid JSON")
         routes = "the routes are /v1/verdicts, /v1/seeds, /health, /status, /metrics and /openapi.json"
         return refuse(error.status_code, "http", f"{error.detail}; {routes}")
@@ -148,7 +148,7 @@ def _job(order: Order, owner: str, facts: JudgeFacts, options: AppOptions) -> Jo
 
 
 def _task(order: Order, options: AppOptions) -> Task:
-    """Return an order's task: the service's own, or the client's where that is allowed.
+    """Return an order's task: the service's, or the client's if that is allowed.
 
     Raises:
         _Refused: It is neither.
@@ -162,7 +162,7 @@ def _task(order: Order, options: AppOptions) -> Task:
         return Task(id=order.task, source=order.reference, name=order.task, level=1, origin="client")
     if own is not None:
         message = (
-            f"{order.task} has another text or size here than at the client; load the same suite on the same device"
+            f"{order.task} has another text or size here than on the client; load the same suite on the same device"
         )
         raise _Refused(refuse(409, "other_task", f"{message}, or serve with --allow-tasks"))
     message = f"unknown task {order.task!r}; serve with the --suite that holds it, or with --allow-tasks"
@@ -170,7 +170,7 @@ def _task(order: Order, options: AppOptions) -> Task:
 
 
 async def _finished(futures: Sequence[Future[Evaluation]], wait_s: float) -> None:
-    """Wait until all are there, or the time is over."""
+    """Wait until all futures are done, or for `wait_s`."""
     waited = [asyncio.wrap_future(future) for future in futures if not future.done()] if wait_s > 0 else []
     for one in waited:
         one.add_done_callback(_seen)
@@ -179,7 +179,7 @@ async def _finished(futures: Sequence[Future[Evaluation]], wait_s: float) -> Non
 
 
 def _seen(future: asyncio.Future[Evaluation]) -> None:
-    """Look at an exception, or asyncio warns that nobody did; the concurrent future tells it."""
+    """Retrieve the exception, or asyncio warns; `_outcome` reads it from the concurrent future."""
     if not future.cancelled():
         future.exception()
 

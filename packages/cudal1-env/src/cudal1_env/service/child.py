@@ -1,4 +1,4 @@
-"""A judge's process: `python -m cudal1_env.service.child DESCRIPTOR`; see `process.py` for the other side."""
+"""Process of one judge: `python -m cudal1_env.service.child DESCRIPTOR`; `process.py` is the other side."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cudal1_env.service.slot import JudgeFacts
 
 
 def main(descriptor: int) -> None:
-    """Judge what the service sends until it sends None."""
+    """Judge the jobs that the service sends, until it sends None."""
     os.set_inheritable(descriptor, False)
     connection = Connection(descriptor)
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -49,7 +49,7 @@ def main(descriptor: int) -> None:
 
 
 def _read(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
-    """Fill the inbox; die with the service, whatever the judge is at."""
+    """Fill the inbox; kill this process at once when the service ends."""
     while True:
         try:
             message = connection.recv()

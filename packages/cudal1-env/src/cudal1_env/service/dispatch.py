@@ -1,4 +1,4 @@
-"""The dispatcher: one queue, and a thread for each judge that takes batches from it."""
+"""The dispatcher: one queue, and one thread for each judge, which takes batches from it."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from cudal1_env.service.store import Key, Store
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 5.0
-"""A job that has waited for longer goes before those of tasks that a judge has the oracle of."""
+"""A job that has waited longer than this precedes jobs of tasks whose oracle the judge has."""
 _FAULTS = 3
-"""Faults in a row that take a slot out of service."""
+"""Consecutive faults that take a slot out of service."""
 _TRIES = 2
-"""How often a job may meet a fault of the machine: once beside others, once alone."""
+"""Machine faults after which a job fails: the first in a batch, the second alone."""
 
 
 class QueueFullError(Exception):
-    """There is no room for these jobs.
+    """The queue has no room for these jobs.
 
     Args:
-        retry_after_s: When to try again.
+        retry_after_s: Seconds until the next try.
     """
 
     def __init__(self, retry_after_s: int) -> None:
@@ -44,7 +44,7 @@ class QueueFullError(Exception):
 
 @dataclass(eq=False)
 class Job:
-    """One program that waits for its verdict."""
+    """One program and its pending verdict."""
 
     key: Key
     task: Task
@@ -52,31 +52,31 @@ class Job:
     precision: Precision
     salt: str
     future: Future[Evaluation] = field(default_factory=Future[Evaluation])
-    """Gets the verdict, a `TaskError`, or a `MachineError`."""
+    """Receives the verdict, a `TaskError`, or a `MachineError`."""
     queued_at: float = field(default_factory=time.monotonic)
     faults: int = 0
-    """Faults of the machine that it met."""
+    """Machine faults during its batches."""
 
     @property
     def of(self) -> TaskKey:
-        """What it shares with the jobs that it can be judged with."""
+        """Id and reference of its task."""
         return self.task.id, self.task.source
 
     def __post_init__(self) -> None:
-        """Nobody cancels it: a client that disappears may come back for it."""
+        """Make the future uncancellable: a client that disconnects may come back for it."""
         self.future.set_running_or_notify_cancel()
 
 
 class Dispatcher:
-    """Leads jobs to judges.
+    """A queue of jobs and the judges that take them.
 
     Args:
-        slots: Where judges run.
+        slots: Slots of the judges.
         store: Finished verdicts.
-        metrics: What is counted.
-        max_queued: Jobs that may wait.
-        max_batch: Jobs that a judge takes at a time.
-        retry_s: After this long a slot that is out of service tries to start a judge again.
+        metrics: Counters.
+        max_queued: Maximum number of waiting jobs.
+        max_batch: Maximum number of jobs in a batch.
+        retry_s: Pause before a slot that is out of service tries to start a judge again.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class Dispatcher:
         self.metrics = metrics
         self.max_queued = max_queued
         self.store_fault = ""
-        """Why verdicts are not kept; empty where they are."""
+        """Why verdicts are not stored; empty if they are."""
         self._max_batch = max_batch
         self._retry_s = retry_s
         self._wake = threading.Condition()
         self._queue: OrderedDict[str, Job] = OrderedDict()
         self._leased: dict[str, Job] = {}
         self._unkept: OrderedDict[str, Evaluation] = OrderedDict()
-        """The last verdicts that the store did not take."""
+        """The latest verdicts that could not be stored."""
         self.stopping = False
         self._threads = [threading.Thread(target=self._run, args=(slot,), name=slot.name) for slot in self.slots]
         metrics.queued.set_function(lambda: len(self._queue))
@@ -109,11 +109,11 @@ class Dispatcher:
         metrics.judges.set_function(lambda: sum(slot.serving for slot in self.slots))
 
     def start(self) -> JudgeFacts:
-        """Start the judges; return what the first one judges on.
+        """Start the judges; return the facts of the first.
 
         Raises:
-            MachineError: None starts.
-            SettingsError: They have different models.
+            MachineError: No judge starts.
+            SettingsError: The judges have different models.
         """
         for thread in self._threads:
             thread.start()
@@ -127,19 +127,19 @@ class Dispatcher:
                 raise MachineError(f"no judge starts: {self._why_out()}")
             named = ", ".join(f"{name} is a {model}" for name, model in models.items())
             raise SettingsError(
-                f"judges of one service must have one GPU model, and {named}; start a service for each model, each "
+                f"judges of one service must have one GPU model, but {named}; start a service for each model, each "
                 "with its GPUs in CUDA_VISIBLE_DEVICES"
             )
         return facts
 
     @property
     def facts(self) -> JudgeFacts | None:
-        """What the judges judge on; None where none has started."""
+        """Device and model of the judges; None if none has started."""
         return next((slot.facts for slot in self.slots if slot.facts is not None), None)
 
     @property
     def queued(self) -> int:
-        """Jobs that wait for a judge."""
+        """Number of jobs that wait for a judge."""
         return len(self._queue)
 
     @property
@@ -149,17 +149,17 @@ class Dispatcher:
             return max((time.monotonic() - job.queued_at for job in self._queue.values()), default=0.0)
 
     def submit(self, jobs: Sequence[Job]) -> list[Future[Evaluation]]:
-        """Queue jobs, but for those whose verdict is known or on its way; all or none.
+        """Queue the jobs whose verdict is neither known nor pending; all of them or none.
 
         Returns:
-            What becomes of each.
+            The future of each job.
 
         Raises:
-            QueueFullError: There is no room.
+            QueueFullError: The queue has no room for all of them.
             MachineError: The service is stopping, or no judge is in service.
         """
         found: dict[str, Future[Evaluation]] = {}
-        with self._wake:  # a verdict is kept before its job is let go of, so one of the two knows it
+        with self._wake:  # a verdict is stored before its job is removed, so one of the two has it
             for job in jobs:
                 known = self._queue.get(job.key.job) or self._leased.get(job.key.job)
                 if known is not None:
@@ -194,7 +194,7 @@ class Dispatcher:
             return None
 
     def drain(self) -> None:
-        """Take no more jobs, and let go of those that wait; what judges have taken is finished."""
+        """Accept no more jobs and drop the queue; judges finish the jobs that they have taken."""
         with self._wake:
             self.stopping = True
             self._drop_queue("the service is stopping; post the job again when it is back")
@@ -207,14 +207,14 @@ class Dispatcher:
             if thread.ident is not None:
                 thread.join()
 
-    # --- the way of a batch ------------------------------------------------------------------------------------
+    # --- batches -----------------------------------------------------------------------------------------------
 
     def _run(self, slot: Slot) -> None:
         """Keep a judge in a slot until the service stops."""
         while not self.stopping:
             try:
                 judge = slot.begin()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the slot tries again or goes out of service
+            except Exception as error:  # noqa: BLE001 - after any error the slot tries again or goes out of service
                 self._fault(slot, error)
                 continue
             with closing(judge):
@@ -233,7 +233,7 @@ class Dispatcher:
         while batch := self._take(slot):
             try:
                 self._judge(slot, judge, batch)
-            except Exception as error:  # noqa: BLE001 - a judge's own fault must not end the slot, nor lose jobs
+            except Exception as error:  # noqa: BLE001 - an error of a judge must not end the slot or lose jobs
                 self._give_back(batch, error)
                 self._fault(slot, error, batch)
                 return
@@ -241,7 +241,7 @@ class Dispatcher:
                 self._disclose(judge)
 
     def _take(self, slot: Slot) -> list[Job]:
-        """Wait for jobs and take a batch; none when the service stops."""
+        """Wait for jobs and take a batch; an empty one when the service stops."""
         with self._wake:
             slot.enter("idle")
             self._wake.wait_for(lambda: self._queue or self.stopping)
@@ -256,9 +256,10 @@ class Dispatcher:
             return batch
 
     def _choose(self, slot: Slot) -> list[Job]:
-        """The oldest job with others of its task, then with others of its precision, up to this slot's share.
+        """Return a batch: the oldest job, then others of its task, then others; all of its precision.
 
-        A job that met a fault of the machine goes alone.
+        Until the oldest has waited for `_PATIENCE_S`, the oldest job of a task whose oracle the judge has goes first. A
+        job after a machine fault is judged alone. A batch is at most this slot's share of the queue.
         """
         waiting = list(self._queue.values())
         first = waiting[0]
@@ -298,7 +299,7 @@ class Dispatcher:
         judge.evaluate_each([(job.task, job.source) for job in batch], done, precision=batch[0].precision)
 
     def _give_back(self, batch: list[Job], error: Exception) -> None:
-        """Queue the jobs without a verdict again, in front; one that has met too many faults gets the fault."""
+        """Put jobs without a verdict back at the front of the queue; after `_TRIES` faults a job gets the error."""
         with self._wake:
             for job in reversed(batch):
                 if self._leased.pop(job.key.job, None) is None:
@@ -311,9 +312,9 @@ class Dispatcher:
                     self._queue.move_to_end(job.key.job, last=False)
 
     def _fault(self, slot: Slot, error: Exception, batch: Sequence[Job] = ()) -> None:
-        """Note a fault; after several in a row take the slot out of service for a while.
+        """Count a fault; after `_FAULTS` in a row, take the slot out of service for `retry_s`.
 
-        Programs that break one judge after the other do not take a slot out of service: its next judge starts.
+        Faults with only programs that broke this slot's judge before do not count: the next judge starts.
         """
         self.metrics.faults.labels(slot.name).inc()
         with self._wake:
@@ -345,7 +346,7 @@ class Dispatcher:
     # --- the store ---------------------------------------------------------------------------------------------
 
     def _keep(self, job: Job, evaluation: Evaluation) -> Evaluation:
-        """Store a verdict; one that cannot be stored is answered all the same."""
+        """Store a verdict; if that fails, keep it in memory."""
         try:
             kept = self.store.add(job.key, job.salt, evaluation)
         except MachineError as error:

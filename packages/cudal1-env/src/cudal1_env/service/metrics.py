@@ -1,4 +1,4 @@
-"""What the service counts, for Prometheus."""
+"""Metrics of the service, for Prometheus."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
 
 class Metrics:
-    """Counters of one service, in a registry of their own."""
+    """Metrics of one service, in their own registry."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -25,5 +25,5 @@ class Metrics:
         self.lease_s = Histogram("cudal1_lease_seconds", "From lease to verdict.", buckets=_SECONDS, registry=at)
 
     def text(self) -> bytes:
-        """Return all of them in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""Judges as processes of their own: one for each GPU, told what to judge through a socket."""
+"""Judges in separate processes, one for each GPU, which receive jobs through a socket."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cudal1_env.records import Device, Evaluation, Precision
 from cudal1_env.service.slot import JudgeFacts, Slot
 
 _STOP_S = 60.0
-"""How long a judge may take to end."""
+"""Time limit for a judge to end."""
 _LIST_S = 120.0
 _LIST_GPUS = """
 import json, torch
@@ -37,20 +37,19 @@ class Begin:
 
     settings: JudgeSettings
     audits: tuple[AuditReport, ...]
-    """What is known of the tasks' inputs (`Judge.learn`)."""
+    """Audits of the tasks (`Judge.learn`)."""
 
 
 class JudgeProcess:
-    """A judge in a process of its own; a `SlotJudge`.
+    """A `SlotJudge` in a separate process.
 
     Args:
-        begin: What it is told first.
-        gpu: `GPU-...`, the one that it sees; None for a CPU.
-        deadline_s: Longest time from the lease, or from the verdict before, to a verdict: a judge that takes longer
-            hangs.
+        begin: First message.
+        gpu: The GPU that it sees, `GPU-...`; None for a CPU.
+        deadline_s: Maximum time from the lease, or the previous verdict, to a verdict; a judge that exceeds it hangs.
 
     Raises:
-        MachineError: It does not start.
+        MachineError: The judge does not start.
     """
 
     def __init__(self, begin: Begin, *, gpu: str | None, deadline_s: float) -> None:
@@ -63,8 +62,8 @@ class JudgeProcess:
                 pass_fds=[theirs.fileno()],
                 env=os.environ | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}),
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # what it prints goes to the log
-                start_new_session=True,  # an interrupt at the terminal stops the service, which stops its judges
+                stdout=2,  # its output goes to the log
+                start_new_session=True,  # Ctrl-C stops only the service, which stops its judges
             )
         self._connection = Connection(ours.detach())
         try:
@@ -90,12 +89,12 @@ class JudgeProcess:
         self._seeds |= self._receive()
 
     def take_disclosed(self) -> dict[str, str]:
-        """Return the seeds that it will never use again, since the last call, by their commitments."""
+        """Return the seeds (hex) retired since the last call, by commitment."""
         seeds, self._seeds = self._seeds, {}
         return seeds
 
     def close(self) -> None:
-        """Stop it, or kill it if it does not stop."""
+        """Stop the judge, or kill it after `_STOP_S`."""
         with contextlib.suppress(MachineError):
             self._send(None)
             self._process.wait(_STOP_S)
@@ -111,11 +110,11 @@ class JudgeProcess:
         """Return the next message.
 
         Raises:
-            MachineError: The judge says that its machine broke, it died, or it hangs.
+            MachineError: The judge reports a machine error, died, or hangs.
         """
         try:
             if not self._connection.poll(self._deadline_s):
-                raise MachineError(f"the judge on {self._name} has said nothing for {self._deadline_s:.0f} s")
+                raise MachineError(f"the judge on {self._name} has sent nothing for {self._deadline_s:.0f} s")
             message = self._connection.recv()
         except (EOFError, OSError) as error:
             raise self._lost() from error
@@ -127,7 +126,7 @@ class JudgeProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
         return MachineError(
-            f"the judge on {self._name} died with exit code {self._process.returncode}; the log says what it wrote"
+            f"the judge on {self._name} died with exit code {self._process.returncode}; see its output in the log"
         )
 
     def _kill(self) -> None:
@@ -137,7 +136,7 @@ class JudgeProcess:
 
 
 def host_slots(device: Device, settings: JudgeSettings, audits: Sequence[AuditReport], deadline_s: float) -> list[Slot]:
-    """Return a slot for each GPU that this host shows (`CUDA_VISIBLE_DEVICES`), on a CPU one.
+    """Return a slot for each visible GPU of this host (`CUDA_VISIBLE_DEVICES`), or one slot for the CPU.
 
     Raises:
         MachineError: The GPUs cannot be listed.
@@ -153,7 +152,7 @@ def host_slots(device: Device, settings: JudgeSettings, audits: Sequence[AuditRe
 
 
 def _gpus() -> list[tuple[str, str]]:
-    """Identity and model of each GPU, found in a process of its own: the service opens none."""
+    """Return UUID and model of each GPU, found in a separate process so that the service opens no GPU."""
     try:
         done = subprocess.run([sys.executable, "-c", _LIST_GPUS], capture_output=True, text=True, timeout=_LIST_S)
         found: list[tuple[str, str]] = [(uuid, name) for uuid, name in json.loads(done.stdout)]

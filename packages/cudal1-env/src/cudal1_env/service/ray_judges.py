@@ -1,4 +1,4 @@
-"""Judges on a Ray cluster: an actor for each GPU, restarted and retried by Ray, and no queue of our own."""
+"""Judges on a Ray cluster: one actor for each GPU. Ray queues and repeats calls and restarts actors."""
 
 # pyright: basic, reportMissingImports=false
 from __future__ import annotations
@@ -17,18 +17,18 @@ from cudal1_env.records import Evaluation, Precision
 from cudal1_env.service.slot import JudgeFacts, Slot
 
 _TOGETHER = 8
-"""Most jobs of one task in one call of an actor."""
+"""Maximum number of jobs in one call of an actor, all of one task."""
 _RESTARTS = 20
-"""How often Ray starts an actor that died again."""
+"""How often Ray restarts an actor that died."""
 _RETRIES = 2
-"""How often Ray repeats the call during which an actor died: the jobs of that call are judged anew."""
+"""How often Ray repeats a call during which an actor died; its jobs are judged again."""
 
 Answers = tuple[list[Evaluation | str], dict[str, str]]
-"""For each job the verdict or why its task is refused; and seeds that were retired, by commitment."""
+"""For each job the verdict, or why its task is refused; and the retired seeds, by commitment."""
 
 
 class Actor:
-    """A judge within a Ray actor. Ray gives it a GPU of its own (`CUDA_VISIBLE_DEVICES`)."""
+    """A judge in a Ray actor. Ray gives it its own GPU (`CUDA_VISIBLE_DEVICES`)."""
 
     def __init__(self, settings: JudgeSettings, audits: Sequence[AuditReport]) -> None:
         from cudal1_env.judge.batch import PooledJudge
@@ -38,7 +38,7 @@ class Actor:
             self._judge.learn(audit)
 
     def facts(self) -> JudgeFacts:
-        """Return what it judges on."""
+        """Return device and model."""
         return JudgeFacts(self._judge.device.name, self._judge.device.model)
 
     def judge(self, jobs: list[tuple[Task, str]], precision: Precision) -> Answers:
@@ -51,7 +51,7 @@ class Actor:
         try:
             self._judge.evaluate_each(jobs, done, precision=precision)
         except MachineError as error:
-            raise MachineError(str(error)) from None  # as Ray can send it
+            raise MachineError(str(error)) from None  # without its cause, so that Ray can send it
         return [found[index] for index in range(len(jobs))], self._judge.take_disclosed()
 
     def close(self) -> None:
@@ -62,16 +62,16 @@ class Actor:
 class RayJudges(ByEach):
     """An `Evaluator` whose judges are Ray actors; several threads may use it at once.
 
-    Jobs of one task go to the actor with the fewest calls under way; each actor's calls wait in Ray's own queue.
-    An actor that dies is started again, and its call repeated, by Ray.
+    Jobs of one task go to the actor with the fewest calls in progress; each actor's calls wait in Ray's queue.
+    Ray restarts an actor that dies and repeats its call.
 
     Args:
-        settings: Of each judge.
-        judges: How many actors.
-        address: Of the cluster; `auto` finds it, `local` starts one here.
-        accelerator: GPU model as Ray names it (`H100`): only such GPUs are used.
-        audits: What is known of the tasks' inputs.
-        actor: What runs in an actor; another class than `Actor` in tests.
+        settings: Settings of each judge.
+        judges: Number of actors.
+        address: Address of the cluster; `auto` finds it, `local` starts one here.
+        accelerator: GPU model as Ray names it (`H100`); no other GPUs are used.
+        audits: Audits of the tasks.
+        actor: Class that runs in an actor; tests replace it.
 
     Raises:
         SettingsError: Ray is not installed, or the actors have different models.
@@ -125,7 +125,7 @@ class RayJudges(ByEach):
         *,
         precision: Precision = "training",
     ) -> None:
-        """Judge many candidates and tell each outcome; see `EachEvaluator`."""
+        """Judge many candidates and report each outcome; see `EachEvaluator`."""
         calls = {}
         for part in _by_task(jobs):
             actor = self._least_busy()
@@ -149,17 +149,17 @@ class RayJudges(ByEach):
             raise broken
 
     def take_disclosed(self) -> dict[str, str]:
-        """Return the seeds (hex) that were retired since the last call, by their commitments."""
+        """Return the seeds (hex) retired since the last call, by commitment."""
         with self._lock:
             seeds, self._seeds = self._seeds, {}
             return seeds
 
     def slots(self) -> list[Slot]:
-        """Return a service's slots: as many as there are actors, all before the same scheduler."""
+        """Return a service's slots: one per actor, all of which share this evaluator."""
         return [Slot(f"ray-{number}", lambda: _Shared(self)) for number in range(len(self.actors))]
 
     def close(self) -> None:
-        """Stop the judges; the cluster goes on."""
+        """Stop the judges; the cluster keeps running."""
         self._ray.wait(stopped := [one.close.remote() for one in self.actors], num_returns=len(self.actors), timeout=60)
         for one in self.actors:
             self._ray.kill(one)
@@ -173,7 +173,7 @@ class RayJudges(ByEach):
 
 
 class _Shared:
-    """The evaluator as one of a service's slots sees it: a slot that ends does not stop the others' judges."""
+    """The evaluator for one slot of a service: closing it does not stop the judges of other slots."""
 
     def __init__(self, judges: RayJudges) -> None:
         self.facts = judges.facts

@@ -1,4 +1,4 @@
-"""The server: uvicorn, with a stop that finishes what judges have taken."""
+"""The uvicorn server, which finishes the jobs that judges have taken before it stops."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cudal1_env.service.dispatch import Dispatcher
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that lets go of waiting jobs as soon as it is told to stop.
+    """A uvicorn server that drops queued jobs at a stop signal.
 
     Args:
-        dispatcher: Not started yet.
+        dispatcher: A dispatcher that is not started yet.
         options: What the service accepts.
 
     Raises:
@@ -31,12 +31,12 @@ class Server(uvicorn.Server):
         super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, timeout_keep_alive=65))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop: jobs in the queue are answered with 503, those that judges have taken are finished.
+        """Stop: queued jobs are answered with 503, those that judges have taken are finished.
 
-        Unlike uvicorn's own, it does not raise the signal again afterwards.
+        Unlike uvicorn's handler, it does not raise the signal again afterwards.
         """
         self._dispatcher.drain()
-        self.force_exit = self.should_exit  # the second time
+        self.force_exit = self.should_exit  # true at the second signal
         self.should_exit = True
 
 
@@ -44,7 +44,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Open the service's address; port 0 takes a free one.
 
     Raises:
-        SettingsError: It is taken, or not this machine's.
+        SettingsError: The port is invalid, or the address is in use or not this machine's.
     """
     if not 0 <= port < 1 << 16:  # getaddrinfo takes any number and keeps its last 16 bits
         raise SettingsError(f"the port is {port}; choose a --port from 0 to 65535")

@@ -1,4 +1,4 @@
-"""A slot holds one judge of a service: what it is at, and who may begin a new judge in it."""
+"""A slot of a service: its judge, its state, and how to start a new judge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cudal1_env.evaluator import EachEvaluator
 from cudal1_env.records import Device
 
 _RECENT = 12
-"""Tasks whose oracle a judge keeps (`JudgeSettings.max_pools`)."""
+"""Number of tasks whose oracle a judge keeps (`JudgeSettings.max_pools`)."""
 
 TaskKey = tuple[str, str]
 """Id and reference of a task."""
@@ -24,59 +24,59 @@ State = Literal["starting", "idle", "judging", "out", "stopped"]
 
 @dataclass(frozen=True)
 class JudgeFacts:
-    """What a service must know of a judge."""
+    """What a judge runs on."""
 
     device: Device
     """Kind of device."""
     model: str
-    """Of CPU or GPU."""
+    """CPU or GPU model."""
 
 
 class SlotJudge(EachEvaluator, Protocol):
-    """A judge as a slot holds it."""
+    """A judge in a slot."""
 
     @property
     def facts(self) -> JudgeFacts:
-        """What it judges on."""
+        """Device and model."""
         ...
 
     def take_disclosed(self) -> dict[str, str]:
-        """Return the seeds (hex) that it will never use again, since the last call, by their commitments."""
+        """Return the seeds (hex) retired since the last call, by commitment."""
         ...
 
     def close(self) -> None:
-        """Stop it."""
+        """Stop the judge."""
         ...
 
 
 class SlotStatus(BaseModel):
-    """What a slot is at."""
+    """State of a slot."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
-    """Its GPU, or `cpu`."""
+    """Its GPU, `cpu`, or its number on Ray."""
     state: State
     """`judging`: it holds the lease that `tasks` and `age_s` describe; `out`: out of service, `message` says why."""
     age_s: float
-    """Seconds since it has been in this state."""
+    """Seconds in this state."""
     tasks: tuple[str, ...] = ()
-    """Ids of the tasks that it is judging programs of."""
+    """Ids of the tasks of its lease."""
     jobs: int = 0
     """Jobs of its lease without a verdict."""
     verdicts: int = 0
-    """Verdicts that it made."""
+    """Number of its verdicts."""
     message: str = ""
     """Last fault."""
 
 
 @dataclass
 class Slot:
-    """One place for a judge.
+    """A place for one judge.
 
     Args:
-        name: Its GPU, or `cpu`.
-        begin: Starts a judge there; raises `MachineError` where that fails.
+        name: Its GPU, `cpu`, or its number on Ray.
+        begin: Starts a judge there; raises `MachineError` if that fails.
     """
 
     name: str
@@ -85,12 +85,12 @@ class Slot:
     since: float = field(default_factory=time.monotonic)
     message: str = ""
     faults: int = 0
-    """In a row, without a verdict between them; those by programs that broke it before do not count."""
+    """Consecutive faults without a verdict; those with only `blamed` programs do not count."""
     blamed: set[str] = field(default_factory=set[str])
-    """Draws of the jobs that it had when it broke, since its last verdict."""
+    """Draws of the jobs that it had at faults since its last verdict."""
     verdicts: int = 0
     facts: JudgeFacts | None = None
-    """Of its first judge; None before that has begun."""
+    """Facts of its first judge; None before that has started."""
     tasks: tuple[str, ...] = ()
     jobs: int = 0
     recent: OrderedDict[TaskKey, None] = field(default_factory=OrderedDict[TaskKey, None])
@@ -101,7 +101,7 @@ class Slot:
         self.state, self.since = state, time.monotonic()
 
     def lease(self, tasks: list[Task]) -> None:
-        """Begin to judge a program of each of these tasks."""
+        """Begin a lease with one job for each entry of `tasks`."""
         self.tasks, self.jobs = tuple(dict.fromkeys(task.id for task in tasks)), len(tasks)
         for task in tasks:
             self.recent[task.id, task.source] = None
@@ -112,11 +112,11 @@ class Slot:
 
     @property
     def serving(self) -> bool:
-        """Whether it takes jobs, now or when its judge has started."""
+        """Whether it takes jobs, now or once its judge has started."""
         return self.state in ("starting", "idle", "judging")
 
     def status(self) -> SlotStatus:
-        """Return what it is at."""
+        """Return its state."""
         judging = self.state == "judging"
         return SlotStatus(
             name=self.name,

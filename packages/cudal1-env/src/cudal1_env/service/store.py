@@ -1,4 +1,4 @@
-"""Finished verdicts by the key of their job, and disclosed seeds, in SQLite."""
+"""SQLite store of finished verdicts, by the key of their job, and of disclosed seeds."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ CREATE TABLE IF NOT EXISTS seeds (commitment TEXT PRIMARY KEY, seed TEXT NOT NUL
 
 @dataclass(frozen=True)
 class Key:
-    """What tells jobs apart."""
+    """Hashes that identify a job."""
 
     draw: str
-    """Hash of everything but the salt: jobs that ask for the same have the same draw."""
+    """Hash of everything but the salt; the same for repeated draws of a program."""
     job: str
-    """Hash of everything; jobs with the same one get the same record."""
+    """Hash of everything; jobs with the same hash get the same record."""
 
     @classmethod
     def of(cls, order: Order, *, owner: str, settings: str, model: str) -> Key:
         """Return an order's key.
 
         Args:
-            order: What is to be judged.
-            owner: Whose job it is; a hash of the token.
-            settings: Of the judge, as text.
-            model: Of CPU or GPU.
+            order: The order.
+            owner: Hash of the client's token.
+            settings: Settings of the judge, as text.
+            model: CPU or GPU model.
         """
         parts = [
             owner,
@@ -63,11 +63,11 @@ def _hash(parts: Iterable[str]) -> str:
 
 
 class Store:
-    """Finished verdicts and disclosed seeds. Safe to use from several threads.
+    """Finished verdicts and disclosed seeds; thread-safe.
 
     Args:
-        path: The file; None keeps them in a temporary file that ends with the process.
-        max_records: Verdicts that are kept; the oldest are dropped first.
+        path: The file; None takes a temporary file, which is removed at the end.
+        max_records: Maximum number of verdicts; the oldest are dropped first.
 
     Raises:
         MachineError: The file cannot be opened.
@@ -78,7 +78,7 @@ class Store:
         self._max_records = max_records
         self._name = "the temporary store" if path is None else str(path)
         try:
-            # An empty name is a private file on the disk, which SQLite removes.
+            # An empty name is a private file on disk, which SQLite removes.
             self._db = sqlite3.connect("" if path is None else path, check_same_thread=False, isolation_level=None)
             self._db.executescript(_TABLES)
         except sqlite3.Error as error:
@@ -96,7 +96,7 @@ class Store:
         return Evaluation.model_validate_json(rows[0][0]) if rows else None
 
     def add(self, key: Key, salt: str, evaluation: Evaluation) -> Evaluation:
-        """Keep a verdict; return it with its salt and ordinal.
+        """Store a verdict; return it with its salt and ordinal.
 
         Raises:
             MachineError: It cannot be written, as on a full disk.
@@ -122,7 +122,7 @@ class Store:
         return record
 
     def disclose(self, seeds: Mapping[str, str]) -> None:
-        """Keep the seeds (hex) of retired pools by their commitments.
+        """Store the seeds (hex) of retired pools by commitment.
 
         Raises:
             MachineError: They cannot be written.
@@ -131,7 +131,7 @@ class Store:
             self._run("INSERT OR IGNORE INTO seeds VALUES (?, ?)", commitment, seed)
 
     def seeds(self, commitments: Iterable[str]) -> dict[str, str]:
-        """Return those seeds that are disclosed.
+        """Return the disclosed seeds (hex) of these commitments.
 
         Raises:
             MachineError: The file cannot be read.

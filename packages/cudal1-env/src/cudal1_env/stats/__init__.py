@@ -1,8 +1,8 @@
-"""Statistics of speed: from samples to a speedup with an interval, when to stop, and summaries over tasks.
+"""Statistics of speed: speedups with intervals from samples, stop rules, and summaries over tasks.
 
-Pure functions of what was measured: nothing here reads a clock or a file. What is not covered: a bias that
-every trial of a program shares (the order in which its memory was laid out by the linker, say) is part of its
-speed as far as this module can tell, and a cost that falls on fewer than a fifth of the samples is trimmed away.
+All are pure functions of measurements. Not covered: a bias that all trials of a program share (from its memory layout
+by the linker, for example) counts as part of its speed, and a cost in fewer than a fifth of the samples is trimmed
+away.
 """
 
 from cudal1_env.stats.interval import (

@@ -1,4 +1,4 @@
-"""From trials to a speedup with a 95 % interval that may be computed more than once."""
+"""Estimation of a speedup from trials, with a 95 % interval that stays valid over several looks."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from cudal1_env.stats.trial_samples import TrialSamples, centre
 _minimize: Any = optimize.minimize_scalar  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 ALPHA = 0.05
-"""Probability that the reported interval misses the truth, over all looks together."""
+"""Probability that the reported interval misses the true speedup, over all looks together."""
 
 SMALLEST_SPREAD = 0.001
 """Lower bound of a calibrated spread: measured process pairs differed by 0.2 to 1.2 %."""
 
 PRIOR_WEIGHT = 4.0
-"""Maximum degrees of freedom of the calibrated spread against the scatter of several trials.
+"""Maximum degrees of freedom of the calibrated spread when it is pooled with the scatter of several trials.
 
-Tasks differ in their spread. Where a task's is twice (three times) the machine's, `report` misses the truth in 4 %
-(9 %) of simulations with this bound and in 10 % (19 %) without; where it is the machine's own, the bound makes the
+Spreads differ between tasks. If a task's is twice (three times) the machine's, `report` misses the truth in 4 %
+(9 %) of simulations with this bound and in 10 % (19 %) without; if it equals the machine's, the bound makes the
 interval a sixth wider.
 """
 
 MAX_LOG = 700.0
-"""exp() of more overflows."""
+"""Limit of log ratios; exp() overflows just above it."""
 
 
 class Spread(BaseModel):
-    """How much one trial differs from the next on this machine, beyond the noise within a trial."""
+    """Trial-to-trial spread of this machine, beyond the noise within a trial."""
 
     model_config = ConfigDict(frozen=True)
 
     sigma: float = Field(gt=0.0, lt=1.0, allow_inf_nan=False)
     """Standard deviation of log(reference / candidate) from one pair of processes to the next (0.003 is 0.3 %)."""
     degrees_of_freedom: float = Field(ge=1.0, allow_inf_nan=False)
-    """How well `sigma` is known."""
+    """Degrees of freedom of `sigma`."""
 
 
 DEFAULT_SPREAD = Spread(sigma=0.0075, degrees_of_freedom=20)
-"""For a machine that was not calibrated.
+"""Spread of a machine that was not calibrated.
 
 Over 28 pairs of processes with the same code on one machine, |log ratio| was 0.5 % in the median (0.6745 sigma) and
 1.2 % at the 95th percentile (1.96 sigma), noise within trials included: sigma is 0.61 to 0.74 %.
@@ -54,16 +54,16 @@ Over 28 pairs of processes with the same code on one machine, |log ratio| was 0.
 
 
 def alpha_at(look: int, *, final: bool, alpha: float = ALPHA) -> float:
-    """Return the chance of error that a look may spend, so that all looks of one evaluation together spend `alpha`.
+    """Return the error probability of one look, so that all looks of an evaluation together spend `alpha`.
 
-    Look k spends alpha / (k (k + 1)): those before look k have spent alpha (1 - 1 / k), and the look after which
-    there is certainly no other (`final`) takes all that is left, alpha / k. By the union bound the interval that is
-    reported covers the truth with probability 1 - alpha wherever the looks stop.
+    Look k spends alpha / (k (k + 1)). The looks before look k have spent alpha (1 - 1 / k), and the `final` look
+    spends the remaining alpha / k. By the union bound the reported interval covers the truth with probability
+    1 - alpha, whichever look ends the evaluation.
 
     Args:
-        look: Counted from 1.
-        final: No further look will follow.
-        alpha: What all looks spend together.
+        look: Number of the look, from 1.
+        final: Whether no look will follow.
+        alpha: Error probability of all looks together.
 
     Raises:
         ValueError: `look` is less than 1.
@@ -81,26 +81,26 @@ def estimate(
 ) -> Speedup:
     """Return reference / candidate with an interval that covers the truth with 95 % at all looks together.
 
-    A trial l has the centre m_l and, from the noise within it, the squared error v_l (see `centre`). The trial is the
+    Trial l has the centre m_l and, from the noise within it, the squared error v_l (see `centre`). The trial is the
     unit: m_l ~ N(truth, spread^2 + v_l), so for L trials, all on the log scale,
 
     - point: the mean of m_l;
-    - before any scatter is seen, the variance of one trial is p = sigma^2 + mean(v_l), with nu degrees of freedom
+    - prior variance of one trial: p = sigma^2 + mean(v_l), with nu degrees of freedom
       by Welch (1947) and Satterthwaite (1946); for L > 1 at most PRIOR_WEIGHT;
     - s^2 = (nu p + (L - 1) var(m_l)) / (nu + L - 1); for one trial that is p;
     - interval: point -+ t(1 - alpha_k / 2; nu + L - 1) s / sqrt(L), with alpha_k of `alpha_at`.
 
-    Assumes that trials are independent and that the two samples of each pair ran in random order. The result does not
-    depend on the unit of time or the order of the trials; exchanging the arms gives its reciprocal.
+    Assumptions: trials are independent, and the two samples of each pair ran in random order. The result does not
+    depend on the unit of time or the order of the trials; swapping the arms gives its reciprocal.
 
     Args:
         trials: At least one, each of at least two pairs.
-        spread: The machine's, from `calibrate_spread`.
-        look: How many times the data of this evaluation have been looked at, this time included.
-        final: No further look will follow.
+        spread: The machine's spread, from `calibrate_spread`.
+        look: Number of the look, from 1.
+        final: Whether no look will follow.
 
     Raises:
-        ValueError: No trial, a trial of fewer than two pairs, or arms so far apart that no ratio can be formed.
+        ValueError: There is no trial, a trial has fewer than two pairs, or the ratio overflows.
     """
     if not trials:
         raise ValueError("there are no trials to estimate from; measure first")
@@ -128,7 +128,7 @@ def estimate(
 
 
 def student_quantile(probability: float, degrees_of_freedom: float) -> float:
-    """Return the quantile of Student's t; the degrees of freedom need not be whole."""
+    """Return the quantile of Student's t; the degrees of freedom may be fractional."""
     return float(stdtrit(degrees_of_freedom, probability))
 
 
@@ -138,19 +138,19 @@ def half_width(speedup: Speedup) -> float:
 
 
 def calibrate_spread(trials: Sequence[TrialSamples]) -> Spread:
-    """Return the machine's spread from trials of the same program against itself.
+    """Return the machine's spread from control trials.
 
-    Trials of short calls are noisier within, so each counts as much as it can tell: with centres m_l and squared
-    errors v_l within the trial, sigma^2 is the likeliest for m_l ~ N(0, sigma^2 + v_l) (Hardy and Thompson 1996; the
-    truth is a log ratio of 0, so a bias that all trials share counts as spread), at least SMALLEST_SPREAD^2. Degrees
-    of freedom: sum of (sigma^2 / (sigma^2 + v_l))^2, from what the m_l tell of sigma^2 (Fisher's information), between
-    1 and L.
+    Trials of short calls have more noise within, so each is weighted by its information: with centres m_l and squared
+    errors v_l within the trial, sigma^2 is the maximum-likelihood estimate for m_l ~ N(0, sigma^2 + v_l) (Hardy and
+    Thompson 1996; the true log ratio is 0, so a bias that all trials share counts as spread), at least
+    SMALLEST_SPREAD^2. Degrees of freedom: sum of (sigma^2 / (sigma^2 + v_l))^2, from the Fisher information of the
+    m_l on sigma^2, between 1 and L.
 
     Args:
         trials: At least five, of the same code in both arms, best from several tasks and of 20 pairs or more each.
 
     Raises:
-        ValueError: Fewer than five trials, or one of fewer than two pairs.
+        ValueError: There are fewer than five trials, or a trial has fewer than two pairs.
 
     >>> still = TrialSamples((1.0, 1.0), (1.0, 1.0))
     >>> calibrate_spread([still] * 5)
@@ -178,10 +178,10 @@ def calibrate_spread(trials: Sequence[TrialSamples]) -> Spread:
 
 
 def agree(first: Speedup | float, second: Speedup | float, *, tolerance: float = 0.10) -> bool:
-    """Return whether two measurements of one candidate lie within `tolerance` of each other; if not, it is `UNSTABLE`.
+    """Return whether two measurements of one candidate differ by at most `tolerance`; if not, it is `UNSTABLE`.
 
-    Points are compared, the larger over the smaller. Widths do not excuse a difference: otherwise a candidate could buy
-    itself agreement with noise.
+    Point estimates are compared, the larger over the smaller. Interval widths are ignored; otherwise a candidate could
+    add noise to reach agreement.
 
     >>> agree(3.2, 3.0), agree(3.2, 2.9)
     (True, False)

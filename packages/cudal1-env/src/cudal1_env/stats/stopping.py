@@ -1,4 +1,4 @@
-"""When to stop measuring: looks at fixed, sparse points, paid for by `alpha_at`."""
+"""Stop rules: a few looks at fixed points, with the error probabilities of `alpha_at`."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from cudal1_env.stats.interval import DEFAULT_SPREAD, Spread, estimate, half_wid
 from cudal1_env.stats.trial_samples import TrialSamples
 
 Step = Literal["trial", "pair", "stop"]
-"""What the judge does next: start a fresh pair of workers, measure one more pair of samples in it, or conclude."""
+"""Next step of the judge: start a trial with fresh workers, measure one more paired sample in it, or conclude."""
 
 
 @dataclass(frozen=True)
 class StopRule:
-    """How much is measured for one purpose."""
+    """How much to measure at one precision."""
 
     looks: tuple[tuple[int, int], ...]
-    """When the interval is computed: (trials so far, pairs in the newest), growing; few, as each costs width."""
+    """When to compute the interval: increasing (trials so far, pairs in the newest); each look widens the interval."""
     half_width: float
-    """A look stops when the interval's half-width on the log scale is at most this (0.03 is about 3 %)."""
+    """A look stops if the interval's half-width on the log scale is at most this (0.03 is about 3 %)."""
     loses_below: float | None = None
-    """A look stops when the interval's upper end is below this: the candidate is certainly slower. None: never."""
+    """A look stops if the interval's upper end is below this, because the candidate is slower. None: never."""
     min_pairs: int = 8
-    """Minimum pairs in each trial, for any budget: four estimate their noise so badly that their interval is
-    twice as wide as that of eight."""
+    """Minimum pairs in each trial, for any budget: the noise estimate from four makes the interval twice as wide as
+    that from eight."""
 
     def __post_init__(self) -> None:
         if not self.looks or list(self.looks) != sorted(set(self.looks)) or self.min_pairs < 2:
@@ -53,32 +53,32 @@ class StopRule:
 TRAINING = StopRule(looks=((1, 8), (1, 14), (1, 20)), half_width=0.03, loses_below=0.97)
 """One trial. With samples of 20 ms the looks come after 0.32, 0.56 and 0.8 s.
 
-Simulated on noise of 1 % a sample with a memory of 0.3, and 0.3 % a trial, 56 % of evaluations stop at the first look,
-and the median half-width is 1.9 %; with DEFAULT_SPREAD 60 % and 2.4 %.
+In simulations with 1 % noise per sample, autocorrelation 0.3, and 0.3 % per trial, 56 % of evaluations stop at the
+first look, and the median half-width is 1.9 %; with DEFAULT_SPREAD 60 % and 2.4 %.
 """
 
 REPORT = StopRule(looks=((3, 26), (5, 26), (8, 26)), half_width=0.01)
 """Three to eight trials of 26 pairs, which is 1 s each with samples of 20 ms.
 
-Simulated on the same noise, 73 % of evaluations on a calibrated machine stop at three trials, and the median
+With the same simulated noise, 73 % of evaluations on a calibrated machine stop at three trials, and the median
 half-width is 0.8 %; with DEFAULT_SPREAD most need all eight.
 """
 
 RULES: Mapping[Precision, StopRule] = MappingProxyType({"training": TRAINING, "report": REPORT})
-"""The rule for each precision that times."""
+"""Rule for each precision with timing."""
 
 
 def decide(
     trials: Sequence[TrialSamples], rule: StopRule, *, spread: Spread = DEFAULT_SPREAD, spent: bool = False
 ) -> Step:
-    """Return what to do next.
+    """Return the next step.
 
     Args:
-        trials: What was measured so far, the newest last; a trial that was just started is empty.
-        rule: The rule of the purpose (`RULES[precision]`).
-        spread: The machine's, from `calibrate_spread`.
-        spent: The time budget is spent. It stops the evaluation as soon as the rule's minimum is there.
-            It must not depend on the ratio of the arms other than through the time that samples take.
+        trials: Trials so far, the newest last; a trial that was just started is empty.
+        rule: The precision's rule (`RULES[precision]`).
+        spread: The machine's spread, from `calibrate_spread`.
+        spent: Whether the time budget is spent, which ends the evaluation once the rule's minimum is measured.
+            It may depend on the ratio of the arms only through the time that samples take.
 
     >>> decide([], TRAINING)
     'trial'
@@ -97,13 +97,12 @@ def decide(
 
 
 def conclude(trials: Sequence[TrialSamples], rule: StopRule, *, spread: Spread = DEFAULT_SPREAD) -> Speedup:
-    """Return the speedup of an evaluation that `decide` stopped, with the looks paid for.
+    """Return the speedup of an evaluation that `decide` stopped, with its interval corrected for the looks.
 
-    At a scheduled look that is its price; between two looks, where only a spent budget can have stopped, it is
-    the price of a last look.
+    Between two scheduled looks, where only a spent budget can stop, the end counts as a final look.
 
     Raises:
-        ValueError: No trial, or one of fewer than two pairs.
+        ValueError: There is no trial, or a trial has fewer than two pairs.
     """
     if not trials:
         raise ValueError("there are no trials to estimate from; follow `decide` until it says stop")
@@ -114,7 +113,7 @@ def conclude(trials: Sequence[TrialSamples], rule: StopRule, *, spread: Spread =
 
 
 def _enough(trials: Sequence[TrialSamples], rule: StopRule, spread: Spread) -> bool:
-    """Return whether the trials stand at a look that ends the evaluation."""
+    """Return whether the trials are at a look that ends the evaluation."""
     at = (len(trials), trials[-1].pairs)
     if at >= rule.looks[-1]:
         return True

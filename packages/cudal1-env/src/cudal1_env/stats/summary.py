@@ -1,4 +1,4 @@
-"""Summaries: of one arm's samples, of speedups over tasks in the paper's columns, of the change between two sets."""
+"""Summaries of one arm's samples, of speedups over tasks (in the paper's columns), and of changes between two runs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cudal1_env.stats.interval import student_quantile
 from cudal1_env.stats.trial_samples import check_times
 
 COUNTS_ABOVE = 1.01
-"""A speedup counts as one only above this (paper, table 1)."""
+"""A speedup must exceed this to count (paper, table 1)."""
 
 
 def summarize_latency(times_ms: Sequence[float]) -> Latency:
     """Return median and quartiles of the samples of one arm, in milliseconds.
 
     Raises:
-        ValueError: No sample, or a time that is not positive and finite.
+        ValueError: There is no sample, or a time is not positive and finite.
 
     >>> summarize_latency([1.0, 2.0, 3.0, 4.0, 50.0])
     Latency(median_ms=3.0, low_ms=2.0, high_ms=4.0, samples=5)
@@ -36,19 +36,19 @@ class SpeedupSummary(BaseModel):
     """Speedups over a set of tasks, in the columns of the paper's tables.
 
     A task without a correct program counts as 0 in `mean` and the quantiles, as in the paper's tables (where the median
-    of a model that fails most tasks is 0); only `geometric_mean` is over the successes alone.
+    of a model that fails most tasks is 0). Only `geometric_mean` leaves such tasks out.
     """
 
     model_config = ConfigDict(frozen=True)
 
     tasks: int = Field(ge=1)
-    """Tasks."""
+    """Number of tasks."""
     successes: int = Field(ge=0)
-    """Tasks with a correct program."""
+    """Number of tasks with a correct program."""
     mean: NonNegative
     """Arithmetic mean over all tasks."""
     geometric_mean: Positive | None
-    """Geometric mean over the successes; None without any."""
+    """Geometric mean over the successes; None if there are none."""
     median: NonNegative
     """50 % quantile over all tasks."""
     quantile_75: NonNegative
@@ -58,7 +58,7 @@ class SpeedupSummary(BaseModel):
     max: NonNegative
     """Largest speedup."""
     above: int = Field(ge=0)
-    """Tasks with a speedup above 1.01."""
+    """Number of tasks with a speedup above 1.01."""
 
     @property
     def success_share(self) -> float:
@@ -75,10 +75,10 @@ def summarize_speedups(speedups: Sequence[float | None]) -> SpeedupSummary:
     """Return the paper's columns for one speedup per task.
 
     Args:
-        speedups: Reference over candidate of each task's best program; None where no program was correct.
+        speedups: Speedup of each task's best program; None if no program was correct.
 
     Raises:
-        ValueError: No task, or a speedup that is not positive and finite.
+        ValueError: There is no task, or a speedup is not positive and finite.
 
     >>> print(summarize_speedups([2.0, 0.5, 1.0, None]))
     tasks=4 successes=3 mean=0.875 geometric_mean=1.0 median=0.75 quantile_75=1.25 quantile_25=0.375 max=2.0 above=1
@@ -105,12 +105,12 @@ def summarize_speedups(speedups: Sequence[float | None]) -> SpeedupSummary:
 
 
 class PairedChange(BaseModel):
-    """How the speedup changed between two runs over the same tasks: after / before, 1.1 is 10 % faster."""
+    """Change of speedup between two runs over the same tasks: after / before, 1.1 is 10 % faster."""
 
     model_config = ConfigDict(frozen=True)
 
     ratio: Positive | None
-    """Geometric mean of after / before over tasks solved in both; None where there is none."""
+    """Geometric mean of after / before over tasks solved in both; None if there are none."""
     low: Positive | None
     """Lower end of its 95 % interval; None with fewer than two such tasks."""
     high: Positive | None
@@ -126,12 +126,11 @@ class PairedChange(BaseModel):
 def paired_change(before: Sequence[float | None], after: Sequence[float | None]) -> PairedChange:
     """Return the change of speedup between two runs, task by task, with a 95 % interval.
 
-    Student's t on log(after / before) over the tasks solved in both runs. Tasks gained or lost have no ratio; they are
-    counted and belong beside the interval wherever it is shown. To count a failure as falling back on the
-    reference instead, pass 1.0 for it.
+    Student's t on log(after / before) over the tasks solved in both runs. Tasks gained or lost have no ratio; report
+    their counts together with the interval. To count a failure as a fallback to the reference instead, pass 1.0.
 
     Args:
-        before: One speedup per task, None where no program was correct.
+        before: One speedup per task, None if no program was correct.
         after: The same tasks in the same order.
 
     Raises:

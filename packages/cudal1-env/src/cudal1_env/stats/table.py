@@ -1,4 +1,4 @@
-"""Summaries of speedups as text, in the columns of the paper's tables."""
+"""Text tables of speedup summaries, in the columns of the paper's tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cudal1_env.stats.summary import SpeedupSummary
 
 COLUMNS = ("success", "mean", "geo. mean", "median", "75 %", "25 %", "max", "> 1.01")
-"""Headings of `cells`."""
+"""Column headings of `cells`."""
 
 
 def cells(summary: SpeedupSummary) -> list[str]:
@@ -31,7 +31,7 @@ def cells(summary: SpeedupSummary) -> list[str]:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of cells as text, each column as wide as its widest cell; the first two to the left."""
+    """Return rows of cells as aligned text; the first two columns are left-aligned, the others right-aligned."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(

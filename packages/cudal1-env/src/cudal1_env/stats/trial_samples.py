@@ -1,4 +1,4 @@
-"""One trial: what a fresh pair of worker processes measured, and its centre with an honest error."""
+"""One trial: the paired samples of two fresh worker processes, and their centre with its standard error."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ TRIM = 0.2
 """Share of a trial's pairs cut off at each end (see `centre`)."""
 
 CAUTION = 0.75
-"""Standard errors of the lag-one autocorrelation that are added to it: the least that holds 5 % at a memory of 0.6."""
+"""Standard errors added to the lag-one autocorrelation: the least that keeps errors at 5 % for a correlation of 0.6."""
 
 MAX_AUTOCORRELATION = 0.5
-"""Largest autocorrelation that is allowed for.
+"""Upper bound of the estimated autocorrelation.
 
-With 0.9 one in a hundred intervals of eight pairs reached from half to twice the truth, because chance alone makes
-eight values look like that. With 0.5 such intervals are a tenth as wide, and 3 % of them miss the truth even where
-neighbouring samples of an arm are correlated by 0.6 (`tests/env/stats/test_stats.py`). Pairs that were measured are not
+With 0.9, one in a hundred intervals of eight pairs reached from half to twice the truth, because eight values can look
+so correlated by chance. With 0.5 such intervals are a tenth as wide, and 3 % of them miss the truth even if
+neighbouring samples of an arm are correlated by 0.6 (`tests/env/stats/test_stats.py`). Measured pairs are not
 correlated (-0.13 to 0.09 in the mean, over the trials of each `docs/results/judge_c*`).
 """
 
 
 @dataclass(frozen=True)
 class TrialSamples:
-    """Samples of one fresh pair of workers: pair i holds `reference_ms[i]` and `candidate_ms[i]`, in order of time.
+    """Samples of one trial, in order of time: pair i is `reference_ms[i]` and `candidate_ms[i]`.
 
     Raises:
         ValueError: The arms differ in length, or a time is not positive and finite.
@@ -39,9 +39,9 @@ class TrialSamples:
     """
 
     reference_ms: tuple[float, ...] = ()
-    """Mean latency of a call of the reference in each sample, in milliseconds."""
+    """Mean latency of a reference call in each sample, in milliseconds."""
     candidate_ms: tuple[float, ...] = ()
-    """Mean latency of a call of the candidate in each sample, in milliseconds."""
+    """Mean latency of a candidate call in each sample, in milliseconds."""
 
     def __post_init__(self) -> None:
         if len(self.reference_ms) != len(self.candidate_ms):
@@ -62,15 +62,15 @@ class TrialSamples:
         return TrialSamples((*self.reference_ms, reference_ms), (*self.candidate_ms, candidate_ms))
 
     def first(self, pairs: int) -> TrialSamples:
-        """Return this trial as it was after its first `pairs` pairs."""
+        """Return this trial's first `pairs` pairs."""
         return TrialSamples(self.reference_ms[:pairs], self.candidate_ms[:pairs])
 
     def swapped(self) -> TrialSamples:
-        """Return this trial with the arms exchanged."""
+        """Return this trial with the arms swapped."""
         return TrialSamples(self.candidate_ms, self.reference_ms)
 
     def scaled_reference(self, share: float) -> TrialSamples:
-        """Return this trial with the reference's latencies multiplied by a share."""
+        """Return this trial with the reference's latencies multiplied by `share`."""
         return TrialSamples(tuple(share * time for time in self.reference_ms), self.candidate_ms)
 
     def log_ratios(self) -> FloatArray:
@@ -82,52 +82,52 @@ def check_times(times_ms: Iterable[float], *, name: str) -> None:
     """Check that every time is positive and finite.
 
     Raises:
-        ValueError: One is not; the message names it.
+        ValueError: A time is not; the message names it.
     """
     for position, time_ms in enumerate(times_ms):
         if not 0.0 < time_ms < math.inf:
             raise ValueError(
-                f"{name}[{position}] is {time_ms!r}, which is no positive finite number of milliseconds; "
+                f"{name}[{position}] is {time_ms!r}, which is not a positive finite number of milliseconds; "
                 "leave out a sample that could not be timed"
             )
 
 
 @dataclass(frozen=True)
 class Centre:
-    """Where the log ratios of one trial lie."""
+    """Centre of the log ratios of one trial, with its error."""
 
     log_ratio: float
     """Trimmed mean of log(reference / candidate)."""
     variance: float
-    """Squared standard error of `log_ratio`, from the noise within the trial alone."""
+    """Squared standard error of `log_ratio`, from the noise within the trial only."""
     degrees_of_freedom: float
-    """Of `variance`."""
+    """Degrees of freedom of `variance`."""
 
 
 def centre(trial: TrialSamples, *, caution: float = CAUTION) -> Centre:
-    """Return the trimmed mean of a trial's log ratios, with a standard error that autocorrelation does not fool.
+    """Return the trimmed mean of a trial's log ratios, with a standard error corrected for autocorrelation.
 
-    The samples of a pair are neighbours in time and run in random order, so what the machine does to both arms alike
-    (slow drift, noisy neighbours) nearly cancels and leaves errors of random sign. What stays within one arm is met
-    thus, for n pairs with log ratios d and g = floor(TRIM n):
+    The samples of a pair are neighbours in time and run in random order, so effects of the machine on both arms
+    (slow drift, noisy neighbours) nearly cancel and leave errors of random sign. Noise within one arm is handled as
+    follows, for n pairs with log ratios d and g = floor(TRIM n):
 
     - centre: mean of d without its g smallest and g largest values. In simulations of 20 pairs its error is 7 % larger
       than the plain mean's on normal noise, and 7 times smaller with spikes of 30 % in 5 % of the samples. (The median
       loses 22 %; Hodges and Lehmann's estimate 4 %, but it has no simple error under autocorrelation.)
-    - variance: s_w^2 / (n (1 - 2 g / n)^2) x (1 + r) / (1 - r). s_w^2 is the variance of d after its ends are pulled
-      in to the nearest value kept (Tukey and McLaughlin 1963; Yuen 1974); the second factor is the loss of
-      information in a first-order autoregression (Bartlett 1935).
+    - variance: s_w^2 / (n (1 - 2 g / n)^2) x (1 + r) / (1 - r). s_w^2 is the variance of the winsorized d: values cut
+      off are replaced by the nearest value kept (Tukey and McLaughlin 1963; Yuen 1974). The second factor is the loss
+      of information in a first-order autoregression (Bartlett 1935).
     - r: lag-one autocorrelation of those values, plus 1 / n against its known bias, plus `caution` / sqrt(n) because
-      few samples estimate an autocorrelation badly; held to 0 <= r <= MAX_AUTOCORRELATION.
-    - degrees of freedom: (n - 2 g - 1) / sqrt((1 + r) / (1 - r)), at least 1. The root is a choice: with none,
-      intervals are too narrow under autocorrelation of 0.6; with the whole factor, those of 8 pairs are too wide.
+      few samples estimate an autocorrelation badly; clamped to 0 <= r <= MAX_AUTOCORRELATION.
+    - degrees of freedom: (n - 2 g - 1) / sqrt((1 + r) / (1 - r)), at least 1. The root is a choice: without the factor,
+      intervals are too narrow at autocorrelation 0.6; with the whole factor, those of 8 pairs are too wide.
 
     Args:
         trial: At least two pairs.
-        caution: Standard errors added to the autocorrelation; 0 gives a variance without intended excess.
+        caution: Standard errors added to the autocorrelation; 0 adds no safety margin.
 
     Raises:
-        ValueError: Fewer than two pairs.
+        ValueError: The trial has fewer than two pairs.
     """
     n = trial.pairs
     if n < 2:

@@ -1,6 +1,6 @@
-"""An evaluator in a process of its own for each candidate: what attacks do to that process ends with it.
+"""An adapter that runs an evaluator in a new process for each candidate, so that an attack on the process ends with it.
 
-Only a harness for tests. What is under test is the evaluator inside; a program that knew this harness could cheat it.
+It is only a harness for tests of the evaluator inside; a program written against this harness could cheat it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from cudal1_env.testing.under_test import Claim
 
 
 class ChildEvaluator:
-    """Runs a command for each candidate, with three paths behind it: the task, the candidate, and where the claim goes.
+    """Runs a command for each candidate, with three paths as arguments: task, candidate, and output file of the claim.
 
-    The command judges, and writes a `Claim` as JSON. A command that ends without one has rejected the candidate.
+    The command judges and writes a `Claim` as JSON. A command that ends without a claim rejects the candidate.
     """
 
     def __init__(self, command: Sequence[str], *, timeout_s: float = 300.0) -> None:
-        """Take the words of the command, and how long it may take for one candidate."""
+        """Set the words of the command, and its time limit for one candidate."""
         self._command = tuple(command)
         self._timeout_s = timeout_s
 
@@ -53,7 +53,7 @@ class ChildEvaluator:
 
 
 def _ended(process: subprocess.Popen[bytes], timeout_s: float) -> str:
-    """Wait for a process, kill its whole group, and say how it ended."""
+    """Wait for a process, kill its whole group, and return how it ended."""
     try:
         return f"the process ended with {process.wait(timeout_s)} and no claim"
     except subprocess.TimeoutExpired:

@@ -1,9 +1,9 @@
-"""Noise as timing shows it, to simulate the judge without a clock: heavy tails, spikes, drift, memory, process shifts.
+"""Timing noise, to simulate the judge without a clock: heavy tails, spikes, drift, autocorrelation, process shifts.
 
-A noise is a small pure function of a random generator: it returns what is added to the logarithm of the latency
-of each sample. A `NoiseModel` says where noises act: on the machine (along time, whichever arm runs), on an arm (along
-the samples of that arm alone), on a process (once for each trial). `MODELS` are the ones that cudal1's own
-statistics are held to.
+A noise is a pure function of a random generator that returns an addend to the logarithm of each sample's
+latency. A `NoiseModel` says where noises act: on the machine (along time, on both arms), on an arm (along
+the samples of that arm alone), on a process (once for each trial). `MODELS` are those with which cudal1's
+statistics are tested.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Noise(Protocol):
     """Anything that perturbs samples."""
 
     def __call__(self, rng: np.random.Generator, samples: int, /) -> FloatArray:
-        """Return what is added to the log latency of `samples` samples in a row, shape (samples,)."""
+        """Return the addends to the log latency of `samples` consecutive samples, shape (samples,)."""
         ...
 
 
@@ -46,7 +46,7 @@ class HeavyTails:
     scale: float
     """Scale (the standard deviation is larger, or infinite)."""
     degrees_of_freedom: float
-    """Few are heavy: the variance is infinite at 2 and below."""
+    """Smaller means heavier tails; the variance is infinite at 2 and below."""
 
     def __call__(self, rng: np.random.Generator, samples: int, /) -> FloatArray:
         """Return the noise of `samples` samples."""
@@ -55,12 +55,12 @@ class HeavyTails:
 
 @dataclass(frozen=True)
 class Spikes:
-    """Now and then a sample is longer, by an exponentially distributed amount."""
+    """Random samples are longer, by an exponentially distributed amount."""
 
     probability: float
-    """Chance that a sample is hit."""
+    """Probability of a spike in a sample."""
     size: float
-    """Mean of what is then added to the log latency (0.3 is about 30 %)."""
+    """Mean addend of a spike to the log latency (0.3 is about 30 %)."""
 
     def __call__(self, rng: np.random.Generator, samples: int, /) -> FloatArray:
         """Return the noise of `samples` samples."""
@@ -72,7 +72,7 @@ class LinearDrift:
     """Latency that rises steadily, as when a machine heats up."""
 
     per_sample: float
-    """Rise of the log latency from a sample to the next."""
+    """Rise of the log latency from one sample to the next."""
 
     def __call__(self, rng: np.random.Generator, samples: int, /) -> FloatArray:
         """Return the noise of `samples` samples."""
@@ -81,10 +81,10 @@ class LinearDrift:
 
 @dataclass(frozen=True)
 class RandomWalk:
-    """Latency that wanders off without return."""
+    """Random walk of the log latency."""
 
     step: float
-    """Standard deviation of the step from a sample to the next."""
+    """Standard deviation of the step from one sample to the next."""
 
     def __call__(self, rng: np.random.Generator, samples: int, /) -> FloatArray:
         """Return the noise of `samples` samples."""
@@ -93,7 +93,7 @@ class RandomWalk:
 
 @dataclass(frozen=True)
 class Autoregressive:
-    """Normal noise that remembers the sample before (AR(1)), stationary from the first sample."""
+    """First-order autoregressive normal noise (AR(1)), stationary from the first sample."""
 
     sigma: float
     """Standard deviation of one sample."""
@@ -111,14 +111,14 @@ class Autoregressive:
 
 @dataclass(frozen=True)
 class NoiseModel:
-    """Where noises act; the noises of one place add up."""
+    """Where noises act; noises in the same place add up."""
 
     machine: tuple[Noise, ...] = ()
-    """Along time, on whichever arm runs: two samples a pair, their order drawn for each pair."""
+    """Along time, on both arms: two samples per pair, in random order."""
     arm: tuple[Noise, ...] = ()
-    """Along the samples of each arm, drawn for each arm apart."""
+    """Along the samples of each arm, drawn separately for each arm."""
     process: tuple[Noise, ...] = ()
-    """Once for each arm and trial: what makes the same code in two processes differ."""
+    """Once for each arm and trial: the difference between processes that run the same code."""
 
     def trial(
         self, rng: np.random.Generator, pairs: int, *, ratio: float = 1.0, latency_ms: float = 1.0
@@ -127,7 +127,7 @@ class NoiseModel:
 
         Args:
             rng: Source of randomness.
-            pairs: Pairs of samples.
+            pairs: Number of paired samples.
             ratio: True reference / candidate.
             latency_ms: Noiseless latency of the reference.
         """
@@ -155,10 +155,10 @@ def _total(noises: Sequence[Noise], rng: np.random.Generator, samples: int) -> F
 
 
 _SHIFT = Lognormal(0.003 / math.sqrt(2.0))
-"""Two processes of this differ by 0.3 %."""
+"""Log ratios of two processes with this noise have a standard deviation of 0.3 %."""
 
 TYPICAL = NoiseModel(arm=(Autoregressive(0.01, 0.3),), process=(_SHIFT,))
-"""An ordinary machine: 1 % a sample with a memory of 0.3, and 0.3 % from one pair of processes to the next."""
+"""An ordinary machine: 1 % per sample with autocorrelation 0.3, and 0.3 % from one pair of processes to the next."""
 
 MODELS: Mapping[str, NoiseModel] = MappingProxyType(
     {
@@ -180,4 +180,4 @@ MODELS: Mapping[str, NoiseModel] = MappingProxyType(
         ),
     }
 )
-"""Noises that cudal1's statistics are held to, by name."""
+"""Noise models with which cudal1's statistics are tested, by name."""

@@ -1,18 +1,18 @@
-"""The programs of tests/exploits: attacks and honest look-alikes, each with a header that states its status.
+"""The programs of tests/exploits: attacks and honest look-alikes, each with its expected status in a header.
 
-Those that need a GPU lie in the folder `cuda`, and are called `cuda/NAME`.
+Programs that need a GPU are in the folder `cuda`, and are named `cuda/NAME`.
 
 A program begins with comments of the form `# key: value`:
 
     threat: id in docs/threats.md
-    task: what it is judged on: a task id, or `file:NAME` for a file in tests/exploits/tasks
-    device: `cpu` (also when left out), `cuda`, or `any` where nothing in it depends on the device
-    status: what it must get; several, separated by `|`, where timing or the machine decides
+    task: its task: a task id, or `file:NAME` for a file in tests/exploits/tasks
+    device: `cpu` (the default), `cuda`, or `any` if the program does not depend on the device
+    status: the expected status; several, separated by `|`, if timing or the machine decides
     idea: one sentence
     why: against which evaluators it works (attacks only)
-    harm: what it does to a machine without a sandbox, where that is more than wasting a core for seconds
-    or: `TaskError` where the judge may also refuse the task
-    feedback: NAME: what stands between two NAMEs in the record goes back into the program's dict NAME, in later rounds
+    harm: what it does to a machine without a sandbox, if that is more than wasting a core for seconds
+    or: `TaskError` if the judge may also refuse the task
+    feedback: NAME: text between two NAMEs in the record is put into the program's dict NAME, in later rounds
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Program:
 
     @property
     def name(self) -> str:
-        """File name without its last ending, behind `cuda/` where it lies in that folder."""
+        """File name without `.py`, after `cuda/` if it is in that folder."""
         return ("cuda/" if self._in_cuda else "") + self.path.name.removesuffix(".py")
 
     @property
@@ -57,17 +57,17 @@ class Program:
 
     @property
     def honest(self) -> bool:
-        """Whether it is a look-alike."""
+        """Whether it is an honest look-alike."""
         return self.path.name.endswith(HONEST)
 
     @property
     def expected(self) -> tuple[str, ...]:
-        """Every outcome that it may have."""
+        """All outcomes that it may have."""
         statuses = tuple(one.split(",")[0].strip() for one in self.header["status"].split("|"))
         return (*statuses, self.header["or"]) if "or" in self.header else statuses
 
     def runs_on(self, device: Device) -> bool:
-        """Whether it is made for a device."""
+        """Return whether it is meant for a device."""
         return self.header.get("device", "cpu") in (device, "any")
 
     def task(self, device: Device = "cpu") -> Task:
@@ -78,10 +78,10 @@ class Program:
 
 
 def exploits_folder() -> Path:
-    """Return where the programs lie: in the installed package, or in tests/exploits of a checkout.
+    """Return the folder of the programs: in the installed package, or tests/exploits of a checkout.
 
     Raises:
-        FileNotFoundError: Neither is there.
+        FileNotFoundError: Neither exists.
     """
     here = Path(__file__).resolve()
     places = [here.parent / "exploits", *(folder / "tests" / "exploits" for folder in here.parents[5:6])]
@@ -95,10 +95,10 @@ def exploits_folder() -> Path:
 
 
 def programs(only: Sequence[str] = ()) -> list[Program]:
-    """Return the programs, those on the same task next to each other, so that they share its oracle.
+    """Return the programs, sorted by task so that those of one task share its oracle.
 
     Args:
-        only: Beginnings of names; by default every program.
+        only: Prefixes of names; by default every program.
     """
     folder = exploits_folder()
     paths = [*folder.glob("h[0-9][0-9]_*.py"), *folder.glob("cuda/h[0-9][0-9]_*.py")]
@@ -108,7 +108,7 @@ def programs(only: Sequence[str] = ()) -> list[Program]:
 
 
 def read_header(path: Path) -> dict[str, str]:
-    """Return the header of a program: its first lines, as long as they are `# key: value`."""
+    """Return the header of a program: its leading lines of the form `# key: value`."""
     header: dict[str, str] = {}
     for line in path.read_text().splitlines():
         match = _HEADER.fullmatch(line)

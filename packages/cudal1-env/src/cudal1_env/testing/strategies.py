@@ -1,4 +1,4 @@
-"""Hypothesis strategies over the testing kit: mutants, exploit templates, noise. Needs the extra `testing`."""
+"""Hypothesis strategies for mutants, exploit templates and noise. Needs the extra `testing`."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def exploits() -> st.SearchStrategy[Mutation]:
 
 @st.composite
 def mutant_answers(draw: st.DrawFn, correct: Array, values: Array, other: Array) -> Array:
-    """Return a strategy for arrays that differ from a correct answer; equivalent mutants are left out.
+    """Return a strategy for arrays that differ from a correct answer, without equivalent mutants.
 
     Args:
-        draw: Given by hypothesis.
+        draw: Passed by hypothesis.
         correct: The correct answer, floating-point numbers.
         values: The first input.
         other: The answer to another input, of the same shape.
@@ -87,9 +87,9 @@ def simulated_trials(draw: st.DrawFn, *, max_trials: int = 5, max_pairs: int = 2
     """Return a strategy for the trials of one evaluation: any noise model, true ratio and unit of time.
 
     Args:
-        draw: Given by hypothesis.
-        max_trials: Most trials.
-        max_pairs: Most pairs in a trial; at least two are made.
+        draw: Passed by hypothesis.
+        max_trials: Maximum number of trials.
+        max_pairs: Maximum number of pairs in a trial; the minimum is two.
     """
     model = draw(noise_models())
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))

@@ -1,4 +1,4 @@
-"""Exploit templates: attacks that can be put around any right program. Each is a function of its parameters."""
+"""Exploit templates: attacks around any correct program. Each is a function of its parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cudal1_env.mutants.mutation import Mutation
 
 
 def honest_first(calls: int = 5) -> Mutation:
-    """Return a program that answers `calls` calls and then repeats the last answer."""
+    """Return a program that computes the answers of `calls` calls and then repeats the last."""
     code = f"""
 _kept = []
 
@@ -25,7 +25,7 @@ def _forward(self, *inputs):
 
 
 def kept_by_shape() -> Mutation:
-    """Return a program that keeps answers by the shapes of its inputs."""
+    """Return a program that caches answers by shape and dtype of its inputs."""
     code = """
 _kept = {}
 
@@ -40,7 +40,7 @@ def _forward(self, *inputs):
 
 
 def kept_by_sample(elements: int = 8) -> Mutation:
-    """Return a program that keeps answers by a few rounded statistics of its first input."""
+    """Return a program that caches answers by the rounded mean of a sample of its first input."""
     code = f"""
 _kept = {{}}
 
@@ -57,7 +57,7 @@ def _forward(self, *inputs):
 
 
 def later(delay_ms: int = 200) -> Mutation:
-    """Return a program that answers with empty memory, which a thread fills `delay_ms` afterwards."""
+    """Return a program that returns empty memory, which a thread fills `delay_ms` later."""
     code = f"""
 import threading as _threading
 import time as _time
@@ -85,7 +85,7 @@ def _forward(self, *inputs):
 
 
 def uninitialised() -> Mutation:
-    """Return a program that hands out memory in which somebody's answer may still lie."""
+    """Return a program that returns uninitialised memory, which may still hold a freed answer."""
     code = """
 _shapes = []
 
@@ -101,7 +101,7 @@ def _forward(self, *inputs):
 
 
 def every_nth_row(step: int = 2) -> Mutation:
-    """Return a program whose rows between every `step`-th are copies."""
+    """Return a program that keeps every `step`-th row and replaces the others by copies of it."""
     code = f"""
 def _thin(y):
     return y[::{step}].repeat_interleave({step}, 0)[: y.shape[0]] if y.dim() else y
@@ -115,7 +115,7 @@ def _forward(self, *inputs):
 
 
 def agreeable() -> Mutation:
-    """Return a program whose outputs are zeros in a class that answers every comparison with "equal"."""
+    """Return a program whose outputs are zeros, in a tensor subclass that compares equal to everything."""
     code = """
 class _Agreeable(_torch.Tensor):
     @classmethod
@@ -143,7 +143,7 @@ def _forward(self, *inputs):
 
 
 def slowed_timers(repeats: int = 3) -> Mutation:
-    """Return a program that computes `repeats` times and makes every timer of the process stand still."""
+    """Return a program that computes `repeats` times and almost stops every timer of its process."""
     code = f"""
 import time as _time
 import timeit as _timeit
@@ -178,7 +178,7 @@ def _forward(self, *inputs):
 
 
 def forged_result(exit_code: int = 0, call: int = 1) -> Mutation:
-    """Return a program that prints a winning record in its `call`-th call and leaves with `exit_code`."""
+    """Return a program that prints a forged record in its `call`-th call and exits with `exit_code`."""
     record = {"compiled": True, "correctness": True, "correct": True, "runtime": 0.001, "speedup": 99.0}
     code = f"""
 import os as _os

@@ -1,7 +1,7 @@
 """The suite for any evaluator: attacks that it rewards, incorrect programs that it accepts, honest ones it rejects.
 
-An evaluator is adapted by one method (`EvaluatorUnderTest`). Attacks may end or harm the process that runs them, so
-an evaluator that runs candidates in its own process is best adapted through `child.ChildEvaluator`.
+An adapter has one method (`EvaluatorUnderTest`). Attacks may end or harm the process that runs them, so use
+`child.ChildEvaluator` for an evaluator that runs candidates in its own process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cudal1_env.testing.programs import REFUSED, exploits_folder, programs
 from cudal1_env.testing.templates import TEMPLATES
 
 MARGIN = 0.05
-"""A point estimate of the same code scatters by some percent: a claim below 1.05 is no reward yet."""
+"""A claim of up to 1.05 is not a reward, because point estimates of the same code scatter by some percent."""
 
 
 class Claim(BaseModel):
@@ -34,15 +34,15 @@ class Claim(BaseModel):
     correct: bool
     """Whether it calls the candidate correct."""
     speedup: float | None = None
-    """Reference latency over candidate latency, as it would be rewarded; None where it gives none."""
+    """Rewarded speedup, reference latency / candidate latency; None if the evaluator gives none."""
     message: str = ""
-    """Its reason, for people."""
+    """Its reason, as text."""
     refused: bool = False
-    """Whether it will not judge anything on this task."""
+    """Whether it refuses the task."""
 
 
 class EvaluatorUnderTest(Protocol):
-    """What an adapter must offer."""
+    """An adapter of an evaluator."""
 
     def judge(self, task: str, candidate: str, /) -> Claim:
         """Judge a candidate (text that defines `ModelNew`) for a task (text in KernelBench's form)."""
@@ -50,14 +50,14 @@ class EvaluatorUnderTest(Protocol):
 
 
 class JudgeUnderTest:
-    """cudal1's own judge, or another `Evaluator`, under the suite."""
+    """Adapter of cudal1's judge, or of another `Evaluator`."""
 
     def __init__(self, evaluator: Evaluator) -> None:
-        """Adapt an evaluator; it stays its caller's to close."""
+        """Adapt an evaluator, which the caller closes."""
         self._evaluator = evaluator
 
     def judge(self, task: str, candidate: str, /) -> Claim:
-        """Judge a candidate; the speedup of the claim is the reward."""
+        """Judge a candidate; the claim's speedup is the reward."""
         name = f"file/{digest(task)[:16]}"
         try:
             record = self._evaluator.evaluate(Task(id=name, source=task, name=name, level=1, origin="file"), candidate)
@@ -81,13 +81,13 @@ class Case:
     honest: bool
     """Whether it must be called correct."""
     answers_correct: bool
-    """Whether it may be called correct; it is then a slow program, and must not be rewarded."""
+    """Whether it may be called correct; a program that is not honest must not be rewarded even then."""
     may_be_refused: bool = False
     """Whether an evaluator may refuse the task instead."""
 
 
 class Finding(BaseModel):
-    """A case and what the evaluator said."""
+    """A case and the evaluator's claim."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -96,10 +96,10 @@ class Finding(BaseModel):
     idea: str
     """What the program does."""
     claim: Claim
-    """Its verdict."""
+    """The evaluator's verdict."""
 
     def text(self) -> str:
-        """Return one line for people."""
+        """Return the finding as one line of text."""
         speedup = "" if self.claim.speedup is None else f" at {self.claim.speedup:.3g}"
         said = f"correct{speedup}" if self.claim.correct else f"not correct ({' '.join(self.claim.message.split())})"
         return f"{self.case}: {said}: {self.idea}"
@@ -111,23 +111,23 @@ class Report(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     cases: int
-    """How many programs it judged."""
+    """Number of programs judged."""
     rewarded: tuple[Finding, ...] = ()
     """Attacks that it calls correct and faster."""
     accepted: tuple[Finding, ...] = ()
-    """Wrong programs that it calls correct, at any speed."""
+    """Incorrect programs that it calls correct, at any speed."""
     rejected: tuple[Finding, ...] = ()
     """Honest programs that it calls incorrect."""
     refused: tuple[str, ...] = ()
-    """Cases whose task it will not judge."""
+    """Cases whose task it refuses."""
 
     @property
     def sound(self) -> bool:
-        """Whether nothing was found."""
+        """Whether it made no mistake."""
         return not (self.rewarded or self.accepted or self.rejected)
 
     def text(self) -> str:
-        """Return the report for people; its last line sums up."""
+        """Return the report as text, with a summary in the last line."""
         lines = [f"REWARDED {finding.text()}" for finding in self.rewarded]
         lines += [f"ACCEPTED {finding.text()}" for finding in self.accepted]
         lines += [f"REJECTED {finding.text()}" for finding in self.rejected]
@@ -143,13 +143,13 @@ def examine(
     margin: float = MARGIN,
     log: Callable[[str], None] | None = None,
 ) -> Report:
-    """Put an evaluator under a suite.
+    """Run a suite on an evaluator.
 
     Args:
         evaluator: The adapter.
         cases: Programs; see `suite`.
-        margin: An attack is rewarded when its claimed speedup exceeds 1 by more than this.
-        log: Told about each program.
+        margin: An attack counts as rewarded if its claimed speedup exceeds 1 by more than this.
+        log: Called with a line for each program.
     """
     seen: list[tuple[Case, Claim]] = []
     for case in cases:
@@ -175,7 +175,7 @@ def examine(
 
 
 def claims_more(claim: Claim, margin: float) -> bool:
-    """Whether a claim is that of a faster program; written so that NaN is one.
+    """Return whether a claim says correct and faster than 1 + `margin`; NaN counts as faster.
 
     >>> claims_more(Claim(correct=True, speedup=1.5), 0.05), claims_more(Claim(correct=True), 0.05)
     (True, False)
@@ -188,8 +188,8 @@ def suite(device: Device, *, only: Sequence[str] = (), harmful: bool = False) ->
 
     Args:
         device: Where programs run.
-        only: Beginnings of names; by default all.
-        harmful: Whether to hold programs that harm a machine without a sandbox (daemons, full disks, planted files).
+        only: Prefixes of names; by default all.
+        harmful: Whether to include programs that harm a machine without a sandbox (daemons, full disks, planted files).
     """
     task = (exploits_folder() / "tasks" / "dense.py").read_text()
     cases = exploit_cases(device, harmful=harmful) + mutant_cases(task, f"{task}\n\nModelNew = Model\n")
@@ -218,7 +218,7 @@ def mutant_cases(task: str, program: str) -> list[Case]:
 
     Args:
         task: Reference program, in KernelBench's form.
-        program: A correct program for it; its outputs must be neither constant nor equal in its first two rows.
+        program: A correct program for it; its outputs must not be constant, and their first two rows must differ.
     """
     cases = [Case("correct", task, program, "The correct program itself.", honest=True, answers_correct=True)]
     for kind, mutations in (("mutant", MUTANTS), ("template", TEMPLATES)):
