@@ -1,7 +1,7 @@
 """Finds values that recur from draw to draw: a program could prepare such outputs, or cache results of such inputs.
 
-The reference runs on many sets (THREATS.md, H63, H65). Windows of adjacent input elements are searched in all later
-draws at any position: a row of a table, a rotated tensor. Recurring elements between others, such as every other
+The reference runs on many sets (docs/threats.md, H63, H65). Windows of adjacent input elements are searched in all
+later draws at any position: a row of a table, a rotated tensor. Recurring elements between others, such as every other
 column, are searched at the same position. For outputs, the two draws with most in common count, at the same positions
 or shifted, because a program can prepare a few cases as well as one, and may return a view of them. The sampled
 positions are secret; otherwise a task could put new values only there.
