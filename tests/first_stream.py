@@ -1,4 +1,4 @@
-"""Generated tasks from before the generator chose dtypes for arithmetic, for tests of templates.
+"""Generated tasks from before the generator drew tasks in three dtypes, for tests of templates.
 
 The generator's stream has changed since; these texts stay the same, like the bundled corpus's references.
 """
