@@ -1,10 +1,10 @@
 """How long do extensions take to build? `python benchmarks/builds.py OUT.jsonl [--at-once 16] [--repeats 2]`.
 
-First `load_inline` as torch does it ("stock") and with the judge's compilers ("ours"), each in processes of its own
-whose torch is imported already, one text each that no other has: one alone, and `--at-once` together, the two ways in
-turn. Then verdicts: a program with the extension, cold, again, and by another judge (both from the store); and the same
-kernel through NVRTC where there is a GPU. A C++ extension stands for the CUDA one where there is no GPU. One JSON line
-each, then one with the summary (medians), which is also printed.
+First `load_inline` with torch's compilers ("stock") and with the judge's ("ours"), alternating: one build alone, and
+`--at-once` builds in parallel. Each build has a fresh process with torch already imported, and a unique source. Then
+verdicts: a program with the extension, cold, again, and by another judge (both from the store); on a GPU also the same
+kernel through NVRTC. Without a GPU, a C++ extension replaces the CUDA one. One JSON line each, then one with the
+summary (medians), which is also printed.
 """
 
 from __future__ import annotations
@@ -113,22 +113,22 @@ SIZE = {"cpu": 1 << 20, "cuda": 1 << 26}
 
 
 def call(device: Device, factor: float) -> str:
-    """Return the call that builds an extension; its text has a number of its own."""
+    """Return the call that builds an extension; `factor` makes its source unique."""
     text = (CUDA if device == "cuda" else CPP).format(factor=f"{factor}f")
     return CALL[device].format(text=text)
 
 
 def builds_s(device: Device, ours: bool, count: int, first: int) -> tuple[list[float], float]:
-    """Build extensions at a time.
+    """Build extensions in parallel.
 
     Args:
         device: For a GPU, or for the CPU.
-        ours: With the judge's compilers.
-        count: How many.
-        first: Number of the first one's text.
+        ours: Whether to use the judge's compilers.
+        count: Number of extensions.
+        first: Number of the first source.
 
     Returns:
-        Seconds of each, and until all were there.
+        Seconds of each build, and of all together.
     """
     with tempfile.TemporaryDirectory() as root:
         children: list[subprocess.Popen[str]] = []
@@ -142,14 +142,14 @@ def builds_s(device: Device, ours: bool, count: int, first: int) -> tuple[list[f
         for child in children:
             assert child.stdout is not None
             if child.stdout.readline() != "ready\n":
-                raise SystemExit("a process that was to build an extension did not start; see above")
+                raise SystemExit("a process for building an extension did not start; see its error above")
         began = time.perf_counter()
         told = [child.communicate("\n")[0] for child in children]
         return [float(text) for text in told], time.perf_counter() - began
 
 
 def architecture(device: Device) -> dict[str, str]:
-    """The one architecture that both ways compile for."""
+    """Return the setting of the only architecture to compile for."""
     if device == "cpu":
         return {}
     import torch
@@ -161,7 +161,7 @@ def architecture(device: Device) -> dict[str, str]:
 def verdicts(device: Device) -> list[dict[str, Any]]:
     """Judge the extension cold, again and by another judge; then the same kernel through NVRTC, twice."""
     task = Task(id="file/twice", source=REFERENCE.format(size=SIZE[device]), name="twice", level=1, origin="file")
-    number = int.from_bytes(os.urandom(4), "little")  # a text that no store knows
+    number = int.from_bytes(os.urandom(4), "little")  # makes the source unknown to every store
     extension = EXTENSION.format(number=number, call=call(device, 2.0))
     lines: list[dict[str, Any]] = []
 
@@ -183,7 +183,7 @@ def verdicts(device: Device) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure, record, summarise."""
+    """Measure, record and summarise."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--at-once", type=int, default=16)

@@ -1,9 +1,9 @@
-"""Where the harness overhead of a timed call goes: release, worker, read; by size of the inputs.
+"""Harness overhead of a timed call by part (release, worker, read) and size of the inputs.
 
     python benchmarks/chain.py OUT.jsonl [--device cuda]
 
 Each line is one size: medians in microseconds over empty and timed calls of a reference that adds one to its input, and
-the judge's verdict on that reference against itself. Sizes that are in OUT already are skipped.
+the judge's verdict on that reference against itself. Sizes that are already in OUT are skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cudal1_env.judge.measure.arm import Arm
 
 KIB = 1 << 10
 SIZES = [4 * KIB, 64 * KIB, 1024 * KIB, 4096 * KIB, 16384 * KIB, 65536 * KIB, 262144 * KIB, 1048576 * KIB]
-"""Bytes of inputs."""
+"""Bytes of the inputs."""
 SOURCE = """
 import torch
 import torch.nn as nn
@@ -45,13 +45,13 @@ def get_init_inputs():
 
 
 class Parts:
-    """Microseconds of each part of the calls of an arm, while it is in use."""
+    """Microseconds of each part of an arm's calls."""
 
     def __init__(self) -> None:
         self.taken: dict[str, list[float]] = {}
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that also notes how long it takes."""
+        """Return a function that also records its duration."""
 
         def wrapped(*arguments: Any, **named: Any) -> Any:
             began = time.perf_counter_ns()
@@ -63,12 +63,12 @@ class Parts:
         return wrapped
 
     def medians(self) -> dict[str, float]:
-        """Median of each part."""
+        """Return the median of each part."""
         return {name: round(statistics.median(times), 2) for name, times in self.taken.items()}
 
 
 def measured(judge: Judge, size_bytes: int) -> dict[str, Any]:
-    """Judge a reference of one size against itself with every part of its calls noted."""
+    """Judge a reference of one size against itself, and record the duration of each part of its calls."""
     source = SOURCE.format(count=size_bytes // 4)
     task = Task(id=f"file/add_{size_bytes}", name=f"add_{size_bytes}", level=1, origin="file", source=source)
     parts, plain = Parts(), (Arm.go, Arm.wait_for, Arm.read)
@@ -104,7 +104,7 @@ def measured(judge: Judge, size_bytes: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure every size that is not in the file."""
+    """Measure every size that the file lacks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")

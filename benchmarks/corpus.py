@@ -1,6 +1,6 @@
-"""How fast the corpus is built, what 3,000 pairs cost, and for how many generated tasks templates make enough.
+"""Speed of building the corpus, size and load time of 3,000 pairs, and templates' coverage of generated tasks.
 
-Writes one JSON object to standard output. Needs no GPU: nothing is judged.
+Writes one JSON object to standard output. Needs no GPU, because nothing is judged.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ print(len(corpus), time.perf_counter() - start, (after - before) * 1024)
 """
 
 
-COVERED = {"pytorch", "triton", "cuda-nvrtc", "cuda-load-inline"}
+ALL_BACKENDS = {"pytorch", "triton", "cuda-nvrtc", "cuda-load-inline"}
 FEWEST = 6
 
 
 def coverage(tasks: Iterable[Task]) -> dict[str, dict[str, int]]:
-    """Count by family the tasks that have every backend and at least six variants, without `torch.compile`."""
+    """Count by family the tasks with every backend and at least six variants, without `torch.compile`."""
     found: dict[str, dict[str, int]] = {}
     for task in tasks:
         family = tag_of(task, "family")
         counts = found.setdefault(family, {"tasks": 0, "covered": 0, "fewest": 1 << 30})
-        made = variants(task, tuple(one for one in BACKENDS if one in COVERED))
+        made = variants(task, tuple(one for one in BACKENDS if one in ALL_BACKENDS))
         counts["tasks"] += 1
-        counts["covered"] += {one.backend for one in made} == COVERED and len(made) >= FEWEST
+        counts["covered"] += {one.backend for one in made} == ALL_BACKENDS and len(made) >= FEWEST
         counts["fewest"] = min(counts["fewest"], len(made))
     return found
 
 
 def loaded(path: Path) -> dict[str, float]:
-    """Load a corpus in a new process, so that its memory is its own."""
+    """Load a corpus in a new process to measure its memory; return pairs, bytes and seconds."""
     done = subprocess.run([sys.executable, "-c", LOAD, str(path)], capture_output=True, text=True, check=True)
     pairs, seconds, memory = done.stdout.split()
     return {

@@ -1,4 +1,4 @@
-"""The smallest difference between two arms of stage 3 that a comparison over seeds detects: written down beforehand.
+"""Power analysis: the smallest difference between two arms of stage 3 that a comparison over seeds detects.
 
     python benchmarks/detectable.py docs/results/quickstart_seed*.jsonl.gz --seeds 3 --contrasts 2
 
@@ -6,10 +6,10 @@ Two arms with n seeds each and a two-sided test at level a, with power 1 - b, de
 
     (t(1 - a / 2m, 2n - 2) + t(1 - b, 2n - 2)) s sqrt(2 / n)
 
-(two-sample t test, t quantiles in place of noncentral ones, Bonferroni over m contrasts), a = 0.05 and b = 0.2. s is
-the standard deviation between seeds of what an arm changes: the mean log speedup of the training tasks after stage 3
-less that after the stage before, failures as 0.1 x. The arms fork from one stage 2, so what differs before it
-cancels. Assumptions: equal variances, a normal mean over tasks, and that the runs compared spread as those given do.
+(two-sample t test, t quantiles instead of noncentral ones, Bonferroni over m contrasts), a = 0.05 and b = 0.2. s is the
+standard deviation between seeds of an arm's effect: the mean log speedup of the training tasks after stage 3 minus
+that after stage 2, with failures as 0.1 x. The arms fork from one stage 2, so earlier differences cancel. Assumptions:
+equal variances, a normal mean over tasks, and the same spread in the compared runs as in the given ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEVEL, POWER = 0.05, 0.8
 
 
 def main() -> None:
-    """Print the spread between seeds and what it lets a comparison detect."""
+    """Print the spread between seeds and the smallest detectable difference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("metrics", type=Path, nargs="+")
     parser.add_argument("--seeds", type=int, default=3)
@@ -50,7 +50,7 @@ def detectable(spread: float, *, seeds: int, contrasts: int) -> float:
 
 
 def change(path: Path) -> float:
-    """Return the change of a run's mean log speedup of training tasks in stage 3."""
+    """Return the change in stage 3 of a run's mean log speedup of training tasks."""
     read = gzip.open if path.suffix == ".gz" else open
     with read(path, "rt") as file:
         records = [json.loads(line) for line in file]

@@ -1,9 +1,9 @@
-"""Judge a folder of programs that is not ours: `python benchmarks/folder.py FOLDER OUT.jsonl [--repeats 5]`.
+"""Judge an external folder of programs: `python benchmarks/folder.py FOLDER OUT.jsonl [--repeats 5]`.
 
 FOLDER holds `tasks/TASK.py` in KernelBench's form, and programs `attacks/TASK__NAME.py` and `honest/TASK__NAME.py`. One
 JSON line for the machine and one for each verdict; an honest program also gets the ratio of a plain loop
-(plain_loop.py). The same command resumes a run that was cut off. At the end: attacks that were rewarded, honest
-programs that were not CORRECT or lie over 5 % from their plain loop where calls take 50 us or more.
+(plain_loop.py). The same command resumes an interrupted run. At the end it prints rewarded attacks, and honest programs
+that were not CORRECT or, with calls of at least 50 us, deviate from their plain loop by more than 5 %.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONG_MS = 0.05
 
 
 def main() -> None:
-    """Judge, record, print unexpected verdicts."""
+    """Judge, record, and print unexpected verdicts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
@@ -77,7 +77,7 @@ def verdict(judge: Judge, path: Path, options: argparse.Namespace, *, first: boo
 
 
 def unexpected(line: dict[str, Any]) -> str:
-    """Why a verdict is unexpected; empty for one that is expected."""
+    """Return why a verdict is unexpected; empty if it is expected."""
     if line["program"].startswith("attacks/"):
         paid = line.get("rewarded_low") or 0.0
         return f"rewarded with {paid:.3g}" if paid > _REWARDED else ""

@@ -1,10 +1,10 @@
-"""Tokens a second of a policy that answers, by how batches are made. Needs a GPU.
+"""Tokens per second of a policy's answers, by batching method. Needs a GPU.
 
     python benchmarks/generation.py MODEL OUT.jsonl [--answers 64] [--tokens 1000]
 
-Prompts are of generated tasks. Each way writes the same number of answers, greedily, first once to warm up (what is
-compiled is compiled then), then twice. `same` is the share of answers that are those of `static` to the letter: sums
-in another order may differ in the last digit, and with them a word. One JSON line for the machine, then one a way.
+Prompts are of generated tasks. Each method writes the same number of answers greedily in three rounds; the first warms
+up and compiles. `same` is the share of answers that are identical to the first method's (`static`): sums in another
+order may differ in the last digit, and so may words. One JSON line for the machine, then one per method.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROUNDS = 3
 
 
 def main() -> None:
-    """Time each way, write a line as soon as it is known."""
+    """Time each method; write its line at once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("out", type=Path)
@@ -41,7 +41,7 @@ def main() -> None:
     for way in options.ways:
         try:
             found, answers = timed(options, way, prompts)
-        except Exception as error:  # noqa: BLE001  # a way that this machine lacks is a line too
+        except Exception as error:  # noqa: BLE001  # a method that this machine lacks gets a line, too
             found, answers = {"error": f"{type(error).__name__}: {error}"[:300]}, []
         first = first or answers
         same = sum(map(str.__eq__, answers, first)) / max(len(answers), 1)

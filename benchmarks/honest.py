@@ -1,8 +1,8 @@
 """How often is a correct program rejected? `python benchmarks/honest.py OUT.jsonl [--rounds 3] [--only attention]`.
 
 Correct variants of the starter suite at `correct` precision, each round under new secrets. One JSON line for the
-machine, one for each verdict that is not CORRECT, one for each round. The same command continues behind the rounds that
-OUT holds.
+machine, one for each verdict that is not CORRECT, one for each round. The same command continues after the rounds in
+OUT.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """How many verdicts a minute? `python benchmarks/judge_correct.py OUT.jsonl [--device cpu] [--lanes 1 2]`.
 
-Right programs of the starter suite, several a task, through one `evaluate_many`: at `correct` precision with each
-number of lanes, then at `training` precision. The oracles of the tasks run already. Last, somebody asks for the arms'
-core, and for the GPU where there is one, alone again and again while verdicts without a clock are made: how long do
-they wait? One JSON line for the machine and one for each figure; a run that was cut off resumes after the figures that
-OUT holds.
+Correct programs of the starter suite, several per task, in one `evaluate_many`: at `correct` precision with each
+number of lanes, then at `training` precision. The oracles of the tasks are already running. Finally, another thread
+repeatedly leases the arms' core (and the GPU) exclusively during verdicts without a clock: how long does it wait? One
+JSON line for the machine and one for each figure; an interrupted run resumes after the figures in OUT.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from cudal1_env.records import Device, Precision
 from parts import machine_line, results
 
 _PAUSE_S = 2.0
-"""Between two who want the device alone."""
+"""Pause between two exclusive leases."""
 
 Job = tuple[Task, str]
 
 
 def main() -> None:
-    """Measure each figure that OUT lacks, and print all."""
+    """Measure the figures that OUT lacks, and print all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -54,7 +53,7 @@ def main() -> None:
 
 
 def jobs_of(device: Device, tasks: int, programs: int) -> list[Job]:
-    """Return programs of a few tasks that do not compile: their variants in order, each with a text of its own."""
+    """Return programs of a few tasks that need no compiler: their variants in order, each with a unique source."""
     needs = available_needs()
     found: list[list[Job]] = []
     for task in load_suite("starter", device=device):
@@ -67,7 +66,7 @@ def jobs_of(device: Device, tasks: int, programs: int) -> list[Job]:
 
 
 def verdicts(device: Device, jobs: Sequence[Job], precision: Precision, lanes: int) -> dict[str, Any]:
-    """Judge all jobs by a new judge whose oracles run."""
+    """Judge all jobs with a new judge whose oracles are running."""
     with Judge(JudgeSettings(device=device, lanes=lanes)) as judge:
         judge.evaluate_many(list({task.id: (task, source) for task, source in jobs}.values()), precision=precision)
         began = time.perf_counter()
@@ -85,7 +84,7 @@ def verdicts(device: Device, jobs: Sequence[Job], precision: Precision, lanes: i
 
 
 def waits(device: Device, jobs: Sequence[Job], lanes: int) -> dict[str, Any]:
-    """Ask for what judges lease, alone, while verdicts without a clock are made."""
+    """Lease the arms' core and the device exclusively, again and again, during verdicts without a clock."""
     waited_s: list[float] = []
     done = threading.Event()
     with Judge(JudgeSettings(device=device, lanes=lanes)) as judge:

@@ -1,8 +1,8 @@
 """How good is the CPU judge? `python benchmarks/judge_cpu.py OUT.jsonl [--tasks 20] [--repeats 10]`.
 
-A against A: starter references, submitted as candidates, at `report` precision; the truth is a speedup of 1. One JSON
-line for the machine, one for each evaluation, then one with the summary, which is also printed. For the time that
-evaluations take see judge_seconds.py.
+A against A: starter references, submitted as candidates, at `report` precision; the true speedup is 1. One JSON line
+for the machine, one for each evaluation, then one with the summary, which is also printed. judge_seconds.py measures
+the duration of evaluations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from parts import add_options, fresh, machine_line
 
 
 def main() -> None:
-    """Measure, record, summarise."""
+    """Measure, record and summarise."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--tasks", type=int, default=20)
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def summarise(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Bias and false alarms of A against A, over the lines of one or several files."""
+    """Return bias and false alarms of A against A, over the lines of one or several files."""
     itself = [line for line in lines if line["kind"] == "a-against-a"]
     speedups = [line["speedup"] for line in itself if line["speedup"] is not None]
     return {
@@ -62,7 +62,7 @@ def summarise(lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def record(kind: str, one: Evaluation) -> dict[str, Any]:
-    """A record without the programs, which are in the repository, and without what they print: it names files."""
+    """Return a record without programs, which are in the repository, and without their output, which has file names."""
     return {"kind": kind, **one.model_dump(mode="json", exclude={"source", "task_source", "stderr"})}
 
 

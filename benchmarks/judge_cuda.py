@@ -1,14 +1,14 @@
 """How good is the GPU judge? `python benchmarks/judge_cuda.py OUT.jsonl [--precision report] [--repeats 5]`.
 
-30 tasks from 10 us to 10 ms, made here. Each reference is judged against itself, all tasks once, then all again; then
-against programs that do its work 1.5, 2 and 5 times, and, as a reference that does it two or five times for
-nothing, against one that does it once. Beside it, in a process of its own for each task, other ways of timing: CUDA
-events around each call (KernelBench's way) and triton's do_bench on the same call twice, five times (all in that one
-process, as these ways do, so what one process differs from the next by is not in their figures), and the ratio that
-programs have in a plain loop (plain_loop.py's way: each call alone, minus an empty one, arms alternating): where
-launches take longer than kernels, five times the work is not five times the time, and that loop says what it is. One
-JSON line for the machine, one for each figure, then one with the summary, which is also printed. The same command
-resumes a run that was cut off; `--known` leaves out what earlier files hold, and `--join` puts all into one.
+30 generated tasks from 10 us to 10 ms. Each reference is judged against itself, all tasks once per repeat; then against
+programs that do its work 1.5, 2 and 5 times; then, with wasted work that doubles or quintuples the reference's time,
+against a program without it. For comparison, a separate process per task runs other timing methods. CUDA events around
+each call (KernelBench's method) and triton's do_bench time the same call twice, five times in one process, as usual for
+them, so their figures exclude differences between processes. A plain loop (as in plain_loop.py: single calls minus an
+empty one, in random order) gives the true ratio of programs: where launches take longer than kernels, five times the
+work is not five times the time. One JSON line for the machine, one for each figure, then one with the summary, which is
+also printed. The same command resumes an interrupted run; `--known` skips the lines of earlier files, and `--join`
+merges files.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from judge_cpu import record
 from parts import add_known, add_options, machine_line, results
 
 PAIRS = 5
-"""How often each other way of timing measures a call against itself."""
+"""Number of times that each other timing method measures a call against itself."""
 LEASE_MS = 5.0
-"""Seconds of the lease are summarised for tasks whose reference takes up to this."""
+"""The summary has seconds of evaluations of tasks whose reference takes at most this."""
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\n"
 CASES: list[tuple[str, str, str]] = [
@@ -52,7 +52,7 @@ CASES: list[tuple[str, str, str]] = [
 
 
 def body(expression: str, times: float) -> str:
-    """Statements that compute the expression as often, half a time on half of the rows, and return it once."""
+    """Return statements that compute the expression `times` times (a half on half of the rows) and return it once."""
     lines = [expression] * (math.floor(times) - 1)
     if times % 1:
         lines.append(re.sub(r"\bx\b", "x[: x.shape[0] // 2]", expression, count=1))
@@ -60,12 +60,12 @@ def body(expression: str, times: float) -> str:
 
 
 def program(name: str, expression: str, times: float) -> str:
-    """A module that computes the expression as often."""
+    """Return a module that computes the expression `times` times."""
     return f"class {name}(nn.Module):\n    def forward(self, x):\n        {body(expression, times)}\n"
 
 
 def task(name: str, expression: str, inputs: str, times: float = 1) -> Task:
-    """The reference that computes the expression as often."""
+    """Return a task whose reference computes the expression `times` times."""
     source = (
         f"{HEAD}{program('Model', expression, times)}\n\ndef get_inputs():\n    return [{inputs}]\n\n\n"
         "def get_init_inputs():\n    return []\n"
@@ -74,7 +74,7 @@ def task(name: str, expression: str, inputs: str, times: float = 1) -> Task:
 
 
 def main() -> None:
-    """Measure, record, summarise."""
+    """Measure, record and summarise."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--precision", choices=("training", "report"), default="report")
@@ -94,11 +94,11 @@ def main() -> None:
 
 
 Job = tuple[Task, str, float]
-"""Task, program, and what its speedup is in truth."""
+"""Task, program, and nominal speedup."""
 
 
 def measured(options: argparse.Namespace, before: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield a line for the machine, then one for each figure, but for those that an earlier run left."""
+    """Yield a line for the machine, then one for each figure, except those of an earlier run."""
     if (machine := machine_line()) not in before:
         yield machine
     cases = part_of([case for case in CASES if case[0].startswith(tuple(options.only))], options.part)
@@ -117,7 +117,7 @@ def measured(options: argparse.Namespace, before: Sequence[dict[str, Any]]) -> I
 
 
 def jobs_of(cases: Sequence[tuple[str, str, str]], repeats: int, *, ratios: bool) -> Iterator[Job]:
-    """Yield all tasks against themselves, as often as asked for, then known ratios, so that a start has every task."""
+    """Yield all tasks against themselves, `repeats` times, then known ratios, so that a partial run has every task."""
     for _ in range(repeats):
         for name, expression, inputs in cases:
             yield task(name, expression, inputs), HEAD + program("ModelNew", expression, 1), 1.0
@@ -131,10 +131,10 @@ def jobs_of(cases: Sequence[tuple[str, str, str]], repeats: int, *, ratios: bool
 
 
 def judged(jobs: Sequence[Job], precision: Precision) -> Iterator[dict[str, Any]]:
-    """Yield a line for each evaluation; where the machine breaks the rest gets a new judge.
+    """Yield a line for each evaluation; after a machine error, the rest gets a new judge.
 
     Raises:
-        MachineError: It broke twice in a row, so that it is not the second job's doing; that one has no line.
+        MachineError: Two in a row, so that the second job is not the cause; that job has no line.
     """
     left, broken = list(jobs), False
     while left:
@@ -157,7 +157,7 @@ def judged(jobs: Sequence[Job], precision: Precision) -> Iterator[dict[str, Any]
 
 
 def clocks(made: Evaluation) -> dict[str, Any]:
-    """What the driver told after the pairs: the multiprocessors' clock (least, median, most) and what held it back."""
+    """Return the driver's data after the pairs: multiprocessor clocks (min, median, max) and throttling reasons."""
     states = [state for trial in made.gpu_states for state in trial]
     mhz = [state.sm_mhz for state in states]
     reasons = sorted({reason for state in states for reason in state.throttled})
@@ -204,7 +204,7 @@ print(json.dumps({"events": [events() for _ in range(2 * pairs)], "do_bench": [b
 
 
 def others(name: str, expression: str, inputs: str) -> Iterator[dict[str, Any]]:
-    """Time the same call in pairs in one process by CUDA events and by do_bench: ratios should be 1; and loops."""
+    """Time a call in pairs in one process with CUDA events and do_bench (true ratio 1), and the programs in a loop."""
     names = {"Once": 1, "OnceAndHalf": 1.5, "Twice": 2, "FiveTimes": 5}
     programs = HEAD + "\n\n".join(program(which, expression, times) for which, times in names.items())
     command = [sys.executable, "-c", OTHERS, programs, inputs, str(PAIRS)]
@@ -212,7 +212,7 @@ def others(name: str, expression: str, inputs: str) -> Iterator[dict[str, Any]]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         said = error.stderr.strip().splitlines() if isinstance(error.stderr, str) else []
-        # Without the programs, which the error's own text holds.
+        # Not the error's own text, because it contains the programs.
         message = said[-1] if said else f"{type(error).__name__} of the other ways of timing"
         yield {"kind": "refused", "task": f"file/{name}", "method": "others", "message": message}
         return
@@ -221,7 +221,7 @@ def others(name: str, expression: str, inputs: str) -> Iterator[dict[str, Any]]:
 
 
 def loop_truths(lines: list[dict[str, Any]]) -> dict[tuple[str, float], float]:
-    """Speedup by task and by the nominal one, as programs in a plain loop have it."""
+    """Return the speedup in a plain loop, by task and nominal speedup."""
     truths: dict[tuple[str, float], float] = {}
     for line in lines:
         if line.get("method") == "loop":
@@ -233,7 +233,7 @@ def loop_truths(lines: list[dict[str, Any]]) -> dict[tuple[str, float], float]:
 
 
 def summarise(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Bias, spread and false alarms, over correct evaluations."""
+    """Return bias, spread and false alarms, over correct evaluations."""
     judged = [line for line in lines if line["kind"] == "judge"]
     correct = [line for line in judged if line["status"] == "CORRECT"]
     itself = [line for line in correct if line["truth"] == 1.0]
@@ -255,9 +255,9 @@ def summarise(lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def itself_figures(lines: list[dict[str, Any]], itself: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """How far a call is from itself: the judge's word and that of the other ways, by the same statistics.
+    """Return by how much a call's ratio to itself deviates from 1, for the judge and the other methods.
 
-    Whether a task takes over 100 us the judge says, or the plain loop where there is no correct evaluation.
+    The judge decides whether a task takes over 100 us; without a correct evaluation, the plain loop does.
     """
     ratios: dict[str, list[tuple[str, float]]] = {
         "judge": [(line["task"], line["speedup"]["point"]) for line in itself],
@@ -288,12 +288,12 @@ def itself_figures(lines: list[dict[str, Any]], itself: list[dict[str, Any]]) ->
 
 
 def share_within(ratios: Sequence[float], limit: float) -> float | None:
-    """Share of ratios within a distance from 1; None without any."""
+    """Return the share of ratios within a distance from 1; None without ratios."""
     return sum(abs(ratio - 1) <= limit for ratio in ratios) / len(ratios) if ratios else None
 
 
 def errors(lines: list[dict[str, Any]], ratios: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """How far evaluations are from the nominal ratio, and from what the plain loop says."""
+    """Return the deviation of evaluations from the nominal ratio and from the plain loop's."""
     truths = loop_truths(lines)
     against: dict[str, list[float]] = {"nominal": [], "nominal_above_100_us": [], "loop": []}
     for line in ratios:

@@ -2,7 +2,7 @@
 
 A against A of four starter tasks at `training` precision on the CPU, by several judges. One JSON line for the machine,
 one for each evaluation with its samples, then the summary: the spread of a pair's log ratio, the half-width of
-intervals, the mean, and how many intervals exclude 1. To compare two versions run it with the packages of either in
+intervals, the mean, and how many intervals exclude 1. To compare two versions, run it with each one's packages in
 PYTHONPATH.
 """
 
@@ -25,7 +25,7 @@ TASKS = ("softplus_mish", "rms_norm", "matmul_bias_gelu", "cumulative_max_range"
 
 
 def main() -> None:
-    """Measure, record, summarise."""
+    """Measure, record and summarise."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--judges", type=int, default=5)
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def summarise(found: list[Evaluation]) -> dict[str, Any]:
-    """Spread of pairs within trials, and what intervals make of it."""
+    """Return the spread of pairs within trials, and the width and errors of intervals."""
     speedups = [one.speedup for one in found if one.speedup is not None]
     logs = [math.log(one.point) for one in speedups]
     spreads = [

@@ -1,8 +1,7 @@
-"""Where does the judge's own time go on a GPU? `python benchmarks/judge_profile.py OUT.txt [--only relu_256 ...]`.
+"""Where does the judge spend its time on a GPU? `python benchmarks/judge_profile.py OUT.txt [--only relu_256 ...]`.
 
-Each task of judge_cuda.py that is asked for is judged against itself, once so that its inputs are there, then again
-under Python's profiler: most of an evaluation is not the calls that it times. What its oracle takes for a set of inputs
-is measured next to it.
+Each chosen task of judge_cuda.py is judged against itself, first to make its inputs, then again under Python's
+profiler, because timed calls are a minor part of an evaluation. The oracle's time for a set of inputs is measured, too.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _LINES = 45
 
 
 def main() -> None:
-    """Profile, and write tables."""
+    """Profile, and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
@@ -51,7 +50,7 @@ def main() -> None:
 
 
 def set_ms(judge: Judge, task_id: str) -> float:
-    """Milliseconds in which a task's pool makes a set that it did not have."""
+    """Return the milliseconds in which a task's pool makes a new set."""
     pool = next(pool for pool in judge._pools.values() if pool.task.id == task_id)
     first = 1 << 20
     began = time.perf_counter()

@@ -1,8 +1,8 @@
 """How long does the CPU judge take? `python benchmarks/judge_seconds.py OUT.jsonl [--tasks 20] [--forks 40]`.
 
-For each task one `training` evaluation of its fastest variant, after another one has made the task's pool, as in
-training; then forks of a worker until it is ready. One JSON line for the machine, one for each evaluation, one for the
-forks, then one with the summary (medians), which is also printed.
+For each task one `training` evaluation of its fastest variant, after another evaluation has made the task's pool, as in
+training; then the time from the fork of a worker until it is ready. One JSON line for the machine, one for each
+evaluation, one for the forks, then one with the summary (medians), which is also printed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PHASES = ("total_s", "start_s", "build_s", "wait_s", "oracle_s", "warmup_s", "me
 
 
 def main() -> None:
-    """Measure, record, summarise."""
+    """Measure, record and summarise."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--tasks", type=int, default=20)
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def forks_s(count: int) -> list[float]:
-    """Seconds from asking the zygote for a worker until it has entered its sandbox and says so."""
+    """Return the seconds from each fork request until the worker reports that it has entered its sandbox."""
     zygote = Zygote()
     zygote.start()
     seconds: list[float] = []

@@ -1,11 +1,11 @@
-"""How fast the templates' best kernels are: against eager, `torch.compile` and the roofline, by family. Needs a GPU.
+"""Speed of the templates' best kernels over eager, `torch.compile` and the roofline, by family. Needs a GPU.
 
     uv run benchmarks/kernels.py kernels.jsonl --budget-s 480
 
-The same command goes on where it was cut off. Each line is one program of a task, timed with CUDA events after it was
-compared with the reference; the summary goes to standard output. The roofline is the larger of two times: bytes of
-inputs, parameters and outputs over the bandwidth of a copy, and operations over the rate of a large product, both
-measured when the command starts. Programs are the templates' own, so they run in this process, without a judge.
+The same command resumes an interrupted run. Each line is one program of a task, compared with the reference and timed
+with CUDA events; the summary goes to standard output. The roofline is the larger of two times: bytes of inputs,
+parameters, buffers and outputs over the bandwidth of a copy, and operations over the rate of a large product, both
+measured at the start. Programs come from the templates, so they run in this process, without a judge.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 BACKENDS: tuple[Backend, ...] = ("triton", "cuda-nvrtc")
 TOLERANCE = 2e-2
-"""Largest difference over the scale of the reference's answer: it tells broken kernels, the judge tells fine ones."""
+"""Maximum difference over the scale of the reference's answer. It detects broken kernels; the judge is stricter."""
 
 
 def ideal_ms(count_bytes: int, operations: int, *, bytes_per_ms: float, operations_per_ms: float) -> float:
-    """Return the roofline.
+    """Return the roofline in milliseconds.
 
     >>> ideal_ms(3_000_000, 10, bytes_per_ms=1e6, operations_per_ms=1e3)
     3.0
@@ -45,7 +45,7 @@ def ideal_ms(count_bytes: int, operations: int, *, bytes_per_ms: float, operatio
 
 
 def sampled(tasks: Iterable[Task], per_family: int) -> list[Task]:
-    """Return some tasks of each family, families in turn."""
+    """Return up to `per_family` tasks of each family, alternating between families."""
     families: dict[str, list[Task]] = {}
     for task in tasks:
         families.setdefault(task.category, []).append(task)
@@ -54,7 +54,7 @@ def sampled(tasks: Iterable[Task], per_family: int) -> list[Task]:
 
 
 def time_ms(call: Callable[[], object], device: str, *, repeats: int = 20) -> float:
-    """Return the median time of a call; on a GPU with the L2 cache cleared before each."""
+    """Return the median milliseconds of a call; on a GPU with the L2 cache cleared before each call."""
     for _ in range(3):
         call()
     if device == "cpu":
@@ -89,7 +89,7 @@ def rates(device: str) -> dict[str, float]:
 
 
 def loaded(text: str, folder: Path) -> ModuleType:
-    """Import a program from a file, which Triton reads its kernels' lines from."""
+    """Import a program from a file, because Triton reads kernels from their file."""
     path = folder / f"program_{digest(text)[:16]}.py"
     path.write_text(text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -101,7 +101,7 @@ def loaded(text: str, folder: Path) -> ModuleType:
 
 
 def tensors(value: object) -> list[torch.Tensor]:
-    """Return a tensor, or those of a tuple, as a list."""
+    """Return a tensor, or the tensors of a tuple or list, as a list."""
     several = value if isinstance(value, tuple | list) else (value,)
     return [one for one in several if isinstance(one, torch.Tensor)]
 
@@ -109,7 +109,7 @@ def tensors(value: object) -> list[torch.Tensor]:
 def measure(
     task: Task, programs: int, known: set[str], machine: dict[str, float], device: str, backends: Sequence[Backend]
 ) -> Iterable[dict[str, Any]]:
-    """Yield a task's lines: its reference first, then programs that are not known yet."""
+    """Yield a task's lines that are not known yet: its reference first, then programs."""
     with TemporaryDirectory() as folder, torch.no_grad():
         given = loaded(task.source, Path(folder))
         torch.manual_seed(0)
@@ -147,13 +147,13 @@ def measure(
                     for one, other in zip(wanted, got, strict=True)
                 )
                 line |= {"error": error, "ms": time_ms(lambda new=new: new(*inputs), device)}
-            except (RuntimeError, ValueError, AssertionError) as failure:  # a finding, and the others go on
+            except (RuntimeError, ValueError, AssertionError) as failure:  # a finding; other programs continue
                 line |= {"failed": f"{type(failure).__name__}: {str(failure)[:300]}"}
             yield line
 
 
 def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return by family medians of the best correct program: over eager, over `torch.compile`, share of the roofline."""
+    """Return by family the best correct programs' medians: over eager, over `torch.compile`, share of the roofline."""
     references = {line["task"]: line for line in lines if line["kind"] == "reference"}
     best: dict[str, dict[str, Any]] = {}
     broken = 0
@@ -179,7 +179,7 @@ def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure what is missing, then summarise."""
+    """Measure the missing lines, then summarise."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--suite", default="generated?n=160&seed=0")

@@ -1,13 +1,13 @@
 """Work through a plan on every GPU of a host: `python benchmarks/lanes.py PLAN OUT --limit-s 540`.
 
-A plan has one job a line: into how many parts it goes, then the command, in which {k} and {n} are the part and their
-number and {out} the folder of results (lines that begin with # are left out):
+A plan has one job per line: its number of parts, then the command, in which {k} is the part, {n} the number of parts
+and {out} the folder of results. Lines that begin with # are skipped.
 
     15 python benchmarks/judge_cuda.py {out}/judge_{k}.jsonl --part {k}/{n}
     1 cudal1-env audit starter --device cuda --out {out}/audit.cuda.json
 
-Each GPU takes the next free part, on cores of its own. When time is over, what runs is ended. `OUT/done`
-marks the parts that ended with 0, so that the same command resumes, also on another host to which OUT was copied.
+Each GPU takes the next free part, on separate cores. At the time limit, running parts are terminated. `OUT/done` marks
+the parts that exited with 0, so that the same command resumes, even on another host to which OUT was copied.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def found() -> list[str]:
-    """Numbers of the host's GPUs."""
+    """Return the numbers of the host's GPUs."""
     done = subprocess.run(
         ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], capture_output=True, text=True, check=True
     )
@@ -57,7 +57,7 @@ def found() -> list[str]:
 
 
 def parts(plan: str, out: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield a name and the command of every part."""
+    """Yield name and command of each part."""
     for line in plan.splitlines():
         if line.strip() and not line.startswith("#"):
             count, command = line.split(maxsplit=1)
@@ -67,12 +67,12 @@ def parts(plan: str, out: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 class Plan:
-    """Parts that are left, for all lanes.
+    """Remaining parts, shared by all lanes.
 
     Args:
         jobs: Name and command of each part.
-        done: Folder in which an empty file stands for each that is complete.
-        end: When time is over, by the monotonic clock.
+        done: Folder with an empty file for each complete part.
+        end: Time limit, by the monotonic clock.
     """
 
     def __init__(self, jobs: Iterator[tuple[str, list[str]]], done: Path, end: float) -> None:
@@ -82,7 +82,7 @@ class Plan:
         self._lock = threading.Lock()
 
     def work(self, gpu: str, cores: list[int]) -> None:
-        """Run parts on a GPU until none is left or time is over."""
+        """Run parts on a GPU until none is left or the time is up."""
         while time.monotonic() < self.end:
             with self._lock:
                 if not self.left:

@@ -1,11 +1,11 @@
 """Memory of a large model with adapters: one SFT step and one GRPO step against the estimate of `train --dry-run`.
 
     python benchmarks/large.py OUT.jsonl                    # 7 billion random parameters, one GPU of 80 GB or more
-    python benchmarks/large.py OUT.jsonl --shape tiny       # the same on a CPU; there nothing measures the peak
+    python benchmarks/large.py OUT.jsonl --shape tiny       # the same on a CPU, where the peak is not measured
 
-The model is made on the spot, next to OUT, and its training is configs/large.toml through `cudal1_agent.train`, with
-a fresh process for each stage. A line holds the estimate, the most that torch had allocated and reserved, and their
-ratio; the exit code is 1 where a ratio lies outside 0.85 to 1.15. Stages that are in OUT are not run again.
+The model is created next to OUT and trained by `cudal1_agent.train` with configs/large.toml, with a fresh process for
+each stage. A line has the estimate, torch's peaks of allocated and reserved memory, and the ratio of estimate to
+allocated peak; the exit code is 1 if a ratio is outside 0.85 to 1.15. Stages that are in OUT are not run again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WITHIN = 0.15
 
 
 def main() -> int:
-    """Make the model, run a process for each stage that is missing, compare."""
+    """Make the model, run a process for each missing stage, and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--shape", choices=SHAPES, default="7b")
@@ -56,12 +56,12 @@ def main() -> int:
 
 
 def lines(out: Path) -> list[dict[str, Any]]:
-    """Return what was measured before."""
+    """Return the earlier lines of OUT."""
     return [json.loads(line) for line in out.read_text().splitlines()] if out.is_file() else []
 
 
 def close(line: dict[str, Any]) -> bool:
-    """Whether an estimate is near what was measured, where that was."""
+    """Return whether an estimate is near the measured peak; True without one."""
     return line["ratio"] is None or abs(line["ratio"] - 1) <= WITHIN
 
 
@@ -91,7 +91,7 @@ def make(folder: Path, shape: dict[str, Any]) -> None:
 
 
 def measured(stage: str, model: Path, run: Path, device: str) -> dict[str, Any]:
-    """Train one step of a stage and return its peak of memory, with the estimate."""
+    """Train one step of a stage; return its peak memory and the estimate."""
     import torch
     from cudal1_agent.config import load_settings
     from cudal1_agent.preflight import estimate, shape_of

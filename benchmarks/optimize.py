@@ -2,9 +2,8 @@
 
     uv run benchmarks/optimize.py --out docs/results/optimize_cpu.jsonl
 
-The endpoint is a server of this script. It answers every request with one of the programs in
-benchmarks/optimize_answers, in turn, or with prose that holds none; it does not read the prompt. The results file has a
-line for each command: its record.
+The endpoint is a server in this script. It answers requests with the programs in benchmarks/optimize_answers and a text
+without a program, in turn; it ignores the prompt. The results file has a line for each command: its record.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 MODULES = {"gated_block": "GatedBlock", "rotary_attention": "RotaryAttention", "focal_loss": "Model"}
-"""File of examples/optimize, and its class."""
+"""Files of examples/optimize, with their classes."""
 
 
 def answers_for(name: str) -> list[str]:
-    """Return what the endpoint says of a module, in turn."""
+    """Return the endpoint's answers for a module, in order."""
     programs = sorted((ROOT / "benchmarks" / "optimize_answers").glob(f"{name}_*.py"))
     found = [f"## Code\n```python\n{path.read_text(encoding='utf-8')}```\n" for path in programs]
     return [*found, "I would fuse the loops."]

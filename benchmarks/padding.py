@@ -1,9 +1,9 @@
-"""The share of padding in stage 1's batches of a stream: sorted by length, as training does it, and mixed again.
+"""The share of padding in stage 1's batches of a stream: sorted by length, as in training, and unsorted.
 
     python benchmarks/padding.py docs/results/padding_cpu.json
 
-Limits are those of `configs/gpu.toml`: the compact prompt, a batch of 16, at most 4,096 tokens. The tokenizer has 600
-tokens and learns from the stream's first texts; a larger one makes all sequences shorter.
+Settings are those of `configs/gpu.toml`: the compact prompt, a batch of 16, at most 4,096 tokens. The tokenizer has 600
+tokens and is trained on the stream's first texts; a larger vocabulary makes all sequences shorter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STREAM, BATCH, LONGEST, EXAMPLES = "generated?seed=1", 16, 4096, 1024
 
 
 def padding(lengths: list[int], batch: int) -> float:
-    """Return the share of the positions of all batches that hold no token.
+    """Return the share of padding among the positions of all batches.
 
     >>> padding([4, 2, 3, 3], 2)
     0.14285714285714285
@@ -48,7 +48,7 @@ def main() -> None:
     words: Any = make_tokenizer(texts, vocabulary=600, context=LONGEST)
     batches = Batches(stream, Encoder(words, chat={}, max_prompt=3072, max_length=LONGEST), BATCH, 0)
     lengths = [len(row["input_ids"]) for row in islice(batches(), EXAMPLES)]
-    # A stride over all of them undoes the sorting without another draw.
+    # Taking every BATCHES-th length undoes the sorting without another draw.
     mixed = [length for start in range(BATCHES) for length in lengths[start::BATCHES]]
     line = {
         "stream": STREAM,

@@ -27,10 +27,10 @@ def _read(text: bytes) -> dict[str, Any] | None:
 
 
 Line = dict[str, Any]
-"""One line of a benchmark; `kind` says what of."""
+"""One line of a benchmark; `kind` is its type."""
 
 LINES: Form[Line] = Form("a benchmark", b'{"kind": "', _read, lambda line: json.dumps(line).encode())
-"""Form of a benchmark's results file; published files begin like this."""
+"""Form of a benchmark's results file, also of published ones."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -47,22 +47,22 @@ def add_known(parser: argparse.ArgumentParser) -> None:
 
 
 def results(out: Path, *, known: Sequence[Path] = (), join: Sequence[Path] = ()) -> ResultsFile[Line]:
-    """Open a benchmark's results file, which goes on behind its lines; the summary is taken off its end."""
+    """Open a benchmark's results file to append lines; a summary at its end is removed."""
     return ResultsFile(out, LINES, known=known, join=join)
 
 
 def fresh(out: Path, *, join: Sequence[Path] = ()) -> ResultsFile[Line]:
-    """Open the results file of a benchmark that begins anew, unless it joins others."""
+    """Open the results file of a benchmark that starts over, unless it joins others."""
     if not join:
         out.unlink(missing_ok=True)
     return results(out, join=join)
 
 
 def machine_line() -> dict[str, Any]:
-    """The machine, without the places of its files.
+    """Return the line that describes the machine, without file paths.
 
-    To look at a GPU takes ten seconds, so what was found is kept for the boot, by the GPUs and cores that this process
-    may use. The spread is read anew: it may have been calibrated since.
+    Examining a GPU takes ten seconds, so the findings are cached until the next boot, by the GPUs and cores that this
+    process may use. The spread is read again, because it may have been calibrated since.
     """
     seen = (
         _BOOT.read_text(),

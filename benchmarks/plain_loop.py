@@ -2,9 +2,10 @@
 
     python benchmarks/plain_loop.py REFERENCE CANDIDATE [--device cuda] [--calls 60]
 
-Each call is made alone: inputs of its own are copied to one address, the device is waited for, then the clock runs over
-the call and the wait. An empty call (on a GPU the smallest kernel and a wait) is subtracted. Arms alternate. Prints a
-JSON object: medians in milliseconds, and the ratio. Runs what it is given with all rights: for programs that one knows.
+Calls do not overlap: each one's inputs are copied to a fixed address, the device is synchronized, then the clock runs
+over the call and a synchronization. The median of an empty call (on a GPU the smallest kernel) is subtracted. Arms run
+in random order. Prints a JSON object: medians in milliseconds, and the ratio. Both programs run without a sandbox: use
+it only for programs that you trust.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _WARM = 12
 
 
 def plain_ratio(reference: Path, candidate: Path, device: str, *, timeout_s: float = 120.0) -> dict[str, float] | None:
-    """Return what a process of its own measures; None where it fails."""
+    """Measure in a separate process; return None if it fails."""
     command = [sys.executable, __file__, str(reference), str(candidate), "--device", device]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True)
@@ -50,7 +51,7 @@ def module_of(path: Path, name: str) -> Any:
 
 
 def measured(reference: Path, candidate: Path, device: str, calls: int) -> dict[str, float]:
-    """Measure both."""
+    """Measure both programs."""
     task = module_of(reference, "task")
     other = module_of(candidate, "candidate")
     models = [built(maker, task, device) for maker in (task.Model, other.ModelNew)]
@@ -96,7 +97,7 @@ def built(maker: Any, task: Any, device: str) -> Any:
 
 
 def moved(value: Any, device: str) -> Any:
-    """An input on the device."""
+    """Return an input on the device."""
     return value.to(device) if isinstance(value, torch.Tensor) else value
 
 

@@ -1,11 +1,10 @@
 """Is every attack rejected? `python benchmarks/redteam.py OUT.jsonl [--device cpu] [--repeats 20] [--only h02 ...]`.
 
-What `cudal1-env redteam` does, for hours: in parts, and with every outcome in a file. Each program of
-tests/exploits is judged `repeats` times. One JSON line for the machine, one for each program and repeat, then one with
-the summary; the table is printed. The same command resumes a run that was cut off: no outcome that is in OUT is
-asked for again. `--known` leaves out what earlier files hold, and `--join` puts all
-into one. Exit status 1 when an attack was rewarded, an honest look-alike rejected or the machine broken;
-a part of several (`--part`) ends with 0 when all its outcomes are in OUT.
+Like `cudal1-env redteam`, but for long runs: in parts, with every outcome in a file. Each program of tests/exploits is
+judged `repeats` times. One JSON line for the machine, one for each program and repeat, then one with the summary; the
+table is printed. The same command resumes an interrupted run without repeating outcomes in OUT. `--known` skips the
+outcomes of earlier files, and `--join` merges files. The exit status is 1 if an attack was rewarded, an honest
+look-alike was rejected or the machine broke; with several parts (`--part`) it is 0 once all outcomes are in OUT.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from parts import add_known, add_options, machine_line, results
 
 
 def main() -> int:
-    """Judge, record, summarise."""
+    """Judge, record and summarise."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -57,7 +56,7 @@ def main() -> int:
 
 
 def every(programs: list[Program], number: int) -> list[Program]:
-    """Every so-many-th attack with its look-alike, in the order of names."""
+    """Return every `number`-th attack with its look-alike, by name."""
     names = sorted({program.name.removesuffix(".honest") for program in programs})[::number]
     return [program for program in programs if program.name.removesuffix(".honest") in names]
 

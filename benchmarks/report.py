@@ -1,7 +1,7 @@
-"""How long the report of a large run takes, and how large it is: `python benchmarks/report.py OUT.json`.
+"""Time and size of the report of a large run: `python benchmarks/report.py OUT.json`.
 
-The run is made on the spot: 10,000 verdicts on 250 tasks, with programs of the starter suite, and with hostile text in
-every program, task name and message. Nothing of it is measured, and its speedups are drawn.
+The run is synthetic: 10,000 verdicts on 250 tasks, with programs of the starter suite, and with hostile text in every
+program, task name and message. Its speedups are random, not measured.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ HOSTILE = (
     "{{ 7 * 7 }}{% raw %}&lt;&#39;\"'`",
     "x" * 5000,
 )
-"""Texts that must be shown and never obeyed."""
+"""Texts that must be shown as they are and never interpreted."""
 
 
 def main(out: tyro.conf.Positional[Path], variants: int = 10_000, tasks: int = 250, seed: int = 0) -> None:
-    """Make the run, write its report, and record what that took.
+    """Make the run, write its report, and record time, sizes and memory.
 
     Args:
         out: File for the record.
         variants: Verdicts in the run.
-        tasks: Tasks that they are of.
-        seed: Seed of what is drawn.
+        tasks: Tasks of the verdicts.
+        seed: Seed of the random values.
     """
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
@@ -72,9 +72,9 @@ def make_run(run: Path, *, variants: int, tasks: int, seed: int = 0, hostile: bo
 
     Args:
         run: The directory.
-        variants: Verdicts in it.
-        tasks: Tasks that they are of.
-        seed: Seed of what is drawn.
+        variants: Verdicts in the run.
+        tasks: Tasks of the verdicts.
+        seed: Seed of the random values.
         hostile: Put hostile text into programs, task names and messages.
     """
     draw = random.Random(seed)
@@ -98,7 +98,7 @@ def _verdict(task: Any, name: str, bait: str, number: int, draw: random.Random) 
         [60, 20, 12, 3, 3, 2],
     )[0]
     variant = draw.choice(task.variants).source
-    # One of the task's variants, told apart by a comment.
+    # A variant of the task, made unique by a comment.
     source = f"{variant}\n# variant {number}: {bait}\nNOTE = {bait!r}\n"
     point = draw.lognormvariate(0.3, 0.5)
     width = 1 + draw.uniform(0.005, 0.15)

@@ -1,7 +1,7 @@
-"""Whether programs of two versions of the templates compile to the same code, up to names.
+"""Do programs of two versions of the templates compile to the same code, except for names?
 
     uv run benchmarks/same_code.py write before.jsonl      # with the old version
-    uv run benchmarks/same_code.py compare before.jsonl    # with the new one; goes on where it was cut off
+    uv run benchmarks/same_code.py compare before.jsonl    # with the new one; resumes if interrupted
 
 Triton and NVRTC build for sm_90, which needs no GPU: forward runs on `meta` tensors and its launches are recorded.
 """
@@ -43,11 +43,11 @@ NAMES = re.compile(rf"\b{_KERNELS}\w*|_ZZ\d+{_KERNELS}(?=E)|_ZZ\d+(?:row|join)_\
 NOISE = re.compile(
     r"\s*(//|\.loc|\.file|\.section|\.version|\.b8|\.b32|\.b64|\{|\}$|\.global \.align 4 \.u32 [A-Z]\w* = \d+;)"
 )
-"""Lines without code: comments, tables for debuggers, and sizes that are declared and nowhere loaded."""
+"""Lines without code: comments, debugging tables, and declared sizes that are never loaded."""
 
 
 def write(path: Path) -> None:
-    """Draw programs by their hashes and write them down."""
+    """Sample programs by their hashes and write them."""
     lines: list[dict[str, Any]] = []
     for suite in SUITES:
         for task in load_suite(suite, device="cuda"):
@@ -68,7 +68,7 @@ def _any_task() -> Task:
 
 
 def remade(line: dict[str, Any]) -> str | None:
-    """Return the program that today's templates make for the same reference with the same parameters."""
+    """Return the present templates' program for the same reference and parameters; None if they make none."""
     task = _any_task().model_copy(update={"source": line["reference"], "variants": ()})
     for option in options(task, (line["backend"],)):
         given = dict(option.parameters)
@@ -99,7 +99,7 @@ def recorded(found: list[tuple[Any, ...]]) -> Iterator[None]:
 
 
 def launches(reference: str, source: str, folder: Path) -> list[tuple[Any, ...]]:
-    """Return what a program's forward launches."""
+    """Return the launches of a program's forward pass."""
     modules: list[Any] = []
     for name, text in (("reference", reference), ("program", source)):
         path = folder / f"{name}_{digest(text)[:12]}.py"
@@ -161,7 +161,7 @@ def _triton(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> str:
 
 
 def compare(path: Path, budget_s: float) -> None:
-    """Compare every program; write what is found beside the file."""
+    """Compare every program; write the results next to the file."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     out = path.with_suffix(".compared.jsonl")
     done = {one["place"] for one in map(json.loads, out.read_text().splitlines())} if out.exists() else set()
@@ -188,7 +188,7 @@ def _compared(line: dict[str, Any], folder: Path) -> str:
         return f"other launches: {len(before)}, {len(after)}"
     try:
         same = [ptx(one) == ptx(other) for one, other in zip(before, after, strict=True)]
-    except (RuntimeError, ValueError, AssertionError) as error:  # the compilers' own
+    except (RuntimeError, ValueError, AssertionError) as error:  # from the compilers
         return f"error: {type(error).__name__} {str(error)[:300]}"
     return "same" if all(same) else f"differs: {same.count(False)} of {len(same)}"
 

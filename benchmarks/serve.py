@@ -1,10 +1,10 @@
-"""What the service costs and carries: overhead over a local call, many clients, and verdicts with hostile programs.
+"""Overhead and load of the service: single calls against local ones, many clients, verdicts with hostile programs.
 
-    python benchmarks/serve.py                      # prepared records, in this process; some 30 s
+    python benchmarks/serve.py                      # prepared records, in this process; about 30 s
     python benchmarks/serve.py --verdicts 300       # real CPU verdicts instead, a tenth of them hostile
 
-Prints one JSON object a line. The service of real verdicts is a process of its own; afterwards its processes,
-descriptors, memory and temporary files are compared with those before.
+Prints one JSON object per line. For real verdicts, the service runs in a separate process. Its descriptors and memory
+are compared early and late in the run; processes and temporary files are compared before and after.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def overhead(calls: int) -> dict[str, Any]:
 
 
 def load(clients: int, verdicts: int) -> dict[str, Any]:
-    """Let many clients ask for one verdict at a time; count what came back."""
+    """Let many clients request one verdict at a time each; count the answers."""
     tasks = list(suite())[:3]
     barrier = threading.Barrier(clients)
 
@@ -88,7 +88,7 @@ def load(clients: int, verdicts: int) -> dict[str, Any]:
 
 
 def real(verdicts: int, clients: int, seconds: float) -> dict[str, Any]:
-    """Ask a service on the CPU device for real verdicts, a tenth of them on attacks; then stop it and look around."""
+    """Request real verdicts from a CPU service, a tenth of them on attacks; then stop it and find leftovers."""
     tasks = [task for task in load_suite("starter", device="cpu") if task.split == "train"][:8]
     honest = [(task, one.source) for task in tasks for one in task.variants if "cpu" in one.devices and not one.needs]
     attacks = [(one.task("cpu"), one.source) for one in programs() if not one.honest and one.runs_on("cpu")]
@@ -128,7 +128,7 @@ def real(verdicts: int, clients: int, seconds: float) -> dict[str, Any]:
     began = time.perf_counter()
     try:
         with RemoteEvaluator(url) as remote, ThreadPoolExecutor(clients) as executor:
-            # Descriptors and memory are compared after the first tenth, when what is made once is there.
+            # Descriptors and memory are first read after a tenth of the jobs, when lazy state exists.
             told = list(executor.map(ask, jobs[: verdicts // 10]))
             early = _of(process.pid)
             told += executor.map(ask, jobs[verdicts // 10 :])
@@ -155,14 +155,14 @@ def real(verdicts: int, clients: int, seconds: float) -> dict[str, Any]:
 
 
 def _of(pid: int) -> dict[str, int]:
-    """Open descriptors and resident memory of a process."""
+    """Return open descriptors and resident memory (MiB) of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
     resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))
     return {"descriptors": len(os.listdir(f"/proc/{pid}/fd")), "mib": int(resident.split()[1]) // 1024}
 
 
 def _left() -> set[str]:
-    """Processes that hold our modules, and temporary files."""
+    """Return the processes that run cudal1 modules, and its temporary files."""
     names: set[str] = set()
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal() and int(folder.name) != os.getpid():
@@ -176,7 +176,7 @@ def _left() -> set[str]:
 
 
 def main() -> None:
-    """Run the parts that were asked for."""
+    """Run the requested parts."""
     parser = argparse.ArgumentParser(description="Measure the service.")
     parser.add_argument("--calls", type=int, default=300, help="single calls for the overhead (default 300)")
     parser.add_argument("--clients", type=int, default=64, help="clients at a time (default 64)")

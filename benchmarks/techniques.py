@@ -1,7 +1,7 @@
-"""How well technique tags agree with labels made by hand: `python benchmarks/techniques.py FILE`.
+"""Agreement of technique tags with labels made by hand: `python benchmarks/techniques.py FILE`.
 
-FILE is CUDA-L1's release for the H100; the labels (docs/results/technique_labels.json) name its rows and hold no
-program. Prints precision and recall for each tag and both sets of labels.
+FILE is CUDA-L1's release for the H100; the labels (docs/results/technique_labels.json) name its rows and contain no
+program. Prints precision and recall for each tag and set of labels.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""For how many tasks templates write kernels, by backend, and why not for the others.
+"""Count the tasks for which templates write kernels, by backend, and the reasons for the others.
 
     uv run benchmarks/templates.py kernelbench:levels=1+2 'generated?n=160'
 
-Writes one JSON object to standard output. Needs no GPU: nothing is judged.
+Writes one JSON object to standard output. Needs no GPU, because nothing is judged.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from cudal1_data.operators import EXPRESSIONS
 KERNELS = ("triton", "cuda-nvrtc")
 NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 SMALL = 32
-"""Whole numbers up to this one are no result of a computation: warps, lanes, axes."""
+"""Whole numbers up to this one are not computed from the reference: warps, lanes, axes."""
 
 
 def unknown_numbers(source: str, reference: str, parameters: Mapping[str, int | str]) -> set[float]:
-    """Return the numbers of a program that stand nowhere in its reference.
+    """Return the numbers of a program that do not occur in its reference.
 
     Template parameters, whole numbers up to 32 and the constants of PyTorch's operators and norms count as known.
     """
     known = {float(one) for text in (reference, *EXPRESSIONS.values()) for one in NUMBER.findall(text)}
-    known |= {1e-5}  # what PyTorch's norms add where a reference names nothing else
+    known |= {1e-5}  # default epsilon of PyTorch's norms
     known |= {float(one) for one in parameters.values() if isinstance(one, int)}
     found = {float(one) for one in NUMBER.findall(source)}
     return {one for one in found - known if one > SMALL or one != int(one)}
 
 
 def reason(task: Task) -> str:
-    """Return why a task has no kernel, its sizes masked."""
+    """Return why a task has no kernel, with sizes masked."""
     try:
         reference = read(task.source)
         steps = plan(reference.roots)
@@ -52,7 +52,7 @@ def reason(task: Task) -> str:
 
 
 def coverage(tasks: Iterable[Task]) -> dict[str, object]:
-    """Count tasks by the backends that kernels of theirs are written in."""
+    """Count tasks by the backends of their kernels."""
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     total = 0

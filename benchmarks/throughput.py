@@ -1,17 +1,17 @@
-"""Verdicts a minute, beside KernelBench's evaluator. Needs a GPU for the comparison.
+"""Verdicts per minute, compared with KernelBench's evaluator. Needs a GPU for the comparison.
 
     python benchmarks/throughput.py OUT --table h100.jsonl --kernelbench CHECKOUT --budget-s 480
 
 Three sets of programs: `plain`, published ones without an extension; `inline`, published ones with `load_inline`; `rl`,
-new Triton and NVRTC programs of a few generated tasks. The seed of the draw is `SEED`. Each set is judged in blocks, by
-the two sides in turn; each block cold (nothing is built) and then warm (builds are kept, the same programs again).
+new Triton and NVRTC programs of a few generated tasks. They are sampled with `SEED`. The two sides judge each set in
+blocks, alternately; each block cold (nothing is built) and then warm (the same programs again, with builds kept).
 
-- `cudal1`: `precompile`, then `evaluate_many` of one judge at `training` precision. GPU-seconds are leases' seconds.
-- `kernelbench`: all cores build, then each program is evaluated in a process of its own, one at a time, with 5 trials
-  for correctness and 100 for time. GPU-seconds are those of these processes. The checkout's package is imported.
+- `cudal1`: `precompile`, then `evaluate_many` of one judge at `training` precision. GPU-seconds are the leases'.
+- `kernelbench`: all cores build, then each program is evaluated in a separate process, one at a time, with 5 trials for
+  correctness and 100 for time. GPU-seconds are those of these processes. The checkout's package is imported.
 
-The same command resumes at the first block that `OUT/blocks.jsonl` lacks; `OUT/summary.json` has the medians. With
-`--sides cudal1 --device cpu` our side runs without a GPU, which shows that the command works and nothing else.
+The same command measures the blocks that `OUT/blocks.jsonl` lacks; `OUT/summary.json` has the summary. With `--sides
+cudal1 --device cpu` cudal1 runs without a GPU, which shows only that the command works.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SIDES = ("cudal1", "kernelbench")
 PROGRAMS = 24
 RL_TASKS = 4
 BLOCK = 6
-"""Programs that a side judges before the other one has its turn."""
+"""Programs that a side judges before the sides alternate."""
 KERNELBENCH = """
 import json, os, sys
 checkout, mode, folder = sys.argv[1:4]
@@ -77,17 +77,17 @@ class Job:
 
 @dataclass
 class Counts:
-    """What a side did in one block."""
+    """Results of a side in one block."""
 
     seconds: float
     gpu_seconds: float
     statuses: list[str]
     half_widths: list[float]
-    """Half of each interval of a speedup, over its point."""
+    """Half the width of each speedup interval, over its point."""
 
 
 def published(table: Path, *, inline: bool, count: int) -> list[Job]:
-    """Draw published programs, with or without an extension."""
+    """Sample published programs with or without an extension."""
     rows = [json.loads(line) for line in table.read_text().splitlines()]
     rows = [row for row in rows if row["custom_code"] and ("load_inline" in row["custom_code"]) is inline]
     jobs: list[Job] = []
@@ -99,7 +99,7 @@ def published(table: Path, *, inline: bool, count: int) -> list[Job]:
 
 
 def new_programs(device: Device, count: int) -> list[Job]:
-    """Render programs for a few generated tasks, as a policy in training would send them: task after task."""
+    """Render programs for a few generated tasks, one task after another, as a policy in training sends them."""
     tasks = list(load_suite(f"generated?n=64&seed={SEED}", device=device))
     random.Random(SEED).shuffle(tasks)
     backends = ("triton", "cuda-nvrtc") if device == "cuda" else ("pytorch",)
@@ -126,7 +126,7 @@ def judged(judge: Judge, jobs: Sequence[Job]) -> Counts:
     pairs = [(job.task, job.program) for job in jobs]
     began = time.perf_counter()
     found: list[Evaluation] = []
-    for start in range(0, len(pairs), judge.settings.max_pools):  # `precompile` takes so many tasks
+    for start in range(0, len(pairs), judge.settings.max_pools):  # the maximum of `precompile`
         part = pairs[start : start + judge.settings.max_pools]
         judge.precompile(part)
         found += judge.evaluate_many(part, precision="training")
@@ -168,7 +168,7 @@ def kernelbench(checkout: Path, builds: Path, jobs: Sequence[Job]) -> Counts:
 
 @contextmanager
 def watched(device: Device) -> Iterator[Callable[[], float | None]]:
-    """Sample whether the GPU works, ten times a second; yield a function that returns the share of time."""
+    """Sample the GPU's utilization ten times per second; yield a function that returns its mean."""
     if device == "cpu":
         yield lambda: None
         return
@@ -195,12 +195,12 @@ def watched(device: Device) -> Iterator[Callable[[], float | None]]:
 
 def block(side: str, jobs: Sequence[Job], given: argparse.Namespace, scratch: Path) -> Iterator[dict[str, Any]]:
     """Judge a block cold and warm with one side; yield a line for each."""
-    os.environ["XDG_CACHE_HOME"] = str(scratch / "cache")  # nothing that earlier blocks built
+    os.environ["XDG_CACHE_HOME"] = str(scratch / "cache")  # without builds of earlier blocks
     settings = JudgeSettings(device=given.device)
     for phase in ("cold", "warm"):
         with watched(given.device) as busy:
             if side == "cudal1":
-                with Judge(settings) as judge:  # a new one: what is warm is the store, not a pool
+                with Judge(settings) as judge:  # a new one: the store is warm, not a pool
                     counts = judged(judge, jobs)
             else:
                 counts = kernelbench(given.kernelbench, scratch / "builds", jobs)
@@ -209,7 +209,7 @@ def block(side: str, jobs: Sequence[Job], given: argparse.Namespace, scratch: Pa
 
 
 def summary(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return verdicts a minute, GPU-seconds and half-widths by set, phase and side.
+    """Return verdicts per minute, GPU-seconds and half-widths by set, phase and side.
 
     >>> line = {"set": "rl", "phase": "warm", "side": "cudal1", "programs": 6, "seconds": 12.0, "gpu_seconds": 9.0,
     ...         "statuses": ["CORRECT"], "half_widths": [0.02], "busy_share": None}
@@ -241,7 +241,7 @@ def summary(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure the blocks that are missing, then summarise."""
+    """Measure the missing blocks, then summarise."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--table", type=Path, required=True, help="published programs: CUDA-L1's h100.jsonl")
@@ -261,7 +261,7 @@ def main() -> None:
     known = {(line["set"], line["block"], line["side"], line["phase"]) for line in lines}
     (given.out / "machine.json").write_text(json.dumps(machine_line(), indent=1))
     jobs = {name: jobs_of(name, given.table, given.device, given.programs) for name in given.sets}
-    # A block of each set in turn: a budget that ends early leaves something of each.
+    # One block of each set at a time, so that a short budget covers every set.
     for start in range(0, given.programs, BLOCK):
         number = start // BLOCK
         order = given.sides if number % 2 == 0 else given.sides[::-1]

@@ -1,10 +1,10 @@
-"""Where the tolerance's constants come from: `python benchmarks/tolerance.py OUT.jsonl [--device cuda]`.
+"""Evidence for the tolerance's constants: `python benchmarks/tolerance.py OUT.jsonl [--device cuda]`.
 
-For each computation the largest error of an element over what it may err (`cudal1_worker.oracle.tolerance`), of: the
+For each computation, the largest error of an element over its tolerance (`cudal1_worker.oracle.tolerance`), of: the
 reference (torch in float32), honest float32 programs that sum in another way (sequential, split-K, Winograd), and
-programs that are not float32 inside (TF32, bfloat16, half). What is honest must lie below 1 on every set, the others
-above 1. On a GPU the reference is cuBLAS's and cuDNN's, and the hardware's own TF32 is measured with the imitations
-and what cuDNN chooses when it may try. One JSON line each.
+programs that are not float32 inside (TF32, bfloat16, half). Honest programs must be below 1 on every set, the others
+above 1. On a GPU, cuBLAS and cuDNN compute the reference; the hardware's TF32 and cuDNN's choice in benchmark mode are
+measured, too. One JSON line each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Floats = torch.Tensor
 
 
 def sequential_product(a: Floats, b: Floats) -> Floats:
-    """Sum over k one after another in float32."""
+    """Sum over k sequentially in float32."""
     out = torch.zeros(a.shape[0], b.shape[1])
     for k in range(a.shape[1]):
         out += a[:, k : k + 1] * b[k]
@@ -85,7 +85,7 @@ def winograd(x: Floats, w: Floats) -> Floats:
 
 @contextlib.contextmanager
 def hardware(*, tf32: bool = False, benchmark: bool = False) -> Generator[None]:
-    """Let the libraries of a GPU round to TF32, or try which way to convolve is fastest."""
+    """Let the libraries of a GPU round to TF32, or benchmark convolution algorithms."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = benchmark
     try:
@@ -96,7 +96,7 @@ def hardware(*, tf32: bool = False, benchmark: bool = False) -> Generator[None]:
 
 
 def under(compute: Callable[[], Floats], *, tf32: bool = False, benchmark: bool = False) -> Callable[[], Floats]:
-    """The same computation as the libraries do it then."""
+    """Return the same computation under the settings of `hardware`."""
 
     def changed() -> Floats:
         with hardware(tf32=tf32, benchmark=benchmark):
@@ -106,7 +106,7 @@ def under(compute: Callable[[], Floats], *, tf32: bool = False, benchmark: bool 
 
 
 def products(k: int, positive: bool) -> dict[str, Callable[..., Floats]]:
-    """Ways to compute a matrix product with k terms."""
+    """Return ways to compute a matrix product with k terms."""
     a, b = torch.randn(96, k), torch.randn(k, 96)
     if positive:
         a, b = a.abs(), b.abs()
@@ -123,7 +123,7 @@ def products(k: int, positive: bool) -> dict[str, Callable[..., Floats]]:
 
 
 def sums(n: int, positive: bool) -> dict[str, Callable[..., Floats]]:
-    """Ways to sum n numbers (eight sums, so that luck evens out)."""
+    """Return ways to sum n numbers (eight sums, to average out chance)."""
     x = torch.rand(8, n) if positive else torch.randn(8, n)
     return {
         "exact": lambda to=Floats.double: to(x).sum(1),
@@ -138,7 +138,7 @@ def sums(n: int, positive: bool) -> dict[str, Callable[..., Floats]]:
 
 
 def convolutions(channels: int, size: int = 34, filters: int = 16) -> dict[str, Callable[..., Floats]]:
-    """Ways to convolve."""
+    """Return ways to convolve."""
     x, w = torch.randn(channels, size, size), torch.randn(filters, channels, 3, 3)
 
     def conv(x: Floats, w: Floats) -> Floats:
@@ -156,12 +156,12 @@ def convolutions(channels: int, size: int = 34, filters: int = 16) -> dict[str, 
 
 
 def unmoved(value: Floats) -> Floats:
-    """The numbers that a set has."""
+    """Return the value unchanged."""
     return value
 
 
 def nearby(ways: dict[str, Callable[..., Floats]], exact: Floats, seed: int, limits: Limits) -> Floats:
-    """Return the error to expect of each element, flat, as in `cudal1_worker.oracle.oracle.Oracle.nearby`."""
+    """Return the expected error of each element, flat, as in `cudal1_worker.oracle.oracle.Oracle.nearby`."""
     result = torch.zeros(exact.numel(), dtype=torch.float64)
     for number in range(3):
 
@@ -178,13 +178,13 @@ def nearby(ways: dict[str, Callable[..., Floats]], exact: Floats, seed: int, lim
 def ratios(
     make: Callable[[], dict[str, Callable[..., Floats]]], limits: Limits, seeds: int = 4
 ) -> dict[str, list[float]]:
-    """Largest error of an element over what it may err, for each way and set.
+    """Return the largest error of an element over its tolerance, for each way and set.
 
     Args:
-        make: Makes the ways to compute one set, `reference` and `exact` among them. `exact` takes what makes inputs
-            float64.
-        limits: How typical errors become tolerances.
-        seeds: How many sets.
+        make: Returns the ways to compute one set, including `reference` and `exact`. These two take a function that
+            converts inputs.
+        limits: Parameters that turn errors into tolerances.
+        seeds: Number of sets.
     """
     draws: list[Draw] = []
     shape: tuple[int, ...] = ()
@@ -210,14 +210,14 @@ def ratios(
 
 
 def main() -> None:
-    """Compute, record, print."""
+    """Compute, record and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
     torch.set_default_device(options.device)
     with hardware():
-        pass  # no TF32 but where it is asked for
+        pass  # on exit, TF32 is off by default
     cases: dict[str, Callable[[], dict[str, Callable[..., Floats]]]] = {}
     for positive in (False, True):
         sign = "positive" if positive else "signed"
@@ -239,7 +239,7 @@ def main() -> None:
 
 
 def rounded_to_two(found: dict[str, list[float]], choose: Callable[[list[float]], float]) -> dict[str, float]:
-    """Two digits of the least or the most of each."""
+    """Return the smallest or largest value of each way, with two digits."""
     return {way: float(f"{choose(ones):.2g}") for way, ones in found.items()}
 
 

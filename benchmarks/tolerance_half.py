@@ -1,9 +1,9 @@
-"""The tolerance's constants for outputs of half precision: `python benchmarks/tolerance_half.py OUT.jsonl`.
+"""Evidence for the tolerance of half-precision outputs: `python benchmarks/tolerance_half.py OUT.jsonl`.
 
-For each computation and dtype the largest error of an element over what it may err, of: the reference (torch, every
-step rounded), honest programs (all steps in float32 and one rounding; another order of sums), and programs that are not
-right or less precise than the reference (partial sums rounded, factors in float8, every value off by 1 % or 3 %). What
-is correct must lie below 1 on every set, the others above 1. One JSON line each.
+For each computation and dtype, the largest error of an element over its tolerance, of: the reference (torch, every step
+rounded), honest programs (all steps in float32 and one rounding; another order of sums), and programs that are
+incorrect or less precise than the reference (partial sums rounded, factors in float8, every value off by 1 % or 3 %).
+Correct programs must be below 1 on every set, the others above 1. One JSON line each.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ DTYPES = (torch.bfloat16, torch.float16)
 
 
 def float8(x: Half) -> Half:
-    """Round to 4 bits of exponent and 3 of significand, scaled to its range."""
+    """Round to float8 (4 exponent bits, 3 significand bits), scaled to its range."""
     scale = x.abs().max().float() / 448.0
     return ((x.float() / scale).to(torch.float8_e4m3fn).float() * scale).to(x.dtype)
 
 
 def products(dtype: torch.dtype, k: int) -> Ways:
-    """Ways to compute a matrix product with k terms."""
+    """Return ways to compute a matrix product with k terms."""
     a, b = torch.randn(128, k).to(dtype), torch.randn(k, 128).to(dtype)
 
     def parts(rounded: bool) -> torch.Tensor:
@@ -52,7 +52,7 @@ def products(dtype: torch.dtype, k: int) -> Ways:
 
 
 def rows(dtype: torch.dtype, n: int) -> dict[str, Ways]:
-    """Ways to compute what works on rows."""
+    """Return ways to compute row operations, by operation."""
     x = torch.randn(256, n).to(dtype)
     w, b = torch.randn(n).to(dtype), torch.randn(n).to(dtype)
 
@@ -104,7 +104,7 @@ def rows(dtype: torch.dtype, n: int) -> dict[str, Ways]:
 
 
 def main() -> None:
-    """Compute, record, print."""
+    """Compute, record and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")

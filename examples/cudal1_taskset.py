@@ -1,4 +1,4 @@
-"""The taskset as a module that verifiers finds by its name; see `cudal1_env.adapters.verifiers`.
+"""The taskset as a module for verifiers to import by name; see `cudal1_env.adapters.verifiers`.
 
 cudal1-env serve &
 PYTHONPATH=examples vf-validate cudal1_taskset --taskset.url http://127.0.0.1:8011 --taskset.max-tasks 2 \

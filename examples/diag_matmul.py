@@ -5,7 +5,7 @@ from torch import nn
 
 
 class ModelNew(nn.Module):
-    """Scale row i of `b` by `a[i]`, without ever building the diagonal matrix."""
+    """Scales row i of `b` by `a[i]` without building the diagonal matrix."""
 
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """Return `diag(a) @ b` for `a` of shape (N,) and `b` of shape (N, M)."""

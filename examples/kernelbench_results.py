@@ -1,4 +1,4 @@
-"""Result files for KernelBench's own analysis, from the verdicts of a sweep.
+"""Write result files for KernelBench's own analysis from the verdicts of a sweep.
 
 cudal1-env sweep PROGRAMS.jsonl --out verdicts.jsonl
 python examples/kernelbench_results.py verdicts.jsonl ../KernelBench --level 1 --run mine --hardware H100

@@ -1,13 +1,13 @@
-"""Another evaluator under cudal1's suite of attacks: KernelBench's, which you have installed yourself.
+"""Test another evaluator with cudal1's suite of attacks: by default KernelBench's, which you install yourself.
 
     python examples/kernelbench_under_test.py
     python examples/kernelbench_under_test.py --evaluator my_package.eval:my_function --only mutant h09
     python examples/kernelbench_under_test.py --evaluator cudal1 --device cpu --only h14_nan mutant/zeros
 
 Needs `cudal1-env`. The evaluator is imported as `module:function` and called as KernelBench's
-`eval_kernel_against_ref` is; it must return an object with `correctness`, `runtime` and `ref_runtime`. Each program is
-judged in a process of its own. Programs that would harm a machine without a sandbox are left out. Exit code 1 when an
-attack was rewarded, an incorrect program accepted or an honest one rejected.
+`eval_kernel_against_ref`; it must return an object with `correctness`, `runtime`, `ref_runtime` and `metadata`. Each
+program is judged in a separate process. Programs that would harm a machine without a sandbox are skipped. The exit code
+is 1 if an attack was rewarded, an incorrect program accepted or an honest one rejected.
 """
 
 import argparse
@@ -29,13 +29,13 @@ JUDGE_ONE = "--judge-one"
 
 
 def fail(sentence: str) -> NoReturn:
-    """End with exit code 2: 1 means that the evaluator was found unsound."""
+    """Print an error and exit with code 2, because 1 means that the evaluator is unsound."""
     print(sentence, file=sys.stderr)
     sys.exit(2)
 
 
 def load(name: str) -> Any:
-    """Import `module:function`, or say in one sentence why not."""
+    """Import `module:function`, or exit with the reason in one sentence."""
     module, _, function = name.partition(":")
     try:
         return getattr(importlib.import_module(module), function)
@@ -44,24 +44,24 @@ def load(name: str) -> Any:
 
 
 def judge_one(name: str, task: Path, candidate: Path, claim: Path) -> None:
-    """Judge one candidate with the evaluator called `name`, in this process, and write what it claims."""
+    """Judge one candidate with the evaluator `name`, in this process, and write its claim."""
     result = load(name)(task.read_text(), candidate.read_text(), num_correct_trials=5, measure_performance=True)
     if result is None:
         fail("expected a verdict, got None: the evaluator gave up")
     timed = result.correctness and result.runtime > 0 and result.ref_runtime > 0
     speedup = result.ref_runtime / result.runtime if timed else None
     verdict = Claim(correct=bool(result.correctness), speedup=speedup, message=str(result.metadata)[-500:])
-    # Written aside, then renamed: a claim is whole or not there.
+    # Write to another file, then rename, so that a claim is never incomplete.
     claim.with_suffix(".part").write_text(verdict.model_dump_json())
     os.replace(claim.with_suffix(".part"), claim)
 
 
 @contextlib.contextmanager
 def under_test(options: argparse.Namespace) -> Iterator[tuple[EvaluatorUnderTest, float]]:
-    """Give the chosen evaluator, and how far above 1 its claim must be to count as a reward."""
+    """Yield the chosen evaluator, and the margin above 1 from which its claim counts as a reward."""
     if options.evaluator == "cudal1":
         with Judge(JudgeSettings(device=options.device)) as judge:
-            yield JudgeUnderTest(judge), 0.0  # it claims what is proven
+            yield JudgeUnderTest(judge), 0.0  # its claim is the reward
     else:
         load(options.evaluator)
         command = [sys.executable, str(Path(__file__).resolve()), JUDGE_ONE, options.evaluator]
@@ -69,7 +69,7 @@ def under_test(options: argparse.Namespace) -> Iterator[tuple[EvaluatorUnderTest
 
 
 def main() -> int:
-    """Put the chosen evaluator under the suite and print its errors."""
+    """Test the chosen evaluator with the suite and print its errors; return the exit code."""
     if sys.argv[1:2] == [JUDGE_ONE]:
         name, *paths = sys.argv[2:]
         judge_one(name, *map(Path, paths))

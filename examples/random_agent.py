@@ -1,8 +1,8 @@
-"""An agent that guesses: what any reinforcement learning code needs of this environment, and no more.
+"""A random agent: the minimum that reinforcement learning code needs for this environment.
 
-It imports gymnasium and nothing of ours; the name in front of the colon registers the environment. In each
-attempt it submits the reference under the name that is asked for, an exemplar that it was shown, or a broken
-program. Right programs that are no faster earn about 1, broken ones 0.
+It imports gymnasium but no cudal1 package; the name before the colon registers the environment. In each attempt it
+submits the reference as `ModelNew`, an exemplar from the observation, or a broken program. Correct programs that are no
+faster earn about 1, broken ones 0.
 
     python examples/random_agent.py --episodes 4 --seed 0
 """
@@ -24,7 +24,7 @@ class ModelNew(torch.nn.Module):
 
 
 def choose(observation: dict, rng: random.Random) -> tuple[str, str]:
-    """Return what to submit, and a word for it."""
+    """Return a word for the choice, and the program to submit."""
     choices = [
         ("reference", re.sub(r"\bModel\b", "ModelNew", observation["reference"])),
         ("broken", BROKEN),
@@ -47,7 +47,7 @@ def main() -> None:
     env = gym.make("cudal1_env:CudaL1-v0", attempts=2)
     try:
         for episode in range(arguments.episodes):
-            # The first seed decides all that follow.
+            # The first seed determines all later ones.
             observation, info = env.reset(seed=arguments.seed if episode == 0 else None)
             over = False
             while not over:

@@ -1,13 +1,13 @@
-"""Check what changed, in under 30 s: style, types, import contracts, and the tests that mirror the changed files.
+"""Check the changed files in under 30 s: style, types, import contracts, and the tests that mirror them.
 
-    uv run scripts/check.py            what differs from main: committed, staged, unstaged and new files
-    uv run scripts/check.py --base X   what differs from X
+    uv run scripts/check.py            files that differ from main: committed, staged, unstaged and new ones
+    uv run scripts/check.py --base X   files that differ from X
     uv run scripts/check.py --all      all that CI runs (`.ci/run`), which takes many minutes
 
-Folders of tests mirror those of the packages. The test of a module is named after it; where there is none, its tests
-are those of the nearest mirrored folder, or the one named after it: `stats/interval.py` has `stats/test_stats.py`.
-Tests that are not done in time are stopped, and the last line says so. A change can break a module that did not
-change, so CI still runs everything.
+Folders of tests mirror those of the packages. The test of a module is named after it; without one, its tests are those
+of the nearest mirrored folder, or the one named after that folder: `stats/interval.py` has `stats/test_stats.py`. Tests
+that exceed the time limit are stopped; the last line names them. A change can break an unchanged module, so CI still
+runs everything.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(__file__).resolve().parents[1]
 
 LIMIT_S = 22.0
-"""Seconds after which tests are stopped: the rest of 30 s is for collecting them and for ending workers."""
+"""Seconds after which checks are stopped: the rest of 30 s is for starting tests and ending workers."""
 
 STOPPED = -1
-"""Exit code of a check that was stopped because the time was up."""
+"""Exit code of a check stopped at the time limit."""
 
 DOCTESTED = ("packages/cudal1-data/src/cudal1_data/", "packages/cudal1-env/src/cudal1_env/", "scripts/pin.py")
-"""Where pytest collects doctests of modules."""
+"""Folders and files in which pytest collects doctests of modules."""
 
 TESTS_OF = {
     "cudal1_data": "tests/data",
@@ -42,15 +42,15 @@ TESTS_OF = {
     "cudal1_worker": "tests/worker",
     "cudal1_agent": "tests/agent",
 }
-"""Where the tests of a package are. Those of scripts, benchmarks and documents are in tests/ itself."""
+"""Folder of each package's tests. Those of scripts, benchmarks and documents are directly in tests/."""
 
 NO_TESTS = 5
-"""Exit code of pytest where it found no test, in a module without doctests for example."""
+"""Exit code of pytest if it finds no test, for example in a module without doctests."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One command and what it came to."""
+    """One command and its result."""
 
     name: str
     command: tuple[str, ...]
@@ -60,13 +60,13 @@ class Check:
 
 
 def git(*words: str) -> list[str]:
-    """Run git in the repository; return the lines that it printed."""
+    """Run git in the repository; return the printed lines."""
     done = subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True)
     return done.stdout.splitlines()
 
 
 def base_of(given: str | None) -> str:
-    """Return the commit to compare with: where this branch left main, or HEAD where there is no main."""
+    """Return the commit to compare with: the merge base of this branch and main, or HEAD if there is no main."""
     for name in [given] if given else ["main", "origin/main"]:
         found = subprocess.run(
             ["git", "merge-base", name, "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
@@ -79,13 +79,13 @@ def base_of(given: str | None) -> str:
 
 
 def changed_files(base: str) -> list[str]:
-    """Return the files that differ from a commit and exist, and new ones that git does not ignore."""
+    """Return the existing files that differ from a commit, and new files that git does not ignore."""
     differing = git("diff", "--name-only", "--diff-filter=d", "--no-ext-diff", base)
     return sorted({*differing, *git("ls-files", "--others", "--exclude-standard")})
 
 
 def typed(files: Sequence[str], excluded: Sequence[str]) -> list[str]:
-    """Return the Python files that pyright looks at.
+    """Return the Python files that pyright checks.
 
     Args:
         files: Changed files.
@@ -96,11 +96,11 @@ def typed(files: Sequence[str], excluded: Sequence[str]) -> list[str]:
 
 
 def mirrored(files: Sequence[str], tests: Sequence[str]) -> list[str]:
-    """Return the tests of changed files: those that changed themselves first.
+    """Return the tests of changed files, changed tests first.
 
     Args:
         files: Changed files.
-        tests: All files of tests.
+        tests: All test files.
     """
     own = [name for name in files if name in tests]
     doctests = [name for name in files if name.startswith(DOCTESTED) and is_module(name)]
@@ -109,12 +109,12 @@ def mirrored(files: Sequence[str], tests: Sequence[str]) -> list[str]:
 
 
 def is_module(name: str) -> bool:
-    """Say whether a file below `DOCTESTED` is a module of ours, not a program to be judged."""
+    """Return whether a file below `DOCTESTED` is a module, not a program for the judge."""
     return name.endswith(".py") and "/starter/" not in name and "/exploits/" not in name
 
 
 def tests_of(name: str, tests: Sequence[str]) -> list[str]:
-    """Return the tests named after a file or, where there are none, those of the nearest folder above it."""
+    """Return the tests named after a file or, without any, those of the nearest folder above it."""
     path = PurePosixPath(name)
     package = next((part for part in path.parts if part in TESTS_OF), None)
     near = [test for test in tests if path.parts[0] == "tests" or is_near(PurePosixPath(test), package)]
@@ -142,7 +142,7 @@ def mirror(tests: Sequence[str], folder: PurePosixPath, package: str | None) -> 
 
 
 def is_near(test: PurePosixPath, package: str | None) -> bool:
-    """Say whether a test belongs to a package; those of scripts, benchmarks and documents are in tests/ itself."""
+    """Return whether a test belongs to a package; None: whether it is directly in tests/."""
     return str(test.parent) == "tests" if package is None else test.is_relative_to(TESTS_OF[package])
 
 
@@ -170,7 +170,7 @@ def checks_of(files: Sequence[str]) -> list[Check]:
 
 
 def run(check: Check, limit_s: float) -> Check:
-    """Run a check; stop it, and all that it started, when the time is up."""
+    """Run a check; stop it and its child processes at the time limit."""
     start = time.monotonic()
     process = subprocess.Popen(
         check.command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
@@ -179,7 +179,7 @@ def run(check: Check, limit_s: float) -> Check:
         output, _ = process.communicate(timeout=limit_s)
         code = 0 if check.name == "tests" and process.returncode == NO_TESTS else process.returncode
     except subprocess.TimeoutExpired:
-        # As from a terminal: pytest ends its fixtures, and reports what failed so far.
+        # Like ctrl-c: pytest ends its fixtures and reports the failures so far.
         process.send_signal(signal.SIGINT)
         code = STOPPED
         try:
@@ -193,7 +193,7 @@ def run(check: Check, limit_s: float) -> Check:
 
 
 def main() -> int:
-    """Check what changed, or everything."""
+    """Check the changed files, or run all of CI; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="run all that CI runs")
     parser.add_argument("--base", help="compare with this commit or branch")

@@ -2,9 +2,9 @@
 
 For each task, at its default and held-out CPU sizes and with weights that no constructor makes: the reference's
 outputs are finite, vary, and depend on every input; every variant agrees with the float64 reference, has the
-reference's state, leaves its inputs alone and returns none of them. `--time` prints single-thread medians.
+reference's state, and neither writes to its inputs nor returns them. `--time` prints single-thread medians.
 
-This runs the bundled programs in this process: it is for our own tasks, never for a candidate's program.
+This runs the bundled programs in this process: use it only for these tasks, never for a candidate's program.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from cudal1_data.task import Task, Variant
 
 FLOAT32_EPS = torch.finfo(torch.float32).eps
 REFERENCE_MULTIPLE = 8.0
-"""A variant's error may be this many times the reference's own."""
+"""Maximum error of a variant over the reference error."""
 FLOOR_ULPS = 256.0
-"""... and is always allowed this many units in the last place of the output's root mean square.
+"""Error that is always allowed, in units in the last place of the output's root mean square.
 
-A naive sequential float32 sum of n terms of random sign errs by about 0.2 sqrt(n) of them (each step rounds a
-partial sum of size sqrt(k)): 63 for n = 1e5, about four times that in the worst of many outputs. TF32 errs by
+A naive sequential float32 sum of n terms of random sign has an error of about 0.2 sqrt(n) such units (each step rounds
+a partial sum of size sqrt(k)): 63 for n = 1e5, about four times that in the worst of many outputs. The error of TF32 is
 thousands.
 """
 
@@ -54,7 +54,7 @@ def make_inputs(names: Mapping[str, Any], seed: int) -> Inputs:
 
 
 def make_state(model: torch.nn.Module, seed: int) -> dict[str, torch.Tensor]:
-    """Return weights that differ from every constructor's: scales, biases and running statistics too."""
+    """Return weights that differ from every constructor's, including scales, biases and running statistics."""
     draw = torch.Generator().manual_seed(seed)
     state: dict[str, torch.Tensor] = {}
     for name, value in model.state_dict().items():
@@ -68,7 +68,7 @@ def make_state(model: torch.nn.Module, seed: int) -> dict[str, torch.Tensor]:
 
 
 def call(model: torch.nn.Module, inputs: Sequence[torch.Tensor], who: str) -> list[torch.Tensor]:
-    """Call a model; check that it left its inputs alone and returned none of them."""
+    """Call a model; check that it neither changed its inputs nor returned one."""
     before = [value.clone() for value in inputs]
     with torch.no_grad():
         answer = model(*inputs)
@@ -84,18 +84,18 @@ def call(model: torch.nn.Module, inputs: Sequence[torch.Tensor], who: str) -> li
 
 
 def widen(values: Sequence[torch.Tensor]) -> Inputs:
-    """Turn floating tensors into float64."""
+    """Convert floating-point tensors to float64."""
     return [value.double() if value.is_floating_point() else value for value in values]
 
 
 def error_of(got: torch.Tensor, want: torch.Tensor) -> float:
-    """Return the largest difference over the answer's root mean square; NaN where one is not finite."""
+    """Return the largest difference over the answer's root mean square; not finite if an element is not."""
     scale = want.double().square().mean().sqrt().item() or 1.0
     return (got.double() - want.double()).abs().max().item() / scale
 
 
 def check_informative(who: str, answers: Sequence[torch.Tensor]) -> None:
-    """Check that outputs are finite, neither near zero nor nearly constant."""
+    """Check that outputs are finite and neither near zero nor nearly constant."""
     for position, answer in enumerate(answers):
         if not answer.isfinite().all():
             raise CheckError(f"{who}: output {position} is not finite")
@@ -107,7 +107,7 @@ def check_informative(who: str, answers: Sequence[torch.Tensor]) -> None:
 
 
 def check_depends(who: str, run: Callable[[Inputs], Inputs], names: Mapping[str, Any], inputs: Inputs) -> None:
-    """Check that exchanging any one input for another draw changes the answer, all of it being the same otherwise."""
+    """Check that the answer changes when any single input is replaced with another draw."""
     answers = run(inputs)
     others = make_inputs(names, seed=99)
     for position in range(len(inputs)):
@@ -118,7 +118,7 @@ def check_depends(who: str, run: Callable[[Inputs], Inputs], names: Mapping[str,
 
 
 def check_close(who: str, got: Inputs, want: Inputs, plain: Inputs) -> None:
-    """Check outputs (or states) against float64 answers, with the reference's float32 ones as the measure."""
+    """Check outputs (or states) against float64 answers, relative to the error of the float32 reference."""
     if len(got) != len(want):
         raise CheckError(f"{who}: expected {len(want)} outputs, got {len(got)}")
     for position, (mine, exact, ours) in enumerate(zip(got, want, plain, strict=True)):
@@ -170,7 +170,7 @@ def check_task(task: Task, *, compiler: bool) -> None:
 
     Args:
         task: A starter task that declares sizes for `cpu`.
-        compiler: Whether variants that need a C compiler are checked too.
+        compiler: Whether to check variants that need a C compiler.
 
     Raises:
         CheckError: A rule is broken.
@@ -190,7 +190,7 @@ def check_task(task: Task, *, compiler: bool) -> None:
 
 
 def check_subnormals(who: str) -> None:
-    """Check that loading the programs left the processor's treatment of small numbers alone."""
+    """Check that loading the programs did not make the processor flush subnormal numbers to zero."""
     smallest = sys.float_info.min
     if smallest / 2 == 0.0:
         torch.set_flush_denormal(False)
@@ -206,13 +206,13 @@ def runnable(task: Task, compiler: bool) -> list[Variant]:
 
 
 def time_task(task: Task, *, compiler: bool, rounds: int = 15, sets: int = 4) -> dict[str, float]:
-    """Return the median milliseconds of a call by program, rounds interleaved, on the CPU's default size.
+    """Return the median milliseconds of a call by program, rounds interleaved, at the CPU's default size.
 
     Args:
         task: The task.
         compiler: Whether to time variants that need a C compiler.
-        rounds: How many timings of each program.
-        sets: How many sets of inputs to rotate.
+        rounds: Timings of each program.
+        sets: Sets of inputs to rotate.
     """
     names = namespace(task.on("cpu").source, task.id)
     init = names["get_init_inputs"]()
@@ -243,7 +243,7 @@ def main() -> int:
     chosen = arguments.names or [path.name for path in folders]
     failures = 0
     with tempfile.TemporaryDirectory() as scratch:
-        # Variants that compile leave their build in the temporary folder of this process.
+        # Variants that compile write their build to this process's temporary folder.
         tempfile.tempdir = scratch
         for name in chosen:
             try:

@@ -1,4 +1,4 @@
-"""Draw the diagram of README and site as SVG, in light and dark: who does what, and one timed call.
+"""Draw the diagram of README and site as SVG, in light and dark: the parts' roles, and timed calls.
 
 uv run scripts/diagram.py            write docs/diagrams/overview-light.svg and overview-dark.svg
 uv run scripts/diagram.py --check    write nothing; exit with 1 if either file is stale
@@ -14,7 +14,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "diagrams"
 WIDTH, HEIGHT = 880, 426
-"""Of the drawing, in its own units."""
+"""Size of the drawing in its own units."""
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 
@@ -63,7 +63,7 @@ def arrow(x1: float, y1: float, x2: float, y2: float, line: str) -> str:
 
 
 def parts(theme: Theme) -> list[str]:
-    """Return the upper half: policy, judge, sandbox, and what goes between them."""
+    """Return the upper half: policy, judge, sandbox, and the data between them."""
     drawn: list[str] = []
     for x, fill, title, lines in (
         (16, theme.box, "Policy", ("a language model or you;", "writes ModelNew for a", "reference program")),
@@ -97,7 +97,7 @@ def timeline(theme: Theme) -> list[str]:
     for y, name in ((top + 42, "judge"), (top + 100, "program"), (top + 154, "clock")):
         drawn.append(words(16, y, name, theme.text, anchor="start"))
         drawn.append(f'<path d="M84 {y - 4} H864" stroke="{theme.line}" stroke-width="0.6" stroke-dasharray="2 4"/>')
-    # Offsets from the beginning of a call: release, the program's work, the read.
+    # Offsets from the start of a call: release, the program's work, the read.
     drawn.append(box(92, top + 22, 70, 32, theme.box, theme.line))
     drawn.append(words(127, top + 42, "untimed", theme.text, size=12))
     for begin in (178, 512):

@@ -1,15 +1,15 @@
 """Write the notes on KernelBench's tasks: `python scripts/kernelbench_notes.py SUITE`.
 
 SUITE is a KernelBench checkout, `kernelbench` (the hub) or CUDA-L1's release file. Each reference is traced on tensors
-without values (`cudal1_data.tracing`), which executes it; nothing of its text goes into the notes. Two references of
-level 3 (48 and 49) import einops: without it they are noted without graph and memory.
+without values (`cudal1_data.tracing`), which executes it; the notes contain none of its text. Two references of level
+3 (48 and 49) import einops; if it is missing, their notes lack graph and memory.
 
-- category: by the operators of the graph, level 2 and 3 by their level;
-- random: an output of the graph depends on a draw of random numbers (active dropout);
+- category: of level 1 by task number and operators, of levels 2 and 3 by level;
+- random: an output of the graph depends on random numbers (active dropout);
 - memory: bytes of inputs, of parameters and buffers, and of outputs;
 - graph: fingerprint of the operator graph;
-- degenerate: the list below. It was found by running incorrect answers (zeros, constants, an input, another input's
-  answer) through KernelBench's own comparison at its tolerance of 1e-4.
+- degenerate: the list below. KernelBench's own comparison, at its tolerance of 1e-4, accepted incorrect answers
+  (zeros, constants, an input, another input's answer).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEGENERATE = {
     2: (9, 23, 36, 38, 42, 65, 80, 83),
     3: (3, 7, 11, 12, 18, 28, 35),
 }
-"""Task numbers by level."""
+"""Numbers of degenerate tasks by level."""
 
 LEVELS = {2: "fusion", 3: "network"}
 
@@ -38,7 +38,7 @@ def main(suite: tyro.conf.Positional[str], out: Path = FILE) -> None:
 
     Args:
         suite: KernelBench in any of its forms.
-        out: Where to.
+        out: File to write.
     """
     tasks = load_suite(suite)
     notes: dict[str, Note] = {}
@@ -56,7 +56,7 @@ def main(suite: tyro.conf.Positional[str], out: Path = FILE) -> None:
 
 
 def note(task: Task, found: TaskGraph) -> Note:
-    """Return what is noted of a task."""
+    """Return the note on a task."""
     number = int((place_of(task.id) or "").rpartition("/")[2])
     return Note(
         program=program_hash(task.source),
@@ -70,7 +70,7 @@ def note(task: Task, found: TaskGraph) -> Note:
 
 
 def category(operators: tuple[str, ...], number: int) -> str:
-    """Return the kind of a task of level 1: KernelBench numbers them in groups, two of which operators divide."""
+    """Return the category of a level 1 task: KernelBench numbers them in groups; operators show transposed ones."""
     groups = [(18, "matmul"), (32, "activation"), (40, "norm"), (46, "pooling"), (53, "reduction")]
     groups += [(87, "convolution"), (88, "activation"), (93, "scan"), (100, "loss")]
     name = next(name for last, name in groups if number <= last)

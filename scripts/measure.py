@@ -1,7 +1,7 @@
 """Print the size of the source: `uv run scripts/measure.py`.
 
 By package: files, lines, lines of code (without blanks, comments and docstrings), and the longest function. By room (a
-package's folder, or its modules beside the folders): files, lines, and how many of its files import another room.
+package's folder, or its modules outside folders): files, lines, and how many of its files import another room.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Module:
 
     package: str
     room: str
-    """Folder below the package; empty for a file beside the folders."""
+    """Folder below the package; empty for a file outside folders."""
     lines: int
     code: int
     longest: tuple[int, str]
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def modules_of(package: str) -> list[Module]:
-    """Return the modules of a package, its programs left out."""
+    """Return the modules of a package, without its bundled programs."""
     (folder,) = ROOT.glob(f"packages/*/src/{package}")
     paths = [path for path in sorted(folder.rglob("*.py")) if PROGRAMS not in path.relative_to(folder).parts]
     return [_module(package, folder, path) for path in paths]
@@ -87,7 +87,7 @@ def _module(package: str, folder: Path, path: Path) -> Module:
 
 
 def _code_lines(text: str, tree: ast.Module) -> int:
-    """Count lines that hold code: no blank lines, comments or strings that stand alone."""
+    """Count lines of code: no blank lines, comments or docstrings."""
     strings = [
         node
         for node in ast.walk(tree)
@@ -102,7 +102,7 @@ def _code_lines(text: str, tree: ast.Module) -> int:
 
 
 def _imported(tree: ast.Module) -> list[str]:
-    """Return the full names of what a module imports."""
+    """Return the full names of a module's imports."""
     names: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -113,7 +113,7 @@ def _imported(tree: ast.Module) -> list[str]:
 
 
 def _room_of(name: str) -> str | None:
-    """Return the room of a module of ours; None for what is somebody else's."""
+    """Return the room of a module in `PACKAGES`; None for other modules."""
     package, _, rest = name.partition(".")
     if package not in PACKAGES:
         return None

@@ -1,4 +1,4 @@
-"""Execute a notebook in this process and write what its cells print into it; no Jupyter is needed.
+"""Execute a notebook in this process and write its printed output into it, without Jupyter.
 
 uv run scripts/notebook.py docs/notebooks/first_reward.ipynb
 """
@@ -16,7 +16,7 @@ from typing import Any
 def executed(notebook: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of a notebook whose code cells have the outputs of a new run.
 
-    Only what cells print is kept. An exception of a cell ends the run.
+    Only printed output is kept. An exception in a cell ends the run.
     """
     names: dict[str, Any] = {"__name__": "__main__"}
     cells: list[dict[str, Any]] = []
@@ -34,7 +34,7 @@ def executed(notebook: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Execute the notebook that the command line names, and write it."""
+    """Execute the notebook named on the command line, and write it."""
     path = Path(sys.argv[1])
     path.write_text(json.dumps(executed(json.loads(path.read_text())), indent=1) + "\n")
 

@@ -1,6 +1,6 @@
 """Write the pins of the workspace: every package of the resolved closure at its exact version.
 
-uv's own lock file records download addresses and is therefore not committed. Two files stand in for it:
+uv's lock file records download addresses and is therefore not committed. Two files replace it:
 
 - `[tool.uv] constraint-dependencies` in pyproject.toml, which every `uv sync` of a fresh clone obeys;
 - requirements.lock, the same closure with the hash of every file, for
@@ -8,8 +8,8 @@ uv's own lock file records download addresses and is therefore not committed. Tw
 
 Both cover every extra and the development tools, on each Python that the project supports.
 
-    uv run scripts/pin.py              write both from the resolution as it stands
-    uv run scripts/pin.py --upgrade    resolve anew within the ranges of the members, then write both
+    uv run scripts/pin.py              write both from the present resolution
+    uv run scripts/pin.py --upgrade    resolve again within the ranges of the members, then write both
     uv run scripts/pin.py --check      write nothing; exit with 1 if either file is stale
 """
 
@@ -38,7 +38,7 @@ REQUIREMENTS_HEAD = "# Written by scripts/pin.py: every package of the workspace
 
 
 def runs_on(marker: Marker | None, python: str) -> bool:
-    """Tell whether a marker holds for a Python minor version on the one platform that is supported.
+    """Return whether a marker holds for a Python minor version on the supported platform.
 
     >>> runs_on(Marker("python_full_version < '3.12'"), "3.11")
     True
@@ -56,7 +56,7 @@ def runs_on(marker: Marker | None, python: str) -> bool:
 
 
 def constraint(line: str) -> str | None:
-    """Return one exported requirement as a constraint: only what its marker says about Python is kept.
+    """Return one exported requirement as a constraint; of its marker, only the Python versions are kept.
 
     Args:
         line: One requirement, with a marker or without.
@@ -65,7 +65,7 @@ def constraint(line: str) -> str | None:
         The constraint, or None if no supported Python needs the package.
 
     Raises:
-        ValueError: The requirement is no exact pin, or its Pythons are not in one piece.
+        ValueError: The requirement is no exact pin, or its Python versions are not contiguous.
 
     >>> constraint("torch==2.13.0 ; sys_platform == 'linux'")
     'torch==2.13.0'
@@ -100,7 +100,7 @@ def with_constraints(pyproject: str, pins: list[str]) -> str:
     """Return the text of pyproject.toml with its constraint list replaced.
 
     Raises:
-        ValueError: The text does not hold exactly one `constraint-dependencies` list.
+        ValueError: The text does not contain exactly one `constraint-dependencies` list.
     """
     block = "constraint-dependencies = [\n" + "".join(f'    "{pin}",\n' for pin in pins) + "]\n"
     text, count = CONSTRAINTS.subn(lambda _: block, pyproject)
@@ -124,7 +124,7 @@ def lock(*, upgrade: bool = False) -> None:
 
 
 def pinned() -> tuple[str, str]:
-    """Return what pyproject.toml and requirements.lock should hold for the resolution in uv.lock."""
+    """Return the text of pyproject.toml and of requirements.lock for the resolution in uv.lock."""
     pyproject = with_constraints(PYPROJECT.read_text(), constraints(export(hashes=False)))
     return pyproject, REQUIREMENTS_HEAD + export(hashes=True)
 
@@ -158,7 +158,7 @@ def main() -> int:
         return 1 if stale else 0
     PYPROJECT.write_text(pyproject)
     REQUIREMENTS.write_text(requirements)
-    # The constraints are part of what uv.lock answers to.
+    # uv.lock depends on the constraints.
     lock()
     print(f"{len(constraints(export(hashes=False)))} packages pinned; changed: {', '.join(stale) or 'nothing'}")
     return 0

@@ -1,8 +1,8 @@
-"""Write the reference pages of the site from the code: commands, settings, record fields, what `doctor` says.
+"""Write the site's reference pages from the code: commands, settings, record fields, messages of `doctor`.
 
     uv run scripts/reference.py FOLDER     write the pages below a folder
 
-The site's build calls `pages()` (scripts/site_hooks.py); nothing of it is committed.
+The site's build calls `pages()` (scripts/site_hooks.py); the pages are not committed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def pages() -> dict[str, str]:
 
 
 def help_of(main: Callable[[], object], *words: str) -> str:
-    """Return what a command prints for `--help`."""
+    """Return a command's `--help` output."""
     printed = io.StringIO()
     settings = {"COLUMNS": HELP_COLUMNS, "NO_COLOR": "1"}
     with (
@@ -57,7 +57,7 @@ def help_of(main: Callable[[], object], *words: str) -> str:
 
 
 def subcommands(usage: str) -> list[str]:
-    """Return the subcommands that the help of a command names.
+    """Return the subcommands in a command's help.
 
     >>> subcommands("usage: tool [-h] {list,show} ... subcommands ...")
     ['list', 'show']
@@ -93,7 +93,7 @@ def commands_page() -> str:
 
 
 def attribute_texts(owner: type) -> dict[str, tuple[str, str]]:
-    """Return annotation and description of each attribute of a class: the text under its declaration."""
+    """Return annotation and description (the text under the declaration) of each attribute of a class."""
     found: dict[str, tuple[str, str]] = {}
     for base in owner.__bases__:
         if issubclass(base, BaseModel) and base is not BaseModel:
@@ -122,7 +122,7 @@ def code(text: str) -> str:
 
 
 def default_of(model: type[BaseModel], name: str) -> str:
-    """Return the default of a field, as JSON or as Python writes it."""
+    """Return a field's default in Python's notation; the values of a dict as JSON."""
     field = model.model_fields[name]
     value: Any = field.default
     if field.default_factory is not None:
@@ -138,7 +138,7 @@ def default_of(model: type[BaseModel], name: str) -> str:
 
 
 def nested(model: type[BaseModel]) -> list[type]:
-    """Return the models and enums that a model's fields hold, each once, in order, and theirs."""
+    """Return the models and enums nested in a model's fields, each once, in order."""
     found: list[type] = []
 
     def visit(annotation: Any) -> None:
@@ -156,7 +156,7 @@ def nested(model: type[BaseModel]) -> list[type]:
 
 
 def table_of(owner: type) -> list[str]:
-    """Return a section on a model or an enum."""
+    """Return the lines of a section on a model or an enum."""
     lines = ["", f"## {owner.__name__}", "", first_sentence(owner), ""]
     texts = attribute_texts(owner)
     if issubclass(owner, Enum):
@@ -176,7 +176,7 @@ def first_sentence(owner: type) -> str:
 
 
 def settings_page() -> str:
-    """Return the settings of training runs and of the judge."""
+    """Return the page on the settings of training runs and of the judge."""
     from cudal1_agent.settings import Settings
     from cudal1_env.judge.settings import JudgeSettings
 
@@ -191,7 +191,7 @@ def settings_page() -> str:
 
 
 def record_page() -> str:
-    """Return the fields of a record."""
+    """Return the page on the fields of a record."""
     from cudal1_env.records import Evaluation
 
     lines = ["# The record of a verdict", "", "`cudal1-env evaluate --json` prints it as one line of JSON;"]
@@ -204,7 +204,7 @@ def record_page() -> str:
 
 
 def troubleshooting_page() -> str:
-    """Return what `doctor` may say and what to do, and every error by package."""
+    """Return the page on the messages of `doctor`, with what to do, and every error by package."""
     from cudal1_env.doctor import Findings
     from cudal1_env.records import Machine
     from cudal1_env.sandbox.advice import ADVICE, advice
@@ -262,7 +262,7 @@ def errors_of(package: str) -> list[type]:
 
 
 def main() -> None:
-    """Write the pages below the folder that the command line names."""
+    """Write the pages below the folder named on the command line."""
     folder = Path(sys.argv[1])
     for name, text in pages().items():
         path = folder / name

@@ -1,4 +1,4 @@
-"""Hooks of the site's build (mkdocs.yml): generated pages, executed notebooks, links that leave the folder `docs`.
+"""Hooks of the site's build (mkdocs.yml): generated pages, notebooks, links out of the folder `docs`.
 
 uv run --group docs mkdocs build --strict     build into site/
 uv run --group docs mkdocs serve              the same, again after each change
@@ -27,7 +27,7 @@ FENCE = re.compile(r"^```(?:(console) run|record \S+)$", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are generated from the code, and a page for each notebook."""
+    """Add the pages generated from the code, and a page for each notebook."""
     from mkdocs.structure.files import File  # pyright: ignore[reportMissingImports]
 
     texts = reference.pages()
@@ -39,13 +39,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Drop what only our tests read from fences, and the targets of links that leave the folder `docs`."""
+    """Drop test markers from fences, and the targets of links out of the folder `docs`."""
     plain = FENCE.sub(lambda fence: f"```{fence[1] or 'text'}", markdown)
     return inner_links(plain, page.file.src_uri)
 
 
 def inner_links(markdown: str, page: str) -> str:
-    """Return a page without the targets of links that leave the folder `docs`: their text stays.
+    """Return a page without the targets of links out of the folder `docs`; their text stays.
 
     >>> inner_links("[a](../README.md), [b](log.md) and [c](../log.md)", "decisions/001.md")
     'a, [b](log.md) and [c](../log.md)'

@@ -38,13 +38,13 @@ def threats(text: str) -> list[Threat]:
 
 
 def attacks() -> list[Path]:
-    """Return the programs that try a threat, without their honest look-alikes; a GPU's come last."""
+    """Return the programs that try a threat, without their honest look-alikes; those for a GPU come last."""
     paths = [path for folder in (EXPLOITS, EXPLOITS / "cuda") for path in sorted(folder.glob("h[0-9][0-9]_*.py"))]
     return [path for path in paths if not path.name.endswith(HONEST)]
 
 
 def name(path: Path) -> str:
-    """Return what a program is called in the table.
+    """Return a program's name in the table.
 
     >>> name(Path("h02_thread.py")), name(Path("cuda/h02_thread.py"))
     ('h02_thread', 'cuda/h02_thread')
@@ -53,7 +53,7 @@ def name(path: Path) -> str:
 
 
 def threat_id(path: Path) -> str:
-    """Return the id that a program's name starts with.
+    """Return the threat's id from a program's name.
 
     >>> threat_id(Path("h02_thread.py"))
     'H02'

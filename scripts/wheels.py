@@ -1,10 +1,10 @@
-"""Download what a machine without a network lacks: wheels of the workspace and of what it depends on.
+"""Download the wheels that a machine without a network lacks: of the workspace and its dependencies.
 
     pip freeze > has.txt                                            on that machine
     uv run scripts/wheels.py wheels --has has.txt --python 3.12     on a machine with a network
     pip install --no-index --no-deps --target site wheels/*.whl     on that machine, with site in PYTHONPATH
 
-What the machine has stays as it is, at whichever version: torch and Triton come with its driver.
+Packages that the machine has stay at their version: torch and Triton come with its driver.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def lacking(exported: str, frozen: str, python: str) -> list[str]:
     r"""Return the pins that a Python needs and that an installation lacks.
 
     Args:
-        exported: Pins with markers, one a line.
-        frozen: What `pip freeze` printed there.
+        exported: Pins with markers, one per line.
+        frozen: Output of `pip freeze` there.
         python: Its minor version.
 
     >>> exported = "torch==2.13.0 ; sys_platform == 'linux'\ntyro==1.0.17\nscipy==1.17.1 ; python_version < '3.12'"

@@ -1,4 +1,4 @@
-"""Cases of a test of which only some run by default."""
+"""Parametrized cases of which only some run by default."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from _pytest.mark.structures import ParameterSet
 
 
 def mostly_slow(names: Iterable[str], *quick: str) -> list[ParameterSet]:
-    """Cases of a test by name; all but the quick ones are slow."""
+    """Return a test's cases by name, with all except the quick ones marked slow."""
     return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]

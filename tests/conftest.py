@@ -1,4 +1,4 @@
-"""What tests with judges share."""
+"""Fixtures shared by tests with judges."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def zygotes() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def judge() -> Iterator[Judge]:
-    """A judge for tests that change nothing of it, so that a task's oracle serves them all."""
+    """A shared judge for tests that do not change it, so that they share a task's oracle."""
     with Judge(QUICK) as one:
         yield one

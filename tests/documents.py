@@ -1,4 +1,4 @@
-"""READMEs and tutorials as programs: what a page tells a reader to type is typed, in a folder of its own.
+"""READMEs and tutorials as programs: runs what a page tells a reader to type, in a new folder.
 
 | block | what happens |
 | --- | --- |
@@ -6,8 +6,8 @@
 | `python` | part of the page's script, which runs as one process once all files are there |
 | `text` | what the script prints; numbers may differ |
 | `console` | each `$` line names a command that exists, with flags that its `--help` lists |
-| `record NAME` | lines that the record docs/results/NAME holds, as task or program and message |
-| `console run` | the commands run too, after the script; other lines are the beginnings of printed ones |
+| `record NAME` | lines from the record docs/results/NAME: task or program, and message |
+| `console run` | the commands also run, after the script; other lines are beginnings of printed ones |
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def split(command: str) -> list[str]:
 
 
 def run(words: list[str], folder: Path = ROOT) -> str:
-    """Run a command of this environment; return what it printed on standard output."""
+    """Run a command of this environment; return its standard output."""
     program = shutil.which(words[0], path=str(Path(sys.executable).parent))
     assert program is not None, f"{words[0]} is not installed beside {sys.executable}"
     done = subprocess.run(
@@ -99,13 +99,13 @@ def masked(text: str) -> str:
 
 
 def play(path: Path, folder: Path) -> str:
-    """Do what a page says, in a new folder that has the checkout's `examples` and `configs`.
+    """Run a page's script and commands in a new folder with the checkout's `examples` and `configs`.
 
     Returns:
-        What the page's script printed.
+        The output of the page's script.
 
     Raises:
-        AssertionError: Something failed, or printed other than what the page shows.
+        AssertionError: A command failed, or its output differs from the page.
     """
     folder.mkdir(parents=True)
     for shared in ("examples", "configs"):
@@ -123,7 +123,7 @@ def play(path: Path, folder: Path) -> str:
 
 
 def play_script(path: Path, folder: Path) -> str:
-    """Run a page's script; return what it printed, which is what the page shows."""
+    """Run a page's script; check its output against the page and return it."""
     if not (code := script(path)):
         return ""
     (folder / "page.py").write_text(code)

@@ -1,6 +1,6 @@
-"""Generated tasks as they were before their arithmetic had dtypes of its own: what templates are tested on.
+"""Generated tasks from before the generator drew tasks in three dtypes, for tests of templates.
 
-The generator's stream has moved on; these texts stay, as the bundled corpus's references do.
+The generator's stream has changed since; these texts stay the same, like the bundled corpus's references.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def _stored() -> dict[str, Task]:
 
 
 def stored_task(task_id: str, *, device: Device = "cpu") -> Task:
-    """Return a generated task that is stored, or any other task, at the default size of a device."""
+    """Return a stored generated task, or any other task, at the default size of a device."""
     return _stored()[task_id].on(device) if task_id in _stored() else load_task(task_id, device=device)
 
 
 def stored_tasks(seed: int, each: int, *families: str, device: Device = "cpu") -> list[Task]:
-    """Return the first tasks of a seed: so many of each family named, of all where none is."""
+    """Return the first `each` stored tasks of a seed, for each of `families` (all by default)."""
     found: list[Task] = []
     for name, task in _stored().items():
         match = re.fullmatch(r"generated/([a-z_]+)-(\d+)-(\d+)", name)

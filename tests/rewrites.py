@@ -1,7 +1,7 @@
-"""Programs and their rewrites, which decontamination must find, and look-alikes, which it must leave alone.
+"""Programs with rewrites, which decontamination must find, and with look-alikes, which it must not.
 
 Each program is written as its forward body, with inputs `x`, `y`, `z`; the second of a pair has other sizes, and mostly
-other names for its parameters.
+other parameter names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cudal1_data import Task
 
 @dataclass(frozen=True)
 class Body:
-    """A program in short."""
+    """A program in short form."""
 
     forward: str
     """What `forward` does, lines parted by `;`, the last an expression."""
@@ -24,7 +24,7 @@ class Body:
 
 
 def task(name: str, body: Body, sizes: dict[str, int]) -> Task:
-    """Write a program out."""
+    """Expand a program to a task."""
     *lines, last = [line.strip() for line in body.forward.split(";")]
     inputs = [line.strip() for line in body.inputs.split(";")]
     names = ", ".join(line.partition(" = ")[0] for line in inputs)

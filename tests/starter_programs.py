@@ -12,7 +12,7 @@ from cudal1_data.techniques import classify
 from template_programs import imported
 
 CAPS = ((32, 64, 16, 32, 24), (13, 21, 19, 37, 11))
-"""Constants above 8 are cut to these, one after the other: even for vectors, odd for what is left at the ends."""
+"""Constants above 8 are capped at these, in order: even ones for vectors, odd ones for remainders."""
 SIZES: dict[str, tuple[dict[str, int], ...]] = {
     "argmax_rows": ({"B": 9, "N": 1280}, {"B": 2, "N": 2055}, {"B": 3, "N": 7}),
     "avg_pool_window": (
@@ -41,11 +41,11 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
         {"BATCH": 1, "T": 2, "DIM": 19, "HIDDEN": 261},
     ),
 }
-"""Where a kernel has more than one pass, or its ends lie elsewhere."""
+"""Sizes for kernels with several passes or other remainders."""
 
 
 def variants_for_gpu(backends: tuple[str, ...]) -> list[tuple[str, Variant]]:
-    """Return the variants that run on a GPU alone and are written in one of `backends`, with their tasks' names."""
+    """Return the variants that run only on a GPU and use one of `backends`, with their tasks' names."""
     found: list[tuple[str, Variant]] = []
     for path in sorted(STARTER_FOLDER.iterdir()):
         if (path / "task.toml").exists():

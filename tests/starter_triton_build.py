@@ -1,4 +1,4 @@
-"""Builds the kernels that Triton programs launch for sm_90, without a GPU: launches are caught."""
+"""Intercepts launches of Triton programs and builds their kernels for sm_90, without a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPTIONS = ("num_warps", "num_stages")
 
 
 def caught(self: JITFunction[Any], *args: Any, grid: Any, warmup: bool, **more: Any) -> None:
-    """Stand for `JITFunction.run`: build the kernel as Triton would for these arguments."""
+    """Replace `JITFunction.run`: build the kernel as Triton would for these arguments."""
     options = {name: more.pop(name) for name in OPTIONS if name in more}
     values = {**dict(zip(self.arg_names, args, strict=False)), **more}
     sizes: tuple[int, ...] = grid(values) if callable(grid) else grid  # pyright: ignore[reportAssignmentType]

@@ -1,6 +1,6 @@
-"""Runs the starter suite's Triton variants in Triton's interpreter. A process of its own, as triton_child.py.
+"""Runs the starter suite's Triton variants in Triton's interpreter, in a separate process like triton_child.py.
 
-Prints one JSON object: by task and variant what is wrong, empty where nothing is.
+Prints one JSON object: the errors by task and variant, empty for none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         for name, variant in variants_for_gpu(("triton",)):
             said[f"{name}/{variant.name}"] = ""
-            for task in small_tasks(name)[1:]:  # the odd ones, which have several passes too
+            for task in small_tasks(name)[1:]:  # odd sizes, also with several passes
                 try:
                     check(task, variant, Path(folder))
                 except check_starter.CheckError as error:

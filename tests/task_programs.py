@@ -26,7 +26,7 @@ def get_init_inputs():
 
 
 def program(factor: int = 2) -> str:
-    """A task in KernelBench's form; the factor tells one from another."""
+    """Return a task in KernelBench's form; the factor makes its source unique."""
     return PROGRAM.format(factor=factor)
 
 

@@ -1,4 +1,4 @@
-"""Tasks small enough for an interpreter, and programs run beside their reference on the CPU."""
+"""Tasks small enough for an interpreter, and comparisons of programs with their reference on the CPU."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SMALL_OF = {
     "generated/structured-3-10": {"SIZE": 24},
     "generated/matmul_shapes-3-1": {"INNER": 75, "MIDDLE": 56, "COLS": 100},
 }
-"""Sizes that only count rows in these tasks; in others the same name is a row's length."""
+"""Sizes that count rows only in these tasks; in other tasks the same name is a row's length."""
 PRODUCTS = (
     "starter/matmul_bias_gelu",
     "starter/linear_scale_residual",
@@ -56,7 +56,7 @@ PRODUCTS = (
     "generated/matmul_shapes-3-1",
     "generated/recurrent-3-0",
 )
-"""Tasks with a product that a kernel takes over."""
+"""Tasks with a product that a kernel computes."""
 CHAINS = (
     "generated/attention-0-1",
     "generated/attention-0-5",
@@ -108,21 +108,21 @@ static float join_min(float x) { return x; }
 static float join_scan(float x, float& carry) { carry += x; return carry; }
 static float join_parts(float x, float& carry) { float before = carry; carry += x; return before; }
 """
-"""A GPU with one thread for each row. The helpers that join threads are left out: NVRTC alone sees them."""
+"""Emulates a GPU with one thread per row, with trivial versions of the helpers that join threads."""
 
 
 def small_task(task_id: str) -> Task:
-    """Return a task with few rows; its row lengths stay."""
+    """Return a task with few rows but the same row lengths."""
     task = stored_task(task_id)
     if "cpu" not in task.sizes:
-        return task  # a file with a reference alone
+        return task  # a file with only a reference
     sizes = task.sizes["cpu"].default
     small = SMALL | SMALL_OF.get(task_id, {})
     return task.at({name: size for name, size in small.items() if sizes.get(name, 0) > size}, tag=False)
 
 
 def imported(text: str, folder: Path) -> ModuleType:
-    """Import a program. From a file: Triton reads its kernels' lines."""
+    """Import a program from a file, because Triton reads kernels from their file."""
     path = folder / f"program_{next(_numbers)}.py"
     path.write_text(text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -153,7 +153,7 @@ def error_of(task: Task, program: str, folder: Path) -> float:
 
 
 def error_over_own(task: Task, program: str, folder: Path) -> float:
-    """Return the largest error of a program over the reference's own, both against the reference in float64."""
+    """Return a program's largest error over the reference error, both relative to the float64 reference."""
     reference, candidate = imported(task.source, folder), imported(program, folder)
     torch.manual_seed(1)
     inputs = reference.get_inputs()
@@ -187,14 +187,14 @@ def error_on_one_thread(task: Task, folder: Path, *, vector: int = 1) -> float:
 
 
 def on_one_thread(kernel: Kernel, folder: Path, inputs: list[torch.Tensor], *, vector: int = 1) -> list[torch.Tensor]:
-    """Run a kernel's text as C++, a block after the other; rows that are scanned with so many elements at once."""
+    """Run a kernel's text as C++, block after block; `vector` is the number of elements per step of a row."""
     made = (
         row_kernel(kernel, "fused", threads=32, per_block=1, unroll=1, vector=vector)
         if kernel.trailing
         else pointwise_kernel(kernel, "fused", threads=32, vector=2 if kernel.size % 2 == 0 else 1)
     )
     body = made.definition[made.definition.index("__global__") :].removesuffix("}\n")
-    if kernel.trailing:  # one thread goes over the whole row
+    if kernel.trailing:  # one thread processes the whole row
         body = body.replace(f"start += {32 * vector}u", f"start += {vector}u")
     body = sizes_of(kernel, made) + body
     pointers = ", ".join(f"({kind})p[{place}]" for place, kind in enumerate(made.parameters))
@@ -212,19 +212,19 @@ def on_one_thread(kernel: Kernel, folder: Path, inputs: list[torch.Tensor], *, v
 
 
 def sizes_of(kernel: Kernel, made: CudaKernel) -> str:
-    """Return the sizes that a kernel names, as numbers."""
+    """Return C++ definitions of the sizes that a kernel names."""
     table = {name: int(eval(host, {}, constants_of(kernel))) for name, host in made.constants.items()}
     return "".join(f"constexpr unsigned int {name} = {size};\n" for name, size in table.items())
 
 
 def constants_of(kernel: Kernel) -> dict[str, int]:
-    """Return a reference's constants, as far as the shapes of a kernel tell them."""
+    """Return those constants of a reference that occur in a kernel's shapes."""
     sizes = [*kernel.domain, *(size for node in walk(*kernel.outputs) for size in node.dims)]
     return {one.host: int(one) for one in sizes if isinstance(one, Size) and one.host.isidentifier()}
 
 
 def compiled(body: str, folder: Path) -> ctypes.CDLL:
-    """Build a kernel's text and what calls it as C++."""
+    """Build a kernel's text and its caller as C++."""
     path = folder / f"kernel_{next(_numbers)}.cpp"
     path.write_text(SHIMS + body)
     library = path.with_suffix(".so")
@@ -239,7 +239,7 @@ def compiled(body: str, folder: Path) -> ctypes.CDLL:
 
 
 def errors_in_interpreter(*tasks: str) -> dict[str, float]:
-    """Errors of Triton programs by name, run in Triton's interpreter, which a process of its own is needed for.
+    """Return errors of Triton programs by name, run in Triton's interpreter, which needs a separate process.
 
     Args:
         tasks: Ids or files of references.
@@ -275,7 +275,7 @@ def built_for_sm_90(*pairs: Path) -> dict[str, object]:
 
 
 def nvrtc_log(text: str) -> str:
-    """Build a CUDA text for sm_90; return what NVRTC says of one that it refuses, empty for one that it builds."""
+    """Build a CUDA text for sm_90; return NVRTC's log if the build fails, else an empty text."""
     nvrtc: Any = importlib.import_module("cuda.bindings.nvrtc")
     _, made = nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], [])
     (result,) = nvrtc.nvrtcCompileProgram(made, 1, [b"--gpu-architecture=sm_90"])

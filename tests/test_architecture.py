@@ -1,4 +1,4 @@
-"""docs/architecture.md and CONTRIBUTING.md name files that exist, and names that stand in them."""
+"""docs/architecture.md and CONTRIBUTING.md name existing files, and names that occur in them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 SOURCES = ("packages/cudal1-data/src", "packages/cudal1-env/src", "packages/cudal1-agent/src", "")
 TASK = "softplus_mish"
-"""Stands for NAME in a path."""
+"""Replaces NAME in a path."""
 
 
 def concepts(text: str) -> dict[str, list[str]]:
-    """Concepts of the table, each with its paths; a path without a package lies in the folder of the path before it."""
+    """Return the table's concepts with their paths; a path without a package is in the folder of the previous path."""
     table = text.split("| concept | file | to change it |", 1)[1].split("\n\n", 1)[0]
     found: dict[str, list[str]] = {}
     for concept, files in re.findall(r"^\| (?!---)(.+?) \| (.+?) \| .*\|$", table, re.MULTILINE):
@@ -25,12 +25,12 @@ def concepts(text: str) -> dict[str, list[str]]:
 
 
 def changes(text: str) -> list[int]:
-    """Numbers of the changes in the table's last column, in order."""
+    """Return the numbers of the changes in the table's last column, in order."""
     return [int(number) for number in re.findall(r"^\| .+ \| (\d+)\. .+ \|$", text, re.MULTILINE)]
 
 
 def exists(repository: Path, path: str) -> bool:
-    """Whether a file or folder is in a package's sources or in the repository's root."""
+    """Return whether a file or folder is in a package's sources or in the repository's root."""
     return any((repository / source / path.replace("NAME", TASK)).exists() for source in SOURCES)
 
 
@@ -43,12 +43,12 @@ def test_each_concept_names_files_that_exist(repository: Path) -> None:
 
 
 def names(change: str) -> list[str]:
-    """The names of Python that a text quotes; words of a program's own, such as options, are none."""
+    """Return the Python names that a text quotes, without options of commands."""
     return re.findall(r"`([A-Za-z_]+)`", change)
 
 
 def unknown(repository: Path, paths: list[str], change: str) -> list[str]:
-    """The names that a text quotes and none of its files has."""
+    """Return the names that a text quotes but none of its files contains."""
     found = [repository / source / path.replace("NAME", TASK) for source in SOURCES for path in paths]
     files = [file for one in found for file in ([one] if one.is_file() else one.rglob("*.py"))]
     text = "\n".join(file.read_text() for file in files)

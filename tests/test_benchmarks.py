@@ -1,4 +1,4 @@
-"""Benchmarks resume runs that were cut off, and summarise incomplete files."""
+"""Benchmarks resume interrupted runs, and summarise incomplete files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scripts/check.py finds the checks of changed files, and tells what failed."""
+"""scripts/check.py selects the checks for changed files and reports failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three commands: fast help with examples, nearest names, exit codes, and what Ctrl-C says."""
+"""The three commands: fast help with examples, nearest names, exit codes, messages on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ HEAVY = {
     *("numpy", "gymnasium", "pydantic"),  # each takes 0.1 to 0.5 s of the 0.7 s that `--help` may take
 }
 GROUPED = 10
-"""A command with as many options shows them in groups."""
+"""A command with at least this many options shows them in groups."""
 
 
 @functools.cache
 def help_texts(package: str) -> tuple[dict[str, str], list[str]]:
-    """Return what each command of a package says for `--help`, and the heavy modules that this imported."""
+    """Return the `--help` text of each command of a package, and the heavy modules that it imported."""
     code = f"""
 import contextlib, io, json, sys
 from {package}.cli import main

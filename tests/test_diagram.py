@@ -1,4 +1,4 @@
-"""The diagram's files are what its script draws."""
+"""The diagram's files match the output of its script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pins say the truth: what is installed, what is resolved and what is committed agree."""
+"""Installed, resolved and committed versions of packages agree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-# What was tried together, on Python 3.11 and 3.12.
+# Versions tested together, on Python 3.11 and 3.12.
 TRIED = {
     "accelerate": "1.15.0",
     "datasets": "5.2.0",
@@ -43,7 +43,7 @@ def installed(repository: Path) -> dict[str, str]:
     """Version of every distribution of the workspace's environment, by name."""
     if Path(sys.prefix) != repository / ".venv":
         pytest.skip(f"needs the environment that `uv sync` makes, runs in {sys.prefix}")
-    # Not all of sys.path: setuptools adds what it carries along to it.
+    # Not all of sys.path: setuptools adds its vendored packages to it.
     places = [sysconfig.get_paths()[name] for name in ("purelib", "platlib")]
     return {canonicalize_name(one.name): one.version for one in importlib.metadata.distributions(path=places)}
 
@@ -69,7 +69,7 @@ def test_installed_distributions_obey_their_constraints(
 
 def test_every_installed_distribution_is_pinned(constraints: list[Requirement], installed: dict[str, str]) -> None:
     ours = {"cudal1", "cudal1-data", "cudal1-env", "cudal1-agent"}
-    # What the Python installation itself brings.
+    # Packages of the Python installation itself.
     brought = {"pip", "wheel"}
     pinned = {canonicalize_name(requirement.name) for requirement in constraints}
     assert set(installed) - ours - brought - pinned == set()

@@ -1,4 +1,4 @@
-"""What READMEs and tutorials tell a reader to type works, and prints what they show (tests/documents.py)."""
+"""The commands and scripts in READMEs and tutorials work and print what the pages show (tests/documents.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from documents import PAGES, READMES, ROOT, commands
 
 OURS = {"cudal1-data", "cudal1-env", "cudal1-agent"}
 MAX_WORDS = 700
-"""Of the README, beside tables and code."""
+"""Maximum words of the README, without tables and code."""
 
 QUICK = {ROOT / "packages" / "cudal1-data" / "README.md", ROOT / "docs" / "tutorials" / "exemplar_rule.md"}
 """Pages whose scripts time nothing."""
@@ -24,7 +24,7 @@ SLOW = [path for path in PLAYED if path not in FAST]
 
 
 def prose(text: str) -> str:
-    """Return the words of a page without code, tables, pictures and addresses."""
+    """Return the text of a page without code, tables, pictures and addresses."""
     text = documents.FENCE.sub("", text)
     text = re.sub(r"^\|.*\|$|<!--.*?-->|<[^>]+>", "", text, flags=re.MULTILINE)
     return re.sub(r"\]\([^)]*\)", "]", text)
@@ -41,7 +41,7 @@ def test_the_readme_shows_python_and_commands() -> None:
 
 
 def played(path: Path, folder: Path) -> str:
-    """Play a page. On a busy machine two trials of a fast program may disagree (`UNSTABLE`): then once more."""
+    """Play a page; repeat it once if two trials of a fast program disagree (`UNSTABLE`) on a busy machine."""
     try:
         return documents.play(path, folder / "once")
     except AssertionError as error:
@@ -53,7 +53,7 @@ def played(path: Path, folder: Path) -> str:
 @pytest.mark.slow
 def test_the_readme_shows_the_first_reward(tmp_path: Path) -> None:
     rewards = [float(played(ROOT / "README.md", tmp_path / "folder").split()[-1])]
-    while rewards[-1] <= 1.0 and len(rewards) < 4:  # On a busy machine the interval may be so wide that it contains 1.
+    while rewards[-1] <= 1.0 and len(rewards) < 4:  # On a busy machine the interval may contain 1.
         rewards.append(float(documents.play_script(ROOT / "README.md", tmp_path).split()[-1]))
     assert rewards[-1] > 1.0, rewards
 

@@ -1,4 +1,4 @@
-"""Every figure in the README's results table comes from the record that its row names."""
+"""Every figure in the README's results table comes from the records that its row names."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ FIGURES: dict[str, Callable[..., list[str]]] = {
     "held-out sizes that the quickstart's model solves": solved("held_out_sizes"),
     "held-out tasks that it solves": solved("held_out_tasks"),
 }
-"""By the beginning of a row: its numbers, in order, from its records."""
+"""For each row, by its beginning: a function that returns its numbers, in order, from its records."""
 
 
 @pytest.fixture(scope="module")
 def rows(repository: Path) -> Rows:
-    """What was measured, figure, protocol and records of each row."""
+    """Measured quantity, figure, protocol and records of each row."""
     table = (repository / "README.md").read_text().split("| what was measured |", 1)[1].split("\n\n", 1)[0]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
     return [(what, figure, version, tuple(re.findall(r"`([^`]+)`", names))) for what, figure, version, names in cells]
@@ -131,6 +131,6 @@ def test_each_figure_comes_from_its_record(rows: Rows, result_file: Callable[[st
         (expected,) = (make for known, make in FIGURES.items() if what.startswith(known))
         assert re.findall(r"\d+(?:\.\d+)?", figure.replace("CUDA-L1", "")) == expected(*records), what
         protocols = {line["protocol"] for lines in records for line in lines if "protocol" in line}
-        # Records of the first protocol's outcomes and training runs do not name it.
+        # Outcomes and training runs of the first protocol do not name it.
         assert protocols <= {version}, what
         assert protocols or version == "1" or what.startswith("verdicts a minute"), what

@@ -1,4 +1,4 @@
-"""docs/results holds what the documents quote, in a folder that stays small."""
+"""docs/results contains the records that the documents quote, and stays small."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_UNCOMPRESSED_BYTES = 110_000
 
 
 def listed(folder: Path) -> list[str]:
-    """Return the files that the table of the folder's README names, without those in other folders."""
+    """Return the files in the table of the folder's README, without those in other folders."""
     rows = re.findall(r"^\| (`[^|]+) \|", (folder / "README.md").read_text(), re.MULTILINE)
     return [name for row in rows if " in the " not in row for name in re.findall(r"`([^`]+)`", row)]
 

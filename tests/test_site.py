@@ -1,4 +1,4 @@
-"""The site's generated pages say what the code says; its glossary stays short; its notebook prints what it shows."""
+"""The site's generated pages match the code; its glossary stays short; its notebook prints what it shows."""
 
 from __future__ import annotations
 

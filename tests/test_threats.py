@@ -1,4 +1,4 @@
-"""The table of docs/threats.md and the programs of tests/exploits tell the same story."""
+"""The table of docs/threats.md and the programs of tests/exploits agree."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_headers_name_their_own_threat_and_a_status() -> None:
         named = set(re.findall(r"[A-Z]+(?:_[A-Z]+)*", read_header(path)["status"]))
         assert named, path.name
         assert named <= set(Status), path.name
-        # A cheat that gains nothing may pass for the slow program that it is.
+        # An attack without a reward may be CORRECT, as a slow program.
         assert "CORRECT" not in named or "no reward above 1" in read_header(path)["status"], path.name
 
 

@@ -1,4 +1,4 @@
-"""The plan of GPU trainings: its settings parse, its figures follow from records, its tasks are those written down."""
+"""The plan of GPU trainings: its settings parse, its figures follow from records, its tasks are the recorded ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLANNED = "docs/results/training.md"
 
 
 def settings_of(repository: Path) -> dict[str, Settings]:
-    """The settings of each training and evaluation that the plan gives config files to, by what is typed."""
+    """Return the settings of each planned training and evaluation with config files, by the typed files."""
     found: dict[str, Settings] = {}
     for _, command in lanes.parts((repository / "benchmarks/training.plan").read_text(), Path("OUT")):
         text = " ".join(command)

@@ -1,4 +1,4 @@
-"""The workspace as a whole: wheels that work without it, and what holds for every committed file."""
+"""The workspace: wheels that work without it, and rules for every committed file."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ PACKAGES = {
     "cudal1-agent": ["cudal1_agent"],
 }
 MAX_STATEMENTS = 320
-"""Of a module. Statements, not lines: packing lines gains nothing, splitting an idea does."""
+"""Limit for a module. It counts statements, not lines, so that denser lines gain nothing."""
 MAX_FUNCTION_STATEMENTS = 45
 
-# A folder of one machine: anything below a home folder, and where this checkout lies.
+# A folder of one machine: anything below a home folder, and this checkout's folder.
 MACHINE_PATH = re.compile(r"(?<![\w.*}-])/(?:home/\w+|Users/\w+|root/\w+|work/\w+)")
 # A file on a package registry, or a registry's host; brackets keep this line from finding itself.
 DOWNLOAD = re.compile(
@@ -36,7 +36,7 @@ DOWNLOAD = re.compile(
 
 
 def tracked(*suffixes: str) -> list[Path]:
-    """Return the committed files, those of one of the suffixes or all."""
+    """Return the committed files with one of the suffixes; without suffixes, all."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("needs git and a git checkout")
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
@@ -45,7 +45,7 @@ def tracked(*suffixes: str) -> list[Path]:
 
 
 def text_of(path: Path) -> str | None:
-    """Return a file's text, or None for a file that holds none."""
+    """Return a file's text, or None for a file without text."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -62,7 +62,7 @@ def findings(pattern: re.Pattern[str]) -> list[str]:
 
 
 def uv(*words: str, cwd: Path = ROOT) -> str:
-    """Run uv; return what it printed. Skips where uv or the network is missing."""
+    """Run uv and return its output; skip the test if uv or the network is missing."""
     program = shutil.which("uv")
     if program is None:
         pytest.skip("needs uv on PATH")
@@ -147,7 +147,7 @@ def test_the_wheel_of_the_environment_holds_the_exploits(wheels: dict[str, Path]
 
 @pytest.fixture(scope="module")
 def clean(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment outside the workspace that holds the wheels; returns its folder of programs."""
+    """Folder of programs of a virtual environment outside the workspace, with the wheels installed."""
     folder = tmp_path_factory.mktemp("clean")
     uv("venv", "--quiet", "--python", sys.executable, str(folder / "venv"), cwd=folder)
     uv(
@@ -158,7 +158,7 @@ def clean(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def outside(program: Path, *words: str, cwd: Path) -> str:
-    """Run a program of the clean environment with nothing of the workspace in reach."""
+    """Run a program of the clean environment without access to the workspace."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "UV_"))
     }

@@ -1,8 +1,8 @@
-"""Builds the Triton kernels of programs for sm_90, which needs no GPU. A process of its own: another test asks for
-Triton's interpreter.
+"""Builds the Triton kernels of programs for sm_90, without a GPU.
 
-Reads paths of pairs from the command line: JSON files with `reference` and `source`. Prints one JSON object: how many
-kernels there were, and what the compiler said of those that it refused.
+It runs in a separate process, because another test enables Triton's interpreter. It reads paths of pairs from the
+command line: JSON files with `reference` and `source`. It prints one JSON object: the number of kernels, and the
+compiler's messages for those that it refused.
 """
 
 from __future__ import annotations

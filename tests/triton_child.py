@@ -1,8 +1,8 @@
-"""Runs Triton variants in Triton's interpreter, on the CPU. A process of its own: the interpreter must be asked for
-before Triton is imported.
+"""Runs Triton variants in Triton's interpreter, on the CPU.
 
-Reads task ids from the command line; prints one JSON object: the largest error by task, over the scale of the answer.
-Of files that end in `_own.py` it is the error of a product or of attention over the reference's own.
+It runs in a separate process, because the interpreter must be enabled before Triton is imported. It reads task ids from
+the command line and prints one JSON object: the largest error by task, over the scale of the answer. For files that end
+in `_own.py` it is the error of a product or of attention over the reference error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 
 def by_numpy(function):
-    """The interpreter has no libdevice: NumPy's function stands for it."""
+    """Replace a libdevice function, which the interpreter lacks, with NumPy's."""
 
     def called(x):
         data = x.handle.data
@@ -44,19 +44,19 @@ def by_numpy(function):
 
 
 def widened(handle: TensorHandle) -> np.ndarray:
-    """The interpreter keeps bfloat16 as whole numbers."""
+    """Return values as numbers; the interpreter stores bfloat16 as integers."""
     if handle.dtype != tl.bfloat16:
         return handle.data
     return (handle.data.astype(np.uint32) << 16).view(np.float32)
 
 
 def dot(self, a, b, total, precision, imprecise):
-    """The interpreter's product, which takes bfloat16's bits for numbers."""
+    """Replace the interpreter's product, which misreads the bits of bfloat16 as numbers."""
     return TensorHandle(np.matmul(widened(a), widened(b), dtype=np.float32) + total.data, total.dtype.scalar)
 
 
 def cast(self, source, target, plain=InterpreterBuilder.cast_impl):
-    """The interpreter's conversion, which cuts bfloat16 off where a GPU rounds it."""
+    """Replace the interpreter's conversion, which truncates to bfloat16 instead of rounding like a GPU."""
     if (source.dtype.scalar, target.scalar) != (tl.float32, tl.bfloat16):
         return plain(self, source, target)
     rounded = torch.from_numpy(np.ascontiguousarray(source.data)).bfloat16().view(torch.int16).numpy()
@@ -102,7 +102,7 @@ def main() -> None:
                 program = attention_program(reference, plan(reference.roots), Rows(rows=16, keys=32, warps=4))
                 errors[f"{task_id}, attention"] = error_of(task, program, Path(folder))
             if task_id in CHAINS:
-                if task_id.startswith("starter/"):  # several blocks of keys, a head that is no power of two
+                if task_id.startswith("starter/"):  # several blocks of keys, a head size that is no power of two
                     sizes = {"BATCH": 1, "HEADS": 2, "T": 136, "D": 160}
                     task = load_task(task_id, device="cpu").at(sizes, tag=False)
                     reference = read(task.source)

@@ -1,4 +1,4 @@
-"""Sets the rounding that torch may use, for every process that runs a program."""
+"""Allows or forbids TF32, in every process that runs a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests for NVIDIA GPUs and for processes that have opened one, without starting a library."""
+"""Detects NVIDIA GPUs and processes that have opened one, without loading a library."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ key releases a call. So the judge's release takes the same time for any input si
 inputs before it. Mask and inputs are combined by exclusive or: the same kernel applies and removes a mask.
 
 The stream is ChaCha's with 8 rounds, 256-bit keys and nonce 0 (D. J. Bernstein, "ChaCha, a variant of Salsa20", 2008).
-No attack on 8 rounds is known. It takes some six integer operations per byte, about as long as the memory accesses.
+No attack on 8 rounds is known. It takes about six integer operations per byte, as long as the memory accesses.
 """
 
 from __future__ import annotations

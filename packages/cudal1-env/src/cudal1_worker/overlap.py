@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 _MAX_WORK = 10_000
-"""Maximum steps of numpy's search; pairs that need more count as shared."""
+"""Maximum steps of numpy's search; pairs that need more count as overlapping."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Preloads modules into the zygote without opening a GPU, and pretends a GPU in workers without one."""
+"""Preloads modules into the zygote without opening a GPU, and lets torch report a GPU in workers without one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cudal1_worker import gpus
 
 
 def preload(names: Iterable[str]) -> None:
-    """Import modules that are installed; to those that look for a GPU at import, answer from /dev."""
-    ask = torch.cuda.is_available  # it starts CUDA, and torch 2.11's inductor calls it at import
+    """Import those modules that are installed; meanwhile torch looks for a GPU in /dev instead of starting CUDA."""
+    ask = torch.cuda.is_available  # starts CUDA, and torch 2.11's inductor calls it at import
     torch.cuda.is_available = lambda: torch.version.cuda is not None and gpus.has_gpu()
     logging.disable(logging.WARNING)  # torch's warnings about a missing GPU
     try:
@@ -31,7 +31,7 @@ def preload(names: Iterable[str]) -> None:
 def pretend_gpu() -> None:
     """Let torch report a GPU as available, although this worker has none.
 
-    Programs ask before they compile an extension, which needs no GPU. Operations that need a GPU still raise.
+    Programs check for a GPU before they compile an extension, which needs none. Operations that need a GPU still raise.
     """
     major, minor = architecture(os.environ.get("TORCH_CUDA_ARCH_LIST", ""))
     torch.cuda.is_available = lambda: True

@@ -71,7 +71,7 @@ DTYPES = (
 """Names of the supported dtypes, in the order of their codes."""
 
 MAX_KERNELS = 48
-"""Maximum number of kernels, by name, that a worker reports of a profiled call."""
+"""Maximum number of kernel names that a worker reports from a profile."""
 MAX_KERNEL_NAME = 200
 """Maximum number of characters of each kernel name."""
 MAX_MESSAGE_BYTES = 8 << 20

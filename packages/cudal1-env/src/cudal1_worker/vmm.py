@@ -10,8 +10,8 @@ import importlib
 import os
 from typing import Any
 
-driver: Any = importlib.import_module("cuda.bindings.driver")  # it carries no types
-"""The driver's interface; importing it starts nothing."""
+driver: Any = importlib.import_module("cuda.bindings.driver")  # has no types
+"""The driver's interface; the import does not start CUDA."""
 
 GRANULARITY = 2 << 20
 """Sizes are multiples of this many bytes (the largest minimum granularity of existing devices)."""
@@ -46,7 +46,7 @@ def _on(device: int) -> Any:
 
 
 class Mapping:
-    """Device memory that is mapped in this process."""
+    """Device memory mapped in this process."""
 
     def __init__(self, handle: Any, size_bytes: int, device: int) -> None:
         self._handle = handle

@@ -35,10 +35,10 @@ def main() -> None:
     """Serve fork requests until the judge closes the channel."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors leave no zombies
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c is the judge's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the judge handles ctrl-c
     torch.set_num_threads(1)
     preload(sys.argv[2:])
-    warnings.filterwarnings("ignore", message="The given buffer is not writable")  # inputs are read-only on purpose
+    warnings.filterwarnings("ignore", message="The given buffer is not writable")  # inputs are intentionally read-only
     gc.collect()
     gc.freeze()
     ready = {"torch": torch.__version__, "cuda": torch.version.cuda, "touched": touched_gpu()}
@@ -83,7 +83,7 @@ def supervise(message: wire.Message, fds: list[int], pid_pipe: int) -> NoReturn:
                 os.close(fd)
         status = gate.keep(worker, orders_fd)
         how = {"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else {"exit": os.WEXITSTATUS(status)}
-    except Exception as error:  # the machine's fault: the judge raises it
+    except Exception as error:  # a fault of the machine: the judge raises it
         how = {"fault": f"{type(error).__name__}: {error}"}
     with contextlib.suppress(OSError):  # the judge may be gone
         os.write(report_fd, json.dumps(how).encode())

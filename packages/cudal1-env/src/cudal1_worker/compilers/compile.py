@@ -5,11 +5,11 @@ program. Calls other than compilations by torch's `load_inline` or `load` are pa
 
 Light headers (`light/`) declare only the operators that a source names instead of all 2,000. A source that does not
 compile with them is compiled with torch's headers, whose messages are shown. A source with a name whose meaning differs
-there is compiled with torch's headers at once (`light_flags`).
+in light headers is compiled with torch's headers at once (`light_flags`).
 
 Results are kept in the worker's build folder, including failures, because torch compiles a failed source again in each
-process, and in any folder that the program chooses. The judge copies the build folder before it leases a device; later
-workers of this program, and no others, start with the copy.
+process, and in any folder that the program chooses. The judge copies the build folder before it leases a device; only
+later workers of the same program start with the copy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NOT_THE_TEXT = re.compile(
     rb"|cannot fork|quota exceeded|too many open files|segmentation fault|signal terminated",
     re.IGNORECASE,
 )
-"""Messages of compilers that lack a resource; such a failure is not kept. Nor is one whose source contains these."""
+"""Messages of compilers that lack a resource. A failure with one in its output (even from the source) is not kept."""
 _OWN_INCLUDE = re.compile(r"-I|-include|-iquote|-imacros|@")
 
 
@@ -117,7 +117,7 @@ def compiled(call: Call) -> subprocess.CompletedProcess[bytes]:
 
 def _once(call: Call, flags: list[str]) -> subprocess.CompletedProcess[bytes]:
     """Compile with additional flags; run nvcc's host and device parts in parallel if possible."""
-    if call.key is not None and "-MD" in call.arguments:  # torch's way to call nvcc
+    if call.key is not None and "-MD" in call.arguments:  # torch calls nvcc with it
         skipped = {"-MD", "-MF", call.depfile}
         plain = [*call.compiler, *flags, *(one for one in call.arguments if one not in skipped)]
         done = side_by_side.compiled(plain, f"_{call.key[:32]}")
@@ -128,7 +128,7 @@ def _once(call: Call, flags: list[str]) -> subprocess.CompletedProcess[bytes]:
 
 
 def _write_depfile(call: Call) -> None:
-    """Write that an object depends on its source; the toolchain's headers do not change during a worker's life."""
+    """Write that an object depends on its source only, because the toolchain's headers do not change meanwhile."""
     if call.depfile is not None:
         with open(call.depfile, "w") as file:
             file.write(f"{call.output}: {call.source}\n")

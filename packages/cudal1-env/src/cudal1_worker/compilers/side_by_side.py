@@ -1,7 +1,7 @@
 """Runs nvcc's steps for host and device in parallel; nvcc itself runs them one after another.
 
 `nvcc --dryrun` lists the steps. The device steps need only the module's name from the host steps; this module writes
-the name beforehand. If nvcc lists other steps than those of one architecture and one source, nvcc is called directly.
+the name beforehand. Unless the steps are those of one architecture and one source, nvcc is called directly.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Steps:
     host: list[str]
     device: list[str]
     last: str
-    """Compiles the results of both."""
+    """Command that compiles the results of both."""
 
 
 def steps(said: str) -> Steps | None:
-    """Parse the output of `nvcc --dryrun`; None unless it has one host part and one device part."""
+    """Parse the output of `nvcc --dryrun`; return None unless it has one host part and one device part."""
     variables: dict[str, str] = {}
     lines: list[str] = []
     for line in (one.removeprefix("#$ ").strip() for one in said.splitlines() if one.startswith("#$ ")):
@@ -57,7 +57,7 @@ def steps(said: str) -> Steps | None:
 
 
 def compiled(command: Sequence[str], module: str) -> subprocess.CompletedProcess[bytes] | None:
-    """Compile as `command`, a call of nvcc, would; None if its steps are not the known ones.
+    """Compile like `command`, a call of nvcc; return None if its steps are not the known ones.
 
     Args:
         command: The call, without options that request a dependency file.

@@ -1,1 +1,1 @@
-"""The oracle process: inputs, float64 answers, and what each element of an output may err."""
+"""The oracle process: inputs, float64 answers, and the tolerance of each output element."""

@@ -1,4 +1,4 @@
-"""What a task looks like: its inputs, state and outputs, and what of them is the same in each call."""
+"""I/O specification of a task: its inputs, state and outputs, and which of them are the same in each call."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
 
 _AGREE = 1e-9
-"""How far float64 answers of models with the same state may lie apart, over their scale."""
+"""Maximum difference between float64 answers of models with the same state, over their scale."""
 
 
 class Description:
-    """Describes the task of an oracle, and gives it the models with which it answers."""
+    """Describes an oracle's task, and sets the oracle's models."""
 
     def __init__(self, oracle: Oracle) -> None:
         self.oracle = oracle
@@ -49,7 +49,7 @@ class Description:
         oracle.entries, size = layout.manifest(values)
         others = (oracle.fresh_inputs(seed ^ number, "own") for number in range(1, inputs.DRAWS))
         other = next(others)
-        # What two draws have in common: of a tensor of two elements one tells little.
+        # Properties that two draws share; one draw of a tensor of two elements is not enough.
         natures = ([distributions.nature_of(value) for value in draw] for draw in (values, other))
         oracle.natures = [a & b for a, b in zip(*natures, strict=False)]
         constant = inputs.constant(values, itertools.chain([other], others))
@@ -68,10 +68,10 @@ class Description:
         del other_model, answers, others
         if oracle.widened is not None and not oracle.widened.asked:
             oracle.widened = None
-        torch.manual_seed(seed + 1)  # another state of the generator: dropout and its like show
+        torch.manual_seed(seed + 1)  # another generator state reveals dropout and other random operators
         second = oracle.run(plain, again)
         same = all(inputs.alike(a, b) for a, b in zip(first, second, strict=True))
-        held = {name: value.clone() for name, value in kept_state(plain).items()}  # what is made once is made by now
+        held = {name: value.clone() for name, value in kept_state(plain).items()}  # lazy state exists by now
         oracle.run(plain, oracle.fresh_inputs(seed ^ 1, "own"))
         changed = [
             name for name, one in kept_state(plain).items() if name not in held or not same_bits(one, held[name])
@@ -101,7 +101,7 @@ class Description:
         }
 
     def peak_allocated(self, *, again: bool = False) -> int:
-        """Peak of the GPU memory that torch had allocated since the last call with `again`."""
+        """Return the peak bytes of GPU memory allocated by torch since the last call with `again`."""
         if self.oracle.device.type == "cpu":
             return 0
         if again:

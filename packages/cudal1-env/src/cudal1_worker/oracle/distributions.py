@@ -1,8 +1,8 @@
-"""Where a task's inputs and weights get values that a candidate cannot know.
+"""Transforms a task's inputs and weights to values that a candidate cannot know.
 
-Each transformation keeps what a program may rightly rely on: zeros stay zero (triangular and masked inputs), signs
-stay where all were positive, [0, 1] stays [0, 1], symmetric matrices stay symmetric, rows that sum to one still do,
-rows in ascending order stay so, and tensors of few distinct values (labels, masks) are left alone.
+Each transformation keeps properties on which a program may rely: zeros (triangular and masked inputs), positive
+tensors, the range [0, 1], symmetric matrices, rows that sum to one, and rows in ascending order. Tensors of few
+distinct values (labels, masks) do not change.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Nature:
     """Properties that hold in a few draws of an input; few, because each costs a GPU synchronisation."""
 
     movable: bool
-    """Whether values may be replaced by others."""
+    """Whether values may be replaced."""
     unit: bool
     """Whether all lie in [0, 1]."""
     positive: bool
-    """Whether none is below zero."""
+    """Whether none is negative."""
     symmetric: bool
-    """Whether they are symmetric matrices."""
+    """Whether it consists of symmetric matrices."""
     simplex: bool
     """Whether each row lies in [0, 1] and sums to one."""
     ascending: bool
@@ -43,7 +43,7 @@ class Nature:
 
 
 def nature_of(value: Any) -> Nature:
-    """Look at one draw of an input."""
+    """Return the properties of one draw of an input."""
     if not is_movable(value):
         return Nature(False, False, False, False, False, False)
     x = value.double()
@@ -53,13 +53,13 @@ def nature_of(value: Any) -> Nature:
 
 
 def transform(values: list[Any], name: str, seed: int, natures: Sequence[Nature] | None = None) -> list[Any]:
-    """Move input values to a distribution.
+    """Transform input values to a distribution.
 
     Args:
-        values: What `get_inputs` returned; only floating-point tensors change.
+        values: Values from `get_inputs`; only floating-point tensors change.
         name: One of `NAMES`.
         seed: Seed of the transformation.
-        natures: Of each value, from earlier draws; None to look at these.
+        natures: Properties of each value, from earlier draws; None to use those of `values`.
 
     Raises:
         ValueError: The name is unknown.
@@ -77,12 +77,12 @@ def transform(values: list[Any], name: str, seed: int, natures: Sequence[Nature]
 
 
 def reals(value: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with each complex number as two of another dimension, detached; any other as it is."""
+    """Return a complex tensor as real, detached, with a last dimension of 2; any other tensor unchanged."""
     return torch.view_as_real(value.detach().resolve_conj()) if value.is_complex() else value
 
 
 def is_movable(value: Any) -> bool:
-    """Whether a value is a tensor whose values may be replaced: many finite floating-point numbers."""
+    """Return whether a value is a tensor of many distinct, finite floating-point numbers, which may be replaced."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.numel() < 2:
         return False
     return bool(value.isfinite().all()) and value.flatten()[:4096].unique().numel() > min(
@@ -91,17 +91,17 @@ def is_movable(value: Any) -> bool:
 
 
 def is_unit(x: torch.Tensor) -> bool:
-    """Whether all values lie in [0, 1]."""
+    """Return whether all values lie in [0, 1]."""
     return float(x.min()) >= 0.0 and float(x.max()) <= 1.0
 
 
 def is_symmetric(x: torch.Tensor) -> bool:
-    """Whether a tensor consists of symmetric matrices."""
+    """Return whether a tensor consists of symmetric matrices."""
     return x.ndim >= 2 and x.shape[-1] == x.shape[-2] and torch.equal(x, x.mT)
 
 
 def rows_sum_to_one(x: torch.Tensor) -> bool:
-    """Whether each row (last dimension) of a floating-point tensor sums to one."""
+    """Return whether each row (last dimension) of a floating-point tensor sums to one."""
     return x.ndim >= 1 and torch.allclose(x.sum(-1), torch.ones((), dtype=x.dtype, device=x.device), atol=1e-4)
 
 
@@ -113,7 +113,7 @@ def _moved(value: torch.Tensor, nature: Nature, name: str, generator: torch.Gene
         factor = torch.randn(x.shape, generator=generator, dtype=torch.float64, device=x.device).mul_(1.2).exp_()
         y = x.pow(4) if nature.unit else x * factor
     else:
-        y = (0.25 * x if nature.unit else x).contiguous().clone()  # no sample of the others tells that there is one
+        y = (0.25 * x if nature.unit else x).contiguous().clone()  # the other values do not reveal the needle
         place = torch.randint(x.numel(), (1,), generator=generator, device=x.device)
         y.view(-1).index_copy_(0, place, x.new_ones(1) if nature.unit else (40.0 * x.std()).reshape(1))
     y = torch.where(x != 0, y, x)
@@ -128,9 +128,9 @@ def _moved(value: torch.Tensor, nature: Nature, name: str, generator: torch.Gene
 
 
 def is_fixed(value: torch.Tensor, other: torch.Tensor, *, parameter: bool) -> bool:
-    """Whether `non_default_state` leaves a tensor as it was: a counter, and of buffers what has structure.
+    """Return whether `non_default_state` keeps a tensor: a counter, or a buffer with structure.
 
-    That is a buffer of few values (a mask), or one with zeros that no seed changes (an upsampling filter).
+    Structure means few values (a mask), or zeros in a buffer that no seed changes (an upsampling filter).
     """
     value, other = reals(value), reals(other)
     if not value.is_floating_point() or value.numel() == 0:
@@ -145,14 +145,15 @@ def non_default_state(
 ) -> dict[str, torch.Tensor]:
     """Return values for a module's state that differ from every default.
 
-    Ones (scales) become 1 + 0.2 n, zeros (biases, running means) 0.1 n, constant positive statistics stay positive,
-    other weights get noise of half their spread. What `is_fixed` names stays, and zeros of other buffers.
+    Ones (scales) become 1 + 0.2 n, zeros (biases, running means) 0.1 n, with n standard normal; constant positive
+    statistics stay positive; other weights get noise of half their standard deviation. Tensors for which `is_fixed` is
+    true stay, as do zeros of other buffers.
 
     Args:
         state: `state_dict()` of a fresh module.
         seed: Seed of the values.
-        parameters: Names of what is trained: nothing is left as it was, not even zeros (an identity is a default too).
-        other: `state_dict()` of one that was made under another seed.
+        parameters: Names of the parameters, in which all values change, even zeros (an identity is a default, too).
+        other: `state_dict()` of a module made under another seed.
     """
     generator = torch.Generator().manual_seed(seed)
     result: dict[str, torch.Tensor] = {}

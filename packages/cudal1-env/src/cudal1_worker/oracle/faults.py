@@ -1,8 +1,8 @@
-"""Faulty programs: the reference with a fault in one step or one input. The task gate tests checkers with them.
+"""Fault injection: the reference with a fault in one step or one input. The task gate tests checkers with it.
 
-Runs in the oracle. A dispatch mode sees every operator call of a forward pass, counts those that are steps, and carries
-one of them out with a fault (`steps`). The same fault in the float64 twin, where nothing else errs, tells what it
-changes by itself.
+A dispatch mode in the oracle sees every operator call of a forward pass, counts those that are steps, and executes one
+of them with a fault (`steps`). The same fault in the float64 twin, which has no other error, shows the fault's effect
+alone.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
 
 MIN_SHARE = 0.01
-"""A step counts if its largest operand has this share of the elements of the largest step's of its kind, at least."""
+"""Minimum size of a step that counts, over the largest size of its kind."""
 _REPLACED = ("zeros", "mean", "another draw")
-"""Replacements for an input that the faulty program ignores."""
+"""Replacements for an ignored input."""
 
 
 @dataclass
@@ -34,19 +34,19 @@ class Step:
     name: str
     kind: str
     size: int
-    """Elements of its largest operand."""
+    """Number of elements of its largest operand."""
     dtype: torch.dtype
     shapes: list[list[int]]
-    """Of its first call's operands."""
+    """Shapes of the first call's operands."""
     faults: list[str]
 
 
 class Counting(Mode):
-    """Counts what runs within, and changes one of what it counts.
+    """A dispatch mode that counts calls and changes one of them.
 
     Args:
-        number: Of what to change; None for each.
-        change: Carries a call out in another way; None to change nothing.
+        number: Number of the call to change; None for each.
+        change: Executes the changed call; None to change nothing.
     """
 
     def __init__(self, number: int | None = None, change: Callable[[Call], Any] | None = None) -> None:
@@ -55,13 +55,13 @@ class Counting(Mode):
         self._change = change
 
     def number_of(self, call: Call) -> int | None:
-        """Count a call; return its number, or None where it does not count."""
+        """Count a call; return its number, or None if it does not count."""
         raise NotImplementedError
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Carry out one operator call."""
+        """Execute one operator call."""
         call = Call(func, args, kwargs or {})
         number = self.number_of(call)
         if number is None or self._change is None or self._number not in (None, number):
@@ -70,14 +70,14 @@ class Counting(Mode):
 
 
 class Injection(Counting):
-    """Counts the steps of what runs within, and changes one; see `Counting`."""
+    """Counts steps and changes one; see `Counting`."""
 
     def __init__(self, step: int | None = None, change: Callable[[Call], Any] | None = None) -> None:
         super().__init__(step, change)
         self.steps: list[Step] = []
 
     def number_of(self, call: Call) -> int | None:
-        """Count a step; elementwise calls behind each other are one."""
+        """Count a step; consecutive elementwise calls are one step."""
         if call.kind is None:
             return None
         last = self.steps[-1] if self.steps else None
@@ -90,42 +90,42 @@ class Injection(Counting):
 
 
 class Watched:
-    """Carries out calls with a fault, and notes whether that changed a result."""
+    """Executes calls with a fault, and records whether a result changed."""
 
     def __init__(self, fault: str) -> None:
         self.changed = False
         self._fault = fault
 
     def __call__(self, call: Call) -> Any:
-        """Carry out one call."""
-        if call.func._schema.is_mutable:  # cannot be carried out twice
+        """Execute one call."""
+        if call.func._schema.is_mutable:  # cannot run twice
             self.changed = True
             return call.with_fault(self._fault)
         plain, faulty = call.func(*call.args, **call.kwargs), call.with_fault(self._fault)
-        first = [one[0] if isinstance(one, tuple) else one for one in (plain, faulty)]  # of attention, the output
+        first = [one[0] if isinstance(one, tuple) else one for one in (plain, faulty)]  # attention's output
         self.changed = self.changed or not torch.equal(first[0], first[1])
         return faulty
 
 
 class FaultyRuns:
-    """Runs faulty programs for the task gate."""
+    """Runs the reference with faults for the task gate."""
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
         self._known: list[Step] = []
-        """The reference's steps, in the order in which it takes them."""
+        """The reference's steps, in order."""
         self._inputs: tuple[tuple[int, str], list[Any]] | None = None
-        """The inputs that were asked for last, with their seed and distribution."""
+        """The latest inputs, with their seed and distribution."""
 
     def handlers(self) -> dict[str, Callable[[wire.Message, list[int]], wire.Message]]:
-        """Return the messages that this class answers, by name."""
+        """Return the message handlers by name."""
         return {"steps": self.steps, "faulty": self.faulty, "changes": self.changes}
 
     def steps(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Return the steps of the reference on one input set, and the faults that apply to each.
+        """Return the steps of the reference on one input set, with the faults for each.
 
-        Where it has products, nothing but these is worth a lower precision: other steps get faults in which they leave
-        out terms only.
+        In a reference with products, only products get faults of lower precision, because only they gain by it; other
+        steps only omit terms.
         """
         plain = self._oracle.models.plain
         values = self._values(message)
@@ -148,11 +148,11 @@ class FaultyRuns:
         }
 
     def faulty(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Run the reference, or its float64 twin, with a fault; write its outputs where answers lie.
+        """Run the reference, or its float64 twin, with a fault; write its outputs in the place of answers.
 
-        Keys of the message beside those of a set: `wide`, whether the twin runs; `fault`; `step`, the number of the
-        step, or of the input; null for each step. A fault that cannot be carried out is reported with the reason: the
-        program failed, the task did not.
+        Keys of the message in addition to those of a set: `wide`, whether the twin runs; `fault`; `step`, the number of
+        the step or input, null for all steps. The reply has the reason of a fault that fails: the program failed, the
+        task did not.
         """
         oracle, fault, step = self._oracle, message["fault"], message["step"]
         plain, wide = oracle.models.plain, oracle.models.wide
@@ -170,7 +170,7 @@ class FaultyRuns:
                 if taken != known:
                     raise Failure(
                         "task",
-                        "the reference takes other steps in float64 than in its own precision; faults need the same",
+                        "the reference takes other steps in float64 than in its own precision; they must be the same",
                     )
             answers = [out.double() if out.is_floating_point() else out.to(torch.int64) for out in outputs]
             if 8 * sum(answer.numel() for answer in answers) != message["answer_bytes"]:
@@ -186,9 +186,9 @@ class FaultyRuns:
         return {"failed": ""}
 
     def changes(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Return whether a fault changes its step's own result in the reference, and integer outputs depend on that.
+        """Return whether a fault changes its step's result in the reference, and integer outputs depend on that result.
 
-        They depend on it if one is another where the step's result has the opposite sign.
+        They depend on it if one changes when the sign of the step's result is inverted.
         """
         plain, step, watched = self._oracle.models.plain, message["step"], Watched(message["fault"])
         with Injection(step, watched):
@@ -208,7 +208,7 @@ class FaultyRuns:
         return lambda call: call.in_precision(fault, own)
 
     def _values(self, message: wire.Message) -> list[Any]:
-        """Inputs of a set; copies, because a reference may write to them."""
+        """Return copies of a set's inputs, because a reference may write to them."""
         key = message["seed"], message["distribution"]
         if self._inputs is None or self._inputs[0] != key:
             self._inputs = key, self._oracle.fresh_inputs(*key)
@@ -224,7 +224,7 @@ class FaultyRuns:
 
 
 def _opposite(call: Call) -> Any:
-    """Carry out a call; its result, or the first of several, has the opposite sign."""
+    """Execute a call and invert the sign of its (first) result."""
     result = call.func(*call.args, **call.kwargs)
     first = result[0] if isinstance(result, tuple) else result
     first.neg_()
@@ -232,7 +232,7 @@ def _opposite(call: Call) -> Any:
 
 
 def _stand_ins(value: Any) -> list[str]:
-    """Possible replacements for an input; integers and booleans (labels, masks, indices) have no mean."""
+    """Return the possible replacements for an input; integers and booleans (labels, masks, indices) have no mean."""
     if not isinstance(value, torch.Tensor) or not value.numel():
         return []
     return [name for name in _REPLACED if value.is_floating_point() or name != "mean"]

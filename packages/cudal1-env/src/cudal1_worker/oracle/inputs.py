@@ -1,4 +1,4 @@
-"""What draws of a task's inputs have in common: with an input that never changes, nothing above 1 is paid."""
+"""Compares draws of a task's inputs: with an input that never changes, the judge pays nothing above 1."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from cudal1_worker.oracle.distributions import reals
 
 DRAWS = 17
-"""Draws that are compared, at most: a single coin is the same in all of them once in 65,536 times."""
+"""Maximum draws to compare: one random bit is the same in all of them once in 65,536 times."""
 
 
 def constant(values: Sequence[Any], others: Iterable[Sequence[Any]]) -> list[int]:
-    """Places of the tensors with elements that are the same in a draw and in all others.
+    """Return the positions of the tensors that are the same in all draws.
 
-    What follows from them alone could be kept: outputs, or a part of the work.
+    A program could keep what depends on them alone: outputs, or a part of the work. Empty tensors do not count.
     """
     places = [place for place, value in enumerate(values) if isinstance(value, torch.Tensor) and value.numel()]
     for other in others:
@@ -27,7 +27,7 @@ def constant(values: Sequence[Any], others: Iterable[Sequence[Any]]) -> list[int
 
 
 def all_known(values: Sequence[Any], known: Sequence[int]) -> bool:
-    """Whether all tensors, or all floating-point ones of some, are at places of constant ones."""
+    """Return whether all floating-point tensors (without any: all tensors) are at the positions `known`."""
     tensors = [
         (place, value) for place, value in enumerate(values) if isinstance(value, torch.Tensor) and value.numel()
     ]
@@ -36,7 +36,7 @@ def all_known(values: Sequence[Any], known: Sequence[int]) -> bool:
 
 
 def repeat(values: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether two draws under one seed are the same up to rounding (sums in threads may differ in order)."""
+    """Return whether two draws under one seed are the same up to rounding (threads may sum in another order)."""
     pairs = zip(values, others, strict=True)
     return all(alike(one, other) for one, other in pairs if isinstance(one, torch.Tensor))
 
@@ -46,12 +46,12 @@ def _same(one: torch.Tensor, other: Any) -> bool:
 
 
 def alike(first: torch.Tensor, second: Any, within: float = 1e-3) -> bool:
-    """Whether two answers to the same question are the same up to rounding of all but a few elements.
+    """Return whether two tensors are the same up to rounding, except for a few elements.
 
     Args:
-        first: One answer.
+        first: One tensor.
         second: The other.
-        within: Over its scale; also the share of the elements that may lie further apart.
+        within: Maximum difference over the largest magnitude; also the share of elements that may exceed it.
     """
     if not isinstance(second, torch.Tensor) or first.shape != second.shape:
         return False

@@ -17,21 +17,21 @@ _WIDER: dict[Any, torch.dtype] = {torch.float32: torch.float64, torch.complex64:
 
 @dataclass(frozen=True)
 class Models:
-    """A reference in several precisions, with the same weights."""
+    """The reference and its twins in other precisions, with the same weights."""
 
     plain: Any
     """The reference in its own precision."""
     wide: Any
     """In float64."""
     narrow: Any
-    """In float32; None where no output is in float64."""
+    """In float32; None if no output is float64."""
 
 
 class Mode(TorchDispatchMode):
     """A dispatch mode whose first operator does not import torch.compile.
 
-    torch hides the method of each mode from its compiler, and the first call imports the compiler for that: 5 s in each
-    oracle. Nothing is compiled while a mode of ours is on.
+    torch excludes each mode's method from compilation, for which the first call imports the compiler: 5 s per oracle.
+    Nothing is compiled while our modes are active.
     """
 
     @classmethod
@@ -40,20 +40,20 @@ class Mode(TorchDispatchMode):
 
 
 class Widened(Mode):
-    """Within, what asks for float32 by name gets float64: a float64 twin with `x.float()` in it would not be one.
+    """Mode in which requests for float32 get float64, so that `x.float()` does not round in a float64 twin.
 
-    So it is with complex numbers of two of them.
+    Likewise, complex64 becomes complex128.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.asked = False
-        """Whether something did."""
+        """Whether any operator requested it."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Carry out one operator call."""
+        """Execute one operator call."""
         kwargs = kwargs or {}
         if (wider := _WIDER.get(kwargs.get("dtype"))) is not None:
             self.asked = True
@@ -62,7 +62,7 @@ class Widened(Mode):
 
 
 def names_float32(text: str) -> bool:
-    """Whether a program names float32, so that it may cast to it.
+    """Return whether a program names float32, so that it may cast to it.
 
     >>> names_float32("y = x.float()"), names_float32("y = float(2)"), names_float32("x.to(torch.float32)")
     (True, False, True)
@@ -71,14 +71,14 @@ def names_float32(text: str) -> bool:
 
 
 def copied(values: list[Any]) -> list[Any]:
-    """Inputs with tensors of their own."""
+    """Return inputs with copies of their tensors."""
     return [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
 
 
 def as_dtype(value: Any, dtype: torch.dtype) -> Any:
-    """A floating-point tensor or a module in a dtype, also in plain lists, tuples and dicts; anything else as it is.
+    """Convert floating-point tensors and modules to a dtype, also in plain lists, tuples and dicts.
 
-    Complex tensors consist of two of that dtype.
+    Complex tensors get the corresponding complex dtype. Other values are returned unchanged.
     """
     if isinstance(value, torch.Tensor):
         if value.is_complex():
@@ -99,9 +99,9 @@ def as_dtype(value: Any, dtype: torch.dtype) -> Any:
 
 
 def unregistered(module: Any) -> dict[str, torch.Tensor]:
-    """Return the tensors that a module keeps outside its state, by the name of their attribute.
+    """Return the tensors that a module keeps outside its state, by attribute name.
 
-    Also those in plain lists, tuples and dicts, and buffers that are not persistent.
+    This includes tensors in plain lists, tuples and dicts, and non-persistent buffers.
     """
     found: dict[str, torch.Tensor] = {}
 
@@ -124,9 +124,9 @@ def unregistered(module: Any) -> dict[str, torch.Tensor]:
 
 
 def kept_state(module: Any) -> dict[str, torch.Tensor]:
-    """Return all that a module keeps from call to call, by name, but for the running statistics of batch norms.
+    """Return all tensors that a module keeps between calls, by name, except the running statistics of batch norms.
 
-    Those are cheap, and programs rightly leave them out.
+    These are cheap, and programs may leave them out.
     """
     norms = torch.nn.modules.batchnorm._NormBase
     parts = module.named_modules() if isinstance(module, torch.nn.Module) else ()
@@ -137,11 +137,11 @@ def kept_state(module: Any) -> dict[str, torch.Tensor]:
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are the same, NaN included."""
+    """Return whether two tensors are equal; NaN and zero count as equal, and infinities as the largest number."""
     return one.shape == other.shape and torch.equal(reals(one).nan_to_num(), reals(other).nan_to_num())
 
 
 def aliases(output: torch.Tensor, values: list[Any]) -> bool:
-    """Whether an output lies in the memory of an input."""
+    """Return whether an output shares storage with an input."""
     start = output.untyped_storage().data_ptr()
     return any(isinstance(v, torch.Tensor) and v.numel() and v.untyped_storage().data_ptr() == start for v in values)

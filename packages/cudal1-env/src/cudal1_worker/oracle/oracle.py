@@ -1,7 +1,7 @@
-"""The oracle: runs a task's reference in float64 and makes its inputs, in a sandbox of its own.
+"""The oracle: runs a task's reference in float64 and makes its inputs, in a separate sandbox.
 
-It gets single-use seeds from the judge and writes bytes into memory that the judge owns and copies. It sees no
-candidate and no clock.
+It gets single-use seeds from the judge and writes bytes into memory that the judge owns and copies. It has no access to
+candidates or to a clock.
 """
 
 from __future__ import annotations
@@ -50,31 +50,31 @@ from cudal1_worker.program.arm import Failure, describe_error, execute
 
 REFERENCE = "Model"
 _AGAIN = 3
-"""Runs on moved inputs: three errors that are all a thirtieth of the usual are one in fifty thousand."""
+"""Runs on perturbed inputs. All three errors are below a thirtieth of the usual one once in 50,000 times."""
 _MOVES = 0x5EED
-"""Makes the seed of moves another than that of inputs: from one stream they would go along with the inputs, and what
-they do to a sum would grow with its terms, not with their root."""
+"""Makes the seed of perturbations differ from that of inputs. From one stream they would correlate with the inputs, and
+their effect on a sum would grow with its number of terms, not with the square root."""
 
 
 class Oracle:
     """State of one oracle between messages: the reference module, its weights, its models."""
 
     widened: Widened | None = None
-    """None unless the reference asks for float32: operators take longer in the mode."""
+    """None unless the reference requests float32, because operators take longer in the mode."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
         self.module: types.ModuleType | None = None
         self.models = Models(None, None, None)
-        """The reference and its twins; from `state` on with the judge's weights."""
+        """The reference and its twins; after `state`, with the judge's weights."""
         self.profiles: list[Profile | None] = []
-        """Of each floating-point output."""
+        """One per output; None for integer outputs."""
         self.double = False
-        """Whether an output is in float64."""
+        """Whether any output is float64."""
         self.scans = False
-        """Whether the reference's text names a running sum or product."""
+        """Whether the reference's source names a running sum or product."""
         self.limits: list[Limits] = []
-        """Of each output."""
+        """One per output."""
         self.seeds = Seeds()
         self.entries: list[layout.Entry] = []
         self.written: tuple[list[layout.Entry], list[Any]] = ([], [])
@@ -83,9 +83,9 @@ class Oracle:
         self.memory: Any = None
         self.variation: Variation | None = None
         self.natures: list[distributions.Nature] | None = None
-        """Of the inputs, once `describe` has seen some."""
+        """One per input, set by `describe`."""
         self.all_finite = True
-        """Whether all outputs and answers seen so far are finite."""
+        """Whether all outputs and answers so far are finite."""
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
             "describe": Description(self).describe,
@@ -138,14 +138,14 @@ class Oracle:
         """Call the task's `get_inputs` under a seed, then move its values to another distribution."""
         assert self.module is not None
         self.seeds.start(seed, self.device)
-        # Drawn where they are needed.
+        # Draw on the device that needs them.
         with self.seeds.only(), contextlib.nullcontext() if self.device.type == "cpu" else self.device:
             values = list(self.module.get_inputs())
         values = [value.detach().to(self.device) if isinstance(value, torch.Tensor) else value for value in values]
         return distributions.transform(values, distribution, seed, self.natures)
 
     def state(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Make non-default weights, to be written by `write`, and models that hold them."""
+        """Make models with non-default weights; `write` writes the weights."""
         models = [self.fresh_model(message["seed"]) for _ in range(2 + self.double)]
         with torch.no_grad():
             parameters = {
@@ -163,7 +163,7 @@ class Oracle:
                     held[name].copy_(value)
             values = {
                 name: value.clone() for name, value in models[0].state_dict().items() if name in values
-            }  # what is tied has one value
+            }  # tied tensors share one value
             entries, size = layout.manifest(list(values.values()))
             self.written = (entries, list(values.values()))
         self.models = self.trio(models)
@@ -172,7 +172,7 @@ class Oracle:
     def fingerprints(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Make the reference model under a seed, and answer with hashes of its state."""
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # as in an arm: a product's last digits may depend on it
+        torch.set_num_threads(1)  # as in an arm: a product's last digits may depend on the number of threads
         try:
             model = self.fresh_model(message["seed"])
         finally:
@@ -180,18 +180,18 @@ class Oracle:
         return {"fingerprints": state.fingerprints(model, list(state.tensors(model)))}
 
     def trio(self, models: list[Any]) -> Models:
-        """Return the model, its float64 twin and, for float64 outputs, its float32 twin, made of models that are alike.
+        """Convert identical models to the reference, its float64 twin and, for float64 outputs, its float32 twin.
 
-        Tensors that a module holds beside its parameters and buffers, in plain attributes, change with it.
+        Tensors in plain attributes of a module, outside its parameters and buffers, are converted, too.
         """
         plain, wide, *rest = models
         return Models(plain, as_dtype(wide, torch.float64), as_dtype(rest[0], torch.float32) if rest else None)
 
     def probe(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Learn the reference's typical errors, by place and magnitude, from several sets of the task's own inputs.
+        """Estimate the reference's typical errors, by place and magnitude, on several sets of the task's own inputs.
 
-        `limits` are factor, floor and least tolerance of each output; see `tolerance.Limits`. As many of the `seeds`
-        are used as the outputs need.
+        `limits` are the fields of `tolerance.Limits` for each output. `tolerance.enough` determines how many of the
+        `seeds` are used.
         """
         models = self.models
         self.limits = [Limits(*one) for one in message["limits"]]
@@ -215,10 +215,11 @@ class Oracle:
     def errors(
         self, models: Models, values: list[Any], answers: list[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return the outputs of the reference and its error by element, flat.
+        """Return the outputs of the reference and the error of each element, flat.
 
-        An output in float64 has no better answer to be held against. There the error in float32 tells: to first order
-        the same roundings, each larger by a factor of 2 ** 29 (Higham 2002, chapter 2).
+        A float64 output has no more precise answer to compare with. Its error is estimated as the error in float32
+        divided by 2 ** 29: to first order, float32's roundings are the same but larger by this factor (Higham 2002,
+        chapter 2).
         """
         integers = not all(answer.is_floating_point() for answer in answers)
         again = self.double or self.scans
@@ -240,16 +241,16 @@ class Oracle:
             if rough[k].dtype == torch.float64:
                 raise Failure(
                     "task",
-                    f"expected output {k} in the dtype of the inputs, it is float64 for float32 inputs too, so that "
-                    "nothing tells its own rounding; compute in the inputs' dtype, or return float32",
+                    f"output {k} is float64 even for float32 inputs, so that its rounding error cannot be measured; "
+                    "compute in the inputs' dtype, or return float32",
                 )
             result.append(error_of(rough[k], exact[k]).mul_(2.0**-29))
         return found, result
 
     def scanned_by_doubling(self, values: list[Any]) -> list[torch.Tensor]:
-        """The reference's outputs with running sums and products in float32 done in float32.
+        """Return the reference's outputs with float32 running sums and products accumulated in float32.
 
-        On a CPU torch carries them in float64, which tells nothing of what a program's own may err.
+        On a CPU torch accumulates them in float64, which underestimates a program's error.
         """
 
         def change(call: Call) -> Any:
@@ -260,10 +261,11 @@ class Oracle:
             return self.run(self.models.plain, copied(values))
 
     def nearby(self, values: list[Any], answers: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
-        """Return the error to expect of each element, flat, from sets of inputs that are nearly the same.
+        """Return the expected error of each element, flat, from slightly perturbed inputs.
 
-        It is the largest of `tolerance.expected` on `_AGAIN` such sets; zero for integers, and for outputs in float64.
-        Call this before the reference runs on `values`, because the reference may write to them.
+        It is the maximum of `tolerance.expected` over `_AGAIN` perturbed sets; zero for integer outputs, and for all
+        outputs if any is float64. Call this before the reference runs on `values`, because the reference may write to
+        them.
         """
         result = [torch.zeros_like(answer, dtype=torch.float64).reshape(-1) for answer in answers]
         if self.double or not any(answer.is_floating_point() for answer in answers):
@@ -281,14 +283,14 @@ class Oracle:
         return result
 
     def check_inputs(self, values: list[Any]) -> None:
-        """Refuse a task whose inputs have another form than they had before."""
+        """Refuse a task whose inputs differ in shape or layout from those of `describe`."""
         if layout.manifest(values)[0] != self.entries:
             raise Failure(
                 "task", "get_inputs() must return the same shapes, layouts and non-tensor values in each call"
             )
 
     def check_answers(self, answers: list[torch.Tensor], size: int) -> None:
-        """Refuse a task whose outputs have another size on these inputs."""
+        """Refuse a task whose outputs differ in size on these inputs."""
         if sum(8 * answer.numel() for answer in answers) != size:
             raise Failure(
                 "task",
@@ -305,12 +307,12 @@ class Oracle:
         return {"ok": True}
 
     def make(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Make sets of inputs with their answers and tolerances in the judge's memory, one behind the other.
+        """Make sets of inputs with their answers and tolerances in the judge's memory, one after another.
 
-        Each set begins with its inputs; answers follow as float64 (integers as int64), in line; then, for each output,
-        what its elements may err, or what else integers may be: of all elements, or of those at the `positions`. Errors
-        on moved inputs count if `nearby`; they take three times as long as all the rest. The answer says, for each set
-        and output, `reference_error.REPORTED`.
+        A set consists of its inputs, the answers as float64 (integers as int64), and for each output the tolerances of
+        its elements (for integers, the second accepted values): of all elements, or of those at the `positions`. Errors
+        on moved inputs count if `nearby`; they take three times as long as the rest. The reply has
+        `reference_error.REPORTED` for each set and output.
         """
         models = self.models
         found: list[torch.Tensor] = []
@@ -335,7 +337,7 @@ class Oracle:
                 largest.append(max_of(mine.dtype))
         reports = read(found)
         if self.all_finite and not all(is_finite(one, most) for one, most in zip(reports, largest, strict=True)):
-            self.all_finite = False  # from now on: others of this task will hardly be otherwise
+            self.all_finite = False  # permanent: later sets of this task are probably not finite either
             return self.make(message, fds)
         width = len(reports) // len(message["sets"])
         return {"reports": [reports[k : k + width] for k in range(0, len(reports), width)]}
@@ -350,12 +352,12 @@ class Oracle:
         errors: list[torch.Tensor],
         nearby: list[torch.Tensor] | None,
     ) -> None:
-        """Write the tolerance of each element, or for integers the second value that is accepted."""
+        """Write the tolerance of each element, or for integers the second accepted value."""
         whole = one["whole"]
         integers = [k for k, answer in enumerate(answers) if not answer.is_floating_point()]
 
         def moved(sign: float) -> list[torch.Tensor]:
-            """The answers of integer outputs to inputs moved by a rounding error."""
+            """Return the answers of integer outputs for inputs perturbed by about a rounding error."""
             places = sign * self.limits[integers[0]].factor
             found = self.exact(self.models.wide, self.moved(values, one["seed"], places))
             return [found[k] for k in integers]
@@ -387,9 +389,9 @@ class Oracle:
                 out.copy_(profile.of_positions(chosen, seen, self.limits[k]))
 
     def moved(self, values: list[Any], seed: int, places: float, *, own: bool = False) -> list[Any]:
-        """Return inputs with each element changed by up to `places` units in its last place, where it may change.
+        """Return inputs with each element of movable tensors changed by up to `places` units in the last place.
 
-        They are float64. The unit is float32's for half precision, unless `own`.
+        Changed tensors are float64. For half precision the unit is float32's, unless `own`.
         """
         generator = torch.Generator(self.device).manual_seed(seed ^ _MOVES)
         pairs = zip(values, self.natures or [], strict=True)
@@ -401,7 +403,7 @@ class Oracle:
     def store(
         self, place: torch.Tensor, entries: list[layout.Entry], values: list[Any], answers: list[torch.Tensor], at: int
     ) -> None:
-        """Write tensors by their manifest, then answers in line from an offset on."""
+        """Write tensors by their manifest, then answers one after another from offset `at`."""
         layout.store(place, entries, values)
         for answer in answers:
             if answer.numel():
@@ -424,24 +426,24 @@ class Oracle:
         return {"ok": True}
 
     def write(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Write the weights that were made last, by their manifest."""
+        """Write the latest weights by their manifest."""
         layout.store(self.block, *self.written)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return {"ok": True}
 
     def rest(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Return cached memory to the driver, because other processes need it now."""
+        """Return cached memory to the driver, because other processes need it."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         return {"ok": True}
 
     def held(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Return how much GPU memory this process holds."""
+        """Return the bytes of GPU memory that torch has reserved in this process."""
         return {"bytes": torch.cuda.memory_reserved() if self.device.type == "cuda" else 0}
 
     def vary(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Make inputs whose single elements are changed later, to measure input sensitivity for the task gate."""
+        """Make the inputs for measuring input sensitivity; `change` then changes single elements."""
         wide = self.models.wide
         first, *others = message["seeds"]
         self.variation = Variation(
@@ -452,12 +454,12 @@ class Oracle:
         return {"most": self.variation.most()}
 
     def change(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Return whether changing one element changes the answer visibly."""
+        """Return whether a change of one element changes the answer visibly."""
         assert self.variation is not None, "vary first"
         return {"changes": self.variation.changes(message["tensor"], message["position"])}
 
     def run(self, model: Any, values: list[Any]) -> list[torch.Tensor]:
-        """Call a model once; return its output tensors, without the parameters' need of gradients."""
+        """Call a model once without gradients; return its output tensors."""
         with torch.no_grad():
             outputs = layout.flatten(model(*values))
         for output in outputs:
@@ -466,7 +468,7 @@ class Oracle:
         return [output.detach() for output in outputs]
 
     def exact(self, wide: Any, values: list[Any]) -> list[torch.Tensor]:
-        """Call the float64 twin on the same values; return float64 (or int64) answers."""
+        """Call the float64 twin `wide` on the same values; return float64 (or int64) answers."""
         upcast = [as_dtype(v, torch.float64) for v in values]
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)

@@ -1,10 +1,10 @@
-"""Values that recur from draw to draw: a program could prepare such outputs, or cache results of such inputs.
+"""Finds values that recur from draw to draw: a program could prepare such outputs, or cache results of such inputs.
 
-The reference runs on many sets (THREATS.md, H63, H65). Of inputs, windows of neighbours are looked for in all later
-draws, wherever they lie: a row of a table, a tensor that is turned. What comes again between other values, as every
-other column, is looked for at its own place. Of outputs, the two draws count that have most in common, at the same
-places or shifted, because a program prepares for few cases as well as for one, and may return a view of what it
-prepared. Which places are looked at is a secret: a task could put what is new there, and nowhere else.
+The reference runs on many sets (docs/threats.md, H63, H65). Windows of adjacent input elements are searched in all
+later draws at any position: a row of a table, a rotated tensor. Recurring elements between others, such as every other
+column, are searched at the same position. For outputs, the two draws with most in common count, at the same positions
+or shifted, because a program can prepare a few cases as well as one, and may return a view of them. The sampled
+positions are secret; otherwise a task could put new values only there.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
 
 _FEWEST, _SECONDS = 8, 2.0
-"""After this many seconds (`_SECONDS`), this many draws (`_FEWEST`) suffice."""
+"""After `_SECONDS` seconds, `_FEWEST` draws suffice."""
 _SOME = 1 << 11
-"""Number of groups or windows that represent a tensor."""
+"""Number of groups or windows sampled from a tensor."""
 _MOST = 1 << 19
-"""Maximum elements of a tensor to examine; from a larger one, `_CHUNKS` parts are taken."""
+"""Maximum elements of a tensor to examine; of a larger input, `_CHUNKS` parts are taken."""
 _CHUNKS = 64
 _GROUP = 8
-"""Neighbours that are written together: 32 bytes of float32, the smallest write of a GPU's memory."""
+"""Elements written together: 32 bytes of float32, the smallest write of a GPU's memory."""
 _KEPT_BITS = 17
-"""Bits of a significand that are compared; smaller differences are within most tolerances."""
+"""Bits of a significand to compare; smaller differences are within most tolerances."""
 _BITS = 64.0
 """Mean entropy of a window. Of random windows with half of it, less than 1 % recur in 64 draws of a million."""
 _PAIRS = 1 << 12
 """Maximum pairs of neighbours for estimating an element's entropy."""
 _FEW = 64
-"""With fewer distinct values, the entropy of an element given its neighbour counts, because masks have long runs."""
+"""With fewer distinct values, the conditional entropy given the neighbour counts, because masks have long runs."""
 _CHANGES = 3
 """Windows with fewer changes of value do not count: fills and edges recur by chance."""
 _SHARE = 0.01
-"""An input of which this share comes again is reported."""
+"""An input is reported if more than this share recurs."""
 _RARE = 1.0 / 512
-"""A single element tells something if its value is no more frequent than this: other values come again by chance."""
+"""A single element counts if its value is at most this frequent: more frequent values recur by chance."""
 _FACTOR = 0x5851F42D4C957F2D
 """Multiplier of a polynomial hash modulo 2 ** 64 (Knuth's)."""
 _INVERSE = pow(_FACTOR, -1, 1 << 64) - (1 << 64 if pow(_FACTOR, -1, 1 << 64) >> 63 else 0)
@@ -56,16 +56,16 @@ class Recurrence:
     """Finds recurring values.
 
     Args:
-        oracle: Holds the models.
+        oracle: The oracle with the models.
     """
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
 
     def recurrence(self, message: wire.Message, fds: list[int]) -> wire.Message:
-        """Return the recurring share of each output (bytes to move over its own) and positions of recurring inputs.
+        """Return `outputs`, the recurring share of each (by bytes to move), and `inputs`, positions of recurring ones.
 
-        `fixed` holds the positions of outputs that are the same in all draws.
+        `fixed` has the positions of outputs that are the same in all draws.
         """
         began, drawn, secret = time.monotonic(), list[list[torch.Tensor]](), message["seeds"][0]
         inputs, outputs = dict[int, Windows](), list[Shifts]()
@@ -98,12 +98,12 @@ def _integers(groups: torch.Tensor) -> torch.Tensor:
 
 
 def _places(size: int, secret: int, like: torch.Tensor) -> torch.Tensor:
-    """Return `_SOME` places below a size, the same each time."""
+    """Return `_SOME` positions below a size, the same for each call."""
     return torch.randint(size, (_SOME,), generator=torch.Generator().manual_seed(secret)).to(like.device)
 
 
 def some_groups(value: torch.Tensor, secret: int) -> torch.Tensor:
-    """Return groups of neighbours of a tensor, at the same places each time, as integers, shape (groups, elements)."""
+    """Return groups of adjacent elements, at the same positions each time, as integers, shape (groups, elements)."""
     flat = value.reshape(-1)
     groups = flat[: flat.numel() // _GROUP * _GROUP].view(-1, _GROUP) if flat.numel() > _GROUP else flat[None]
     if len(groups) > _SOME:
@@ -112,9 +112,9 @@ def some_groups(value: torch.Tensor, secret: int) -> torch.Tensor:
 
 
 def again(drawn: torch.Tensor) -> float:
-    """Return the share of common groups of the two draws with most in common, weighted by bytes to move.
+    """Return the share of equal groups in the two draws with most in common, weighted by bytes to move.
 
-    A group is written; a group of more than one value is also read first, and counts twice.
+    A group of one value is only written; a group of several values is also read, and counts twice.
 
     Args:
         drawn: Groups of all draws, shape (draws, groups, elements).
@@ -127,7 +127,7 @@ def again(drawn: torch.Tensor) -> float:
 
 
 def _most_of(value: torch.Tensor, secret: int) -> torch.Tensor:
-    """Return at most `_MOST` elements of a tensor as integers, flat, at the same places each time."""
+    """Return at most `_MOST` elements of a tensor as integers, flat, at the same positions each time."""
     flat = reals(value).reshape(-1)
     if flat.numel() > _MOST:
         cell, chunk = len(flat) // _CHUNKS, _MOST // _CHUNKS
@@ -137,7 +137,7 @@ def _most_of(value: torch.Tensor, secret: int) -> torch.Tensor:
 
 
 def window_length(flat: torch.Tensor) -> int:
-    """Return how many neighbours of flat integers hold `_BITS` of entropy, estimated from the first pairs."""
+    """Return how many adjacent integers have `_BITS` bits of entropy, estimated from the first pairs."""
     part = flat[: _PAIRS + 1]
     if len(part) < 2:
         return 1 << 62
@@ -154,7 +154,7 @@ def _entropy(counts: torch.Tensor) -> float:
 
 
 def windows_of(flat: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return for each window of neighbours its hash and its number of value changes, both of shape (windows,)."""
+    """Return each window's hash and number of value changes, both of shape (windows,)."""
     powers = _powers(_FACTOR, len(flat), flat)
     sums = torch.nn.functional.pad((flat * powers).cumsum(0), (1, 0))
     hashes = (sums[length:] - sums[:-length]) * _powers(_INVERSE, len(flat) - length + 1, flat)
@@ -163,14 +163,14 @@ def windows_of(flat: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Ten
 
 
 def _powers(base: int, count: int, like: torch.Tensor) -> torch.Tensor:
-    """Return `count` powers of a number modulo 2 ** 64, from the zeroth."""
+    """Return the first `count` powers of a number modulo 2 ** 64, from the zeroth."""
     factors = torch.full((count,), base, dtype=torch.int64, device=like.device)
     factors[0] = 1
     return factors.cumprod(0)
 
 
 def _came(known: torch.Tensor, hashes: torch.Tensor) -> torch.Tensor:
-    """Return which of the known hashes occur in `hashes`; a table of low bits leaves few to search."""
+    """Return which of the known hashes occur in `hashes`; a table of low bits narrows the search."""
     table = torch.zeros(1 << _TABLE, dtype=torch.bool, device=known.device)
     table[known & (1 << _TABLE) - 1] = True
     few = hashes[table[hashes & (1 << _TABLE) - 1]].sort().values
@@ -180,7 +180,7 @@ def _came(known: torch.Tensor, hashes: torch.Tensor) -> torch.Tensor:
 
 
 def _same_places(drawn: torch.Tensor) -> float:
-    """Return the share of single elements that the two draws of most in common share; shape (draws, elements)."""
+    """Return the share of equal elements in the two draws with most in common, for shape (draws, elements)."""
     _, place, counts = drawn.unique(return_inverse=True, return_counts=True)
     telling = (counts <= _RARE * drawn.numel())[place]
     pairs = [((drawn[k + 1 :] == drawn[k]) & telling[k]).double().mean(1).max() for k in range(len(drawn) - 1)]
@@ -188,10 +188,10 @@ def _same_places(drawn: torch.Tensor) -> float:
 
 
 class Windows:
-    """Some windows of an input in each draw, and which of them came again in a later one.
+    """Sampled windows of an input in each draw, and which of them recur in a later one.
 
     Args:
-        secret: Chooses where they are.
+        secret: Seed of their positions.
     """
 
     def __init__(self, secret: int) -> None:
@@ -202,7 +202,7 @@ class Windows:
         self._single: list[torch.Tensor] = []
 
     def add(self, value: torch.Tensor) -> None:
-        """Take the next draw."""
+        """Add the next draw."""
         flat = _most_of(value, self._secret)
         if not len(flat):
             return
@@ -221,16 +221,16 @@ class Windows:
 
     @property
     def share(self) -> float:
-        """The largest share of a draw's windows, or of its elements at their places, that came again."""
+        """Largest recurring share of a draw's windows, or of its single elements at the same positions."""
         single = _same_places(torch.stack(self._single)) if self._single else 0.0
         return max([single, *(float(one.double().mean()) for one in self._again)])
 
 
 class Shifts:
-    """The share of an output that is the first draw's, shifted by any number of elements.
+    """The share of an output that equals the first draw's, shifted by any number of elements.
 
     Args:
-        secret: Chooses what is looked at.
+        secret: Seed of the sampled positions.
     """
 
     def __init__(self, secret: int) -> None:
@@ -239,7 +239,7 @@ class Shifts:
         self.share = 0.0
 
     def add(self, value: torch.Tensor) -> None:
-        """Take the next draw."""
+        """Add the next draw."""
         first = torch.Generator().manual_seed(self._secret)
         start = int(torch.randint(max(0, value.numel() - _MOST) + 1, (1,), generator=first))
         flat = _integers(value.reshape(-1)[start : start + _MOST])

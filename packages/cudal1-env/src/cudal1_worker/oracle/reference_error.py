@@ -1,7 +1,7 @@
-"""How far a reference's own arithmetic is from the float64 answer, element by element.
+"""Reference error: the difference between a reference and its float64 answer, element by element.
 
-Where everything is finite, which is nearly always, four passes over an output tell it; where not, some twenty, which
-also find out which elements are infinite, or not a number, on one side only.
+If everything is finite, as nearly always, it takes four passes over an output; otherwise about twenty, which also count
+the elements that are infinite or NaN on one side only.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Callable, Sequence
 import torch
 
 _UNDECIDED = 1e-3
-"""Maximum share of elements that moved inputs may make undecided. Ties among equal inputs are not near ties: there the
-reference decides."""
+"""Maximum share of elements that perturbed inputs may make undecided. Exact ties among equal inputs are not near ties:
+there the reference decides."""
 _OF_FINITE = ("scale", "reference_error")
 REPORTED = (*_OF_FINITE, "masks_differ", "mismatches")
-"""Numbers reported for each output: its largest finite magnitude; the largest error of the reference's own arithmetic;
-how many elements are finite in one and not in the other; how many differ (of integers)."""
+"""Numbers reported for each output: the answer's largest finite magnitude; the largest finite reference error; how many
+elements are finite in only one of reference and answer; how many differ (once the answer is rounded)."""
 
 
 def report_of_finite(error: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
-    """The first two of `REPORTED` of a floating-point output whose elements are all finite, shape (2,).
+    """Return the first two of `REPORTED` of a floating-point output whose elements are all finite, shape (2,).
 
-    Where they are not, `is_finite` is false of it.
+    If some are not, `is_finite` of the report is false.
     """
     if not answer.numel():
         return answer.new_zeros(2)
@@ -31,12 +31,12 @@ def report_of_finite(error: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
 
 
 def _largest(values: torch.Tensor) -> torch.Tensor:
-    """Largest magnitude, or NaN: in one pass on a GPU, in two on a CPU."""
+    """Return the largest magnitude, or NaN, in one pass on a GPU, in two on a CPU."""
     return torch.linalg.vector_norm(values, math.inf) if values.is_cuda else values.abs().amax()
 
 
 def report_of_any(own: torch.Tensor, answer: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
-    """`REPORTED` of an output, shape (4,)."""
+    """Return `REPORTED` of an output, shape (4,)."""
     if not answer.numel():
         return answer.new_zeros(4, dtype=torch.float64)
     if not answer.is_floating_point():
@@ -55,9 +55,9 @@ def report_of_any(own: torch.Tensor, answer: torch.Tensor, error: torch.Tensor) 
 
 
 def read(found: list[torch.Tensor]) -> list[dict[str, float]]:
-    """Copy reports to the host, and name their numbers; `all_finite` is 1 where nothing else can be.
+    """Copy reports to the host and name their numbers; `all_finite` is 1 for those of `report_of_finite`.
 
-    All at once: on a GPU each number that is waited for takes longer than what it is computed from.
+    All are copied together, because waiting for a GPU's single number takes longer than computing it.
     """
     numbers = iter(torch.cat(found).tolist() if found else [])
     reports: list[dict[str, float]] = []
@@ -70,17 +70,17 @@ def read(found: list[torch.Tensor]) -> list[dict[str, float]]:
 
 
 def is_finite(report: dict[str, float], most: float) -> bool:
-    """Whether a report of `report_of_finite` holds: all is finite, also when it is rounded to the output's dtype."""
+    """Return whether a report of `report_of_finite` is valid: all is finite, even rounded to the output's dtype."""
     return report["scale"] <= most and math.isfinite(report["reference_error"])
 
 
 def max_of(dtype: torch.dtype) -> float:
-    """Largest number of a dtype; infinite for integers, which are always finite."""
+    """Return the largest number of a dtype; infinity for integers, which are always finite."""
     return torch.finfo(dtype).max if dtype.is_floating_point else math.inf
 
 
 def error_of(own: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
-    """Error of the reference by element, float64, flat; not finite where either is not. 1 where integers differ."""
+    """Return the reference's error by element, float64, flat; not finite where either is not; 1 if integers differ."""
     if not answer.is_floating_point():
         return (own.reshape(-1).to(torch.int64) != answer.reshape(-1)).double()
     return (own.reshape(-1) - answer.reshape(-1)).abs_()  # in float64: the wider of both
@@ -91,17 +91,17 @@ def second_values(
     answers: Sequence[torch.Tensor],
     moved: Callable[[float], list[torch.Tensor]] | None,
 ) -> list[torch.Tensor]:
-    """Return the second accepted value of integer outputs: the correct value again where only one is accepted.
+    """Return the second accepted value of integer outputs; it is the answer itself if only one value is accepted.
 
-    An element is undecided where the reference itself gives another value, or where the answer is another once the
-    inputs are moved by what arithmetic may err: the largest of two nearly equal numbers, a comparison near equality.
-    If moved inputs change more than a few elements, or more than half as many as differ from the commonest value, only
-    the reference's own value counts: else that value everywhere could be correct where others are rare.
+    An element is undecided if the reference differs from the answer, or the answer changes when inputs are perturbed by
+    a rounding error: the largest of two nearly equal numbers, a comparison near equality. If perturbed inputs change
+    more than a few elements, or more than half of those that differ from the commonest value, only the reference's
+    value is accepted; otherwise, with rare other values, the commonest value everywhere could be correct.
 
     Args:
-        own: What the reference gave: bool or integers.
+        own: The reference's outputs: bool or integers.
         answers: int64 answers.
-        moved: Gives the answers to inputs moved along a random direction, forwards or backwards; None: not tried.
+        moved: Returns the answers for inputs perturbed in a random direction or its opposite; None for no perturbation.
     """
     found = [one.to(torch.int64) for one in own]
     near = [one.clone() for one in answers]
@@ -119,8 +119,8 @@ def second_values(
 def moved_by(value: torch.Tensor, places: float, generator: torch.Generator, *, own: bool = False) -> torch.Tensor:
     """Return a floating-point tensor as float64 with each element changed by up to `places` units in its last place.
 
-    All stay between the smallest and the largest: losses refuse a probability above 1. The unit of half precision is
-    float32's, because programs take such numbers as they are, and compute in float32; or its own with `own`.
+    All values stay between the smallest and the largest, because losses refuse a probability above 1. For half
+    precision the unit is float32's, because programs compute on such numbers in float32; with `own` it is its own.
     """
     result = torch.empty_like(value, dtype=torch.float64)
     if not value.numel():

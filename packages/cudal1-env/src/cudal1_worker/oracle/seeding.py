@@ -1,7 +1,7 @@
-"""A task's own seeding has no effect: its inputs come from the judge's secret seeds.
+"""Disables a task's own seeding, so that its inputs come from the judge's secret seeds.
 
-While a task's program is imported and while it draws inputs, functions that seed do nothing, and generators that it
-makes get their seeds here. What finds a way around that draws the same values twice; the oracle compares two draws.
+While a task's program is imported and while it draws inputs, seeding functions do nothing, and generators that it makes
+are seeded here. A program that evades this draws the same values twice; the oracle compares two draws.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Obedient(torch.Generator):
     seeds: Seeds
 
     def __new__(cls, device: Any = "cpu") -> _Obedient:
-        """Make a generator, and seed it."""
+        """Make a seeded generator."""
         made = super().__new__(cls, device)  # pyright: ignore[reportCallIssue]
         cls.seeds.adopt(_SEED, made)
         return made
@@ -44,7 +44,7 @@ class _Obedient(torch.Generator):
 
 
 class Seeds:
-    """Seeds for everything that a task's program may draw from."""
+    """Seeds for all random generators that a task's program may use."""
 
     def __init__(self) -> None:
         self._seed = 0
@@ -55,19 +55,19 @@ class Seeds:
         if self._numpy is not None:
             self._state_kind = type("RandomState", (self._numpy.random.RandomState,), {"seed": _nothing})
             self._seeds_state = self._numpy.random.RandomState.seed
-            # NumPy's own takes no weak references.
+            # NumPy's class supports no weak references; a subclass does.
             self._rng_kind: Any = type("Generator", (self._numpy.random.Generator,), {})
 
     def _number(self, place: int) -> int:
         return int.from_bytes(hashlib.sha256(f"{self._seed}/{place}".encode()).digest()[:4], "little")
 
     def adopt(self, seeds: Callable[[Any, int], Any], one: Any) -> None:
-        """Seed a generator now and from now on."""
+        """Seed a generator now and at each `start`."""
         seeds(one, self._number(len(self._made)))
         self._made.append((seeds, weakref.ref(one)))
 
     def start(self, seed: int, device: torch.device) -> None:
-        """Seed all generators: torch's (on CPU and device), Python's, NumPy's, and those that the program made."""
+        """Seed all generators: torch's (on CPU and device), Python's, NumPy's, and the program's own."""
         self._seed = seed
         self._made = [pair for pair in self._made if pair[1]() is not None]
         torch.default_generator.manual_seed(seed)  # `torch.manual_seed` formats a traceback for each other device
@@ -82,7 +82,7 @@ class Seeds:
 
     @contextlib.contextmanager
     def only(self) -> Generator[None]:
-        """Within, seeding has no effect."""
+        """Disable seeding within the context."""
         replaced = [(owner, name, getattr(owner, name)) for owner, name, _ in self._replacements()]
         try:
             for owner, name, new in self._replacements():
@@ -128,7 +128,7 @@ class Seeds:
 
 
 def _nothing(*_: Any, **__: Any) -> torch.Generator:
-    """Seed nothing; what `torch.manual_seed` returns."""
+    """Seed nothing; return torch's default generator, as `torch.manual_seed` does."""
     return torch.default_generator
 
 
@@ -139,5 +139,5 @@ class _PythonRandom(random.Random):
         """Do nothing."""
 
     def begin(self, seed: int) -> None:
-        """Seed it."""
+        """Seed the generator."""
         super().seed(seed)

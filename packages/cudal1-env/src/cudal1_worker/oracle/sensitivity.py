@@ -1,8 +1,8 @@
-"""Input sensitivity: change one element of an input, and see whether the float64 answer changes visibly.
+"""Input sensitivity: does the float64 answer change visibly if one element of an input changes?
 
-Values change only as a task's inputs may differ from set to set (`distributions`): zeros stay zero, positive tensors
-stay positive, [0, 1] stays [0, 1], and an element of a tensor of few distinct values (labels, masks, indices) takes the
-value that it has in another set: a constant mask never changes, so none of its elements counts.
+Values change only as a task's inputs may differ between sets (`distributions`): zeros stay zero, positive tensors stay
+positive, [0, 1] stays [0, 1]. An element of a tensor of few distinct values (labels, masks, indices) gets its value
+from another set; a constant mask never changes, so none of its elements counts.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import torch
 from cudal1_worker.oracle.distributions import is_movable, is_symmetric, is_unit, rows_sum_to_one
 
 _VISIBLE = 2.0**-23
-"""A change of the answer counts from this share of its largest magnitude on: float32's last place."""
+"""Minimum visible change of the answer, over its largest magnitude: float32's last place."""
 _FAR = 40.0
-"""A changed value lies this many standard deviations away, as a needle does."""
+"""A new value is this many standard deviations away, like a needle."""
 _NEAR = 1e-3
-"""Or at this share of the largest value, where all are positive."""
+"""If no value is negative, another new value is this share of the largest."""
 
 
 class Variation:
-    """One set of inputs, of which one element at a time is changed."""
+    """One set of inputs, in which one element at a time changes."""
 
     def __init__(
         self, exact: Callable[[list[Any]], list[torch.Tensor]], values: list[Any], others: Iterable[list[Any]]
@@ -39,14 +39,14 @@ class Variation:
         self._answers = self._answer()
 
     def most(self) -> list[float]:
-        """Return for each tensor the maximum share of influential elements: symmetric ones hold all twice."""
+        """Return for each tensor the maximum share of influential elements: 0.5 for symmetric ones."""
         return [_most(self._values[place]) for place in self._places]
 
     def changes(self, tensor: int | None, position: int) -> bool:
-        """Whether the answer changes visibly when one element does, for one of several new values.
+        """Return whether the answer changes visibly for one of several new values of one element.
 
         Args:
-            tensor: Which of the tensors; None changes nothing, and tells whether the answer is a function at all.
+            tensor: Number of the tensor; None changes nothing, and tests whether the answer is a function at all.
             position: Flat position of the element.
         """
         if tensor is None:
@@ -72,7 +72,7 @@ class Variation:
         return [new for new in found if not torch.equal(new, now)]
 
     def _answer(self) -> list[torch.Tensor]:
-        # What `exact` does not convert it would hand to the model itself, which may write to it.
+        # `exact` passes values that it does not convert to the model, which may write to them.
         values = [
             value.clone()
             if isinstance(value, torch.Tensor) and not (value.is_floating_point() and value.dtype != torch.float64)
@@ -86,7 +86,7 @@ class Variation:
 
 
 def differ(before: torch.Tensor, after: torch.Tensor) -> bool:
-    """Whether two answers differ visibly."""
+    """Return whether two answers differ visibly."""
     if not before.is_floating_point():
         return not torch.equal(before, after)
     finite = before.isfinite()
@@ -97,7 +97,7 @@ def differ(before: torch.Tensor, after: torch.Tensor) -> bool:
 
 
 def _far_values(value: torch.Tensor) -> tuple[float, ...] | None:
-    """New values for an element, away from the others in either direction; None where other sets must tell."""
+    """Return new values for an element, far from the others; None if they come from other sets."""
     if not is_movable(value):
         return None
     x = value.double()

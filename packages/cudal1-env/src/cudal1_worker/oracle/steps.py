@@ -1,6 +1,6 @@
-"""Steps of a reference: the operator calls that a cheap program would do worse, and what each returns with a fault.
+"""Steps of a reference: the operator calls at which a program could save work, and their results with a fault.
 
-A fault changes one call only. `Call.faults` names what applies to it; `Call.with_fault` carries one out.
+A fault changes one call only. `Call.faults` names the faults of a call; `Call.with_fault` executes it with one.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ LOWER: dict[torch.dtype, tuple[str, ...]] = {
     torch.float16: ("float8",),
     torch.bfloat16: ("float8",),
 }
-"""Precisions below a product's own, to which its factors are rounded; terms are added up in its own."""
+"""Precisions below a product's own, to which its factors are rounded; sums stay in its own."""
 OTHERS: dict[torch.dtype, tuple[str, ...]] = {
     torch.float64: ("float32",),
     torch.float32: ("bfloat16", "float16"),
 }
-"""Precisions below that of a step of another kind, to which its operands and its result are rounded: what it would
-gain by is to be stored in them. No hardware has TF32 or float8 but for factors."""
+"""Precisions to which operands and results of other steps are rounded, because storing these in them would save time.
+Hardware has TF32 and float8 only for factors."""
 
 HALF = (torch.float16, torch.bfloat16)
 BLOCKS = {"partial sums of 32 rounded": 32, "partial sums of 128 rounded": 128}
-"""Terms after which a sum is rounded to a half-precision step's own dtype."""
+"""Number of terms after which a half-precision step rounds its sum to its own dtype."""
 HONEST = ("16 partial sums", "reversed terms", "sequential sums")
-"""Other orders of summation, in the step's own precision: not faults, a tolerance has to allow them."""
+"""Other orders of summation in the step's own precision. They are no faults: a tolerance must allow them."""
 PARTS = ("truncated", "strided")
-"""Faults that leave out terms: the last of them, or every other."""
+"""Faults that omit terms: the last ones, or every other."""
 DROPPED = 0.03
-"""Share of a reduction's terms that `truncated` leaves out, at least one term."""
+"""Share of the terms that `truncated` omits, at least one term."""
 _MAX_BLOCKS = 1024
-"""`sequential sums` takes terms one after another, or in so many blocks where there are more."""
+"""Maximum blocks of `sequential sums`; up to this many terms, each is a block."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Product:
     factors: tuple[int, ...]
     """Positions of the factors."""
     along: tuple[int, int] | None = None
-    """Dimensions of the first two factors that are summed over; None where a part of the terms cannot be taken."""
+    """Summed dimensions of the first two factors; None if a part of the terms cannot be taken."""
     addend: int | None = None
-    """Position of what is added to the product."""
+    """Position of the addend."""
 
 
 PRODUCTS: dict[str, Product] = {
@@ -72,7 +72,7 @@ PRODUCTS: dict[str, Product] = {
     "_cdist_forward": Product((0, 1)),
 }
 _ATTENTION = "_scaled_dot_product"
-"""How the names of fused attention begin; query, key and value come first."""
+"""Prefix of the names of fused attention; its first arguments are query, key and value."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -88,7 +88,7 @@ _BATCH_NORMS = _names("native_batch_norm _native_batch_norm_legit _batch_norm_wi
 _NORMS = _names("native_layer_norm native_group_norm _fused_rms_norm") | _BATCH_NORMS
 _SCANS = _names("cumsum cumprod logcumsumexp")
 RUNNING = {"cumsum": torch.add, "cumprod": torch.mul}
-"""Scans that can be done by doubling, and how two terms are combined."""
+"""Scans that can be computed by doubling, with the function that combines two terms."""
 _SOFTMAX = _names("_softmax _log_softmax")
 _ELEMENTWISE = _names(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sigmoid log_sigmoid_forward "
@@ -106,19 +106,19 @@ class Call:
 
     @cached_property
     def name(self) -> str:
-        """The operator's name, without the underscore of those that work in place."""
+        """The operator's name, without the underscore of in-place operators."""
         text = self.func._schema.name.partition("::")[2]
         return text[:-1] if text.endswith("_") and not text.endswith("__") else text
 
     @cached_property
     def operands(self) -> list[torch.Tensor]:
-        """Its floating-point tensors."""
+        """The call's floating-point tensors."""
         values = [*self.args, *self.kwargs.values()]
         return [one for one in values if isinstance(one, torch.Tensor) and one.is_floating_point()]
 
     @cached_property
     def kind(self) -> str | None:
-        """`product`, `reduction` or `elementwise`; None of what is no step."""
+        """`product`, `reduction` or `elementwise`; None if the call is no step."""
         if not self.operands or not self.args or self.args[0] is not self.operands[0]:
             return None
         if self.name in PRODUCTS or self.name.startswith(_ATTENTION):
@@ -130,17 +130,17 @@ class Call:
 
     @property
     def size(self) -> int:
-        """Elements of its largest operand."""
+        """Number of elements of the largest operand."""
         return max(one.numel() for one in self.operands)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Its own precision."""
+        """Precision of the first operand."""
         return self.operands[0].dtype
 
     @cached_property
     def bound(self) -> dict[str, Any]:
-        """Its arguments by name."""
+        """Arguments by name."""
         found: dict[str, Any] = {}
         for place, argument in enumerate(self.func._schema.arguments):
             given = self.args[place] if place < len(self.args) else self.kwargs.get(argument.name)
@@ -149,7 +149,7 @@ class Call:
 
     @cached_property
     def product(self) -> Product:
-        """Positions of its operands."""
+        """Positions of a product's operands."""
         return PRODUCTS.get(self.name) or Product((0, 1, 2))
 
     @property
@@ -159,7 +159,7 @@ class Call:
 
     @property
     def parted(self) -> list[tuple[int, int]]:
-        """Dimensions of a product's last factor that are summed over, where parts of them can be taken, with sizes."""
+        """Summed dimensions of a product's last factor of which a part can be taken, with their sizes."""
         shape = self.args[self.factor].shape
         if self.name == "convolution":
             dims = [] if self.bound["groups"] != 1 else [self._along()[1]]
@@ -171,7 +171,7 @@ class Call:
         return [(dim % len(shape), shape[dim]) for dim in dims]
 
     def without(self, part: tuple[slice, ...]) -> Any:
-        """Carry out a product with zeros in a part of its last factor."""
+        """Execute a product with zeros in a part of its last factor."""
         args = list(self.args)
         args[self.factor] = args[self.factor].clone()
         args[self.factor][part] = 0.0
@@ -179,7 +179,7 @@ class Call:
 
     @cached_property
     def dim(self) -> int:
-        """The dimension of a reduction's first operand that a part is taken of: the longest that is reduced."""
+        """Dimension of a reduction's first operand along which a part is taken: the longest reduced one."""
         x, dims = self.args[0], self.bound.get("dim")
         if dims is None or (isinstance(dims, list | tuple) and not dims):
             dims = list(range(x.ndim))
@@ -188,11 +188,14 @@ class Call:
 
     @cached_property
     def terms(self) -> int:
-        """How many terms are reduced, along one dimension; 0 where a part of them cannot be taken."""
+        """Number of reduced terms; 0 if a part of them cannot be taken.
+
+        For norms it counts all normalized elements, otherwise the terms along one dimension.
+        """
         if self.name in PRODUCTS or self.name.startswith(_ATTENTION):
             return self._product_terms()
         x = self.args[0]
-        reduces = "other" not in self.bound  # the larger of two tensors
+        reduces = "other" not in self.bound  # `max` of two tensors is elementwise
         reduces = reduces and not (self.name in _LOSSES and self.bound.get("reduction") == 0)
         if self.name == "native_group_norm":
             return x.numel() // max(1, self.bound["N"] * self.bound["group"])
@@ -212,7 +215,7 @@ class Call:
         return int(self.args[self.product.factors[0]].shape[self.product.along[0]])
 
     def faults(self) -> list[str]:
-        """Return what can be injected into it."""
+        """Return the faults that can be injected into the call."""
         found = list((LOWER if self.kind == "product" else OTHERS).get(self.dtype, ()))
         if self.dtype in HALF and self._is_sum():
             found += [name for name, block in BLOCKS.items() if self.terms > self._block(block)]
@@ -223,7 +226,7 @@ class Call:
         return found
 
     def with_fault(self, fault: str) -> Any:
-        """Carry the call out with a fault, or in another order of summation."""
+        """Execute the call with a fault, or in another order of summation."""
         if fault in PARTS:
             return self._of_product_part() if self.kind == "product" else self._of_part(fault)
         if fault in BLOCKS:
@@ -233,11 +236,11 @@ class Call:
         return self._rounded(lambda x: rounded(x, fault))
 
     def in_precision(self, fault: str, own: torch.dtype) -> Any:
-        """Carry the call out in float64, except for a fault that was meant for the precision `own`.
+        """Execute the float64 twin's call with a fault of the precision `own`.
 
         Args:
-            fault: One of `faults` of the same call in the reference, or `own`, which does the call in that precision.
-            own: The reference's precision there.
+            fault: One of `faults` of the same call in the reference, or `own` to execute the call in that precision.
+            own: The reference's precision in this call.
         """
         if fault == "own":
             return self._all_in(own)
@@ -246,7 +249,7 @@ class Call:
         return self.with_fault(fault)
 
     def by_doubling(self) -> Any:
-        """Carry out a running sum or product in the precision of its result: over 1, 2, 4 and more neighbours."""
+        """Compute a running sum or product in its result's precision, by doubling: over 1, 2, 4, ... neighbours."""
         result = self.args[0].to(self.bound.get("dtype") or self.dtype)
         for step in (1 << k for k in range((self.terms - 1).bit_length())):
             left = self.terms - step
@@ -277,7 +280,7 @@ class Call:
         return to(result) if _floating(result) else result
 
     def _all_in(self, own: torch.dtype) -> Any:
-        if self.func._schema.is_mutable:  # what is written must be what was given
+        if self.func._schema.is_mutable:  # the call must write to the given tensor
             return self._rounded(lambda x: x.to(own).to(x.dtype))
 
         def narrow(value: Any) -> Any:
@@ -292,13 +295,13 @@ class Call:
     # --- parts of the terms ---
 
     def _block(self, terms: int) -> int:
-        """How far to go along the summed dimension for so many terms: a channel of a convolution holds several."""
+        """Return the length along the summed dimension with so many terms: a convolution's channel has several."""
         if self.name != "convolution":
             return terms
         return max(1, terms // math.prod(self.args[1].shape[2:]))
 
     def _factors_of(self, start: int, count: int, *, addend: bool) -> list[Any]:
-        """The arguments with some of the terms, of which only one part may hold the addend."""
+        """Return the arguments for a part of the terms; only one part may include the addend."""
         assert self.product.along is not None
         args = list(self.args)
         for place, dim in zip(self.product.factors, self._along(), strict=True):
@@ -317,7 +320,7 @@ class Call:
         return one, other if second.ndim > 1 else -1
 
     def _in_blocks(self, block: int, rounding: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-        """Add up block by block, rounding in between; a call that sums nothing in this way is left as it is."""
+        """Sum block by block, rounding after each; a call that is no such sum is executed unchanged."""
         if not self._is_sum() or self.terms <= block:
             return self.func(*self.args, **self.kwargs)
         total = None
@@ -383,13 +386,13 @@ class Call:
         return result
 
     def _norm_of_part(self, fault: str) -> Any:
-        """A norm whose statistics are of a part: torch's own decomposition, with the fault in its reductions."""
+        """Compute a norm with statistics of a part: torch's decomposition, with the fault in its reductions."""
         with _InReductions(fault):
             return decomposition_table[self.func](*self.args, **self.kwargs)
 
 
 class _InReductions(Mode):
-    """Injects a fault into all reductions of what runs within."""
+    """A mode that injects a fault into all reductions."""
 
     def __init__(self, fault: str) -> None:
         super().__init__()
@@ -398,18 +401,18 @@ class _InReductions(Mode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Carry out one operator call."""
+        """Execute one operator call."""
         call = Call(func, args, kwargs or {})
         return call.with_fault(self._fault) if call.kind == "reduction" else func(*args, **call.kwargs)
 
 
 def rounded(x: torch.Tensor, to: str) -> torch.Tensor:
-    """Round a floating-point tensor to a narrower precision; it keeps its dtype.
+    """Round a floating-point tensor to a narrower precision, keeping its dtype.
 
     Args:
         x: The tensor.
         to: `tf32` (10 explicit significand bits, ties away from zero, as the hardware rounds factors); `float8`
-            (e4m3, under a scale that puts the largest magnitude at 448); or a dtype of torch's.
+            (e4m3, scaled so that the largest magnitude is 448); or the name of a torch dtype.
     """
     if to == "tf32":
         bits = x.float().contiguous().view(torch.int32)
@@ -434,7 +437,7 @@ def _dropped(terms: int) -> int:
 
 
 def _part(x: torch.Tensor, dim: int, fault: str) -> torch.Tensor:
-    """The terms that are kept along a dimension: all but the last, or every other."""
+    """Return the kept terms along a dimension: all but the last, or every other."""
     if fault == "strided":
         index = [slice(None)] * x.ndim
         index[dim] = slice(None, None, 2)

@@ -1,8 +1,8 @@
 """Tolerance of each output element, from the reference's errors in its neighbourhood.
 
-An element's neighbours are the elements of its block (64 in a row) in several sets of inputs. The neighbours of similar
-magnitude determine its typical error. So a fill value, an outlier or a faded step, whose magnitude differs, affects
-only its own tolerance. docs/decisions/002-tolerance-by-element.md has the reasons and the evidence.
+An element's neighbours are the elements of its block (up to 64 adjacent ones) in several sets of inputs. The neighbours
+of similar magnitude determine its typical error. So a fill value, an outlier or a faded step, whose magnitude differs,
+affects only its own tolerance. docs/decisions/002-tolerance-by-element.md has the reasons and the evidence.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from functools import cached_property
 import torch
 
 Part = torch.Tensor | slice
-"""Numbers of blocks."""
+"""Block indices."""
 
 BLOCK = 64
-"""Neighbours along a row (last dimension); along a column where rows are short."""
+"""Maximum elements of a block, along a row (last dimension); along a column if rows are short."""
 _SHORT = 16
-"""Rows of fewer elements are short: their columns may differ in kind, as a mean and a variance do."""
+"""Rows with fewer elements are short: their columns may differ in kind, for example a mean and a variance."""
 _NODES = 4
 """Groups of similar magnitude in a block, each a quarter of its elements."""
 _FEWEST = 32
-"""Minimum errors of a block; with fewer, the whole output's errors by magnitude are used. A block without errors on all
-sets is exact: only the floor counts."""
+"""Minimum errors of a block; with fewer, the whole output's errors by magnitude are used. A block with no error on any
+set is exact: only the floor counts."""
 _FEWEST_DRAWS, _MAX_DRAWS, _WANTED = 3, 16, 128
 """Number of sets: enough for 128 errors in the smallest block, but at least 3 and at most 16."""
 _PART = 1 << 22
 """Elements processed at a time."""
 _OVERALL = 1 << 16
-"""Errors that represent the whole output (about)."""
+"""Approximate number of errors that represent the whole output."""
 _LEAST = -1100.0
-"""Binary logarithm that stands for zero."""
+"""Binary logarithm that represents zero."""
 _OUTLYING = 4.0
 """Errors are clipped to a factor of 2 ** this from their group's typical error."""
 _ROUNDS = 2
@@ -43,15 +43,16 @@ _VARIANCE = 2.57
 _WORSE = 12.0
 """Clipping (like `_OUTLYING`) of errors of one set relative to those of the others."""
 _SHRINK = 8.0
-"""So many errors as expected are added to those of a block before it is said to err more in this set."""
+"""Number of typical errors added to a block's before comparing this set with the others (shrinkage)."""
 PLACES = 2.0
-"""Units in the last place, at most, by which inputs are moved: most are then another number in float32."""
+"""Maximum perturbation of inputs, in units in the last place: most become another number in float32."""
 _USUAL = 4.0
-"""The most of three normal errors is twice the typical one (a geometric mean): over this it seldom widens anything."""
+"""Divisor of expected errors. The largest of three normal errors is twice the typical one (a geometric mean); divided
+by this, it seldom widens a tolerance."""
 _KNOWN = 2.0**-12
-"""Largest tolerance, over the element, that follows from a change of the answer: no more than half precision errs."""
+"""Maximum tolerance, over the element, from a change of the answer: no more than half precision's error."""
 _CAP = -1.0
-"""Binary logarithm of the largest tolerance over the element, if its block has no information."""
+"""Binary logarithm of the maximum tolerance, over the element, if its block has no information."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The blocks of an output of some shape."""
+    """The blocks of an output of shape `shape`."""
 
     shape: tuple[int, ...]
 
     @cached_property
     def size(self) -> int:
-        """Elements of the output."""
+        """Number of elements of the output."""
         return math.prod(self.shape)
 
     @cached_property
@@ -85,7 +86,7 @@ class Blocks:
 
     @cached_property
     def length(self) -> int:
-        """Elements of a line: no block lies in two."""
+        """Elements of a line; no block crosses lines."""
         width = self.shape[-1] if self.shape else 1
         if self.along_columns:
             return self.size // width
@@ -93,12 +94,12 @@ class Blocks:
 
     @cached_property
     def per_line(self) -> int:
-        """Blocks of a line."""
+        """Blocks per line."""
         return -(-self.length // BLOCK)
 
     @cached_property
     def width(self) -> int:
-        """Elements of a block; the last one of a line may have fewer."""
+        """Elements of a block; the last block of a line may have fewer."""
         return -(-self.length // self.per_line)
 
     @cached_property
@@ -107,7 +108,7 @@ class Blocks:
         return self.per_line * (self.size // self.length) if self.size else 0
 
     def of(self, positions: torch.Tensor) -> torch.Tensor:
-        """The block of each flat position."""
+        """Return the block of each flat position."""
         line, place = self._line(positions)
         return line * self.per_line + place // self.width
 
@@ -117,7 +118,7 @@ class Blocks:
         return positions // self.length, positions % self.length
 
     def places(self, blocks: Part, device: torch.device) -> torch.Tensor:
-        """Flat positions of the elements of blocks, shape (n, width); what lies beyond a line's end is -1."""
+        """Return the flat positions of the blocks' elements, shape (n, width); -1 beyond a line's end."""
         if isinstance(blocks, slice):
             blocks = torch.arange(blocks.start, blocks.stop, device=device)
         line = blocks // self.per_line
@@ -126,7 +127,7 @@ class Blocks:
         return torch.where(place < self.length, flat, -1)
 
     def of_flat(self, flat: torch.Tensor, blocks: Part) -> torch.Tensor:
-        """The elements of blocks, shape (n, width); NaN beyond a line's end."""
+        """Return the blocks' elements, shape (n, width); NaN beyond a line's end."""
         if self.dense:
             return flat.view(self.count, self.width)[blocks]
         places = self.places(blocks, flat.device)
@@ -134,11 +135,11 @@ class Blocks:
 
     @cached_property
     def dense(self) -> bool:
-        """Whether blocks lie one behind the other."""
+        """Whether blocks are contiguous and equally wide."""
         return not self.along_columns and self.length % self.width == 0
 
     def parts(self) -> Iterator[slice]:
-        """All blocks, some at a time."""
+        """Return slices of block indices that together cover all blocks."""
         step = max(1, _PART // max(self.width, 1))
         return (slice(start, min(start + step, self.count)) for start in range(0, self.count, step))
 
@@ -153,7 +154,7 @@ def enough(widths: Sequence[int]) -> int:
 
 
 def logarithm(values: torch.Tensor) -> torch.Tensor:
-    """Binary logarithm of magnitudes, float32; `_LEAST` of zero, infinite or NaN where they are."""
+    """Return binary logarithms of magnitudes, float32, in place; `_LEAST` for zero; infinity and NaN stay."""
     return values.abs().log2_().clamp_(min=_LEAST).float()
 
 
@@ -163,33 +164,32 @@ class Draw:
 
     magnitudes: torch.Tensor
     errors: torch.Tensor
-    """NaN where the reference was exact, or something is not finite."""
+    """NaN where the reference was exact, or its value or error is not finite."""
 
     @classmethod
     def of(cls, answer: torch.Tensor, error: torch.Tensor) -> Draw:
-        """Take what is needed of an answer and the reference's error, both flat."""
+        """Make a draw from an answer and the reference's error, both flat."""
         magnitudes, errors = logarithm(answer).half(), logarithm(error).half()
         return cls(magnitudes, torch.where((error > 0) & magnitudes.isfinite() & errors.isfinite(), errors, torch.nan))
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One set's whole output, flat; or some of its blocks, shape (n, width)."""
+    """One output on one set: whole, flat; or some blocks, shape (n, width)."""
 
     answer: torch.Tensor
     """Correct values."""
     error: torch.Tensor
     """The reference's errors."""
     nearby: torch.Tensor | None
-    """Errors to expect, from inputs that are nearly the same (`expected`); zero where nothing tells of any. None if the
-    oracle did not run on such inputs."""
+    """Expected errors, from slightly perturbed inputs (`expected`); None if the oracle did not run on such inputs."""
 
     def rounded(self) -> Seen:
-        """The same in float32."""
+        """Return the same in float32."""
         return Seen(self.answer.float(), self.error.float(), None if self.nearby is None else self.nearby.float())
 
     def within(self, blocks: Blocks, part: Part) -> Seen:
-        """Some blocks of a whole output."""
+        """Return some blocks of a whole output."""
         nearby = None if self.nearby is None else blocks.of_flat(self.nearby, part)
         return Seen(blocks.of_flat(self.answer, part), blocks.of_flat(self.error, part), nearby)
 
@@ -209,7 +209,7 @@ class Profile:
     def _nodes_of(self, draws: Sequence[Draw], part: Part) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         magnitudes = torch.cat([self.blocks.of_flat(draw.magnitudes, part) for draw in draws], 1)
         errors = torch.cat([self.blocks.of_flat(draw.errors, part) for draw in draws], 1)
-        there = errors.isfinite().any(1)  # fills and dead rows are many, and sorting takes long
+        there = errors.isfinite().any(1)  # skip the many fills and dead rows, because sorting is slow
         some = nodes(magnitudes[there].float(), errors[there].float())
         if len(some[0]) == len(there):
             return some
@@ -220,7 +220,7 @@ class Profile:
         return found[0], found[1], found[2]
 
     def _overall(self, draws: Sequence[Draw]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same of the whole output, from some of its elements."""
+        """Return magnitudes and errors of groups of the whole output, from some of its elements."""
         magnitudes, errors = (torch.cat([getattr(draw, name) for draw in draws]) for name in ("magnitudes", "errors"))
         there = errors.isfinite().nonzero().flatten()
         there = there[:: max(1, there.numel() // _OVERALL)]
@@ -231,8 +231,8 @@ class Profile:
         """Return the typical errors in some blocks, for the set of `seen`, which holds the blocks' elements.
 
         Returns:
-            Binary logarithms of the typical errors, shape (n, width), -inf if unknown; and whether a block has
-            information of its own, shape (n, 1): enough errors, or none on any set.
+            Binary logarithms of the typical errors, shape (n, width), -inf if unknown; and whether each block has
+            information, shape (n, 1): enough errors, or none on any set.
         """
         error = seen.error
         magnitudes, own = logarithm(seen.answer), logarithm(error)
@@ -249,7 +249,7 @@ class Profile:
         worse = (worse / (there.sum(1, keepdim=True) + _SHRINK)).clamp_(min=0.0)
         found = torch.fmax(found.add_(worse), own)
         if seen.nearby is not None:
-            # Of an element unlike its block, neighbours say nothing, and the reference's one error may be small by
+            # Neighbours do not predict the error of an atypical element; the reference's one error may be small by
             # chance.
             found = torch.fmax(found, logarithm(seen.nearby).masked_fill_(exact, -torch.inf))
         return found, known
@@ -263,7 +263,7 @@ class Profile:
         by_error = typical.to(seen.answer.dtype).exp2_().mul_(limits.factor)
         magnitude = seen.answer.abs()
         if not bool(known.all()):
-            # Without information of its own block, an element that is left out must still be detected.
+            # Without information from its block, an omitted element must still be detected.
             unknown = torch.where(seen.error > 0, by_error, torch.minimum(by_error, magnitude * 2.0**_CAP))
             by_error = torch.where(known, by_error, unknown)
         found = torch.maximum(by_error, magnitude.mul_(limits.floor)).clamp_(min=limits.tiny)
@@ -289,15 +289,15 @@ class Profile:
 
 
 def expected(error: torch.Tensor, change: torch.Tensor, answer: torch.Tensor, limits: Limits) -> torch.Tensor:
-    """Errors to expect of elements by themselves, from one set of inputs moved by up to `PLACES`; all are flat.
+    """Return the expected error of each element, from one set of inputs perturbed by up to `PLACES`; all are flat.
 
-    The larger of two:
+    The larger of two errors, divided by `_USUAL`:
 
-    - What the reference errs there. Its one error on the set itself may be small by chance: by luck of an element whose
-      sum cancels, or of a row that one rounding decides (a softmax with two large terms).
-    - What the right answer changes by for half a unit. A program may round where the reference does not (Higham 2002,
-      section 1.6). As a tolerance that counts up to `_KNOWN` of the element: else what moves much, as sin(2 ** 28 x)
-      does, would not be checked at all.
+    - The reference's error on the perturbed set. Its error on the set itself may be small by chance: for an element
+      whose sum cancels, or a row that one rounding decides (a softmax with two large terms).
+    - The change of the correct value for half a unit in the last place: a program may round where the reference does
+      not (Higham 2002, section 1.6). Its tolerance is at most `_KNOWN` of the element; otherwise sensitive elements,
+      such as sin(2 ** 28 x), would not be checked at all.
     """
     most = answer.abs() * (_USUAL * _KNOWN / limits.factor)
     found = torch.fmax(error, torch.minimum(change / (2.0 * PLACES), most)) / _USUAL
@@ -305,15 +305,15 @@ def expected(error: torch.Tensor, change: torch.Tensor, answer: torch.Tensor, li
 
 
 def interpolated(magnitudes: torch.Tensor, at: torch.Tensor, level: torch.Tensor) -> torch.Tensor:
-    """Typical errors at magnitudes, from those of groups; all are binary logarithms.
+    """Interpolate typical errors at magnitudes from those of groups; all are binary logarithms.
 
     Between two groups the error is a power of the magnitude. Below the lowest it is constant, as where terms cancel;
-    above the highest it grows with the magnitude, as by rounding.
+    above the highest it is proportional to the magnitude, as for rounding.
 
     Args:
         magnitudes: Shape (n, width).
         at: Magnitudes of the groups, ascending, shape (n, groups).
-        level: Their errors, shape (n, groups).
+        level: Errors of the groups, shape (n, groups).
     """
     found = level[:, :1] + (magnitudes - at[:, -1:]).clamp_(min=0.0)
     for k in range(at.shape[1] - 1):
@@ -324,18 +324,21 @@ def interpolated(magnitudes: torch.Tensor, at: torch.Tensor, level: torch.Tensor
 
 
 def nodes(magnitudes: torch.Tensor, errors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mean logarithms of groups of like magnitude: magnitudes, errors, shape (n, groups); which rows tell enough.
+    """Return mean logarithms of groups of similar magnitude, and which rows have enough errors.
 
     Args:
         magnitudes: Binary logarithms, shape (n, m).
-        errors: The same; NaN where there is none.
+        errors: The same; NaN for no error.
+
+    Returns:
+        Magnitudes and errors, both of shape (n, groups), and a mask of shape (n,).
     """
     there = errors.isfinite()
     magnitudes, order = torch.where(there, magnitudes, torch.inf).sort(1)
     errors = errors.gather(1, order)
     count = there.sum(1, keepdim=True)
     rank = torch.arange(errors.shape[1], device=errors.device)
-    # Ranks beyond the last group's end are of no group.
+    # Ranks beyond the last group's end belong to no group.
     group = torch.where(rank < count, rank * _NODES // count.clamp(min=1), _NODES)
     at, typical = _means(magnitudes, group), _means(errors, group)
     for _ in range(_ROUNDS):
@@ -347,10 +350,10 @@ def nodes(magnitudes: torch.Tensor, errors: torch.Tensor) -> tuple[torch.Tensor,
 
 
 def _drawn_together(typical: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-    """Groups that differ by no more than chance get their mean (James and Stein 1961), shape (n, groups).
+    """Shrink groups towards their mean, by as much as chance explains (James and Stein 1961), shape (n, groups).
 
-    m' = mean + max(0, 1 - (k - 1) v / S) (m - mean), with k groups, v the variance of a group's mean by chance and S
-    the sum of squares around the mean.
+    m' = mean + max(0, 1 - (k - 1) v / S) (m - mean), with k groups, v the chance variance of a group's mean and S the
+    sum of squares around the mean.
     """
     mean = typical.mean(1, keepdim=True)
     apart = typical - mean
@@ -360,7 +363,7 @@ def _drawn_together(typical: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
 
 
 def _means(values: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
-    """Means of groups, shape (n, groups); of the group below where one is empty."""
+    """Return the means of groups, shape (n, groups); for an empty group, the mean of all."""
     values = torch.where(group < _NODES, values, 0.0)
     sums = values.new_zeros(values.shape[0], _NODES + 1).scatter_add_(1, group, values)[:, :_NODES]
     counts = values.new_zeros(sums.shape[0], _NODES + 1).scatter_add_(1, group, torch.ones_like(values))[:, :_NODES]

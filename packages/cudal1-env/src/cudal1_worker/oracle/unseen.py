@@ -1,15 +1,15 @@
 """Finds work that a program could omit without a visible effect on outputs, for tasks that no audit covers.
 
-The reference runs once for each of some faults: a product with its factors rounded to the next lower precision; a step
+The reference runs once for each fault of a list: a product with its factors rounded to the next lower precision; a step
 that omits terms, or returns zeros if a part of its terms cannot be omitted; an input, or a quarter of it along a
 dimension, replaced by another draw's. An output shows a fault if an element exceeds its tolerance. If no output shows
 it, a program could omit this work and be correct, so the judge pays nothing above 1
 (docs/decisions/003-gate-runs-programs.md).
 
 Faults are excused if they do not change their step's result (for omitted terms: change it by at most a thousandth) or
-the float64 answer. A fading part of an input must not be excused because float64 has lost it, so the part is widened
-until outputs nearly show it. Lower precision is also excused if every output stays within one unit in the last place of
-its neighbours. Maxima and minima are not omitted, because the usual softmax only subtracts one.
+the float64 answer. Float64 may have lost a fading part of an input; to not excuse that, the part is widened until
+outputs nearly show it. Lower precision is also excused if every output stays within one unit in the last place of its
+neighbours. Maxima and minima are not omitted, because the usual softmax only subtracts one.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from cudal1_worker.oracle.oracle import Oracle
 
 MAX_PRODUCTS, MAX_OTHERS = 8, 16
-"""Products that are tried, and other calls of operators, spread over the forward pass."""
+"""Maximum products and other operator calls to test, spread over the forward pass."""
 _NOTHING = ("empty_like", "new_empty", "new_empty_strided")
 """Calls that compute nothing."""
 _NEIGHBOURS = 16
-"""Elements, next to each other, whose largest magnitude is the measure of one rounding."""
+"""Adjacent elements whose largest magnitude defines the size of one rounding."""
 _QUARTERS = 4
-"""Parts of a dimension that are tried; each index where there are fewer."""
+"""Parts of a dimension to test; each index if there are fewer."""
 _MAX_PARTS = 64
-"""Parts of inputs that are tried; of the largest inputs first."""
+"""Maximum parts of inputs to test; those of the largest inputs come first."""
 _EXTREMES = ("amax", "amin", "max", "min")
 _MATERIAL = 1e-3
-"""Minimum change of a step's result by omitted terms, over its largest magnitude, for a fault to count."""
+"""A fault counts if omitted terms change the step's result by more than this share of its largest magnitude."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class _Fault:
 
     text: str
     step: int | None = None
-    """Number of the step; None for that of an input."""
+    """Number of the step; None for a fault in an input."""
     precision: str | None = None
     """Precision to which a product's factors are rounded; None to omit terms."""
     place: int = 0
-    """Position of the input to replace by another draw's."""
+    """Position of the input to replace with another draw's."""
     part: tuple[slice, ...] = ()
     """Part of the input to replace, or of a product's last factor to omit; all by default."""
 
@@ -75,7 +75,7 @@ class _Set:
 
 
 class Unseen:
-    """Finds work that could be omitted unseen."""
+    """Finds work whose omission no output shows."""
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
@@ -83,7 +83,7 @@ class Unseen:
     def unseen(self, message: wire.Message, fds: list[int]) -> wire.Message:
         """Return the first fault that no output shows on any of the sets of `seeds`; an empty text for none.
 
-        Without `precision` only omitted work is tried, because an audit tests lower precision itself.
+        Without `precision`, only omitted work is tested, because an audit tests lower precision itself.
         """
         try:
             found = self._found(message["seeds"], precision=message["precision"])
@@ -181,7 +181,7 @@ class Unseen:
         return outputs if change.changed else None
 
     def _wider(self, one: _Set, fault: _Fault) -> Iterator[_Fault]:
-        """Yield a fault in an input, then those in the widest parts with the same begin or end that no output shows."""
+        """Yield the fault, then those in the widest parts with the same start or end that no output shows."""
         yield fault
         if not fault.part:
             return
@@ -201,12 +201,12 @@ class Unseen:
                 yield replace(fault, part=(*others, wider))
 
     def _changes_answer(self, one: _Set, fault: _Fault) -> bool:
-        """Return whether the float64 answer changes if (a part of) an input is replaced by another draw's."""
+        """Return whether the float64 answer changes if (a part of) an input is replaced with another draw's."""
         answers = self._oracle.exact(self._oracle.models.wide, self._replaced(one, fault))
         return not all(torch.equal(new, old) for new, old in zip(answers, one.answers, strict=True))
 
     def _replaced(self, one: _Set, fault: _Fault) -> list[Any]:
-        """Return the inputs with (a part of) one replaced by another draw's."""
+        """Return the inputs with (a part of) one replaced with another draw's."""
         values = copied(one.values)
         values[fault.place][fault.part].copy_(one.others[fault.place][fault.part])
         return values
@@ -214,19 +214,19 @@ class Unseen:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A call of an operator in a forward pass."""
+    """An operator call in a forward pass."""
 
     name: str
     is_product: bool
     size: int
-    """Elements of its largest operand."""
+    """Number of elements of its largest operand."""
     dtype: torch.dtype
     parted: list[tuple[int, int]]
-    """Of a product, see `Call.parted`."""
+    """`Call.parted` of a product; empty for other calls."""
 
 
 class _Calls(Counting):
-    """Counts the calls that compute something from floating-point tensors, and changes one; see `Counting`."""
+    """Counts the calls that compute from floating-point tensors, and changes one; see `Counting`."""
 
     def __init__(self, number: int | None = None, change: Callable[[Call], Any] | None = None) -> None:
         super().__init__(number, change)
@@ -242,13 +242,13 @@ class _Calls(Counting):
 
 
 def _is_view(func: Any) -> bool:
-    """Whether an operator returns no tensor, or one that lies in the memory of its operand."""
+    """Return whether an operator returns no tensor, or a view of its operand."""
     returns = func._schema.returns
     return not returns or (returns[0].alias_info is not None and not returns[0].alias_info.is_write)
 
 
 class _LeftOut:
-    """Executes calls without some of their terms, or with zeros as result; notes whether the result changed (much).
+    """Executes calls with omitted terms or with zeros as result; records whether the result changed (much).
 
     Args:
         part: Part of a product's last factor to omit.
@@ -259,7 +259,7 @@ class _LeftOut:
         self._part = part
 
     def __call__(self, call: Call) -> Any:
-        """Carry out one call."""
+        """Execute one call."""
         if call.func._schema.is_mutable:
             self.changed = True
             if self._part:
@@ -279,7 +279,7 @@ class _LeftOut:
 
 
 def _zeros(result: Any) -> Any:
-    """Return what a call returns, with zeros for its tensors."""
+    """Return a call's result with zeros in its tensors."""
     if isinstance(result, tuple | list):
         return type(result)(map(_zeros, result))
     return torch.zeros_like(result) if isinstance(result, torch.Tensor) else result
@@ -303,7 +303,7 @@ def _quarters(dim: int, size: int) -> list[tuple[slice, ...]]:
 
 
 def _of_parts(tensors: dict[int, torch.Tensor]) -> list[_Fault]:
-    """Parts of inputs, those of the largest first."""
+    """Return faults in parts of inputs, those of the largest inputs first."""
     most = max((one.numel() for one in tensors.values()), default=0)
     found: list[_Fault] = []
     for place, value in sorted(tensors.items(), key=lambda pair: -pair[1].numel()):
@@ -315,7 +315,7 @@ def _of_parts(tensors: dict[int, torch.Tensor]) -> list[_Fault]:
 
 
 def _chosen(calls: list[_Seen], some: list[int], count: int) -> list[int]:
-    """Numbers of the calls to try, evenly thinned."""
+    """Return at most `count` numbers of large calls from `some`, evenly spaced."""
     most = max((calls[k].size for k in some), default=0)
     some = [k for k in some if calls[k].size >= MIN_SHARE * most]
     if len(some) <= count:
@@ -324,7 +324,7 @@ def _chosen(calls: list[_Seen], some: list[int], count: int) -> list[int]:
 
 
 def _is_one_rounding(error: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether errors are within one unit in the last place of the largest of each element's neighbours."""
+    """Return whether each error is within one unit in the last place of the largest neighbouring element."""
     padding = (0, -right.numel() % _NEIGHBOURS)
     size = torch.nn.functional.pad(right.abs(), padding).view(-1, _NEIGHBOURS)
     largest = size.nan_to_num(0.0, posinf=0.0).amax(1, keepdim=True)

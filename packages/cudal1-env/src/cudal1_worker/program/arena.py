@@ -16,7 +16,7 @@ def _aligned(size: int) -> int:
 class Arena:
     """First-fit allocator over an address range, called rarely by torch's caching allocator.
 
-    Requests that do not fit are served by the driver, so that the program runs anyway.
+    The driver serves requests that do not fit, so that the program runs anyway.
     """
 
     def __init__(self, start: int, size_bytes: int) -> None:

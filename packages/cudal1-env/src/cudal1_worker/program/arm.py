@@ -45,7 +45,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Failure(Exception):
-    """A phase failed in a known way (`kind`)."""
+    """A phase failed for a known reason (`kind`)."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -114,7 +114,7 @@ class Arm:
         self.places: tuple[Any, ...] | None = None
         """Places of the last outputs, if they are known to need no copies."""
         self.described: list[tuple[Any, ...]] | None = None
-        """Forms of the outputs described in the reply page, if known."""
+        """Shapes, strides and dtypes (`_place`) of the outputs described in the reply page, if known."""
         self.handlers: dict[str, Callable[[wire.Message, list[int]], wire.Message]] = {
             "build": self.build,
             "ahead": self.ahead,
@@ -207,7 +207,7 @@ class Arm:
         self.inputs = self.inputs_in(block)
         self.registered = storages(self.model)
         self.left_in_place.clear()
-        began = message["clock"] and time.perf_counter()  # a candidate may have broken its clock
+        began = message["clock"] and time.perf_counter()  # not always: a candidate may have broken its clock
         with torch.no_grad():
             self.side.begin()
             self.outputs = self.returned(self.model(*self.inputs))
@@ -229,7 +229,7 @@ class Arm:
 
         Call n starts when the judge has written n to GO, and finds its inputs in slot n modulo `wire.SLOTS`. Views of
         the next slot are made after the flag is set. The rest of the loop is on the clock, for both arms alike. A
-        program that replaces this loop by a faster one gains at most what the judge allows for (`Overhead`).
+        program that replaces this loop with a faster one gains at most the judge's allowance (`Overhead`).
         """
         control, words, slots, kept = self.control, self.words, self.side.slots, self.outputs
         last = 0  # not read from the page: the judge may already have written the first GO
@@ -296,7 +296,7 @@ class Arm:
     def describe(self, leaves: list[Any]) -> int:
         """Write a descriptor of each output tensor into the reply page; return the outcome.
 
-        If the forms are those of the last call, only addresses are written, because this runs on the clock.
+        If shapes, strides and dtypes are those of the last call, only addresses are written: this runs on the clock.
         """
         places, words = self.places, self.words
         forms = None if places is None else [place[1:] for place in places]
@@ -337,7 +337,7 @@ class Arm:
 
 
 def _place(leaf: Any) -> tuple[Any, ...] | None:
-    """Return address and form of a plain dense tensor; None for anything else."""
+    """Return address, shape, strides, dtype, device and negation of a plain dense tensor; None for anything else."""
     if type(leaf) is not torch.Tensor or _layout(leaf) is not torch.strided:
         return None
     return _data_ptr(leaf), _shape(leaf), _stride(leaf), _dtype(leaf), _device(leaf).type, _is_neg(leaf)
@@ -347,7 +347,7 @@ def storages(model: Any) -> set[int]:
     """Return the addresses of the storages of a module's parameters and buffers, without calling its methods."""
     found: set[int] = set()
     modules = [model] if isinstance(model, torch.nn.Module) else []
-    for module in modules:  # grows meanwhile
+    for module in modules:  # the list grows
         own = vars(module)
         tensors = [*own["_parameters"].values(), *own["_buffers"].values()]
         made = [one for one in tensors if isinstance(one, torch.Tensor) and not torch.nn.parameter.is_lazy(one)]

@@ -20,7 +20,7 @@ from cudal1_worker.masks import KEY_WORDS, Masks
 from cudal1_worker.program.arena import Arena, Copies
 from cudal1_worker.program.pools import Pools
 
-_synchronize = torch._C._cuda_synchronize  # without looking for the device each time
+_synchronize = torch._C._cuda_synchronize  # does not look up the device each time
 _data_ptr = torch.Tensor.data_ptr
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
 _FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
@@ -37,7 +37,7 @@ class CudaSide:
 
     def __init__(self, message: wire.Message, fds: list[int]) -> None:
         allow_tf32(message["tf32"])
-        torch.zeros(1, device="cuda")  # makes the context
+        torch.zeros(1, device="cuda")  # creates the context
         self._memory = vmm.Mapping.take(fds[0], message["arena_bytes"], 0)
         whole, room = self._memory.tensor(), message["copies_bytes"]
         self._copies = Copies(whole[message["arena_bytes"] - room : message["arena_bytes"]])

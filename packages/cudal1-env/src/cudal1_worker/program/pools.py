@@ -17,7 +17,7 @@ import torch.cuda.memory
 
 
 class Pools:
-    """The pools of one worker; after `use`, torch's pool functions go through this object."""
+    """The pools of one worker; `use` replaces torch's pool functions with this object's."""
 
     def __init__(self, allocator: Any) -> None:
         self._allocator = allocator

@@ -1,4 +1,4 @@
-"""Profiles calls: kernels by GPU time, or on a CPU operators by their own time.
+"""Profiles calls: kernels by GPU time, or on a CPU operators by self time.
 
 It runs in a separate worker, because the profiler (CUPTI) stays active in its process. The answer is untrusted: the
 judge checks its form (`cudal1_env.judge.add_ons.profile`), and it does not affect the reward.

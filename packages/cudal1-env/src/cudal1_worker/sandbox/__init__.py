@@ -36,7 +36,7 @@ __all__ = [
 def _die_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process when the thread that forked it ends."""
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the request
+    if os.getppid() != parent:  # the parent died before the request
         os._exit(1)
 
 
@@ -67,7 +67,7 @@ def enter(spec: Spec, report: Report, gate: Gate | None = None) -> Report:
     Args:
         spec: The sandbox.
         report: The report from `unshare_namespaces`.
-        gate: The supervisor's gate, made before the fork; without one a program can always create processes.
+        gate: The supervisor's gate, made before the fork; with None a program can always create processes.
 
     Returns:
         The completed report.

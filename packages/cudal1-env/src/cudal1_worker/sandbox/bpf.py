@@ -1,4 +1,4 @@
-"""A very small assembler for seccomp programs.
+"""Assembler for seccomp programs.
 
 A program is a list of instructions `(code, jump if true, jump if false, constant)`. Every rule ends in a return or
 falls through to the next rule, so no jump leaves its rule.
@@ -38,7 +38,7 @@ def errno(number: int) -> int:
 
 
 def prologue(newest: int, unknown: int) -> list[Instruction]:
-    """Kill on another architecture or the x32 interface, take `unknown` above `newest`, and load the call's number."""
+    """Kill on other architectures or the x32 interface, take `unknown` above `newest`, and load the call's number."""
     return [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_IF_EQUAL, 1, 0, _X86_64),

@@ -9,7 +9,7 @@ Over the control socket the judge sends `SEAL` and receives `SEALED`. When the j
 
 from __future__ import annotations
 
-import array  # noqa: F401 - socket.send_fds wants it, and inside the sandbox an import costs time
+import array  # noqa: F401 - socket.send_fds needs it, and imports inside the sandbox take time
 import contextlib
 import errno
 import fcntl
@@ -77,7 +77,7 @@ class Gate:
                     os.kill(worker, signal.SIGKILL)
 
     def _take(self, poll: select.poll) -> None:
-        """Receive the filter's descriptor; its socket has no other use."""
+        """Receive the filter's descriptor, the only message on its socket."""
         _, fds, _, _ = socket.recv_fds(self._outside, 1, 1)
         poll.unregister(self._outside.fileno())
         for fd in fds:

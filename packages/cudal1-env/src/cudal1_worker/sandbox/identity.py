@@ -40,7 +40,7 @@ def drop(spec: Spec, report: Report) -> None:
     if root and "unprivileged-uid" in spec.layers:
         with report.entering("unprivileged-uid"):
             if blocked := unreachable(spec):
-                raise OSError(f"{blocked} cannot be read by uid {NOBODY}: install Python where everybody may read it")
+                raise OSError(f"{blocked} is not readable for uid {NOBODY}; install Python where all users can read it")
             os.setgroups([])
             os.setresgid(NOBODY, NOBODY, NOBODY)
             _forbid_capabilities()

@@ -34,7 +34,7 @@ def unshare(spec: Spec, report: Report) -> None:
     wanted = [name for name in FLAGS if name in spec.layers]
     if "mount-namespace" not in wanted and "pid-namespace" in wanted:
         wanted.remove("pid-namespace")
-        report.missing["pid-namespace"] = "needs the mount namespace, for a /proc of its own"
+        report.missing["pid-namespace"] = "needs the mount namespace to mount its own /proc"
     for name in wanted:
         with report.entering(name):
             libc.unshare(FLAGS[name])
@@ -51,7 +51,7 @@ def write_maps(uid: int, gid: int) -> None:
 
 
 def name_host() -> None:
-    """Set a host name in the worker's uts namespace that reveals nothing about the machine."""
+    """Set a neutral host name in the worker's uts namespace."""
     import socket
 
     socket.sethostname("worker")

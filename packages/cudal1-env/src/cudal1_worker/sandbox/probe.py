@@ -30,7 +30,7 @@ _DOUBTFUL: tuple[tuple[str, ...], ...] = (
 """Sets of layers to leave out, tried in order until a worker starts."""
 
 Answer = dict[str, dict[str, str | None]]
-"""`layers` and `attempts`: reason by name; None if all is well."""
+"""`layers` and `attempts`: reason of the problem by name; None for no problem."""
 
 
 def main() -> None:
@@ -56,9 +56,9 @@ def probe(device: Literal["cpu", "cuda"] = "cpu") -> Answer:
             failed = problem
             continue
         reasons = {name: report.missing.get(name) for name in LAYERS}
-        reasons |= dict.fromkeys(without, f"with it no worker came up: {failed}")
+        reasons |= dict.fromkeys(without, f"with it no worker started: {failed}")
         return {"layers": reasons, "attempts": attempts}
-    return {"layers": dict.fromkeys(LAYERS, f"no worker came up: {failed}"), "attempts": {}}
+    return {"layers": dict.fromkeys(LAYERS, f"no worker started: {failed}"), "attempts": {}}
 
 
 def _try(spec: Spec) -> tuple[Report | None, dict[str, str | None], str]:
@@ -105,7 +105,7 @@ def _work(spec: Spec, report: Report, gate: sandbox.Gate, out: int) -> None:
 
 
 def _live(report: Report) -> None:
-    """Do what every program may do: write to its folder, start a process and a thread."""
+    """Do what a program may do: write to its folder, start a process and a thread."""
     path = os.path.join(report.tmp, f"probe-{os.getpid()}")
     with open(path, "w", encoding="ascii") as file:
         file.write("x")
@@ -127,7 +127,7 @@ def _connect() -> None:
 
 
 def _move() -> None:
-    # Even setting the present affinity needs the right to set it.
+    # Setting even the present affinity needs the right to set it.
     os.sched_setaffinity(0, os.sched_getaffinity(0))
 
 

@@ -4,8 +4,8 @@ Calls without an honest use in tensor programs kill the process with SIGSYS, whi
 that honest runtimes try but do not need fail with an error. All others are allowed; the other layers limit what they
 can reach.
 
-Some refusals keep a frozen worker frozen: the kernel could send it SIGCONT through a POSIX timer, a message queue, a
-descriptor with F_SETSIG, or at its parent's death.
+Some refusals keep a frozen worker frozen: otherwise the kernel could send it SIGCONT through a POSIX timer, a message
+queue, a descriptor with F_SETSIG, or at its parent's death.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SET_MODE_FILTER = 1
 _FLAG_NEW_LISTENER = 8
 
 _NEWEST = 470
-"""Highest known call number; higher ones fail with ENOSYS, as on an older kernel."""
+"""Highest known call number; higher numbers fail with ENOSYS, as on an older kernel."""
 
 # Call numbers on x86-64.
 FORK = 57
@@ -148,7 +148,7 @@ def enter(*, gate: bool = False) -> int | None:
         OSError: The kernel refuses, or the machine is not x86-64.
     """
     if platform.machine() != "x86_64":
-        raise OSError(errno.ENOSYS, f"the filter is written for x86_64, this machine is {platform.machine()}")
+        raise OSError(errno.ENOSYS, f"the filter supports only x86_64; this machine is {platform.machine()}")
     program = bpf.Program.of(rules(bpf.NOTIFY if gate else bpf.ALLOW))
     result = libc.seccomp(_SET_MODE_FILTER, _FLAG_NEW_LISTENER if gate else 0, ctypes.byref(program))
     return result if gate else None
